@@ -1,0 +1,1 @@
+//! Knobs, counters and tracepoints.

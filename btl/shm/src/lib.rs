@@ -1,0 +1,1 @@
+//! The unsafe core.

@@ -1,0 +1,2 @@
+//! onecopy.
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The onecopy command.
+#![forbid(unsafe_code)]
+fn main() {}
