@@ -102,6 +102,22 @@ pub fn ptrace_scope() -> Option<u8> {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
 }
 
+fn set_ptracer(who: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: prctl(PR_SET_PTRACER) takes a pid or -1 and touches no memory.
+    let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, who, 0, 0, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Permits every process of the same user to read this process's memory where Yama would not. Replaces an earlier permission.
+pub fn permit_any_tracer() -> io::Result<()> {
+    set_ptracer(libc::c_ulong::MAX)
+}
+
+/// Permits one process, and its descendants, to read this process's memory where Yama would not. Replaces an earlier permission.
+pub fn permit_tracer(pid: i32) -> io::Result<()> {
+    set_ptracer(libc::c_ulong::try_from(pid).unwrap_or(0))
+}
+
 /// Whether the calls exist and are not filtered: this process reads from itself.
 #[must_use]
 pub fn probe() -> Probe {

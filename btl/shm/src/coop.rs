@@ -111,6 +111,13 @@ impl CoopBlock {
         split(self.counter.load(Ordering::Relaxed)).0
     }
 
+    /// Chunks of `id` that are taken, by whomever; all of them if another transfer is open.
+    #[must_use]
+    pub fn taken(&self, id: u32) -> u32 {
+        let (open, next) = split(self.counter.load(Ordering::Acquire));
+        if open == id { next } else { u32::MAX }
+    }
+
     /// Takes the next chunk of transfer `id`, which has `chunks` of them. `None`: all are taken, or it is another transfer.
     pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
         let mut seen = self.counter.load(Ordering::Acquire);

@@ -84,6 +84,12 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
+    /// Whether [`Self::reclaim`] would give anything back.
+    #[must_use]
+    pub fn would_reclaim(&self, released: u64) -> bool {
+        self.queue.front().is_some_and(|&(position, _)| position <= released)
+    }
+
     /// Gives back to `pool` what the peer has passed, `released` being its tail.
     pub fn reclaim(&mut self, released: u64, pool: &mut ChunkPool) {
         while let Some(&(position, chunk)) = self.queue.front() {

@@ -123,6 +123,14 @@ impl<C: Cells> Producer<C> {
         Some(Claim { ring: self, slots })
     }
 
+    /// Whether a claim of `slots` slots would succeed now.
+    pub fn claim_would_fit(&mut self, slots: usize) -> bool {
+        let total = self.cells.slots();
+        let to_end = total - self.index();
+        let fill = if slots > to_end { to_end } else { 0 };
+        self.head + (fill + slots + 1) as u64 <= self.released() + total as u64
+    }
+
     #[inline(always)]
     fn publish(&mut self, kind: u8, slots: usize, len: usize, meta: u64) {
         let at = self.index();

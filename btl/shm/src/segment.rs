@@ -297,6 +297,11 @@ impl OwnSegment {
         // SYNC(active.set): acquire what made the sender active
         word.swap(0, Ordering::AcqRel)
     }
+    /// Whether senders became active since the last [`Self::take_active`].
+    #[must_use]
+    pub fn has_active(&self, index: usize) -> bool {
+        self.bitmap_word(index).load(Ordering::Acquire) != 0
+    }
     /// Words of the bitmap of active senders.
     #[must_use]
     pub fn bitmap_words(&self) -> usize {
