@@ -13,7 +13,21 @@
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+pub use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+// Aliases, not re-exports: clippy would report a re-export of a disallowed type wherever it is used.
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicBool = std::sync::atomic::AtomicBool;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicU32 = std::sync::atomic::AtomicU32;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicU64 = std::sync::atomic::AtomicU64;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicUsize = std::sync::atomic::AtomicUsize;
 
 /// Tells the processor that this is a polling loop.
 #[inline(always)]
