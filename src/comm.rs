@@ -81,8 +81,14 @@ impl Comm {
     /// If `context` is 2³¹ or more.
     #[must_use]
     pub fn with_context(&self, context: u32) -> Self {
-        assert!(context < OWN_CONTEXTS, "contexts from 2^31 on belong to the library");
-        Self { handle: self.handle.clone(), context }
+        assert!(
+            context < OWN_CONTEXTS,
+            "contexts from 2^31 on belong to the library"
+        );
+        Self {
+            handle: self.handle.clone(),
+            context,
+        }
     }
 
     /// Waits for a request on a borrowed buffer. If this unwinds, the process ends: see [`Bomb`].
@@ -97,7 +103,13 @@ impl Comm {
     #[inline]
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
-        if tag >= 0 && self.handle.gate.enter().send_now(dest as u32, self.context, tag, bytes) {
+        if tag >= 0
+            && self
+                .handle
+                .gate
+                .enter()
+                .send_now(dest as u32, self.context, tag, bytes)
+        {
             return Ok(());
         }
         self.send_mode(bytes, dest, tag, SendMode::Standard)
@@ -121,17 +133,39 @@ impl Comm {
         })
     }
 
-    pub(crate) fn start_send(&self, buf: UserBuf, dest: usize, tag: i32, mode: SendMode) -> Result<RequestId> {
-        self.handle.gate.enter().send(dest, self.context, tag, buf, mode)
+    pub(crate) fn start_send(
+        &self,
+        buf: UserBuf,
+        dest: usize,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<RequestId> {
+        self.handle
+            .gate
+            .enter()
+            .send(dest, self.context, tag, buf, mode)
     }
 
-    pub(crate) fn start_receive(&self, buf: UserBuf, source: Source, tag: Tag) -> Result<RequestId> {
-        self.handle.gate.enter().receive(source.rank(), self.context, tag.tag(), buf)
+    pub(crate) fn start_receive(
+        &self,
+        buf: UserBuf,
+        source: Source,
+        tag: Tag,
+    ) -> Result<RequestId> {
+        self.handle
+            .gate
+            .enter()
+            .receive(source.rank(), self.context, tag.tag(), buf)
     }
 
     /// Receives a message from `source` with `tag` into `buf`. A message that is longer than `buf` is an error; as much as fits is received.
     #[inline]
-    pub fn recv<T: AnyBitPattern + NoUninit>(&self, buf: &mut [T], source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status> {
+    pub fn recv<T: AnyBitPattern + NoUninit>(
+        &self,
+        buf: &mut [T],
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Status> {
         let (source, tag) = (source.into(), tag.into());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(buf);
         let status = match self.receive_soon(bytes, source, tag) {
@@ -144,10 +178,16 @@ impl Comm {
     /// Polls the source's ring alone for a while: the shortest way for a message that is about to come.
     #[inline]
     fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Option<Result<Status>> {
-        let Source::Rank(source) = source else { return None };
+        let Source::Rank(source) = source else {
+            return None;
+        };
         let source = u32::try_from(source).ok()?;
         let mut engine = self.handle.gate.enter();
-        let polls = if self.handle.gate.threads() == Threads::Single { engine.core.patience.spin.min(2000) } else { 1 };
+        let polls = if self.handle.gate.threads() == Threads::Single {
+            engine.core.patience.spin.min(2000)
+        } else {
+            1
+        };
         for poll in 0..=polls {
             if let Some(result) = engine.receive_now(source, self.context, tag.tag(), bytes) {
                 return Some(result);
@@ -197,21 +237,35 @@ impl Comm {
 
     /// Sends the bytes of several buffers as one message, by a single copy where the mechanism allows one.
     pub fn send_iov(&self, bufs: &[IoSlice<'_>], dest: usize, tag: i32) -> Result<()> {
-        loan::scope(&self.handle, || (), |scope| {
-            let loans: Vec<Loan> = bufs.iter().map(|buf| scope.lend(buf)).collect();
-            let id = self.start_send(UserBuf::Many(loans.into()), dest, tag, SendMode::Standard)?;
-            self.finish(id).map(drop)
-        })
+        loan::scope(
+            &self.handle,
+            || (),
+            |scope| {
+                let loans: Vec<Loan> = bufs.iter().map(|buf| scope.lend(buf)).collect();
+                let id =
+                    self.start_send(UserBuf::Many(loans.into()), dest, tag, SendMode::Standard)?;
+                self.finish(id).map(drop)
+            },
+        )
     }
 
     /// Receives one message into several buffers, filled in their order.
-    pub fn recv_iov(&self, bufs: &mut [IoSliceMut<'_>], source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status> {
+    pub fn recv_iov(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Status> {
         let (source, tag) = (source.into(), tag.into());
-        loan::scope(&self.handle, || (), |scope| {
-            let loans: Vec<Loan> = bufs.iter_mut().map(|buf| scope.lend_mut(buf)).collect();
-            let id = self.start_receive(UserBuf::Many(loans.into()), source, tag)?;
-            self.finish(id)
-        })
+        loan::scope(
+            &self.handle,
+            || (),
+            |scope| {
+                let loans: Vec<Loan> = bufs.iter_mut().map(|buf| scope.lend_mut(buf)).collect();
+                let id = self.start_receive(UserBuf::Many(loans.into()), source, tag)?;
+                self.finish(id)
+            },
+        )
     }
 
     /// What the next message that `source` and `tag` match is, if one has come. It stays to be received.
@@ -225,31 +279,51 @@ impl Comm {
     /// Waits for a message that `source` and `tag` match and says what it is. It stays to be received.
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        self.handle.wait(|engine| engine.probe(&pattern).transpose())
+        self.handle
+            .wait(|engine| engine.probe(&pattern).transpose())
     }
 
     pub(crate) fn pattern(&self, source: Source, tag: Tag) -> Result<Pattern> {
         let source = match source.rank() {
             None => None,
             Some(rank) if rank < self.size() => Some(rank as u32),
-            Some(rank) => return Err(Error::NoSuchRank { rank, size: self.size() }),
+            Some(rank) => {
+                return Err(Error::NoSuchRank {
+                    rank,
+                    size: self.size(),
+                });
+            }
         };
         match tag.tag() {
             Some(tag) if tag < 0 => Err(Error::BadTag { tag }),
-            tag => Ok(Pattern { context: self.context, source, tag }),
+            tag => Ok(Pattern {
+                context: self.context,
+                source,
+                tag,
+            }),
         }
     }
 
     /// Returns when all ranks have called it.
     pub fn barrier(&self) -> Result<()> {
-        let own = Self { handle: self.handle.clone(), context: self.context | OWN_CONTEXTS };
+        let own = Self {
+            handle: self.handle.clone(),
+            context: self.context | OWN_CONTEXTS,
+        };
         let (rank, size) = (self.rank(), self.size());
         let mut distance = 1;
         while distance < size {
             let to = (rank + distance) % size;
             let from = (rank + size - distance) % size;
             let mut nothing = [0u8; 0];
-            own.sendrecv::<u8, u8>(&[], to, distance as i32, &mut nothing, from, distance as i32)?;
+            own.sendrecv::<u8, u8>(
+                &[],
+                to,
+                distance as i32,
+                &mut nothing,
+                from,
+                distance as i32,
+            )?;
             distance *= 2;
         }
         Ok(())
@@ -258,7 +332,14 @@ impl Comm {
 
 fn whole<T>(status: Status) -> Result<Status> {
     let element = size_of::<T>().max(1);
-    if status.bytes % element == 0 { Ok(status) } else { Err(Error::Uneven { bytes: status.bytes as u64, element }) }
+    if status.bytes % element == 0 {
+        Ok(status)
+    } else {
+        Err(Error::Uneven {
+            bytes: status.bytes as u64,
+            element,
+        })
+    }
 }
 
 impl Engine {
@@ -277,7 +358,11 @@ impl Engine {
         if let Some(entry) = self.core.unexpected.find(pattern) {
             let envelope = self.core.unexpected.envelope(entry);
             let bytes = self.core.unexpected.get(entry).len(&self.core) as usize;
-            return Ok(Some(Status { source: envelope.source as usize, tag: envelope.tag, bytes }));
+            return Ok(Some(Status {
+                source: envelope.source as usize,
+                tag: envelope.tag,
+                bytes,
+            }));
         }
         if let Some(fatal) = &self.core.fatal {
             return Err(fatal.clone());

@@ -95,7 +95,14 @@ impl Core {
     }
 
     pub(crate) fn check_rank(&self, rank: usize) -> Result<u32> {
-        if rank < self.size as usize { Ok(rank as u32) } else { Err(Error::NoSuchRank { rank, size: self.size as usize }) }
+        if rank < self.size as usize {
+            Ok(rank as u32)
+        } else {
+            Err(Error::NoSuchRank {
+                rank,
+                size: self.size as usize,
+            })
+        }
     }
 }
 
@@ -109,19 +116,31 @@ impl Engine {
         let Self { core, peers, .. } = self;
         match &mut peers[rank as usize] {
             Some(peer) => Ok((core, peer)),
-            None => Err(Error::NoSuchRank { rank: rank as usize, size: core.size as usize }),
+            None => Err(Error::NoSuchRank {
+                rank: rank as usize,
+                size: core.size as usize,
+            }),
         }
     }
 
     /// Sends at once if nothing has to wait: the message fits into slots, the ring has room, nothing is queued before it.
     #[inline(always)]
     pub(crate) fn send_now(&mut self, dest: u32, context: u32, tag: i32, bytes: &[u8]) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(dest as usize) else { return false };
+        let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
+            return false;
+        };
         proto::eager::send_now(&mut self.core, peer, context, tag, bytes)
     }
 
     /// Starts a send.
-    pub(crate) fn send(&mut self, dest: usize, context: u32, tag: i32, buf: UserBuf, mode: SendMode) -> Result<RequestId> {
+    pub(crate) fn send(
+        &mut self,
+        dest: usize,
+        context: u32,
+        tag: i32,
+        buf: UserBuf,
+        mode: SendMode,
+    ) -> Result<RequestId> {
         let dest = self.core.check_rank(dest)?;
         if tag < 0 {
             return Err(Error::BadTag { tag });
@@ -166,14 +185,28 @@ impl Engine {
 
     /// Receives at once if the message is there, whole, in the slots of the source's ring, and nobody else has a claim on it.
     #[inline(always)]
-    pub(crate) fn receive_now(&mut self, source: u32, context: u32, tag: Option<i32>, out: &mut [u8]) -> Option<Result<Status>> {
+    pub(crate) fn receive_now(
+        &mut self,
+        source: u32,
+        context: u32,
+        tag: Option<i32>,
+        out: &mut [u8],
+    ) -> Option<Result<Status>> {
         let Self { core, peers, .. } = self;
-        let Some(Some(peer)) = peers.get_mut(source as usize) else { return None };
+        let Some(Some(peer)) = peers.get_mut(source as usize) else {
+            return None;
+        };
         proto::eager::receive_now(core, peer, context, tag, out)
     }
 
     /// Posts a receive, or matches it at once.
-    pub(crate) fn receive(&mut self, source: Option<usize>, context: u32, tag: Option<i32>, buf: UserBuf) -> Result<RequestId> {
+    pub(crate) fn receive(
+        &mut self,
+        source: Option<usize>,
+        context: u32,
+        tag: Option<i32>,
+        buf: UserBuf,
+    ) -> Result<RequestId> {
         let source = source.map(|s| self.core.check_rank(s)).transpose()?;
         if let Some(tag) = tag
             && tag < 0
@@ -183,9 +216,22 @@ impl Engine {
         if let Some(fatal) = &self.core.fatal {
             return Err(fatal.clone());
         }
-        let pattern = Pattern { context, source, tag };
+        let pattern = Pattern {
+            context,
+            source,
+            tag,
+        };
         let len = buf.len();
-        let request = |state| Request { state, peer: u32::MAX, context, tag: tag.unwrap_or(0), buf, len, sync: false, result: None };
+        let request = |state| Request {
+            state,
+            peer: u32::MAX,
+            context,
+            tag: tag.unwrap_or(0),
+            buf,
+            len,
+            sync: false,
+            result: None,
+        };
         if let Some(entry) = self.core.unexpected.find(&pattern) {
             let id = self.core.requests.insert(request(State::Receiving));
             self.accept_entry(entry, id);
@@ -205,8 +251,14 @@ impl Engine {
     /// Why nothing can ever match `pattern`, if that is so.
     pub(crate) fn hopeless(&self, pattern: &Pattern) -> Option<Error> {
         match pattern.source {
-            Some(source) => self.gone[source as usize].as_ref().map(|gone| gone.error(source)),
-            None => self.core.unacknowledged.first().and_then(|&rank| self.gone[rank as usize].as_ref().map(|gone| gone.error(rank))),
+            Some(source) => self.gone[source as usize]
+                .as_ref()
+                .map(|gone| gone.error(source)),
+            None => self.core.unacknowledged.first().and_then(|&rank| {
+                self.gone[rank as usize]
+                    .as_ref()
+                    .map(|gone| gone.error(rank))
+            }),
         }
     }
 
@@ -239,8 +291,12 @@ impl Engine {
 
     /// Takes back a receive that no message has matched. Says whether that was possible.
     pub(crate) fn cancel(&mut self, id: RequestId) -> bool {
-        let Some(request) = self.core.requests.get(id) else { return false };
-        let State::Posted(entry) = request.state else { return false };
+        let Some(request) = self.core.requests.get(id) else {
+            return false;
+        };
+        let State::Posted(entry) = request.state else {
+            return false;
+        };
         self.core.posted.cancel(entry);
         self.core.requests.complete(id, Err(Error::Cancelled));
         true
@@ -263,7 +319,9 @@ impl Engine {
             let rank = self.polled[index];
             index += 1;
             let Self { core, peers, .. } = self;
-            let Some(peer) = &mut peers[rank as usize] else { continue };
+            let Some(peer) = &mut peers[rank as usize] else {
+                continue;
+            };
             if peer.rx.is_empty() {
                 peer.idle_polls = peer.idle_polls.saturating_add(1);
                 continue;
@@ -314,7 +372,8 @@ impl Engine {
         while bits != 0 {
             let rank = (word * 64) as u32 + bits.trailing_zeros();
             bits &= bits - 1;
-            if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some() {
+            if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
+            {
                 continue;
             }
             if let Err(error) = self.peer(rank) {
@@ -322,7 +381,9 @@ impl Engine {
                 self.mark_gone(rank, Gone::Protocol(error.to_string()));
                 continue;
             }
-            let Some(peer) = &mut self.peers[rank as usize] else { continue };
+            let Some(peer) = &mut self.peers[rank as usize] else {
+                continue;
+            };
             peer.rx.set_polling(true);
             peer.idle_polls = 0;
             if !peer.polled {
@@ -342,7 +403,9 @@ impl Engine {
         let peers = &mut self.peers;
         let mut retired = Vec::new();
         self.polled.retain(|&rank| {
-            let Some(peer) = &mut peers[rank as usize] else { return false };
+            let Some(peer) = &mut peers[rank as usize] else {
+                return false;
+            };
             let idle = peer.idle_polls > IDLE;
             if idle {
                 peer.rx.set_polling(false);
@@ -372,7 +435,11 @@ impl Engine {
     pub(crate) fn take_result(&mut self, id: RequestId) -> Option<Result<Status>> {
         match self.core.requests.get(id) {
             Some(request) if request.state != State::Done => None,
-            Some(_) => self.core.requests.remove(id).and_then(|request| request.result),
+            Some(_) => self
+                .core
+                .requests
+                .remove(id)
+                .and_then(|request| request.result),
             None => Some(Err(Error::Cancelled)),
         }
     }

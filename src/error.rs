@@ -34,7 +34,9 @@ pub enum Error {
         detail: String,
     },
     /// The message is longer than the buffer. As much as fits was received.
-    #[error("a message of {message} bytes from rank {rank} with tag {tag} was received into a buffer of {buffer} bytes")]
+    #[error(
+        "a message of {message} bytes from rank {rank} with tag {tag} was received into a buffer of {buffer} bytes"
+    )]
     Truncated {
         /// The sender.
         rank: usize,

@@ -22,7 +22,10 @@ pub mod wireup;
 pub use comm::Comm;
 pub use error::{Error, Result};
 pub use matching::{Source, Tag};
-pub use nonblocking::{Matched, Persistent, Request, Scope, ScopedRequest, test_all, test_any, test_some, wait_all, wait_any, wait_some};
+pub use nonblocking::{
+    Matched, Persistent, Request, Scope, ScopedRequest, test_all, test_any, test_some, wait_all,
+    wait_any, wait_some,
+};
 pub use onecopy_btl::cost::{Costs, Curve};
 pub use onecopy_btl::{LayerId, Refusal};
 pub use onecopy_obs::{CounterSnapshot, Knobs};

@@ -68,7 +68,9 @@ impl<B> Request<B> {
         let result = self.result.take().unwrap_or(Err(Error::Cancelled));
         match self.owned.take() {
             Some(owned) => (result, owned.take()),
-            None => unreachable!("a request has its buffer until it is waited for, which consumes it"),
+            None => {
+                unreachable!("a request has its buffer until it is waited for, which consumes it")
+            }
         }
     }
 
@@ -86,7 +88,11 @@ impl<B> Request<B> {
     /// Cancels a receive that no message has matched, and says whether that was so. Then the request completes with
     /// [`Error::Cancelled`]. Sends cannot be cancelled.
     pub fn cancel(&mut self) -> bool {
-        self.result.is_none() && self.handle().cloned().is_some_and(|handle| handle.gate.enter().cancel(self.id))
+        self.result.is_none()
+            && self
+                .handle()
+                .cloned()
+                .is_some_and(|handle| handle.gate.enter().cancel(self.id))
     }
 }
 
@@ -130,7 +136,11 @@ pub fn wait_any<B>(requests: &mut [Request<B>]) -> Option<usize> {
 
 /// The places of all requests that are complete. Never waits.
 pub fn test_some<B>(requests: &mut [Request<B>]) -> Vec<usize> {
-    requests.iter_mut().enumerate().filter_map(|(place, request)| request.test().then_some(place)).collect()
+    requests
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(place, request)| request.test().then_some(place))
+        .collect()
 }
 
 /// The place of a request that is complete. Never waits.
@@ -140,20 +150,35 @@ pub fn test_any<B>(requests: &mut [Request<B>]) -> Option<usize> {
 
 /// Whether all requests are complete. Never waits.
 pub fn test_all<B>(requests: &mut [Request<B>]) -> bool {
-    requests.iter_mut().fold(true, |all, request| request.test() && all)
+    requests
+        .iter_mut()
+        .fold(true, |all, request| request.test() && all)
 }
 
 impl Engine {
     pub(crate) fn is_done(&self, id: RequestId) -> bool {
-        self.core.requests.get(id).is_none_or(|request| request.state == crate::request::State::Done)
+        self.core
+            .requests
+            .get(id)
+            .is_none_or(|request| request.state == crate::request::State::Done)
     }
 }
 
 impl Comm {
-    fn own_send<B: Buffer>(&self, buffer: B, dest: usize, tag: i32, mode: SendMode) -> Result<Request<B>> {
+    fn own_send<B: Buffer>(
+        &self,
+        buffer: B,
+        dest: usize,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<Request<B>> {
         let owned = Owned::new(self.handle.clone(), buffer);
         let id = self.start_send(UserBuf::One(owned.loan()), dest, tag, mode)?;
-        Ok(Request { owned: Some(owned), id, result: None })
+        Ok(Request {
+            owned: Some(owned),
+            id,
+            result: None,
+        })
     }
 
     /// Starts a send.
@@ -167,42 +192,77 @@ impl Comm {
     }
 
     /// Starts a receive.
-    pub fn irecv<B: BufferMut>(&self, buffer: B, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Request<B>> {
+    pub fn irecv<B: BufferMut>(
+        &self,
+        buffer: B,
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Request<B>> {
         let owned = Owned::new_mut(self.handle.clone(), buffer);
         let id = self.start_receive(UserBuf::One(owned.loan()), source.into(), tag.into())?;
-        Ok(Request { owned: Some(owned), id, result: None })
+        Ok(Request {
+            owned: Some(owned),
+            id,
+            result: None,
+        })
     }
 
     /// Prepares a send that can be started again and again.
     pub fn send_init<B: Buffer>(&self, buffer: B, dest: usize, tag: i32) -> Persistent<B> {
         let start = move |comm: &Comm, buffer: B| comm.isend(buffer, dest, tag);
-        Persistent { comm: self.clone(), start: Box::new(start), state: Prepared::Ready(buffer) }
+        Persistent {
+            comm: self.clone(),
+            start: Box::new(start),
+            state: Prepared::Ready(buffer),
+        }
     }
 
     /// Prepares a receive that can be started again and again.
-    pub fn recv_init<B: BufferMut>(&self, buffer: B, source: impl Into<Source>, tag: impl Into<Tag>) -> Persistent<B> {
+    pub fn recv_init<B: BufferMut>(
+        &self,
+        buffer: B,
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Persistent<B> {
         let (source, tag) = (source.into(), tag.into());
         let start = move |comm: &Comm, buffer: B| comm.irecv(buffer, source, tag);
-        Persistent { comm: self.clone(), start: Box::new(start), state: Prepared::Ready(buffer) }
+        Persistent {
+            comm: self.clone(),
+            start: Box::new(start),
+            state: Prepared::Ready(buffer),
+        }
     }
 
     /// Takes a message out of the queue, if one has come: nobody else can receive it then.
-    pub fn improbe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Matched>> {
+    pub fn improbe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Option<Matched>> {
         let pattern = self.pattern(source.into(), tag.into())?;
         let mut engine = self.handle.gate.enter();
         engine.progress(false);
-        Ok(engine.match_probe(&pattern)?.map(|(status, envelope, message)| self.matched(status, envelope, message)))
+        Ok(engine
+            .match_probe(&pattern)?
+            .map(|(status, envelope, message)| self.matched(status, envelope, message)))
     }
 
     /// Waits for a message and takes it out of the queue.
     pub fn mprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Matched> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let (status, envelope, message) = self.handle.wait(|engine| engine.match_probe(&pattern).transpose())?;
+        let (status, envelope, message) = self
+            .handle
+            .wait(|engine| engine.match_probe(&pattern).transpose())?;
         Ok(self.matched(status, envelope, message))
     }
 
     fn matched(&self, status: Status, envelope: Envelope, message: Message) -> Matched {
-        Matched { comm: self.clone(), status, envelope, message: Some(message) }
+        Matched {
+            comm: self.clone(),
+            status,
+            envelope,
+            message: Some(message),
+        }
     }
 
     /// Runs `body` with a scope in which borrowed buffers can be sent and received without blocking. Returns when all of its requests are
@@ -223,7 +283,10 @@ impl Comm {
     ///     assert_eq!(theirs, [peer as u64; 100]);
     /// });
     /// ```
-    pub fn scope<'env, R>(&'env self, body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> R) -> R {
+    pub fn scope<'env, R>(
+        &'env self,
+        body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> R,
+    ) -> R {
         let pending = Rc::new(RefCell::new(Vec::new()));
         let unsettled = Rc::clone(&pending);
         let settle = || {
@@ -234,7 +297,13 @@ impl Comm {
                 let _ = self.finish(id);
             }
         };
-        loan::scope(&self.handle, settle, |lender| body(&Scope { comm: self, lender, pending }))
+        loan::scope(&self.handle, settle, |lender| {
+            body(&Scope {
+                comm: self,
+                lender,
+                pending,
+            })
+        })
     }
 }
 
@@ -256,16 +325,25 @@ impl<'env> Scope<'_, 'env> {
     }
 
     /// Starts a send.
-    pub fn isend<T: NoUninit>(&self, buf: &'env [T], dest: usize, tag: i32) -> Result<ScopedRequest> {
+    pub fn isend<T: NoUninit>(
+        &self,
+        buf: &'env [T],
+        dest: usize,
+        tag: i32,
+    ) -> Result<ScopedRequest> {
         let loan = self.lender.lend(bytemuck::cast_slice(buf));
-        let id = self.comm.start_send(UserBuf::One(loan), dest, tag, SendMode::Standard)?;
+        let id = self
+            .comm
+            .start_send(UserBuf::One(loan), dest, tag, SendMode::Standard)?;
         Ok(self.keep(id))
     }
 
     /// Starts a send of several buffers as one message.
     pub fn isend_iov(&self, bufs: &[&'env [u8]], dest: usize, tag: i32) -> Result<ScopedRequest> {
         let loans: Vec<_> = bufs.iter().map(|buf| self.lender.lend(buf)).collect();
-        let id = self.comm.start_send(UserBuf::Many(loans.into()), dest, tag, SendMode::Standard)?;
+        let id =
+            self.comm
+                .start_send(UserBuf::Many(loans.into()), dest, tag, SendMode::Standard)?;
         Ok(self.keep(id))
     }
 
@@ -277,14 +355,26 @@ impl<'env> Scope<'_, 'env> {
         tag: impl Into<Tag>,
     ) -> Result<ScopedRequest> {
         let loan = self.lender.lend_mut(bytemuck::cast_slice_mut(buf));
-        let id = self.comm.start_receive(UserBuf::One(loan), source.into(), tag.into())?;
+        let id = self
+            .comm
+            .start_receive(UserBuf::One(loan), source.into(), tag.into())?;
         Ok(self.keep(id))
     }
 
     /// Starts a receive into several buffers.
-    pub fn irecv_iov(&self, bufs: Vec<&'env mut [u8]>, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<ScopedRequest> {
-        let loans: Vec<_> = bufs.into_iter().map(|buf| self.lender.lend_mut(buf)).collect();
-        let id = self.comm.start_receive(UserBuf::Many(loans.into()), source.into(), tag.into())?;
+    pub fn irecv_iov(
+        &self,
+        bufs: Vec<&'env mut [u8]>,
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<ScopedRequest> {
+        let loans: Vec<_> = bufs
+            .into_iter()
+            .map(|buf| self.lender.lend_mut(buf))
+            .collect();
+        let id = self
+            .comm
+            .start_receive(UserBuf::Many(loans.into()), source.into(), tag.into())?;
         Ok(self.keep(id))
     }
 
@@ -315,7 +405,10 @@ impl<'env> Scope<'_, 'env> {
     /// Waits for all requests that were not waited for yet, and gives their results in the order of their start, or the first error.
     pub fn wait_all(&self) -> Result<Vec<Status>> {
         let ids = self.pending.borrow().clone();
-        let results: Vec<_> = ids.into_iter().map(|id| self.wait(ScopedRequest(id))).collect();
+        let results: Vec<_> = ids
+            .into_iter()
+            .map(|id| self.wait(ScopedRequest(id)))
+            .collect();
         results.into_iter().collect()
     }
 
@@ -326,7 +419,10 @@ impl<'env> Scope<'_, 'env> {
             return None;
         }
         let bomb = Bomb;
-        let done = self.comm.handle.wait(|engine| ids.iter().copied().find(|&id| engine.is_done(id)));
+        let done = self
+            .comm
+            .handle
+            .wait(|engine| ids.iter().copied().find(|&id| engine.is_done(id)));
         std::mem::forget(bomb);
         Some((ScopedRequest(done), self.wait(ScopedRequest(done))))
     }
@@ -421,9 +517,15 @@ impl Matched {
     }
 
     fn receive(&mut self, bytes: &mut [u8]) -> Result<Status> {
-        let Some(message) = self.message.take() else { return Err(Error::Cancelled) };
+        let Some(message) = self.message.take() else {
+            return Err(Error::Cancelled);
+        };
         loan::lend_mut(&self.comm.handle, bytes, |loan| {
-            let id = self.comm.handle.gate.enter().receive_matched(self.envelope, message, UserBuf::One(loan));
+            let id = self.comm.handle.gate.enter().receive_matched(
+                self.envelope,
+                message,
+                UserBuf::One(loan),
+            );
             self.comm.finish(id)
         })
     }
@@ -439,9 +541,16 @@ impl Drop for Matched {
 }
 
 impl Engine {
-    fn match_probe(&mut self, pattern: &crate::matching::Pattern) -> Result<Option<(Status, Envelope, Message)>> {
-        let Some(status) = self.probe(pattern)? else { return Ok(None) };
-        let Some(entry) = self.core.unexpected.find(pattern) else { return Ok(None) };
+    fn match_probe(
+        &mut self,
+        pattern: &crate::matching::Pattern,
+    ) -> Result<Option<(Status, Envelope, Message)>> {
+        let Some(status) = self.probe(pattern)? else {
+            return Ok(None);
+        };
+        let Some(entry) = self.core.unexpected.find(pattern) else {
+            return Ok(None);
+        };
         if matches!(self.core.unexpected.get(entry), Message::Partial { .. }) {
             // The rest is under way; it is whole soon.
             return Ok(None);
@@ -464,7 +573,10 @@ impl Engine {
         };
         let id = self.core.requests.insert(request);
         match &self.gone[envelope.source as usize] {
-            Some(gone) if !message.is_whole() => self.core.requests.complete(id, Err(gone.error(envelope.source))),
+            Some(gone) if !message.is_whole() => self
+                .core
+                .requests
+                .complete(id, Err(gone.error(envelope.source))),
             _ => self.accept(envelope, message, id),
         }
         id

@@ -29,7 +29,10 @@ impl Gone {
         match self {
             Self::Died(how) => crate::error::Error::PeerDied { rank, how: *how },
             Self::Left => crate::error::Error::PeerLeft { rank },
-            Self::Protocol(detail) => crate::error::Error::Protocol { rank, detail: detail.clone() },
+            Self::Protocol(detail) => crate::error::Error::Protocol {
+                rank,
+                detail: detail.clone(),
+            },
         }
     }
 }
@@ -144,6 +147,10 @@ impl Peer {
     #[inline]
     pub(crate) fn notify_room(&self) -> bool {
         onecopy_shm::sync::light_fence(self.strong);
-        self.rx_control.sender_waits.load(onecopy_shm::sync::Ordering::Relaxed) != 0 && self.segment.bell().ring()
+        self.rx_control
+            .sender_waits
+            .load(onecopy_shm::sync::Ordering::Relaxed)
+            != 0
+            && self.segment.bell().ring()
     }
 }

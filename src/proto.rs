@@ -67,12 +67,19 @@ pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
     peer.credit_back += bytes;
     if peer.credit_back - peer.credit_told > core.knobs.eager_credit as u64 / 4 {
         peer.credit_told = peer.credit_back;
-        peer.rx_control.credit.store(peer.credit_back, onecopy_shm::sync::Ordering::Relaxed);
+        peer.rx_control
+            .credit
+            .store(peer.credit_back, onecopy_shm::sync::Ordering::Relaxed);
     }
 }
 
 /// The status of a message of `total` bytes received into `request`: an error if it did not fit.
-pub(crate) fn receipt(core: &Core, id: RequestId, envelope: Envelope, total: u64) -> Result<Status, Error> {
+pub(crate) fn receipt(
+    core: &Core,
+    id: RequestId,
+    envelope: Envelope,
+    total: u64,
+) -> Result<Status, Error> {
     let buffer = core.requests.get(id).map_or(0, |request| request.len);
     receipt_for(buffer, envelope, total)
 }
@@ -81,19 +88,34 @@ pub(crate) fn receipt(core: &Core, id: RequestId, envelope: Envelope, total: u64
 pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result<Status, Error> {
     let rank = envelope.source as usize;
     if total > buffer {
-        return Err(Error::Truncated { rank, tag: envelope.tag, message: total, buffer });
+        return Err(Error::Truncated {
+            rank,
+            tag: envelope.tag,
+            message: total,
+            buffer,
+        });
     }
-    Ok(Status { source: rank, tag: envelope.tag, bytes: total as usize })
+    Ok(Status {
+        source: rank,
+        tag: envelope.tag,
+        bytes: total as usize,
+    })
 }
 
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
 pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
     let mut room = false;
     for _ in 0..core.knobs.progress_quota {
-        let Some(record) = peer.rx.peek().map_err(|bad| bad.to_string())? else { break };
+        let Some(record) = peer.rx.peek().map_err(|bad| bad.to_string())? else {
+            break;
+        };
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
         let (context, tag) = wire::from_meta(record.meta);
-        let envelope = Envelope { context, source: peer.rank, tag };
+        let envelope = Envelope {
+            context,
+            source: peer.rank,
+            tag,
+        };
         match kind {
             Kind::Eager | Kind::EagerSync => eager::arrive(core, peer, &record, envelope, kind)?,
             _ => {
@@ -102,7 +124,10 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
             }
         }
         room |= peer.rx.advance(record);
-        if matches!(kind, Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts) {
+        if matches!(
+            kind,
+            Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts
+        ) {
             // A chunk is worth giving back at once: the sender may wait for it.
             peer.rx.publish_tail();
             room = true;
@@ -116,18 +141,35 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
 
 fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
     if record.len != BODY {
-        return Err(wire::BadBody::Length { kind, len: record.len }.to_string());
+        return Err(wire::BadBody::Length {
+            kind,
+            len: record.len,
+        }
+        .to_string());
     }
     let mut body = [0; BODY];
     peer.rx.read(record, 0, &mut body);
     Ok(body)
 }
 
-fn control(core: &mut Core, peer: &mut Peer, envelope: Envelope, kind: Kind, body: &[u8; BODY]) -> Result<(), String> {
+fn control(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    kind: Kind,
+    body: &[u8; BODY],
+) -> Result<(), String> {
     let text = |bad: wire::BadBody| bad.to_string();
     match kind {
-        Kind::ChunkFirst => eager::first_chunk(core, peer, envelope, &ChunkBody::decode(kind, body).map_err(text)?),
-        Kind::ChunkNext => eager::next_chunk(core, peer, &ChunkBody::decode(kind, body).map_err(text)?),
+        Kind::ChunkFirst => eager::first_chunk(
+            core,
+            peer,
+            envelope,
+            &ChunkBody::decode(kind, body).map_err(text)?,
+        ),
+        Kind::ChunkNext => {
+            eager::next_chunk(core, peer, &ChunkBody::decode(kind, body).map_err(text)?)
+        }
         Kind::Data => pipeline::arrive(core, peer, &ChunkBody::decode(kind, body).map_err(text)?),
         Kind::Rts => rendezvous::announced(core, peer, envelope, Rts::decode(body).map_err(text)?),
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
@@ -140,15 +182,21 @@ fn control(core: &mut Core, peer: &mut Peer, envelope: Envelope, kind: Kind, bod
 fn awaiting(core: &Core, peer: &Peer, request: u64) -> Result<RequestId, String> {
     let id = RequestId(request);
     match core.requests.get(id) {
-        Some(found) if found.peer == peer.rank && matches!(found.state, State::Awaiting(_)) => Ok(id),
-        _ => Err(format!("it names request {request:#x}, which does not wait for it")),
+        Some(found) if found.peer == peer.rank && matches!(found.state, State::Awaiting(_)) => {
+            Ok(id)
+        }
+        _ => Err(format!(
+            "it names request {request:#x}, which does not wait for it"
+        )),
     }
 }
 
 fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
     let id = awaiting(core, peer, cts.request)?;
     match cts.wanted {
-        Wanted::Chunks { offset, len } => pipeline::wanted(core, peer, id, cts.transfer, offset, len),
+        Wanted::Chunks { offset, len } => {
+            pipeline::wanted(core, peer, id, cts.transfer, offset, len)
+        }
         Wanted::Join => {
             if let Some(announced) = peer.announced.iter_mut().find(|a| a.request == id) {
                 announced.forced = true;
@@ -171,7 +219,11 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
 #[inline]
 pub(crate) fn complete_send(core: &mut Core, id: RequestId) {
     if let Some(request) = core.requests.get(id) {
-        let status = Status { source: core.me as usize, tag: request.tag, bytes: request.len as usize };
+        let status = Status {
+            source: core.me as usize,
+            tag: request.tag,
+            bytes: request.len as usize,
+        };
         core.requests.complete(id, Ok(status));
     }
 }
@@ -195,7 +247,11 @@ pub(crate) fn send_fin(core: &mut Core, peer: &mut Peer, request: u64) {
 
 /// Claims slots in the ring to the peer, which is made now if this is the first record.
 #[inline]
-pub(crate) fn claim<'p>(core: &mut Core, peer: &'p mut Peer, slots: usize) -> Option<Claim<'p, MappedCells>> {
+pub(crate) fn claim<'p>(
+    core: &mut Core,
+    peer: &'p mut Peer,
+    slots: usize,
+) -> Option<Claim<'p, MappedCells>> {
     if peer.tx.is_none() && !make_ring(core, peer) {
         return None;
     }
@@ -229,7 +285,9 @@ fn make_ring(core: &mut Core, peer: &mut Peer) -> bool {
 fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
     while let Some(&(kind, body)) = peer.replies.front() {
-        let Some(mut claim) = claim(core, peer, 1) else { break };
+        let Some(mut claim) = claim(core, peer, 1) else {
+            break;
+        };
         claim.write(0, &body);
         claim.publish(kind as u8, BODY, 0);
         peer.replies.pop_front();
@@ -242,8 +300,16 @@ fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
 }
 
 /// Publishes one control record. `false`: the ring is full.
-pub(crate) fn put_body(core: &mut Core, peer: &mut Peer, kind: Kind, meta: u64, body: &[u8; BODY]) -> bool {
-    let Some(mut claim) = claim(core, peer, 1) else { return false };
+pub(crate) fn put_body(
+    core: &mut Core,
+    peer: &mut Peer,
+    kind: Kind,
+    meta: u64,
+    body: &[u8; BODY],
+) -> bool {
+    let Some(mut claim) = claim(core, peer, 1) else {
+        return false;
+    };
     claim.write(0, body);
     claim.publish(kind as u8, BODY, meta);
     if peer.notify() {
@@ -286,7 +352,13 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
 }
 
 /// Gives a whole or announced message to a receive.
-pub(crate) fn accept(core: &mut Core, peer: &mut Peer, envelope: Envelope, message: Message, id: RequestId) {
+pub(crate) fn accept(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    message: Message,
+    id: RequestId,
+) {
     if let Some(request) = core.requests.get_mut(id) {
         request.state = State::Receiving;
         request.peer = peer.rank;
@@ -294,7 +366,9 @@ pub(crate) fn accept(core: &mut Core, peer: &mut Peer, envelope: Envelope, messa
     match message {
         Message::Whole { bytes, sync } => {
             eager::accept_whole(core, envelope, &bytes, id);
-            peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(bytes.len() as u64));
+            peer.unexpected_bytes = peer
+                .unexpected_bytes
+                .saturating_sub(charge(bytes.len() as u64));
             give_credit(core, peer, charge(bytes.len() as u64));
             core.counters.release_unexpected(bytes.len() as u64);
             core.keep_spare(bytes);
@@ -302,7 +376,9 @@ pub(crate) fn accept(core: &mut Core, peer: &mut Peer, envelope: Envelope, messa
                 send_fin(core, peer, request);
             }
         }
-        Message::Announced(announcement) => rendezvous::start(core, peer, envelope, announcement, id),
+        Message::Announced(announcement) => {
+            rendezvous::start(core, peer, envelope, announcement, id)
+        }
         Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),
     }
 }

@@ -61,7 +61,13 @@ impl UserBuf {
 
     /// Lets `f` write bytes `offset..offset + len`, piece by piece: `f(offset within the range, slice)`.
     #[inline]
-    pub(crate) fn write(&self, loans: &mut LoanTable, offset: u64, len: usize, mut f: impl FnMut(usize, &mut [u8])) -> Result<(), LoanError> {
+    pub(crate) fn write(
+        &self,
+        loans: &mut LoanTable,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), LoanError> {
         if let Self::One(loan) = self {
             return loans.write(*loan, offset as usize, len, |out| f(0, out));
         }
@@ -75,7 +81,13 @@ impl UserBuf {
 
     /// Shows bytes `offset..offset + len` to `f`, piece by piece.
     #[inline]
-    pub(crate) fn read(&self, loans: &LoanTable, offset: u64, len: usize, mut f: impl FnMut(usize, &[u8])) -> Result<(), LoanError> {
+    pub(crate) fn read(
+        &self,
+        loans: &LoanTable,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(usize, &[u8]),
+    ) -> Result<(), LoanError> {
         if let Self::One(loan) = self {
             return loans.read(*loan, offset as usize, len, |bytes| f(0, bytes));
         }
@@ -148,7 +160,10 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn insert(&mut self, request: Request) -> RequestId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, request: None });
+            self.slots.push(Slot {
+                generation: 0,
+                request: None,
+            });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests at once")
         });
         let slot = &mut self.slots[index as usize];
@@ -160,13 +175,21 @@ impl Requests {
     #[inline]
     pub(crate) fn get(&self, id: RequestId) -> Option<&Request> {
         let slot = self.slots.get(id.0 as u32 as usize)?;
-        if slot.generation == (id.0 >> 32) as u32 { slot.request.as_ref() } else { None }
+        if slot.generation == (id.0 >> 32) as u32 {
+            slot.request.as_ref()
+        } else {
+            None
+        }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: RequestId) -> Option<&mut Request> {
         let slot = self.slots.get_mut(id.0 as u32 as usize)?;
-        if slot.generation == (id.0 >> 32) as u32 { slot.request.as_mut() } else { None }
+        if slot.generation == (id.0 >> 32) as u32 {
+            slot.request.as_mut()
+        } else {
+            None
+        }
     }
 
     /// Completes a request, unless it is complete already.
@@ -191,8 +214,14 @@ impl Requests {
 
     /// Requests for which `which` holds.
     pub(crate) fn ids_where(&self, mut which: impl FnMut(&Request) -> bool) -> Vec<RequestId> {
-        let found = self.slots.iter().enumerate().filter(|(_, slot)| slot.request.as_ref().is_some_and(&mut which));
-        found.map(|(index, slot)| RequestId(u64::from(slot.generation) << 32 | index as u64)).collect()
+        let found = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.request.as_ref().is_some_and(&mut which));
+        found
+            .map(|(index, slot)| RequestId(u64::from(slot.generation) << 32 | index as u64))
+            .collect()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -63,7 +63,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { knobs: Knobs::default(), costs: Costs::default(), threads: Threads::Single, wireup: None }
+        Self {
+            knobs: Knobs::default(),
+            costs: Costs::default(),
+            threads: Threads::Single,
+            wireup: None,
+        }
     }
 }
 
@@ -71,7 +76,11 @@ impl Options {
     /// The options that the environment and the tune file describe.
     pub fn from_env() -> Result<Self> {
         let (knobs, costs) = crate::tune::load()?;
-        Ok(Self { knobs, costs, ..Self::default() })
+        Ok(Self {
+            knobs,
+            costs,
+            ..Self::default()
+        })
     }
 }
 
@@ -122,8 +131,17 @@ impl Runtime {
         let segment = Arc::clone(&engine.core.segment);
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
         let heap = Heap::new(Arc::clone(&segment));
-        let shared = Shared { gate: Gate::new(options.threads, engine), segment, rank, size };
-        Ok(Self { handle: Handle(Arc::new(shared)), heap, finalized: false })
+        let shared = Shared {
+            gate: Gate::new(options.threads, engine),
+            segment,
+            rank,
+            size,
+        };
+        Ok(Self {
+            handle: Handle(Arc::new(shared)),
+            heap,
+            finalized: false,
+        })
     }
 
     /// The communicator of all ranks.
@@ -176,15 +194,27 @@ impl Runtime {
     pub fn layers(&self, peer: usize) -> Result<Vec<LayerState>> {
         let mut engine = self.handle.gate.enter();
         let rank = engine.core.check_rank(peer)?;
-        let own = LayerState { layer: LayerId::Own, refusal: None };
+        let own = LayerState {
+            layer: LayerId::Own,
+            refusal: None,
+        };
         if rank == engine.core.me {
             return Ok(vec![own]);
         }
         let (_, peer) = engine.peer(rank)?;
         Ok(vec![
-            LayerState { layer: LayerId::Heap, refusal: peer.link.heap.refusal().cloned() },
-            LayerState { layer: LayerId::Cma, refusal: peer.link.cma.refusal().cloned() },
-            LayerState { layer: LayerId::Cico, refusal: None },
+            LayerState {
+                layer: LayerId::Heap,
+                refusal: peer.link.heap.refusal().cloned(),
+            },
+            LayerState {
+                layer: LayerId::Cma,
+                refusal: peer.link.cma.refusal().cloned(),
+            },
+            LayerState {
+                layer: LayerId::Cico,
+                refusal: None,
+            },
         ])
     }
 
@@ -222,14 +252,19 @@ impl Runtime {
         if std::mem::replace(&mut self.finalized, true) {
             return Ok(());
         }
-        let flushed = |engine: &mut Engine| (engine.core.fatal.is_some() || engine.is_flushed()).then_some(());
+        let flushed = |engine: &mut Engine| {
+            (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
+        };
         self.handle.wait(flushed);
         let met = self.world().barrier();
         self.handle.wait(flushed);
         let left = self.handle.gate.enter().wireup.leave();
         match met {
             // Peers that died cannot come; leaving is still in order.
-            Ok(()) | Err(Error::PeerDied { .. } | Error::PeerLeft { .. } | Error::Protocol { .. }) => Ok(left?),
+            Ok(())
+            | Err(Error::PeerDied { .. } | Error::PeerLeft { .. } | Error::Protocol { .. }) => {
+                Ok(left?)
+            }
             Err(error) => Err(error),
         }
     }
@@ -270,7 +305,11 @@ pub fn local_with(ranks: usize, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
         for wireup in world {
             let body = &body;
             scope.spawn(move || {
-                let options = Options { knobs: knobs.clone(), wireup: Some(Box::new(wireup)), ..Options::default() };
+                let options = Options {
+                    knobs: knobs.clone(),
+                    wireup: Some(Box::new(wireup)),
+                    ..Options::default()
+                };
                 body(Runtime::init_with(options).expect("joining a job of threads"));
             });
         }

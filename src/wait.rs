@@ -42,7 +42,9 @@ impl Patience {
 /// Whether the ranks that may run on this rank's processors are more than these processors, or its control group's quota is less
 /// than its share of them. A rank that may run on several processors counts with its share on each.
 pub(crate) fn is_crowded(cards: &[Card], me: usize) -> bool {
-    let Some(mine) = cards.get(me) else { return false };
+    let Some(mine) = cards.get(me) else {
+        return false;
+    };
     if mine.affinity.is_empty() {
         return false;
     }
@@ -51,7 +53,11 @@ pub(crate) fn is_crowded(cards: &[Card], me: usize) -> bool {
         if card.affinity.is_empty() {
             continue;
         }
-        let common = card.affinity.iter().filter(|cpu| mine.affinity.contains(cpu)).count();
+        let common = card
+            .affinity
+            .iter()
+            .filter(|cpu| mine.affinity.contains(cpu))
+            .count();
         demand += common as f64 / card.affinity.len() as f64;
     }
     let mut supply = mine.affinity.len() as f64;
@@ -62,7 +68,11 @@ pub(crate) fn is_crowded(cards: &[Card], me: usize) -> bool {
 }
 
 /// Waits until `done` gives something. Between polls the engine is free for other threads.
-pub(crate) fn until<R>(gate: &Gate<Engine>, segment: &OwnSegment, mut done: impl FnMut(&mut Engine) -> Option<R>) -> R {
+pub(crate) fn until<R>(
+    gate: &Gate<Engine>,
+    segment: &OwnSegment,
+    mut done: impl FnMut(&mut Engine) -> Option<R>,
+) -> R {
     let mut engine = gate.enter();
     let patience = engine.core.patience;
     let shared = gate.threads() == Threads::Multiple;
@@ -99,7 +109,11 @@ pub(crate) fn until<R>(gate: &Gate<Engine>, segment: &OwnSegment, mut done: impl
             engine.core.counters.sleeps += 1;
             drop(engine);
             // Several threads share one bell: a thread that misses its ring looks again soon.
-            let bound = if shared { patience.period.min(Duration::from_millis(1)) } else { patience.period };
+            let bound = if shared {
+                patience.period.min(Duration::from_millis(1))
+            } else {
+                patience.period
+            };
             if segment.bell().sleep(bound) == Woken::Refused {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -135,14 +149,21 @@ mod tests {
     use super::*;
 
     fn card(affinity: &[u16]) -> Card {
-        Card { affinity: affinity.to_vec(), quota_cpus: 0.0, ..Card::of_this_process() }
+        Card {
+            affinity: affinity.to_vec(),
+            quota_cpus: 0.0,
+            ..Card::of_this_process()
+        }
     }
 
     #[test]
     fn ranks_are_counted_against_their_processors() {
         assert!(!is_crowded(&[card(&[0]), card(&[1])], 0));
         assert!(!is_crowded(&[card(&[0, 1]), card(&[0, 1])], 0));
-        assert!(is_crowded(&[card(&[0, 1]), card(&[0, 1]), card(&[0, 1])], 0));
+        assert!(is_crowded(
+            &[card(&[0, 1]), card(&[0, 1]), card(&[0, 1])],
+            0
+        ));
         let four = [card(&[0]), card(&[1]), card(&[0]), card(&[1])];
         assert!((0..4).all(|me| is_crowded(&four, me)));
         assert!(!is_crowded(&[card(&[0]), card(&[1]), card(&[1])], 0));
@@ -151,9 +172,15 @@ mod tests {
 
     #[test]
     fn a_quota_counts_too() {
-        let half = Card { quota_cpus: 0.5, ..card(&[0, 1]) };
+        let half = Card {
+            quota_cpus: 0.5,
+            ..card(&[0, 1])
+        };
         assert!(is_crowded(&[half.clone()], 0));
-        let plenty = Card { quota_cpus: 2.0, ..card(&[0, 1]) };
+        let plenty = Card {
+            quota_cpus: 2.0,
+            ..card(&[0, 1])
+        };
         assert!(!is_crowded(&[plenty.clone(), plenty], 0));
     }
 }

@@ -85,7 +85,12 @@ fn seal(kind: Kind, words: [u64; 5]) -> [u8; BODY] {
 
 fn check(kind: Kind, words: &[u64; 5]) -> u64 {
     // Rotations by different amounts: exchanging two words changes the sum, as any flipped bit does.
-    words.iter().enumerate().fold(0x6f6e_6563_6f70_7900 ^ kind as u64, |sum, (i, word)| sum ^ word.rotate_left(7 * i as u32 + 1))
+    words
+        .iter()
+        .enumerate()
+        .fold(0x6f6e_6563_6f70_7900 ^ kind as u64, |sum, (i, word)| {
+            sum ^ word.rotate_left(7 * i as u32 + 1)
+        })
 }
 
 fn open(kind: Kind, bytes: &[u8; BODY]) -> Result<[u64; 5], BadBody> {
@@ -97,7 +102,11 @@ fn open(kind: Kind, bytes: &[u8; BODY]) -> Result<[u64; 5], BadBody> {
     }
     let [a, b, c, d, e, sum] = words;
     let words = [a, b, c, d, e];
-    if sum == check(kind, &words) { Ok(words) } else { Err(BadBody::Check(kind)) }
+    if sum == check(kind, &words) {
+        Ok(words)
+    } else {
+        Err(BadBody::Check(kind))
+    }
 }
 
 #[inline]
@@ -125,15 +134,33 @@ pub(crate) struct ChunkBody {
 
 impl ChunkBody {
     pub(crate) fn encode(&self, kind: Kind) -> [u8; BODY] {
-        seal(kind, [self.total, self.offset, pair(self.chunk.0, self.piece), self.number, 0])
+        seal(
+            kind,
+            [
+                self.total,
+                self.offset,
+                pair(self.chunk.0, self.piece),
+                self.number,
+                0,
+            ],
+        )
     }
     pub(crate) fn decode(kind: Kind, bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [total, offset, place, number, _] = open(kind, bytes)?;
         let (chunk, piece) = halves(place);
-        let body = Self { total, offset, chunk: ChunkIndex(chunk), piece, number };
+        let body = Self {
+            total,
+            offset,
+            chunk: ChunkIndex(chunk),
+            piece,
+            number,
+        };
         match offset.checked_add(u64::from(piece)) {
             Some(end) if end <= total => Ok(body),
-            _ => Err(BadBody::Value { kind, what: format!("{piece} bytes at {offset} of {total}") }),
+            _ => Err(BadBody::Value {
+                kind,
+                what: format!("{piece} bytes at {offset} of {total}"),
+            }),
         }
     }
 }
@@ -167,19 +194,43 @@ impl Rts {
             Place::List { chunk, count } => (1, u64::from(chunk.0), u64::from(count)),
             Place::Scattered => (2, 0, 0),
         };
-        seal(Kind::Rts, [self.len, self.request, a, b, pair(self.join, shape)])
+        seal(
+            Kind::Rts,
+            [self.len, self.request, a, b, pair(self.join, shape)],
+        )
     }
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [len, request, a, b, last] = open(Kind::Rts, bytes)?;
         let (join, shape) = halves(last);
-        let small = |v: u64| u32::try_from(v).map_err(|_| BadBody::Value { kind: Kind::Rts, what: format!("a list at {v:#x}") });
-        let place = match shape {
-            0 => Place::One { address: a, heap: (b != NONE).then_some(b) },
-            1 => Place::List { chunk: ChunkIndex(small(a)?), count: small(b)? },
-            2 => Place::Scattered,
-            other => return Err(BadBody::Value { kind: Kind::Rts, what: format!("a source of shape {other}") }),
+        let small = |v: u64| {
+            u32::try_from(v).map_err(|_| BadBody::Value {
+                kind: Kind::Rts,
+                what: format!("a list at {v:#x}"),
+            })
         };
-        Ok(Self { len, request, place, join })
+        let place = match shape {
+            0 => Place::One {
+                address: a,
+                heap: (b != NONE).then_some(b),
+            },
+            1 => Place::List {
+                chunk: ChunkIndex(small(a)?),
+                count: small(b)?,
+            },
+            2 => Place::Scattered,
+            other => {
+                return Err(BadBody::Value {
+                    kind: Kind::Rts,
+                    what: format!("a source of shape {other}"),
+                });
+            }
+        };
+        Ok(Self {
+            len,
+            request,
+            place,
+            join,
+        })
     }
 }
 
@@ -218,9 +269,18 @@ impl Cts {
         let wanted = match mode {
             0 => Wanted::Chunks { offset, len },
             1 => Wanted::Join,
-            other => return Err(BadBody::Value { kind: Kind::Cts, what: format!("mode {other}") }),
+            other => {
+                return Err(BadBody::Value {
+                    kind: Kind::Cts,
+                    what: format!("mode {other}"),
+                });
+            }
         };
-        Ok(Self { request, transfer, wanted })
+        Ok(Self {
+            request,
+            transfer,
+            wanted,
+        })
     }
 }
 
@@ -274,9 +334,21 @@ mod tests {
 
     #[test]
     fn chunks_outside_of_their_message_are_refused() {
-        let body = ChunkBody { total: 100, offset: 90, chunk: ChunkIndex(0), piece: 20, number: 0 };
+        let body = ChunkBody {
+            total: 100,
+            offset: 90,
+            chunk: ChunkIndex(0),
+            piece: 20,
+            number: 0,
+        };
         assert!(ChunkBody::decode(Kind::Data, &body.encode(Kind::Data)).is_err());
-        let body = ChunkBody { total: 100, offset: u64::MAX, chunk: ChunkIndex(0), piece: 20, number: 0 };
+        let body = ChunkBody {
+            total: 100,
+            offset: u64::MAX,
+            chunk: ChunkIndex(0),
+            piece: 20,
+            number: 0,
+        };
         assert!(ChunkBody::decode(Kind::Data, &body.encode(Kind::Data)).is_err());
     }
 }

@@ -21,13 +21,18 @@ use std::sync::Arc;
 
 /// The geometry that the knobs ask for in a job of `ranks`.
 pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
-    let heap = knobs.heap_size.unwrap_or_else(default_heap).next_multiple_of(PAGE) as u64;
+    let heap = knobs
+        .heap_size
+        .unwrap_or_else(default_heap)
+        .next_multiple_of(PAGE) as u64;
     let heap = if knobs.layers.allows("heap") { heap } else { 0 };
     Geometry {
         ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
         ring_slots: knobs.ring_slots as u32,
         chunk_bytes: knobs.chunk_size as u32,
-        chunks: u32::try_from(knobs.pool_max / knobs.chunk_size).unwrap_or(u32::MAX).max(1),
+        chunks: u32::try_from(knobs.pool_max / knobs.chunk_size)
+            .unwrap_or(u32::MAX)
+            .max(1),
         heap_bytes: heap,
     }
 }
@@ -35,7 +40,10 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
 /// As much address range as the machine has memory: no single rank can use more.
 fn default_heap() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<usize>().ok());
+    let total = text
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:"))
+        .and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<usize>().ok());
     total.map_or(16 << 30, |kib| (kib * 1024).next_power_of_two())
 }
 
@@ -46,7 +54,11 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
         (CopyKernel::Auto, None) => 32 << 20,
         _ => usize::MAX,
     };
-    let small = if knobs.copy_kernel == CopyKernel::Rep { Kernel::RepMovsb } else { Kernel::Memcpy };
+    let small = if knobs.copy_kernel == CopyKernel::Rep {
+        Kernel::RepMovsb
+    } else {
+        Kernel::Memcpy
+    };
     CopyPlan { small, nt_min }
 }
 
@@ -54,13 +66,20 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
 fn quota() -> f32 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let own = read("/proc/self/cgroup").unwrap_or_default();
-    let path = own.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or("/").to_owned();
+    let path = own
+        .lines()
+        .find_map(|l| l.strip_prefix("0::"))
+        .unwrap_or("/")
+        .to_owned();
     let mut best = 0.0f32;
     let mut at = std::path::PathBuf::from(format!("/sys/fs/cgroup{path}"));
     loop {
         if let Some(text) = read(&at.join("cpu.max").to_string_lossy()) {
             let mut words = text.split_whitespace();
-            if let (Some(Ok(max)), Some(Ok(period))) = (words.next().map(str::parse::<f32>), words.next().map(str::parse::<f32>)) {
+            if let (Some(Ok(max)), Some(Ok(period))) = (
+                words.next().map(str::parse::<f32>),
+                words.next().map(str::parse::<f32>),
+            ) {
                 let cpus = max / period.max(1.0);
                 best = if best == 0.0 { cpus } else { best.min(cpus) };
             }
@@ -80,11 +99,18 @@ impl Engine {
         let geometry = geometry(&knobs, size);
         let nonce = RandomState::new().hash_one(std::process::id()) | 1;
         let segment = Arc::new(OwnSegment::create(me, geometry, fence, nonce)?);
-        let card = Card { quota_cpus: quota(), ..Card::of_this_process() };
+        let card = Card {
+            quota_cpus: quota(),
+            ..Card::of_this_process()
+        };
         permit_tracing(&knobs);
         let cards = wireup.join(card, segment.fd())?;
         let plan = copy_plan(&knobs);
-        let permitted = Permitted { heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0, cma: knobs.layers.allows("cma"), plan };
+        let permitted = Permitted {
+            heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
+            cma: knobs.layers.allows("cma"),
+            plan,
+        };
         let patience = Patience::new(&knobs, &cards, me as usize);
         let core = Core {
             me,
@@ -107,7 +133,16 @@ impl Engine {
             segment,
         };
         let none = || (0..size).map(|_| None);
-        Ok(Self { core, peers: none().collect(), polled: Vec::new(), gone: (0..size).map(|_| None).collect(), wireup, cards, permitted, geometry })
+        Ok(Self {
+            core,
+            peers: none().collect(),
+            polled: Vec::new(),
+            gone: (0..size).map(|_| None).collect(),
+            wireup,
+            cards,
+            permitted,
+            geometry,
+        })
     }
 
     #[cold]
@@ -116,11 +151,20 @@ impl Engine {
             return Err(gone.error(rank));
         }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let mut segment = PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry)?;
-        let link = Link::connect(&mut segment, introduction.pid, &self.permitted)
-            .map_err(|refusal| Error::Unreachable { rank: rank as usize, reason: refusal.to_string() })?;
+        let mut segment =
+            PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry)?;
+        let link =
+            Link::connect(&mut segment, introduction.pid, &self.permitted).map_err(|refusal| {
+                Error::Unreachable {
+                    rank: rank as usize,
+                    reason: refusal.to_string(),
+                }
+            })?;
         let mut proven = vec![LayerId::Cico.name()];
-        for (name, refusal) in [(LayerId::Heap.name(), link.heap.refusal()), (LayerId::Cma.name(), link.cma.refusal())] {
+        for (name, refusal) in [
+            (LayerId::Heap.name(), link.heap.refusal()),
+            (LayerId::Cma.name(), link.cma.refusal()),
+        ] {
             match refusal {
                 None => proven.push(name),
                 Some(refusal) => tracepoints::layer_refused(rank as usize, name, &refusal.reason),

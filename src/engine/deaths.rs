@@ -61,8 +61,12 @@ impl Engine {
         loop {
             match self.wireup.poll() {
                 Ok(None) => return,
-                Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => self.mark_gone(rank as u32, Gone::Died(how)),
-                Ok(Some(Event::Left { rank })) if rank < self.gone.len() => self.mark_gone(rank as u32, Gone::Left),
+                Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => {
+                    self.mark_gone(rank as u32, Gone::Died(how))
+                }
+                Ok(Some(Event::Left { rank })) if rank < self.gone.len() => {
+                    self.mark_gone(rank as u32, Gone::Left)
+                }
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
                 Err(error) => {
@@ -77,7 +81,11 @@ impl Engine {
         if self.core.fatal.is_none() {
             self.core.fatal = Some(error.clone());
         }
-        for id in self.core.requests.ids_where(|request| request.state != State::Done) {
+        for id in self
+            .core
+            .requests
+            .ids_where(|request| request.state != State::Done)
+        {
             self.core.requests.complete(id, Err(error.clone()));
         }
     }
@@ -138,18 +146,27 @@ impl Engine {
             self.core.transfers.drop_of(rank);
         }
         // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
-        let lost = self.core.unexpected.take_where(|source, message| source == rank && !message.is_whole());
+        let lost = self
+            .core
+            .unexpected
+            .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
             if let proto::Message::Partial { bytes, .. } = message {
                 self.core.counters.release_unexpected(bytes.len() as u64);
                 self.core.keep_spare(bytes);
             }
         }
-        for id in self.core.requests.ids_where(|request| request.peer == rank && request.state != State::Done) {
+        for id in self
+            .core
+            .requests
+            .ids_where(|request| request.peer == rank && request.state != State::Done)
+        {
             self.core.requests.complete(id, Err(error.clone()));
         }
         let any_fails = !matches!(gone, Gone::Left);
-        let failed = self.core.posted.take_where(|pattern: &Pattern, _| pattern.source == Some(rank) || (any_fails && pattern.source.is_none()));
+        let failed = self.core.posted.take_where(|pattern: &Pattern, _| {
+            pattern.source == Some(rank) || (any_fails && pattern.source.is_none())
+        });
         for id in failed {
             self.core.requests.complete(id, Err(error.clone()));
         }
@@ -158,6 +175,11 @@ impl Engine {
     /// The program knows of all deaths so far: receives from any source go on without the dead.
     pub(crate) fn acknowledge_deaths(&mut self) -> Vec<usize> {
         self.core.unacknowledged.clear();
-        self.gone.iter().enumerate().filter(|(_, gone)| matches!(gone, Some(Gone::Died(_) | Gone::Protocol(_)))).map(|(rank, _)| rank).collect()
+        self.gone
+            .iter()
+            .enumerate()
+            .filter(|(_, gone)| matches!(gone, Some(Gone::Died(_) | Gone::Protocol(_))))
+            .map(|(rank, _)| rank)
+            .collect()
     }
 }

@@ -21,9 +21,18 @@ impl Engine {
         }
         self.core.segment.bell().arm();
         self.core.fence.issue();
-        let incoming = self.polled.iter().any(|&rank| self.peers[rank as usize].as_ref().is_some_and(|peer| !peer.rx.is_empty()));
-        let active = (0..self.core.segment.bitmap_words()).any(|word| self.core.segment.has_active(word));
-        let room = self.core.busy.iter().any(|&rank| self.peers[rank as usize].as_mut().is_some_and(|peer| peer.could_move(&self.core.knobs)));
+        let incoming = self.polled.iter().any(|&rank| {
+            self.peers[rank as usize]
+                .as_ref()
+                .is_some_and(|peer| !peer.rx.is_empty())
+        });
+        let active =
+            (0..self.core.segment.bitmap_words()).any(|word| self.core.segment.has_active(word));
+        let room = self.core.busy.iter().any(|&rank| {
+            self.peers[rank as usize]
+                .as_mut()
+                .is_some_and(|peer| peer.could_move(&self.core.knobs))
+        });
         !(incoming || active || room || self.core.transfers.any_could_move(&self.peers))
     }
 
@@ -58,6 +67,8 @@ impl crate::peer::Peer {
         let before = self.outstanding.len();
         let released = tx.released();
         let room = tx.claim_would_fit(2);
-        room && (before == 0 || self.outstanding.would_reclaim(released) || before * knobs.chunk_size < knobs.pool_per_peer && self.pipes.is_empty())
+        room && (before == 0
+            || self.outstanding.would_reclaim(released)
+            || before * knobs.chunk_size < knobs.pool_per_peer && self.pipes.is_empty())
     }
 }

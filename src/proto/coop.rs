@@ -20,7 +20,11 @@ fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
     if let Some(size) = core.knobs.coop_chunk {
         return size as u64;
     }
-    let (least, most) = if layer == Some(LayerId::Heap) { (16 << 10, 256 << 10) } else { (64 << 10, 512 << 10) };
+    let (least, most) = if layer == Some(LayerId::Heap) {
+        (16 << 10, 256 << 10)
+    } else {
+        (64 << 10, 512 << 10)
+    };
     (len / 16).next_power_of_two().clamp(least, most)
 }
 
@@ -70,15 +74,29 @@ impl Receiving {
         // A sender that sleeps may take part.
         onecopy_shm::sync::light_fence(peer.strong);
         peer.segment.bell().ring();
-        Self { transfer, layer, mine: 0, dropped: Vec::new(), dropped_chunks: 0 }
+        Self {
+            transfer,
+            layer,
+            mine: 0,
+            dropped: Vec::new(),
+            dropped_chunks: 0,
+        }
     }
 
     /// Copies some chunks.
-    pub(crate) fn step(&mut self, core: &mut Core, peer: &mut Peer, request: RequestId, announcement: &Announcement) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        core: &mut Core,
+        peer: &mut Peer,
+        request: RequestId,
+        announcement: &Announcement,
+    ) -> Step {
         let chunks = self.transfer.chunks();
         if let Some(layer) = self.layer {
             for _ in 0..4 {
-                let Some(chunk) = peer.rx_control.coop.claim(self.transfer.id, chunks) else { break };
+                let Some(chunk) = peer.rx_control.coop.claim(self.transfer.id, chunks) else {
+                    break;
+                };
                 let (begin, len) = self.transfer.range(chunk);
                 match get_range(core, peer, request, &announcement.remote, layer, begin, len) {
                     Ok(()) => {
@@ -108,7 +126,11 @@ impl Receiving {
         let returned = u32::from(failed.is_some_and(|chunk| chunk < chunks));
         let settled = self.mine + self.dropped_chunks + done + returned;
         if settled < chunks {
-            return if coop.taken(self.transfer.id) < chunks && self.layer.is_some() { Step::Moved } else { Step::Waits };
+            return if coop.taken(self.transfer.id) < chunks && self.layer.is_some() {
+                Step::Moved
+            } else {
+                Step::Waits
+            };
         }
         let mut left = std::mem::take(&mut self.dropped);
         if let Some(chunk) = failed.filter(|&chunk| chunk < chunks) {
@@ -140,7 +162,10 @@ impl Receiving {
         let coop = &peer.rx_control.coop;
         let taken = coop.taken(self.transfer.id);
         let failed = coop.failed_by_sender(self.transfer.id).is_some();
-        let settled = self.mine + self.dropped_chunks + coop.finished_by_sender(self.transfer.id) + u32::from(failed);
+        let settled = self.mine
+            + self.dropped_chunks
+            + coop.finished_by_sender(self.transfer.id)
+            + u32::from(failed);
         (taken < chunks && (self.layer.is_some() || failed)) || settled >= chunks
     }
 }
@@ -151,10 +176,28 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     if open == 0 {
         return false;
     }
-    let Some(at) = peer.announced.iter().position(|a| a.join == open && !a.out && (waiting || a.forced)) else { return false };
-    let (id, forced, mut finished) = (peer.announced[at].request, peer.announced[at].forced, peer.announced[at].finished);
-    let Some(transfer) = peer.tx_control.coop.joined(open) else { return false };
-    let Some((len, buf)) = core.requests.get(id).map(|request| (request.len, request.buf.clone())) else { return false };
+    let Some(at) = peer
+        .announced
+        .iter()
+        .position(|a| a.join == open && !a.out && (waiting || a.forced))
+    else {
+        return false;
+    };
+    let (id, forced, mut finished) = (
+        peer.announced[at].request,
+        peer.announced[at].forced,
+        peer.announced[at].finished,
+    );
+    let Some(transfer) = peer.tx_control.coop.joined(open) else {
+        return false;
+    };
+    let Some((len, buf)) = core
+        .requests
+        .get(id)
+        .map(|request| (request.len, request.buf.clone()))
+    else {
+        return false;
+    };
     let chunks = transfer.chunks();
     let mut moved = false;
     let mut out = false;
@@ -163,7 +206,11 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     }
     for _ in 0..4 {
-        let target = RemoteRange { address: transfer.address, heap: transfer.heap.map(HeapOffset), len: transfer.len };
+        let target = RemoteRange {
+            address: transfer.address,
+            heap: transfer.heap.map(HeapOffset),
+            len: transfer.len,
+        };
         let Some(layer) = peer.link.putter(&target) else {
             // Only when asked does the receiver wait for us: it must learn that we cannot.
             if forced && let Some(chunk) = peer.tx_control.coop.claim(open, chunks) {
@@ -182,10 +229,13 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         let pieces = buf.pieces(begin, n);
         let part = [target.part(begin, n)];
         let put = match pieces.as_slice() {
-            [(loan, offset, len)] => {
-                core.loans.read(*loan, *offset, *len, |bytes| peer.link.put(layer, &peer.segment, &part, &[IoSlice::new(bytes)]))
-            }
-            pieces => core.loans.read_many(pieces, |bytes| peer.link.put(layer, &peer.segment, &part, bytes)),
+            [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
+                peer.link
+                    .put(layer, &peer.segment, &part, &[IoSlice::new(bytes)])
+            }),
+            pieces => core.loans.read_many(pieces, |bytes| {
+                peer.link.put(layer, &peer.segment, &part, bytes)
+            }),
         };
         match put {
             Ok(Ok(())) => {

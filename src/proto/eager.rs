@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
 
-use super::{Message, charge, claim, complete_send, give_credit, put_body, receipt, receipt_for, send_fin};
+use super::{
+    Message, charge, claim, complete_send, give_credit, put_body, receipt, receipt_for, send_fin,
+};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
@@ -21,20 +23,36 @@ fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
 
 #[cold]
 fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
-    let back = peer.tx_control.credit.load(Ordering::Relaxed).min(peer.credit_used);
+    let back = peer
+        .tx_control
+        .credit
+        .load(Ordering::Relaxed)
+        .min(peer.credit_used);
     peer.credit_limit = back + core.knobs.eager_credit as u64;
     peer.credit_used + bytes <= peer.credit_limit
 }
 
 /// The fast path of a send.
 #[inline(always)]
-pub(crate) fn send_now(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> bool {
+pub(crate) fn send_now(
+    core: &mut Core,
+    peer: &mut Peer,
+    context: u32,
+    tag: i32,
+    bytes: &[u8],
+) -> bool {
     let len = bytes.len();
-    if len > peer.thresholds.slots_max || peer.has_output() || peer.gone.is_some() || !has_credit(core, peer, charge(len as u64)) {
+    if len > peer.thresholds.slots_max
+        || peer.has_output()
+        || peer.gone.is_some()
+        || !has_credit(core, peer, charge(len as u64))
+    {
         return false;
     }
     let slots = slots_for(len);
-    let Some(mut claim) = peer.tx.as_mut().and_then(|tx| tx.claim(slots)) else { return false };
+    let Some(mut claim) = peer.tx.as_mut().and_then(|tx| tx.claim(slots)) else {
+        return false;
+    };
     claim.write(0, bytes);
     claim.publish(Kind::Eager as u8, len, wire::meta(context, tag));
     if peer.notify() {
@@ -57,13 +75,27 @@ fn count_sent(core: &mut Core, slots: usize, len: usize) {
 
 /// The fast path of a receive: the message is at the head of the source's ring, and no other receive can have a claim on it.
 #[inline(always)]
-pub(crate) fn receive_now(core: &mut Core, peer: &mut Peer, context: u32, tag: Option<i32>, out: &mut [u8]) -> Option<Result<Status>> {
-    if peer.rx.is_empty() || !core.posted.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
+pub(crate) fn receive_now(
+    core: &mut Core,
+    peer: &mut Peer,
+    context: u32,
+    tag: Option<i32>,
+    out: &mut [u8],
+) -> Option<Result<Status>> {
+    if peer.rx.is_empty()
+        || !core.posted.is_empty()
+        || !core.unexpected.is_empty()
+        || peer.gone.is_some()
+    {
         return None;
     }
     let record = peer.rx.peek().ok().flatten()?;
     let (of_context, of_tag) = wire::from_meta(record.meta);
-    if record.kind != Kind::Eager as u8 || of_context != context || tag.is_some_and(|t| t != of_tag) || record.len > out.len() {
+    if record.kind != Kind::Eager as u8
+        || of_context != context
+        || tag.is_some_and(|t| t != of_tag)
+        || record.len > out.len()
+    {
         return None;
     }
     peer.rx.read(&record, 0, &mut out[..record.len]);
@@ -74,12 +106,18 @@ pub(crate) fn receive_now(core: &mut Core, peer: &mut Peer, context: u32, tag: O
     give_credit(core, peer, charge(record.len as u64));
     core.counters.recv_expected += 1;
     core.counters.bytes_received += record.len as u64;
-    Some(Ok(Status { source: peer.rank as usize, tag: of_tag, bytes: record.len }))
+    Some(Ok(Status {
+        source: peer.rank as usize,
+        tag: of_tag,
+        bytes: record.len,
+    }))
 }
 
 /// Decides how the send `id` goes. Called again each time it is tried, as credit may have changed.
 pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
-    let Some(request) = core.requests.get(id) else { return SendPlan::Slots };
+    let Some(request) = core.requests.get(id) else {
+        return SendPlan::Slots;
+    };
     let (len, sync) = (request.len, request.sync);
     let in_heap = matches!(&request.buf, UserBuf::One(loan) if core.segment.heap_offset_of(loan.address(), loan.len()).is_some());
     let extra = if sync { 8 } else { 0 };
@@ -87,7 +125,10 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
     if !credit {
         core.counters.credit_stalls += 1;
     }
-    if credit && len + extra <= peer.thresholds.slots_max as u64 && len < peer.thresholds.announce_from(in_heap) {
+    if credit
+        && len + extra <= peer.thresholds.slots_max as u64
+        && len < peer.thresholds.announce_from(in_heap)
+    {
         return SendPlan::Slots;
     }
     let plan = if credit && len > 0 && len < peer.thresholds.announce_from(in_heap) {
@@ -105,23 +146,42 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
 
 /// Sends `id` in slots. `false`: no room yet.
 pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> bool {
-    let Some(request) = core.requests.get(id) else { return true };
-    let (len, sync, meta) = (request.len as usize, request.sync, wire::meta(request.context, request.tag));
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, sync, meta) = (
+        request.len as usize,
+        request.sync,
+        wire::meta(request.context, request.tag),
+    );
     let buf = request.buf.clone();
     let extra = if sync { 8 } else { 0 };
     let slots = slots_for(len + extra);
-    let Some(mut slot) = claim(core, peer, slots) else { return false };
+    let Some(mut slot) = claim(core, peer, slots) else {
+        return false;
+    };
     if sync {
         slot.write(0, &id.0.to_le_bytes());
     }
-    if let Err(error) = buf.read(&core.loans, 0, len, |at, bytes| slot.write(extra + at, bytes)) {
+    if let Err(error) = buf.read(&core.loans, 0, len, |at, bytes| {
+        slot.write(extra + at, bytes)
+    }) {
         // The claim publishes a no-op when it is dropped.
         drop(slot);
         let _ = error;
-        core.requests.complete(id, Err(Error::Withdrawn { rank: peer.rank as usize }));
+        core.requests.complete(
+            id,
+            Err(Error::Withdrawn {
+                rank: peer.rank as usize,
+            }),
+        );
         return true;
     }
-    slot.publish(if sync { Kind::EagerSync } else { Kind::Eager } as u8, len + extra, meta);
+    slot.publish(
+        if sync { Kind::EagerSync } else { Kind::Eager } as u8,
+        len + extra,
+        meta,
+    );
     if peer.notify() {
         core.counters.doorbells_rung += 1;
     }
@@ -140,21 +200,34 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
 /// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
 pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
     if !peer.outstanding.is_empty() {
-        let released = peer.tx.as_mut().map_or(0, onecopy_shm::ring::Producer::released);
+        let released = peer
+            .tx
+            .as_mut()
+            .map_or(0, onecopy_shm::ring::Producer::released);
         peer.outstanding.reclaim(released, &mut core.pool);
     }
     if peer.outstanding.len() >= share.max(1) {
         return None;
     }
     let segment = &core.segment;
-    let taken = core.pool.take(|first, count| segment.reserve_chunks(first, count));
+    let taken = core
+        .pool
+        .take(|first, count| segment.reserve_chunks(first, count));
     core.counters.pool_chunks = u64::from(core.pool.reserved());
     // When no more memory can be had, the chunks that are there are waited for.
     taken.unwrap_or(None)
 }
 
 /// Copies bytes of a request into a chunk and publishes it under `kind`. `false`: no room yet; the chunk is back in the pool.
-pub(crate) fn send_chunk(core: &mut Core, peer: &mut Peer, buf: &UserBuf, chunk: ChunkIndex, kind: Kind, meta: u64, body: &ChunkBody) -> Result<bool> {
+pub(crate) fn send_chunk(
+    core: &mut Core,
+    peer: &mut Peer,
+    buf: &UserBuf,
+    chunk: ChunkIndex,
+    kind: Kind,
+    meta: u64,
+    body: &ChunkBody,
+) -> Result<bool> {
     let room = match &mut peer.tx {
         Some(tx) => tx.claim_would_fit(1),
         None => true,
@@ -165,33 +238,70 @@ pub(crate) fn send_chunk(core: &mut Core, peer: &mut Peer, buf: &UserBuf, chunk:
     }
     let segment = &core.segment;
     let mut bad = false;
-    let read = buf.read(&core.loans, body.offset, body.piece as usize, |at, bytes| {
-        bad |= segment.write_chunk(chunk, at, bytes, Kernel::Memcpy).is_err();
-    });
+    let read = buf.read(
+        &core.loans,
+        body.offset,
+        body.piece as usize,
+        |at, bytes| {
+            bad |= segment
+                .write_chunk(chunk, at, bytes, Kernel::Memcpy)
+                .is_err();
+        },
+    );
     if read.is_err() || bad {
         core.pool.give(chunk);
-        return Err(Error::Withdrawn { rank: peer.rank as usize });
+        return Err(Error::Withdrawn {
+            rank: peer.rank as usize,
+        });
     }
     if !put_body(core, peer, kind, meta, &body.encode(kind)) {
         core.pool.give(chunk);
         return Ok(false);
     }
-    let position = peer.tx.as_ref().map_or(0, onecopy_shm::ring::Producer::position);
+    let position = peer
+        .tx
+        .as_ref()
+        .map_or(0, onecopy_shm::ring::Producer::position);
     peer.outstanding.push(position, chunk);
     Ok(true)
 }
 
 /// Sends what can be sent of `id` in chunks. `true`: all of it is sent.
-pub(crate) fn send_chunks(core: &mut Core, peer: &mut Peer, id: RequestId, mut sent: u64, moved: &mut bool) -> bool {
-    let Some(request) = core.requests.get(id) else { return true };
-    let (len, sync, meta, buf) = (request.len, request.sync, wire::meta(request.context, request.tag), request.buf.clone());
+pub(crate) fn send_chunks(
+    core: &mut Core,
+    peer: &mut Peer,
+    id: RequestId,
+    mut sent: u64,
+    moved: &mut bool,
+) -> bool {
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, sync, meta, buf) = (
+        request.len,
+        request.sync,
+        wire::meta(request.context, request.tag),
+        request.buf.clone(),
+    );
     let step = eager_step(core, len);
     let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
     while sent < len {
-        let Some(chunk) = take_chunk(core, peer, share) else { break };
+        let Some(chunk) = take_chunk(core, peer, share) else {
+            break;
+        };
         let piece = step.min(len - sent) as u32;
-        let (kind, number) = if sent == 0 { (Kind::ChunkFirst, if sync { id.0 } else { NONE }) } else { (Kind::ChunkNext, NONE) };
-        let body = ChunkBody { total: len, offset: sent, chunk, piece, number };
+        let (kind, number) = if sent == 0 {
+            (Kind::ChunkFirst, if sync { id.0 } else { NONE })
+        } else {
+            (Kind::ChunkNext, NONE)
+        };
+        let body = ChunkBody {
+            total: len,
+            offset: sent,
+            chunk,
+            piece,
+            number,
+        };
         match send_chunk(core, peer, &buf, chunk, kind, meta, &body) {
             Ok(true) => {}
             Ok(false) => break,
@@ -227,12 +337,25 @@ pub(crate) fn send_chunks(core: &mut Core, peer: &mut Peer, id: RequestId, mut s
 /// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
 fn eager_step(core: &Core, len: u64) -> u64 {
     let chunk = core.knobs.chunk_size as u64;
-    if len <= 4096 { len } else { (len / 4).next_multiple_of(64).clamp(2048, core.knobs.pipeline_chunk as u64).min(chunk) }
+    if len <= 4096 {
+        len
+    } else {
+        (len / 4)
+            .next_multiple_of(64)
+            .clamp(2048, core.knobs.pipeline_chunk as u64)
+            .min(chunk)
+    }
 }
 
 /// A message in slots has arrived.
 #[inline]
-pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, record: &Record, envelope: Envelope, kind: Kind) -> Result<(), String> {
+pub(crate) fn arrive(
+    core: &mut Core,
+    peer: &mut Peer,
+    record: &Record,
+    envelope: Envelope,
+    kind: Kind,
+) -> Result<(), String> {
     if peer.incoming.is_some() {
         return Err("a message begins within another".into());
     }
@@ -254,9 +377,13 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, record: &Record, envelope
                 request.peer = peer.rank;
                 let n = len.min(request.len as usize);
                 let rx = &peer.rx;
-                match request.buf.write(&mut core.loans, 0, n, |at, out| rx.read(record, skip + at, out)) {
+                match request.buf.write(&mut core.loans, 0, n, |at, out| {
+                    rx.read(record, skip + at, out)
+                }) {
                     Ok(()) => receipt_for(request.len, envelope, len as u64),
-                    Err(_) => Err(Error::Withdrawn { rank: peer.rank as usize }),
+                    Err(_) => Err(Error::Withdrawn {
+                        rank: peer.rank as usize,
+                    }),
                 }
             }
             None => Err(Error::Cancelled),
@@ -273,7 +400,8 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, record: &Record, envelope
     bytes.resize(len, 0);
     peer.rx.read(record, skip, &mut bytes);
     hold(core, peer, len as u64)?;
-    core.unexpected.keep(envelope, Message::Whole { bytes, sync });
+    core.unexpected
+        .keep(envelope, Message::Whole { bytes, sync });
     Ok(())
 }
 
@@ -292,14 +420,18 @@ fn hold(core: &mut Core, peer: &mut Peer, len: u64) -> Result<(), String> {
     core.counters.recv_unexpected += 1;
     core.counters.hold_unexpected(len);
     if peer.unexpected_bytes > 2 * core.knobs.eager_credit as u64 {
-        return Err(format!("it has {} bytes of eager messages unmatched, more than its credit", peer.unexpected_bytes));
+        return Err(format!(
+            "it has {} bytes of eager messages unmatched, more than its credit",
+            peer.unexpected_bytes
+        ));
     }
     Ok(())
 }
 
 /// Copies a whole unexpected message to its receive.
 pub(crate) fn accept_whole(core: &mut Core, envelope: Envelope, bytes: &[u8], id: RequestId) {
-    let result = copy_to(core, id, 0, bytes).and_then(|()| receipt(core, id, envelope, bytes.len() as u64));
+    let result =
+        copy_to(core, id, 0, bytes).and_then(|()| receipt(core, id, envelope, bytes.len() as u64));
     core.counters.bytes_received += bytes.len() as u64;
     if matches!(result, Err(Error::Truncated { .. })) {
         core.counters.truncations += 1;
@@ -309,16 +441,27 @@ pub(crate) fn accept_whole(core: &mut Core, envelope: Envelope, bytes: &[u8], id
 
 /// Copies as many of `bytes` as fit to a receive, from `offset` on.
 fn copy_to(core: &mut Core, id: RequestId, offset: u64, bytes: &[u8]) -> Result<()> {
-    let Some(request) = core.requests.get(id) else { return Ok(()) };
+    let Some(request) = core.requests.get(id) else {
+        return Ok(());
+    };
     let n = bytes.len().min(request.len.saturating_sub(offset) as usize);
     request
         .buf
-        .write(&mut core.loans, offset, n, |at, out| out.copy_from_slice(&bytes[at..at + out.len()]))
-        .map_err(|_| Error::Withdrawn { rank: request.peer as usize })
+        .write(&mut core.loans, offset, n, |at, out| {
+            out.copy_from_slice(&bytes[at..at + out.len()])
+        })
+        .map_err(|_| Error::Withdrawn {
+            rank: request.peer as usize,
+        })
 }
 
 /// The first chunk of a message has arrived.
-pub(crate) fn first_chunk(core: &mut Core, peer: &mut Peer, envelope: Envelope, body: &ChunkBody) -> Result<(), String> {
+pub(crate) fn first_chunk(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    body: &ChunkBody,
+) -> Result<(), String> {
     if peer.incoming.is_some() || body.offset != 0 {
         return Err("a message begins within another".into());
     }
@@ -336,18 +479,35 @@ pub(crate) fn first_chunk(core: &mut Core, peer: &mut Peer, envelope: Envelope, 
         None => {
             hold(core, peer, body.total)?;
             let bytes = core.spare_buffer();
-            Target::Entry(core.unexpected.keep(envelope, Message::Partial { bytes, total: body.total }))
+            Target::Entry(core.unexpected.keep(
+                envelope,
+                Message::Partial {
+                    bytes,
+                    total: body.total,
+                },
+            ))
         }
     };
-    peer.incoming = Some(Incoming { target, total: body.total, received: 0, envelope, sync });
+    peer.incoming = Some(Incoming {
+        target,
+        total: body.total,
+        received: 0,
+        envelope,
+        sync,
+    });
     next_chunk(core, peer, body)
 }
 
 /// A chunk of the message that is under way has arrived.
 pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
-    let Some(mut incoming) = peer.incoming.take() else { return Err("a chunk of no message".into()) };
+    let Some(mut incoming) = peer.incoming.take() else {
+        return Err("a chunk of no message".into());
+    };
     if body.total != incoming.total || body.offset != incoming.received || body.piece == 0 {
-        return Err(format!("a chunk of {} bytes at {} of {}, expected at {} of {}", body.piece, body.offset, body.total, incoming.received, incoming.total));
+        return Err(format!(
+            "a chunk of {} bytes at {} of {}, expected at {} of {}",
+            body.piece, body.offset, body.total, incoming.received, incoming.total
+        ));
     }
     let mut failed = None;
     match incoming.target {
@@ -355,13 +515,21 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
             if let Some(request) = core.requests.get(id) {
                 let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
                 let segment = &peer.segment;
-                let written = request.buf.write(&mut core.loans, body.offset, n, |at, out| {
-                    if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy) {
-                        failed = Some(error.to_string());
-                    }
-                });
+                let written = request
+                    .buf
+                    .write(&mut core.loans, body.offset, n, |at, out| {
+                        if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
+                        {
+                            failed = Some(error.to_string());
+                        }
+                    });
                 if written.is_err() {
-                    core.requests.complete(id, Err(Error::Withdrawn { rank: peer.rank as usize }));
+                    core.requests.complete(
+                        id,
+                        Err(Error::Withdrawn {
+                            rank: peer.rank as usize,
+                        }),
+                    );
                 }
             }
         }
@@ -369,7 +537,10 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
             if let Message::Partial { bytes, .. } = core.unexpected.get_mut(entry) {
                 let begin = bytes.len();
                 bytes.resize(begin + body.piece as usize, 0);
-                if let Err(error) = peer.segment.read_chunk(body.chunk, 0, &mut bytes[begin..], Kernel::Memcpy) {
+                if let Err(error) =
+                    peer.segment
+                        .read_chunk(body.chunk, 0, &mut bytes[begin..], Kernel::Memcpy)
+                {
                     failed = Some(error.to_string());
                 }
             }
@@ -399,7 +570,10 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
         Target::Entry(entry) => {
             let message = core.unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
-                *message = Message::Whole { bytes: std::mem::take(bytes), sync: incoming.sync };
+                *message = Message::Whole {
+                    bytes: std::mem::take(bytes),
+                    sync: incoming.sync,
+                };
             }
         }
     }
@@ -407,7 +581,14 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
 }
 
 /// A receive takes over a message of which some chunks are still to come.
-pub(crate) fn adopt(core: &mut Core, peer: &mut Peer, envelope: Envelope, id: RequestId, bytes: Vec<u8>, total: u64) {
+pub(crate) fn adopt(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    id: RequestId,
+    bytes: Vec<u8>,
+    total: u64,
+) {
     if let Some(request) = core.requests.get_mut(id) {
         request.state = State::Receiving;
         request.peer = peer.rank;

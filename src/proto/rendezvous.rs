@@ -155,7 +155,11 @@ impl Transfers {
     pub(crate) fn piped(&mut self, number: u64, rank: u32) -> Option<(RequestId, &mut Piped)> {
         let index = self.index_of(number, rank)?;
         match self.slots[index].as_mut()? {
-            Transfer { request, mode: Mode::Pipe(piped), .. } => Some((*request, piped)),
+            Transfer {
+                request,
+                mode: Mode::Pipe(piped),
+                ..
+            } => Some((*request, piped)),
             _ => None,
         }
     }
@@ -172,46 +176,81 @@ impl Transfers {
 
     /// Whether a transfer can go on without anything arriving first.
     pub(crate) fn any_could_move(&self, peers: &[Option<Box<Peer>>]) -> bool {
-        self.slots.iter().flatten().any(|transfer| match &transfer.mode {
-            Mode::Choose | Mode::Get(_) => true,
-            Mode::Coop(receiving) => peers[transfer.peer as usize].as_ref().is_some_and(|peer| receiving.could_move(peer)),
-            Mode::Pipe(_) => false,
-        })
+        self.slots
+            .iter()
+            .flatten()
+            .any(|transfer| match &transfer.mode {
+                Mode::Choose | Mode::Get(_) => true,
+                Mode::Coop(receiving) => peers[transfer.peer as usize]
+                    .as_ref()
+                    .is_some_and(|peer| receiving.could_move(peer)),
+                Mode::Pipe(_) => false,
+            })
     }
 }
 
 /// Announces the send `id`. `false`: no room yet.
 pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u32) -> bool {
-    let Some(request) = core.requests.get(id) else { return true };
-    let (len, meta, buf) = (request.len, wire::meta(request.context, request.tag), request.buf.clone());
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, meta, buf) = (
+        request.len,
+        wire::meta(request.context, request.tag),
+        request.buf.clone(),
+    );
     let mut list = None;
     let place = match &buf {
         UserBuf::One(loan) => {
             let heap = core.segment.heap_offset_of(loan.address(), loan.len());
-            Place::One { address: loan.address() as u64, heap: heap.map(|h| h.0) }
+            Place::One {
+                address: loan.address() as u64,
+                heap: heap.map(|h| h.0),
+            }
         }
         UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.knobs.chunk_size => {
             let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
-            let Some(chunk) = super::eager::take_chunk(core, peer, share) else { return false };
+            let Some(chunk) = super::eager::take_chunk(core, peer, share) else {
+                return false;
+            };
             let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
             for loan in loans.iter() {
-                let heap = core.segment.heap_offset_of(loan.address(), loan.len()).map_or(NONE, |h| h.0);
+                let heap = core
+                    .segment
+                    .heap_offset_of(loan.address(), loan.len())
+                    .map_or(NONE, |h| h.0);
                 for word in [loan.address() as u64, heap, loan.len() as u64] {
                     bytes.extend_from_slice(&word.to_le_bytes());
                 }
             }
-            if core.segment.write_chunk(chunk, 0, &bytes, Kernel::Memcpy).is_err() {
+            if core
+                .segment
+                .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
+                .is_err()
+            {
                 core.pool.give(chunk);
                 Place::Scattered
             } else {
                 list = Some(chunk);
-                Place::List { chunk, count: loans.len() as u32 }
+                Place::List {
+                    chunk,
+                    count: loans.len() as u32,
+                }
             }
         }
         UserBuf::Many(_) => Place::Scattered,
     };
-    let join = if core.knobs.coop || list.is_none() { join } else { 0 };
-    let rts = Rts { len, request: id.0, place, join };
+    let join = if core.knobs.coop || list.is_none() {
+        join
+    } else {
+        0
+    };
+    let rts = Rts {
+        len,
+        request: id.0,
+        place,
+        join,
+    };
     if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
         if let Some(chunk) = list {
             core.pool.give(chunk);
@@ -219,11 +258,20 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         return false;
     }
     if let Some(chunk) = list {
-        let position = peer.tx.as_ref().map_or(0, onecopy_shm::ring::Producer::position);
+        let position = peer
+            .tx
+            .as_ref()
+            .map_or(0, onecopy_shm::ring::Producer::position);
         peer.outstanding.push(position, chunk);
     }
     if join != 0 {
-        peer.announced.push(Announced { join, request: id, forced: false, finished: 0, out: false });
+        peer.announced.push(Announced {
+            join,
+            request: id,
+            forced: false,
+            finished: 0,
+            out: false,
+        });
     }
     if let Some(request) = core.requests.get_mut(id) {
         request.state = State::Awaiting(SendPlan::Announced { join });
@@ -234,7 +282,12 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
 }
 
 /// An announcement has arrived.
-pub(crate) fn announced(core: &mut Core, peer: &mut Peer, envelope: Envelope, rts: Rts) -> Result<(), String> {
+pub(crate) fn announced(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    rts: Rts,
+) -> Result<(), String> {
     if peer.incoming.is_some() {
         return Err("a message begins within another".into());
     }
@@ -242,9 +295,14 @@ pub(crate) fn announced(core: &mut Core, peer: &mut Peer, envelope: Envelope, rt
         Place::One { address, heap } => {
             if let Some(offset) = heap {
                 let limit = core.segment.geometry().heap_bytes;
-                onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit).map_err(|bad| bad.to_string())?;
+                onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
+                    .map_err(|bad| bad.to_string())?;
             }
-            Remote::One(RemoteRange { address, heap: heap.map(HeapOffset), len: rts.len })
+            Remote::One(RemoteRange {
+                address,
+                heap: heap.map(HeapOffset),
+                len: rts.len,
+            })
         }
         Place::List { chunk, count } => {
             let bytes = count as usize * LIST_ENTRY;
@@ -252,17 +310,29 @@ pub(crate) fn announced(core: &mut Core, peer: &mut Peer, envelope: Envelope, rt
                 return Err(format!("a list of {count} pieces in one chunk"));
             }
             let mut raw = vec![0; bytes];
-            peer.segment.read_chunk(chunk, 0, &mut raw, Kernel::Memcpy).map_err(|bad| bad.to_string())?;
+            peer.segment
+                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
+                .map_err(|bad| bad.to_string())?;
             let ranges = read_list(&raw, core.segment.geometry().heap_bytes)?;
-            let sum = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.len));
+            let sum = ranges
+                .iter()
+                .try_fold(0u64, |sum, range| sum.checked_add(range.len));
             if sum != Some(rts.len) {
-                return Err(format!("a list of pieces that are not {} bytes together", rts.len));
+                return Err(format!(
+                    "a list of pieces that are not {} bytes together",
+                    rts.len
+                ));
             }
             Remote::Many(ranges)
         }
         Place::Scattered => Remote::Unknown,
     };
-    let announcement = Announcement { len: rts.len, request: rts.request, remote, join: rts.join };
+    let announcement = Announcement {
+        len: rts.len,
+        request: rts.request,
+        remote,
+        join: rts.join,
+    };
     match core.posted.take(&envelope) {
         Some(id) => {
             core.counters.recv_expected += 1;
@@ -270,7 +340,8 @@ pub(crate) fn announced(core: &mut Core, peer: &mut Peer, envelope: Envelope, rt
         }
         None => {
             core.counters.recv_unexpected += 1;
-            core.unexpected.keep(envelope, Message::Announced(announcement));
+            core.unexpected
+                .keep(envelope, Message::Announced(announcement));
         }
     }
     Ok(())
@@ -283,15 +354,26 @@ fn read_list(raw: &[u8], heap_bytes: u64) -> Result<Vec<RemoteRange>, String> {
         let (address, heap, len) = (word(0), word(8), word(16));
         let heap = (heap != NONE).then_some(heap);
         if let Some(offset) = heap {
-            onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes).map_err(|bad| bad.to_string())?;
+            onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes)
+                .map_err(|bad| bad.to_string())?;
         }
-        ranges.push(RemoteRange { address, heap: heap.map(HeapOffset), len });
+        ranges.push(RemoteRange {
+            address,
+            heap: heap.map(HeapOffset),
+            len,
+        });
     }
     Ok(ranges)
 }
 
 /// Starts to receive an announced message into the request `id`.
-pub(crate) fn start(core: &mut Core, peer: &mut Peer, envelope: Envelope, announcement: Announcement, id: RequestId) {
+pub(crate) fn start(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    announcement: Announcement,
+    id: RequestId,
+) {
     let Some(request) = core.requests.get_mut(id) else {
         send_fin(core, peer, announcement.request);
         return;
@@ -301,8 +383,17 @@ pub(crate) fn start(core: &mut Core, peer: &mut Peer, envelope: Envelope, announ
     request.tag = envelope.tag;
     let len = announcement.len.min(request.len);
     let todo = if len == 0 { Vec::new() } else { vec![(0, len)] };
-    let transfer =
-        Transfer { request: id, peer: peer.rank, envelope, announcement, len, todo, mode: Mode::Choose, asked: false, generation: 0 };
+    let transfer = Transfer {
+        request: id,
+        peer: peer.rank,
+        envelope,
+        announcement,
+        len,
+        todo,
+        mode: Mode::Choose,
+        asked: false,
+        generation: 0,
+    };
     let index = core.transfers.insert(transfer);
     step(core, peer, index);
 }
@@ -311,7 +402,12 @@ pub(crate) fn start(core: &mut Core, peer: &mut Peer, envelope: Envelope, announ
 pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool {
     let mut moved = false;
     for index in 0..core.transfers.slots.len() {
-        let Some(rank) = core.transfers.slots[index].as_ref().map(|transfer| transfer.peer) else { continue };
+        let Some(rank) = core.transfers.slots[index]
+            .as_ref()
+            .map(|transfer| transfer.peer)
+        else {
+            continue;
+        };
         if let Some(peer) = &mut peers[rank as usize] {
             moved |= step(core, peer, index);
             if peer.has_output() {
@@ -331,7 +427,9 @@ pub(crate) fn piped_more(core: &mut Core, peer: &mut Peer, number: u64) {
 
 /// Moves one transfer on by a bounded amount. Says whether anything moved.
 fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
-    let Some(mut transfer) = core.transfers.take(index) else { return false };
+    let Some(mut transfer) = core.transfers.take(index) else {
+        return false;
+    };
     let mut moved = false;
     loop {
         match &mut transfer.mode {
@@ -403,16 +501,39 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
 
 /// Gives up a layer for this pair.
 pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
-    tracepoints::layer_demoted(peer.rank as usize, error.layer.name(), error.source.raw_os_error().unwrap_or(0));
-    tracing::info!(peer = peer.rank, "{error}; the pair goes on without {}", error.layer);
+    tracepoints::layer_demoted(
+        peer.rank as usize,
+        error.layer.name(),
+        error.source.raw_os_error().unwrap_or(0),
+    );
+    tracing::info!(
+        peer = peer.rank,
+        "{error}; the pair goes on without {}",
+        error.layer
+    );
     core.counters.demotions += 1;
     peer.link.demote(error);
     peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
 }
 
 /// Copies `len` bytes from `offset` on into the request's buffer.
-pub(crate) fn get(core: &mut Core, peer: &Peer, transfer: &Transfer, layer: LayerId, offset: u64, len: u64) -> Result<(), CopyError> {
-    get_range(core, peer, transfer.request, &transfer.announcement.remote, layer, offset, len)
+pub(crate) fn get(
+    core: &mut Core,
+    peer: &Peer,
+    transfer: &Transfer,
+    layer: LayerId,
+    offset: u64,
+    len: u64,
+) -> Result<(), CopyError> {
+    get_range(
+        core,
+        peer,
+        transfer.request,
+        &transfer.announcement.remote,
+        layer,
+        offset,
+        len,
+    )
 }
 
 pub(crate) fn get_range(
@@ -424,15 +545,23 @@ pub(crate) fn get_range(
     offset: u64,
     len: u64,
 ) -> Result<(), CopyError> {
-    let Some(found) = core.requests.get(request) else { return Ok(()) };
+    let Some(found) = core.requests.get(request) else {
+        return Ok(());
+    };
     let result = match (&found.buf, remote) {
         (UserBuf::One(loan), Remote::One(range)) => {
             let range = [range.part(offset, len)];
-            core.loans.write(*loan, offset as usize, len as usize, |out| peer.link.get(layer, &peer.segment, &range, &mut [IoSliceMut::new(out)]))
+            core.loans
+                .write(*loan, offset as usize, len as usize, |out| {
+                    peer.link
+                        .get(layer, &peer.segment, &range, &mut [IoSliceMut::new(out)])
+                })
         }
         (buf, remote) => {
             let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
-            core.loans.write_many(&pieces, |out| peer.link.get(layer, &peer.segment, &ranges, out))
+            core.loans.write_many(&pieces, |out| {
+                peer.link.get(layer, &peer.segment, &ranges, out)
+            })
         }
     };
     match layer {
@@ -442,24 +571,48 @@ pub(crate) fn get_range(
     match result {
         Ok(copied) => copied,
         Err(_) => {
-            core.requests.complete(request, Err(Error::Withdrawn { rank: peer.rank as usize }));
+            core.requests.complete(
+                request,
+                Err(Error::Withdrawn {
+                    rank: peer.rank as usize,
+                }),
+            );
             Ok(())
         }
     }
 }
 
 /// Chooses what to do about the range `offset..offset + len`.
-fn choose(core: &mut Core, peer: &mut Peer, index: usize, transfer: &mut Transfer, offset: u64, len: u64) {
+fn choose(
+    core: &mut Core,
+    peer: &mut Peer,
+    index: usize,
+    transfer: &mut Transfer,
+    offset: u64,
+    len: u64,
+) {
     let announcement = &transfer.announcement;
     let thresholds = peer.thresholds;
     let known = !matches!(announcement.remote, Remote::Unknown);
-    let can_get = |layer: LayerId| known && announcement.remote.ranges(offset, len).iter().all(|range| peer.link.can_get(layer, range));
+    let can_get = |layer: LayerId| {
+        known
+            && announcement
+                .remote
+                .ranges(offset, len)
+                .iter()
+                .all(|range| peer.link.can_get(layer, range))
+    };
     let single = |layer: LayerId| match &announcement.remote {
         Remote::One(range) => peer.link.can_get(layer, range),
         _ => can_get(layer),
     };
-    let coop_free = peer.coop_in_use.is_none() && announcement.join != 0 && offset == 0 && len == transfer.len;
-    let contiguous = match core.requests.get(transfer.request).map(|request| &request.buf) {
+    let coop_free =
+        peer.coop_in_use.is_none() && announcement.join != 0 && offset == 0 && len == transfer.len;
+    let contiguous = match core
+        .requests
+        .get(transfer.request)
+        .map(|request| &request.buf)
+    {
         Some(UserBuf::One(loan)) => Some(*loan),
         _ => None,
     };
@@ -477,14 +630,33 @@ fn choose(core: &mut Core, peer: &mut Peer, index: usize, transfer: &mut Transfe
         let in_heap = core.segment.heap_offset_of(loan.address(), loan.len());
         let together = reader.is_some_and(|layer| len >= thresholds.coop_min(layer));
         // The bytes are not in the sender's heap but are to be in ours: a copy by the sender alone is still a single one.
-        let by_sender = reader != Some(LayerId::Heap) && in_heap.is_some() && !transfer.asked && peer.link.heap.layer().is_some();
+        let by_sender = reader != Some(LayerId::Heap)
+            && in_heap.is_some()
+            && !transfer.asked
+            && peer.link.heap.layer().is_some();
         if together || by_sender {
-            let layer = if by_sender && !reader.is_some_and(|l| len >= thresholds.coop_min(l)) { None } else { reader };
+            let layer = if by_sender && !reader.is_some_and(|l| len >= thresholds.coop_min(l)) {
+                None
+            } else {
+                reader
+            };
             transfer.asked = true;
             let number = Transfers::number(index, transfer);
-            transfer.mode = Mode::Coop(coop::Receiving::open(core, peer, &transfer.announcement, loan, in_heap, len, layer));
+            transfer.mode = Mode::Coop(coop::Receiving::open(
+                core,
+                peer,
+                &transfer.announcement,
+                loan,
+                in_heap,
+                len,
+                layer,
+            ));
             if layer.is_none() || by_sender {
-                let cts = Cts { request: transfer.announcement.request, transfer: number, wanted: Wanted::Join };
+                let cts = Cts {
+                    request: transfer.announcement.request,
+                    transfer: number,
+                    wanted: Wanted::Join,
+                };
                 reply(core, peer, Kind::Cts, cts.encode());
             }
             return;
@@ -495,14 +667,24 @@ fn choose(core: &mut Core, peer: &mut Peer, index: usize, transfer: &mut Transfe
         return;
     }
     let number = Transfers::number(index, transfer);
-    transfer.mode = Mode::Pipe(Piped { at: offset, end: offset + len });
-    let cts = Cts { request: transfer.announcement.request, transfer: number, wanted: Wanted::Chunks { offset, len } };
+    transfer.mode = Mode::Pipe(Piped {
+        at: offset,
+        end: offset + len,
+    });
+    let cts = Cts {
+        request: transfer.announcement.request,
+        transfer: number,
+        wanted: Wanted::Chunks { offset, len },
+    };
     reply(core, peer, Kind::Cts, cts.encode());
 }
 
 fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
     send_fin(core, peer, transfer.announcement.request);
-    let buffer = core.requests.get(transfer.request).map_or(0, |request| request.len);
+    let buffer = core
+        .requests
+        .get(transfer.request)
+        .map_or(0, |request| request.len);
     let result = receipt_for(buffer, transfer.envelope, transfer.announcement.len);
     core.counters.bytes_received += transfer.len;
     if result.is_err() {

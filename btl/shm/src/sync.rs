@@ -7,7 +7,10 @@
 //!
 //! # Safety
 //! The only unsafe operation is the system call `membarrier`, which takes two integers and touches no memory of ours.
-#![expect(clippy::disallowed_types, reason = "this file is the facade that everything else imports")]
+#![expect(
+    clippy::disallowed_types,
+    reason = "this file is the facade that everything else imports"
+)]
 #![allow(unsafe_code, reason = "the system call membarrier")]
 
 #[cfg(loom)]
@@ -74,7 +77,8 @@ impl HeavyFence {
     /// Registers this process as a target of other processes' fences. The result says whether that worked.
     #[must_use]
     pub fn register() -> Self {
-        let expedited = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+        let expedited = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+            && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
         Self { expedited }
     }
 
