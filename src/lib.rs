@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! onecopy.
 #![forbid(unsafe_code)]
+pub mod launch;
 pub mod wireup;
