@@ -2,14 +2,27 @@
 //! The command line.
 mod run;
 
-#[derive(clap::Parser)]
+use std::io::Write;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Parser)]
 #[command(name = "onecopy")]
 enum Cli {
-    Run(run::RunArgs),
+    Run(run::Args),
 }
 
-pub(crate) fn main() -> i32 {
-    match <Cli as clap::Parser>::parse() {
-        Cli::Run(args) => args.execute(),
-    }
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Cli::Run(args) = clap::Parser::parse();
+    run::run(args).unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr(), "onecopy: {error}");
+        ExitCode::from(2)
+    })
 }

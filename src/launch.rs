@@ -391,11 +391,12 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code that tells this to a shell: 127 not found, 126 not executable, 1 otherwise.
+    /// The exit code that tells this to a shell: 127 not found, 126 not executable, 2 for a job that cannot be had as described, 1 otherwise.
     pub fn code(&self) -> i32 {
         match self {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
+            Self::Ranks { .. } | Self::Bind(_) => 2,
             _ => 1,
         }
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The onecopy command.
+//! The `onecopy` command.
 #![forbid(unsafe_code)]
-mod cli;
 
-fn main() {
-    std::process::exit(cli::main());
+fn main() -> std::process::ExitCode {
+    onecopy::cli::main()
 }

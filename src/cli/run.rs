@@ -3,18 +3,19 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
-use onecopy::launch::{Bind, Input, Job, LaunchError, Output, guard};
+use super::CliError;
+use crate::launch::{Bind, Input, Job, LaunchError, Output, guard};
 
 /// Start N ranks of a program on this node, wire them up, and end them together.
 ///
 /// Standard input goes to rank 0; output is forwarded line by line. The exit code is that of the first rank that fails: 128 + number if a
 /// signal killed it, 124 after a timeout, 127 or 126 if the program is not found or cannot be executed. Signals are passed on to the
 /// ranks; the second INT, TERM, HUP or QUIT kills them.
-#[derive(Args, Debug)]
-pub(crate) struct RunArgs {
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
     /// Number of ranks.
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
@@ -67,21 +68,19 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl RunArgs {
-    /// Runs the job; returns the exit code.
-    pub(crate) fn execute(self) -> i32 {
-        match self.run() {
-            Ok(code) => code,
-            Err(error) => {
-                // A message that cannot be written has no other place to go.
-                let _ = writeln!(std::io::stderr(), "onecopy run: {error}");
-                error.code()
-            }
-        }
-    }
+/// Runs the job.
+pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
+    let join_timeout = args.join_timeout()?;
+    let code = args.conduct(join_timeout).unwrap_or_else(|error| {
+        // A message that cannot be written has no other place to go.
+        let _ = writeln!(std::io::stderr(), "onecopy run: {error}");
+        error.code()
+    });
+    Ok(ExitCode::from(code.to_le_bytes()[0]))
+}
 
-    fn run(self) -> Result<i32, LaunchError> {
-        let join_timeout = self.join_timeout()?;
+impl Args {
+    fn conduct(self, join_timeout: Duration) -> Result<i32, LaunchError> {
         let link = match guard::enter()? {
             guard::Role::Launcher(link) => link,
             guard::Role::Guardian { code } => return Ok(code),
@@ -110,7 +109,7 @@ impl RunArgs {
     }
 
     /// As the ranks will see it: `--env` comes before our own environment.
-    fn join_timeout(&self) -> Result<Duration, LaunchError> {
+    fn join_timeout(&self) -> Result<Duration, CliError> {
         const NAME: &str = "ONECOPY_JOIN_TIMEOUT";
         let given = self.env.iter().rev().find(|(name, _)| name == NAME);
         let text = given
@@ -118,10 +117,9 @@ impl RunArgs {
             .or_else(|| std::env::var(NAME).ok());
         match text {
             None => Ok(Duration::from_secs(30)),
-            Some(text) => seconds(&text).map_err(|reason| LaunchError::System {
-                what: NAME,
-                source: std::io::Error::other(format!("{text:?} is {reason}")),
-            }),
+            Some(text) => {
+                seconds(&text).map_err(|reason| CliError::Usage(format!("{NAME}={text}: {reason}")))
+            }
         }
     }
 }

@@ -434,3 +434,6 @@ impl Broker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
@@ -520,10 +520,17 @@ impl Conductor {
         }
         if self.job.exclusive {
             for pid in sweep::kill_descendants(&[]) {
-                let _ = kill(pid, None);
                 self.say(&format!(
                     "process {pid} cannot be killed; it is left behind"
                 ));
+            }
+            return;
+        }
+        // What ranks left in their groups was killed, but somebody else waits for it: shortly see to it that it is gone.
+        let start = Instant::now();
+        for rank in &self.ranks {
+            while killpg(rank.pid, None).is_ok() && start.elapsed() < Duration::from_millis(500) {
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }

@@ -51,6 +51,12 @@ pub enum Role {
     },
 }
 
+/// Whether this is the second process, in which [`enter`] will return [`Role::Launcher`]: what the first has said need not be said again.
+#[must_use]
+pub fn is_second() -> bool {
+    std::env::var_os(ENV_GUARD).is_some()
+}
+
 /// Splits this process in two; see the module's description. To be called before there are other threads. The program is started again with
 /// the same arguments, and gets here again.
 pub fn enter() -> Result<Role, LaunchError> {
