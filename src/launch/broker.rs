@@ -77,6 +77,7 @@ pub(super) struct Broker {
     join_timeout: Duration,
     first_join: Option<Instant>,
     notices: Vec<Notice>,
+    buffer: Vec<u8>,
 }
 
 /// What to poll for.
@@ -99,6 +100,7 @@ impl Broker {
             join_timeout,
             first_join: None,
             notices: Vec::new(),
+            buffer: vec![0; MAX_MESSAGE],
         }
     }
 
@@ -194,15 +196,14 @@ impl Broker {
     }
 
     fn drain(&mut self, rank: usize, now: Instant) {
-        let mut buffer = vec![0; MAX_MESSAGE];
         // Bounded, so that one talkative rank does not keep the others waiting.
         for _ in 0..64 {
             let Some(socket) = &self.desks[rank].socket else {
                 return;
             };
-            match fdpass::recv(socket.as_fd(), &mut buffer, 1, Wait::Never) {
+            match fdpass::recv(socket.as_fd(), &mut self.buffer, 1, Wait::Never) {
                 Ok(got) => {
-                    let message = ToLauncher::decode(&buffer[..got.len]);
+                    let message = ToLauncher::decode(&self.buffer[..got.len]);
                     let checked = message
                         .map_err(|error| error.to_string())
                         .and_then(|message| self.check(rank, got.from).map(|from| (message, from)))
