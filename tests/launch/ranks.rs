@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, raise};
-use onecopy::wireup::{Card, Event, Wireup, WireupError, from_environment};
+use onecopy::wireup::{Card, Event, Introduction, Wireup, WireupError, from_environment};
 
 use super::support::{Ran, run, wait_until};
 
@@ -14,12 +14,19 @@ const ROLE: &str = "TEST_ROLE";
 
 /// Runs ranks of this program in `role`.
 fn ranks(count: &str, role: &str, options: &[&str]) -> Ran {
+    wrapped(count, role, options, &[])
+}
+
+/// Runs ranks of this program in `role`, each started by `wrapper`.
+fn wrapped(count: &str, role: &str, options: &[&str], wrapper: &[&str]) -> Ran {
     let own = std::env::current_exe().expect("own path");
     let own = own.to_str().expect("path in UTF-8");
     let role = format!("{ROLE}={role}");
     let mut args = vec!["-n", count, "--env", &role];
     args.extend(options);
-    args.extend(["--", own, "--exact", "ranks::as_rank", "--nocapture", "-q"]);
+    args.push("--");
+    args.extend(wrapper);
+    args.extend([own, "--exact", "ranks::as_rank", "--nocapture", "-q"]);
     run(&args)
 }
 
@@ -62,10 +69,13 @@ fn as_rank() {
         let known = job.introduce(peer).expect("introduce");
         let stat = nix::sys::stat::fstat(&known.segment).expect("stat");
         assert_eq!(stat.st_size, 100 + peer as i64);
-        assert_eq!(known.uid, nix::unistd::getuid().as_raw());
-        if role != "die" {
-            assert!(known.pid.is_some_and(|pid| pid > 1));
-            assert!(known.pidfd.is_some());
+        if role != "apart" {
+            assert_eq!(known.uid, nix::unistd::getuid().as_raw());
+        }
+        match role.as_str() {
+            "apart" => assert!(peer == rank || known.pid.is_none()),
+            // A peer may have done its part already and be gone.
+            _ => assert!(known.pid.is_some_and(|pid| pid > 1) || ended(&known)),
         }
         assert_eq!(
             known.pid == Some(std::process::id().cast_signed()),
@@ -79,10 +89,18 @@ fn as_rank() {
             job.abort(77).expect("abort");
             std::thread::sleep(std::time::Duration::from_secs(3600));
         }
-        ("meet", _) | ("leave", 0) => {}
+        ("meet" | "apart", _) | ("leave", 0) => {}
         _ => await_event(&mut *job),
     }
     job.leave().expect("leave");
+}
+
+/// Whether the process that was introduced has ended.
+fn ended(known: &Introduction) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let pidfd = known.pidfd.as_ref().expect("pidfd");
+    let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).expect("poll") == 1
 }
 
 /// Writes a line where the test that started us finds it.
@@ -120,6 +138,39 @@ fn survivors_learn_who_died_and_how() {
     let seen = ran.err.matches("saw: rank 0 killed by signal 9 (SIGKILL)");
     assert_eq!(seen.count(), 3, "{ran:?}");
     assert!(ran.err.contains("the others go on"), "{ran:?}");
+}
+
+#[test]
+fn a_rank_may_be_the_child_of_a_wrapper() {
+    let wrapper = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+    let ran = wrapped("3", "meet", &[], &wrapper);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = wrapped("3", "die", &["--keep-going"], &wrapper);
+    assert_eq!(ran.code, Some(137), "{ran:?}");
+    assert_eq!(ran.err.matches("saw: rank 0 ").count(), 2, "{ran:?}");
+}
+
+#[test]
+fn a_pid_that_means_nothing_here_is_not_told() {
+    let wrapper = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ];
+    let mut plain = std::process::Command::new(wrapper[0]);
+    if !plain
+        .args(&wrapper[1..])
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        return say("skipped: pid namespaces are not allowed here");
+    }
+    let ran = wrapped("3", "apart", &[], &wrapper);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 #[test]
