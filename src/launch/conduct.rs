@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
@@ -63,7 +63,7 @@ struct Conductor {
     tags: Vec<String>,
     broker: Broker,
     sinks: Option<[Sink; 2]>,
-    signals: Option<SignalFd>,
+    signals: Option<Signals>,
     phase: Phase,
     cause: Option<Cause>,
     messages: Vec<String>,
@@ -83,7 +83,7 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
     if job.exclusive {
         nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
     }
-    let signals = job.forward_signals.then(catch_signals).transpose()?;
+    let signals = job.forward_signals.then(Signals::catch).transpose()?;
     let sinks = match job.output {
         Output::Forward { .. } => {
             let sink = |fd| {
@@ -156,16 +156,38 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
     })
 }
 
-/// From now on signals come through a descriptor. Writing to a terminal never stops us.
-fn catch_signals() -> Result<SignalFd, LaunchError> {
-    let set: SigSet = FORWARDED.into_iter().collect();
-    let mut blocked = set;
-    blocked.add(Signal::SIGTTOU);
-    blocked
-        .thread_block()
-        .map_err(system("block signals for forwarding"))?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-        .map_err(system("signalfd"))
+/// Signals that come through a descriptor, for as long as this lives.
+struct Signals {
+    fd: SignalFd,
+    mask_before: SigSet,
+}
+
+impl Signals {
+    /// Catches what is forwarded. Writing to a terminal does not stop us either.
+    fn catch() -> Result<Self, LaunchError> {
+        let set: SigSet = FORWARDED.into_iter().collect();
+        let mut blocked = set;
+        blocked.add(Signal::SIGTTOU);
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .map_err(system("signalfd"))?;
+        let mask_before = blocked
+            .thread_swap_mask(SigmaskHow::SIG_BLOCK)
+            .map_err(system("block signals for forwarding"))?;
+        Ok(Self { fd, mask_before })
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // Fails only for a mask that does not exist.
+        let _ = self.mask_before.thread_set_mask();
+    }
+}
+
+/// A time `after` the given one, or one so late that nobody will see it.
+fn later(time: Instant, after: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(1_000_000_000);
+    time + after.min(YEARS)
 }
 
 impl Conductor {
@@ -180,11 +202,11 @@ impl Conductor {
                 let since = *over_since.get_or_insert(now);
                 let reading = self.ranks.iter().flat_map(|rank| &rank.streams);
                 let writers = reading.flatten().next().is_some();
-                if !writers || self.phase == Phase::Killed || now >= since + self.job.grace {
+                if !writers || self.phase == Phase::Killed || now >= later(since, self.job.grace) {
                     return Ok(());
                 }
             }
-            let limit = over_since.map(|since| since + self.job.grace);
+            let limit = over_since.map(|since| later(since, self.job.grace));
             for ready in self.wait(now, limit)? {
                 self.serve(ready);
             }
@@ -207,7 +229,7 @@ impl Conductor {
                 if self
                     .job
                     .timeout
-                    .is_some_and(|limit| now >= self.start + limit) =>
+                    .is_some_and(|limit| now >= later(self.start, limit)) =>
             {
                 let limit = self.job.timeout.unwrap_or_default().as_secs_f64();
                 self.say(&format!(
@@ -257,7 +279,7 @@ impl Conductor {
             }
         }
         if let Some(signals) = &self.signals {
-            watch(signals.as_fd(), PollFlags::POLLIN, Ready::Signals);
+            watch(signals.fd.as_fd(), PollFlags::POLLIN, Ready::Signals);
         }
         if let (Some(guard), Phase::Running | Phase::Ending(_)) = (&self.job.guard, self.phase) {
             watch(guard.as_fd(), PollFlags::POLLIN, Ready::Guard);
@@ -271,7 +293,7 @@ impl Conductor {
             self.broker.deadline(),
             match self.phase {
                 Phase::Ending(at) => Some(at),
-                Phase::Running => self.job.timeout.map(|limit| self.start + limit),
+                Phase::Running => self.job.timeout.map(|limit| later(self.start, limit)),
                 Phase::Killed => None,
             },
             asking.then(|| now + ASK_PERIOD),
@@ -412,7 +434,7 @@ impl Conductor {
     fn end(&mut self, cause: Cause) {
         self.cause.get_or_insert(cause);
         if self.phase == Phase::Running {
-            self.phase = Phase::Ending(Instant::now() + self.job.grace);
+            self.phase = Phase::Ending(later(Instant::now(), self.job.grace));
             self.signal_ranks(Signal::SIGTERM);
             // One that is stopped would not notice.
             self.signal_ranks(Signal::SIGCONT);
@@ -433,7 +455,11 @@ impl Conductor {
     }
 
     fn take_signals(&mut self) {
-        while let Some(Ok(Some(info))) = self.signals.as_ref().map(SignalFd::read_signal) {
+        while let Some(Ok(Some(info))) = self
+            .signals
+            .as_ref()
+            .map(|signals| signals.fd.read_signal())
+        {
             let number = info.ssi_signo.cast_signed();
             let Ok(signal) = Signal::try_from(number) else {
                 continue;

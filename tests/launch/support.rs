@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Beyond this something hangs.
@@ -104,8 +104,9 @@ pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
 
 /// A duration for `sleep` that no other process on the machine uses, by which it is found.
 pub(crate) fn marker() -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    static COUNT: Mutex<u32> = Mutex::new(0);
+    let mut count = COUNT.lock().expect("lock");
+    *count += 1;
     format!("3600.{}0{count}1", std::process::id())
 }
 
