@@ -4,6 +4,7 @@
 mod completions;
 mod env;
 mod man;
+mod run;
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -29,6 +30,8 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed b
 enum Command {
     /// List every knob with its value, where the value comes from, default, range and meaning
     Env(env::Args),
+    /// Start ranks, forward their input and output, and end with the code of the job
+    Run(run::Args),
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -38,6 +41,7 @@ enum Command {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Env(args) => env::run(args),
+        Command::Run(args) => run::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
@@ -128,7 +132,8 @@ fn start(command: Command) -> Result<ExitCode, CliError> {
     if !command.ignores_knobs() {
         let (knobs, _, unknown) = Knobs::from_env()?;
         start_log(knobs.log);
-        for variable in unknown {
+        // `run` starts itself a second time as its own guardian; the first says it already.
+        for variable in unknown.into_iter().filter(|_| !crate::launch::guard::is_second()) {
             tracing::warn!("{variable}");
         }
     }

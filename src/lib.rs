@@ -7,6 +7,7 @@ pub mod cli;
 mod comm;
 mod engine;
 pub mod error;
+pub mod launch;
 mod matching;
 mod nonblocking;
 mod peer;
