@@ -324,6 +324,10 @@ impl Engine {
             };
             if peer.rx.is_empty() {
                 peer.idle_polls = peer.idle_polls.saturating_add(1);
+                if peer.idle_polls == 64 && peer.chunks_passed > 0 {
+                    peer.give_back();
+                    peer.notify_room();
+                }
                 continue;
             }
             moved = true;

@@ -124,13 +124,8 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
             }
         }
         room |= peer.rx.advance(record);
-        if matches!(
-            kind,
-            Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts
-        ) {
-            // A chunk is worth giving back at once: the sender may wait for it.
-            peer.rx.publish_tail();
-            room = true;
+        if matches!(kind, Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts) {
+            room |= peer.passed_chunk();
         }
     }
     if room && peer.notify_room() {

@@ -145,6 +145,15 @@ impl Engine {
         })
     }
 
+    /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few that the chunks held
+    /// by all peers together leave a sender most of its pool.
+    fn chunks_held(&self) -> u32 {
+        let knobs = &self.core.knobs;
+        let share = knobs.pool_per_peer.min(knobs.pipeline_depth * knobs.chunk_size) / knobs.chunk_size;
+        let pool = self.geometry.chunks / (4 * self.core.size);
+        ((share / 4) as u32).min(pool).max(1)
+    }
+
     #[cold]
     pub(crate) fn connect(&mut self, rank: u32) -> Result<()> {
         if let Some(gone) = &self.gone[rank as usize] {
@@ -195,6 +204,8 @@ impl Engine {
             rx_control: self.core.segment.control_handle(rank),
             polled: false,
             idle_polls: 0,
+            chunks_passed: 0,
+            chunks_held: self.chunks_held(),
             incoming: None,
             credit_back: 0,
             credit_told: 0,
