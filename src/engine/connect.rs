@@ -12,6 +12,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::gate::Threads;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::segment::{OwnSegment, PeerSegment};
@@ -92,7 +93,12 @@ fn quota() -> f32 {
 
 impl Engine {
     /// Makes the segment, joins the job and waits for all ranks.
-    pub(crate) fn start(knobs: Knobs, costs: Costs, mut wireup: Box<dyn Wireup>) -> Result<Self> {
+    pub(crate) fn start(
+        knobs: Knobs,
+        costs: Costs,
+        threads: Threads,
+        mut wireup: Box<dyn Wireup>,
+    ) -> Result<Self> {
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let fence = HeavyFence::register();
@@ -116,6 +122,7 @@ impl Engine {
             me,
             size: size as u32,
             costs,
+            alone: threads == Threads::Single,
             fence,
             loans: Default::default(),
             requests: Default::default(),
@@ -149,7 +156,10 @@ impl Engine {
     /// by all peers together leave a sender most of its pool.
     fn chunks_held(&self) -> u32 {
         let knobs = &self.core.knobs;
-        let share = knobs.pool_per_peer.min(knobs.pipeline_depth * knobs.chunk_size) / knobs.chunk_size;
+        let share = knobs
+            .pool_per_peer
+            .min(knobs.pipeline_depth * knobs.chunk_size)
+            / knobs.chunk_size;
         let pool = self.geometry.chunks / (4 * self.core.size);
         ((share / 4) as u32).min(pool).max(1)
     }

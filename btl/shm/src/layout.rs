@@ -56,7 +56,9 @@ impl Geometry {
                 self.ring_slots
             ));
         }
-        if !(1024..=1 << 20).contains(&self.chunk_bytes) || !(self.chunk_bytes as usize).is_multiple_of(LINE) {
+        if !(1024..=1 << 20).contains(&self.chunk_bytes)
+            || !(self.chunk_bytes as usize).is_multiple_of(LINE)
+        {
             return fail(format!(
                 "chunks of {} bytes; a multiple of 64 from 1 KiB to 1 MiB is needed",
                 self.chunk_bytes

@@ -42,7 +42,8 @@ impl ChunkPool {
             return Ok(None);
         }
         reserve(self.reserved, count)?;
-        self.free.extend((self.reserved + 1..self.reserved + count).map(ChunkIndex));
+        self.free
+            .extend((self.reserved + 1..self.reserved + count).map(ChunkIndex));
         let first = ChunkIndex(self.reserved);
         self.reserved += count;
         Ok(Some(first))
