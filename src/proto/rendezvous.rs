@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
-use crate::select::Thresholds;
+use crate::select::{Ends, Thresholds, Way};
 use crate::wire::{self, Cts, Kind, LIST_ENTRY, NONE, Place, Rts, Wanted};
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
@@ -592,7 +592,6 @@ fn choose(
     len: u64,
 ) {
     let announcement = &transfer.announcement;
-    let thresholds = peer.thresholds;
     let known = !matches!(announcement.remote, Remote::Unknown);
     let can_get = |layer: LayerId| {
         known
@@ -606,9 +605,7 @@ fn choose(
         Remote::One(range) => peer.link.can_get(layer, range),
         _ => can_get(layer),
     };
-    let coop_free =
-        peer.coop_in_use.is_none() && announcement.join != 0 && offset == 0 && len == transfer.len;
-    let contiguous = match core
+    let loan = match core
         .requests
         .get(transfer.request)
         .map(|request| &request.buf)
@@ -616,30 +613,24 @@ fn choose(
         Some(UserBuf::One(loan)) => Some(*loan),
         _ => None,
     };
-
-    let reader = if single(LayerId::Heap) {
-        Some(LayerId::Heap)
-    } else if len >= thresholds.cma_min && single(LayerId::Cma) {
-        Some(LayerId::Cma)
-    } else {
-        None
+    let in_heap = loan.and_then(|loan| core.segment.heap_offset_of(loan.address(), loan.len()));
+    let heap_reads = single(LayerId::Heap);
+    let ends = Ends {
+        heap_reads,
+        cma_reads: !heap_reads && single(LayerId::Cma),
+        heap_writes: in_heap.is_some() && !transfer.asked && peer.link.heap.layer().is_some(),
+        block_free: loan.is_some()
+            && peer.coop_in_use.is_none()
+            && announcement.join != 0
+            && offset == 0
+            && len == transfer.len,
     };
-    if let Some(loan) = contiguous
-        && coop_free
-    {
-        let in_heap = core.segment.heap_offset_of(loan.address(), loan.len());
-        let together = reader.is_some_and(|layer| len >= thresholds.coop_min(layer));
-        // The bytes are not in the sender's heap but are to be in ours: a copy by the sender alone is still a single one.
-        let by_sender = reader != Some(LayerId::Heap)
-            && in_heap.is_some()
-            && !transfer.asked
-            && peer.link.heap.layer().is_some();
-        if together || by_sender {
-            let layer = if by_sender && !reader.is_some_and(|l| len >= thresholds.coop_min(l)) {
-                None
-            } else {
-                reader
-            };
+    match (peer.thresholds.way(len, &ends), loan) {
+        (Way::Get(layer), _) => {
+            transfer.mode = Mode::Get(layer);
+            return;
+        }
+        (Way::Together { reader, ask }, Some(loan)) => {
             transfer.asked = true;
             let number = Transfers::number(index, transfer);
             transfer.mode = Mode::Coop(coop::Receiving::open(
@@ -649,9 +640,9 @@ fn choose(
                 loan,
                 in_heap,
                 len,
-                layer,
+                reader,
             ));
-            if layer.is_none() || by_sender {
+            if ask {
                 let cts = Cts {
                     request: transfer.announcement.request,
                     transfer: number,
@@ -661,10 +652,7 @@ fn choose(
             }
             return;
         }
-    }
-    if let Some(layer) = reader {
-        transfer.mode = Mode::Get(layer);
-        return;
+        (Way::Together { .. } | Way::Pipeline, _) => {}
     }
     let number = Transfers::number(index, transfer);
     transfer.mode = Mode::Pipe(Piped {
