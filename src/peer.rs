@@ -4,6 +4,7 @@
 use crate::matching::{EntryId, Envelope};
 use crate::request::RequestId;
 use crate::select::Thresholds;
+use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
 use onecopy_shm::cells::MappedCells;
@@ -89,6 +90,7 @@ pub(crate) struct Peer {
     /// Whether this rank must use full fences when it tells the peer of something.
     pub(crate) strong: bool,
     pub(crate) thresholds: Thresholds,
+    pub(crate) observed: Observed,
 
     /// The ring to the peer, made on the first record.
     pub(crate) tx: Option<Producer<MappedCells>>,

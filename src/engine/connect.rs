@@ -5,6 +5,7 @@ use super::{Core, Engine};
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::select::Thresholds;
+use crate::select::observed::Observed;
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
@@ -200,6 +201,11 @@ impl Engine {
             pid: introduction.pid,
             strong,
             thresholds,
+            observed: Observed::new(
+                &self.core.costs,
+                self.core.knobs.coop,
+                self.core.knobs.cma_min.is_some() || !self.core.knobs.layers.allows("cico"),
+            ),
             tx: None,
             tx_control,
             replies: Default::default(),

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::request::Status;
+use crate::select::Path;
 use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Place, Rts};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::copy::Kernel;
@@ -53,9 +54,15 @@ pub(crate) enum Received {
 #[inline(always)]
 pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let len = bytes.len();
-    if len > peer.thresholds.slots_max {
-        return send_chunks(core, peer, context, tag, bytes);
+    if len > peer.thresholds.fast_max {
+        return send_longer(core, peer, context, tag, bytes);
     }
+    send_slots(core, peer, context, tag, bytes)
+}
+
+#[inline(always)]
+fn send_slots(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+    let len = bytes.len();
     if peer.has_output() || peer.gone.is_some() || !has_credit(core, peer, charge(len as u64)) {
         return Sent::Nothing;
     }
@@ -73,17 +80,27 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, byt
     Sent::All
 }
 
+fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+    let len = bytes.len();
+    let in_heap = core
+        .segment
+        .heap_offset_of(bytes.as_ptr().addr(), len)
+        .is_some();
+    match peer.thresholds.send_path(len as u64, 0, in_heap, true) {
+        Path::Slots => send_slots(core, peer, context, tag, bytes),
+        Path::Chunks => send_chunks(core, peer, context, tag, bytes),
+        Path::Announced => Sent::Nothing,
+    }
+}
+
 fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
     let step = eager_step(core, total);
-    if peer.has_output() || peer.gone.is_some() || (total > step && !core.alone) {
-        return Sent::Nothing;
-    }
-    let in_heap = core
-        .segment
-        .heap_offset_of(bytes.as_ptr().addr(), bytes.len())
-        .is_some();
-    if total >= peer.thresholds.announce_from(in_heap) || !has_credit(core, peer, charge(total)) {
+    if peer.has_output()
+        || peer.gone.is_some()
+        || (total > step && !core.alone)
+        || !has_credit(core, peer, charge(total))
+    {
         return Sent::Nothing;
     }
     let share = core.knobs.pool_per_peer / core.knobs.chunk_size;

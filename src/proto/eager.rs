@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, State, Status, UserBuf};
+use crate::select::Path;
 use crate::wire::{self, ChunkBody, Kind, NONE};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::ChunkIndex;
@@ -54,18 +55,14 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
     if !credit {
         core.counters.credit_stalls += 1;
     }
-    if credit
-        && len + extra <= peer.thresholds.slots_max as u64
-        && len < peer.thresholds.announce_from(in_heap)
-    {
-        return SendPlan::Slots;
-    }
-    let plan = if credit && len > 0 && len < peer.thresholds.announce_from(in_heap) {
-        SendPlan::Chunks { sent: 0 }
-    } else {
-        let join = peer.next_join;
-        peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
-        SendPlan::Announced { join }
+    let plan = match peer.thresholds.send_path(len, extra, in_heap, credit) {
+        Path::Slots => return SendPlan::Slots,
+        Path::Chunks => SendPlan::Chunks { sent: 0 },
+        Path::Announced => {
+            let join = peer.next_join;
+            peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+            SendPlan::Announced { join }
+        }
     };
     if let Some(request) = core.requests.get_mut(id) {
         request.state = State::Queued(plan);
