@@ -1,1 +1,2 @@
 //! The unsafe core.
+pub mod limits;

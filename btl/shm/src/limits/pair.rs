@@ -1,0 +1,716 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One side of a measurement.
+
+use super::arena::{Arena, Pool, STOP};
+use super::kernels::copy;
+use super::{Batch, CopyKernel, Flow, Limit, LimitError, Mode, PageBuf, Pages};
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+// Byte offsets in the control area. Words that different sides write are at least 256 bytes apart.
+const BARRIER: [usize; 2] = [0, 256];
+const PROBE: [usize; 2] = [512, 768];
+const CARD: [usize; 2] = [1536, 1792];
+const DIRECTION: [usize; 2] = [4096, 5 * 4096];
+const NEXT_FLAG: usize = 128;
+const NEXT_LINE: usize = 192;
+const DONE: usize = 1024;
+const ACK: usize = 2048;
+const RING: [usize; 2] = [64 << 10, 128 << 10];
+const RING_SLOTS: u64 = 1024;
+
+const SPINS: u32 = 1 << 16;
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// One side of a measurement: both sides make the same calls in the same order.
+#[derive(Debug)]
+pub struct Pair {
+    arena: Arena,
+    side: usize,
+    barriers: u64,
+    probes: u64,
+    messages: u64,
+    slots: [u64; 2],
+    ready: usize,
+    private: Option<Private>,
+    pages: Pages,
+    offset: usize,
+    cma_refused: Option<Errno>,
+}
+
+/// Private buffers of this side, and where the peer has its own.
+#[derive(Debug)]
+struct Private {
+    source: PageBuf,
+    destination: PageBuf,
+    peer: Pid,
+    peer_source: usize,
+    peer_destination: usize,
+}
+
+impl Pair {
+    /// Side 0 or side 1 of a measurement in this arena.
+    ///
+    /// # Panics
+    ///
+    /// If `side` is neither.
+    #[must_use]
+    pub fn new(arena: Arena, side: usize) -> Self {
+        assert!(side < 2, "a measurement has two sides");
+        Self {
+            arena,
+            side,
+            barriers: 0,
+            probes: 0,
+            messages: 0,
+            slots: [0; 2],
+            ready: 0,
+            private: None,
+            pages: Pages::Small,
+            offset: 0,
+            cma_refused: None,
+        }
+    }
+
+    /// Chooses the pages of the private buffers from now on.
+    pub fn use_pages(&mut self, pages: Pages) {
+        if self.pages != pages {
+            self.private = None;
+            self.ready = 0;
+            self.pages = pages;
+        }
+    }
+
+    /// Gives the private buffers back.
+    pub fn release(&mut self) {
+        self.private = None;
+        self.ready = 0;
+    }
+
+    /// Waits for the other side.
+    ///
+    /// # Errors
+    ///
+    /// If the other side does not come.
+    pub fn barrier(&mut self) -> Result<(), LimitError> {
+        self.barriers += 1;
+        if self.side == 0 {
+            self.raise(BARRIER[0], self.barriers);
+            self.wait(BARRIER[1], self.barriers)
+        } else {
+            self.wait(BARRIER[0], self.barriers)?;
+            self.raise(BARRIER[1], self.barriers);
+            Ok(())
+        }
+    }
+
+    /// One-way nanoseconds of a raw line hand-off, over this many rounds after twenty that warm up.
+    ///
+    /// # Errors
+    ///
+    /// If the other side does not answer.
+    pub fn probe(&mut self, rounds: u32) -> Result<f64, LimitError> {
+        self.barrier()?;
+        self.bounce(20)?;
+        let start = Instant::now();
+        self.bounce(rounds)?;
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(rounds.max(1)) / 2.0)
+    }
+
+    fn bounce(&mut self, rounds: u32) -> Result<(), LimitError> {
+        for _ in 0..rounds {
+            self.probes += 1;
+            if self.side == 0 {
+                self.raise(PROBE[0], self.probes);
+                self.wait(PROBE[1], self.probes)?;
+            } else {
+                self.wait(PROBE[0], self.probes)?;
+                self.raise(PROBE[1], self.probes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one batch and gives the seconds per message as the flow defines it.
+    ///
+    /// # Errors
+    ///
+    /// If memory lacks, the kernel refuses a call, or the other side does not answer.
+    pub fn run(&mut self, batch: &Batch) -> Result<f64, LimitError> {
+        self.make_ready(batch)?;
+        if matches!(batch.limit, Limit::CmaRead | Limit::CmaCoop)
+            && let Some(errno) = self.cma_refused
+        {
+            return Err(LimitError::Refused {
+                call: "process_vm_readv",
+                errno,
+            });
+        }
+        self.barrier()?;
+        let start = Instant::now();
+        for _ in 0..batch.iterations {
+            self.step(batch);
+            match batch.flow {
+                Flow::PingPong => self.ping_pong(batch)?,
+                Flow::OneWay(window) => self.one_way(batch, window.max(1))?,
+                Flow::TwoWay(window) => self.two_way(batch, window.max(1))?,
+            }
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        let halves = if batch.flow == Flow::PingPong {
+            2.0
+        } else {
+            1.0
+        };
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "counts of messages are far below 2^52"
+        )]
+        let messages = (batch.iterations.max(1) * batch.flow.window() as u64) as f64;
+        Ok(elapsed / messages / halves)
+    }
+
+    fn raise(&self, offset: usize, value: u64) {
+        self.arena.word(offset).store(value, Ordering::Release);
+    }
+
+    fn wait(&self, offset: usize, value: u64) -> Result<(), LimitError> {
+        let word = self.arena.word(offset);
+        let mut since: Option<Instant> = None;
+        loop {
+            for _ in 0..SPINS {
+                if word.load(Ordering::Acquire) >= value {
+                    return Ok(());
+                }
+            }
+            if self.arena.word(STOP).load(Ordering::Acquire) != 0 {
+                return Err(LimitError::Stopped);
+            }
+            if since.get_or_insert_with(Instant::now).elapsed() > SILENCE {
+                return Err(LimitError::Silent(SILENCE.as_secs()));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    // Memory ------------------------------------------------------------------------------------------------------------------
+
+    fn stride(size: usize) -> usize {
+        size.next_multiple_of(64).max(64)
+    }
+
+    fn make_ready(&mut self, batch: &Batch) -> Result<(), LimitError> {
+        let window = Self::stride(batch.size) * batch.flow.window();
+        let pool = self.arena.pool();
+        if window > pool {
+            return Err(LimitError::TooLarge {
+                bytes: window,
+                pool,
+            });
+        }
+        let bytes = match batch.mode {
+            Mode::OffCache => pool,
+            Mode::Same | Mode::Rewrite => window,
+        };
+        if bytes > self.ready {
+            // Each side maps what it touches: its own pools and the peer's.
+            self.arena.make_ready(self.side, bytes)?;
+            self.barrier()?;
+            self.arena.make_ready(1 - self.side, bytes)?;
+            self.exchange(bytes)?;
+            self.ready = bytes;
+        }
+        if self.offset + window > bytes || batch.mode != Mode::OffCache {
+            self.offset = 0;
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, bytes: usize) -> Result<(), LimitError> {
+        self.private = None;
+        let map = |what| {
+            PageBuf::new(bytes, self.pages).map_err(|source| LimitError::Io { what, source })
+        };
+        let mut source = map("private source buffer")?;
+        source.fill(self.side as u8 + 1);
+        let destination = map("private destination buffer")?;
+        let card = CARD[self.side];
+        self.raise(card, u64::from(std::process::id()));
+        self.raise(card + 8, source.as_ptr().addr() as u64);
+        self.raise(card + 16, destination.as_ptr().addr() as u64);
+        self.barrier()?;
+        let card = CARD[1 - self.side];
+        let read = |at: usize| self.arena.word(card + at).load(Ordering::Acquire);
+        self.private = Some(Private {
+            source,
+            destination,
+            peer: Pid::from_raw(i32::try_from(read(0)).unwrap_or(0)),
+            peer_source: usize::try_from(read(8)).unwrap_or(0),
+            peer_destination: usize::try_from(read(16)).unwrap_or(0),
+        });
+        self.try_cma()
+    }
+
+    /// Both sides try to read the other's memory, so that both know when one of them may not.
+    fn try_cma(&mut self) -> Result<(), LimitError> {
+        let mine = match &mut self.private {
+            None => Errno::ENOMEM as i32,
+            Some(private) => {
+                let mut bytes = [0_u8; 8];
+                let remote = RemoteIoVec {
+                    base: private.peer_source,
+                    len: bytes.len(),
+                };
+                let local = IoSliceMut::new(&mut bytes);
+                process_vm_readv(private.peer, &mut [local], &[remote])
+                    .err()
+                    .map_or(0, |errno| errno as i32)
+            }
+        };
+        self.raise(CARD[self.side] + 24, u64::from(mine.unsigned_abs()));
+        self.barrier()?;
+        let refused = CARD
+            .iter()
+            .map(|card| self.arena.word(card + 24).load(Ordering::Acquire))
+            .find(|&errno| errno != 0);
+        self.cma_refused =
+            refused.map(|errno| Errno::from_raw(i32::try_from(errno).unwrap_or(i32::MAX)));
+        self.barrier()
+    }
+
+    fn step(&mut self, batch: &Batch) {
+        if batch.mode == Mode::OffCache {
+            let window = Self::stride(batch.size) * batch.flow.window();
+            self.offset += window;
+            if self.offset + window > self.ready {
+                self.offset = 0;
+            }
+        }
+    }
+
+    /// Where message `index` of a window lies: sources are shared by the messages of a window while nothing rewrites them.
+    fn at(&self, batch: &Batch, index: usize) -> (usize, usize) {
+        let slot = self.offset + index * Self::stride(batch.size);
+        match batch.mode {
+            Mode::Same => (self.offset, slot),
+            Mode::OffCache | Mode::Rewrite => (slot, slot),
+        }
+    }
+
+    // Flows -------------------------------------------------------------------------------------------------------------------
+
+    fn ping_pong(&mut self, batch: &Batch) -> Result<(), LimitError> {
+        self.messages += 1;
+        let k = self.messages;
+        if self.side == 0 {
+            self.send_one(batch, k)?;
+            self.receive_one(batch, k)
+        } else {
+            self.receive_one(batch, k)?;
+            self.send_one(batch, k)
+        }
+    }
+
+    fn send_one(&mut self, batch: &Batch, k: u64) -> Result<(), LimitError> {
+        let block = DIRECTION[self.side];
+        self.rewrite(batch, 0);
+        match batch.limit {
+            Limit::HandOff | Limit::Slots => {
+                for word in 1..batch.size.div_ceil(8).min(7) + usize::from(batch.size > 0) {
+                    self.arena
+                        .word(block + word * 8)
+                        .store(k + word as u64, Ordering::Relaxed);
+                }
+                self.raise(block, k);
+                return Ok(());
+            }
+            Limit::NextLine => {
+                for word in 0..8 {
+                    self.arena
+                        .word(block + NEXT_LINE + word * 8)
+                        .store(k + word as u64, Ordering::Relaxed);
+                }
+                self.raise(block + NEXT_FLAG, k);
+                return Ok(());
+            }
+            Limit::Direct(_) | Limit::Coop | Limit::CmaRead | Limit::CmaCoop => {}
+        }
+        self.raise(block, k);
+        self.push(batch, 0)?;
+        self.raise(block + DONE, k);
+        Ok(())
+    }
+
+    fn receive_one(&mut self, batch: &Batch, k: u64) -> Result<(), LimitError> {
+        let block = DIRECTION[1 - self.side];
+        match batch.limit {
+            Limit::HandOff | Limit::Slots => {
+                self.wait(block, k)?;
+                let mut sum = 0_u64;
+                for word in 1..batch.size.div_ceil(8).min(7) + usize::from(batch.size > 0) {
+                    let value = self.arena.word(block + word * 8).load(Ordering::Relaxed);
+                    sum = sum.wrapping_add(value);
+                }
+                std::hint::black_box(sum);
+                return Ok(());
+            }
+            Limit::NextLine => {
+                self.wait(block + NEXT_FLAG, k)?;
+                let mut sum = 0_u64;
+                for word in 0..8 {
+                    let at = block + NEXT_LINE + word * 8;
+                    sum = sum.wrapping_add(self.arena.word(at).load(Ordering::Relaxed));
+                }
+                std::hint::black_box(sum);
+                return Ok(());
+            }
+            Limit::Direct(_) | Limit::Coop | Limit::CmaRead | Limit::CmaCoop => {}
+        }
+        self.wait(block, k)?;
+        self.pull(batch, 0)?;
+        if self.sender_works(batch) {
+            self.wait(block + DONE, k)?;
+        }
+        Ok(())
+    }
+
+    fn one_way(&mut self, batch: &Batch, window: usize) -> Result<(), LimitError> {
+        self.messages += 1;
+        let k = self.messages;
+        let block = DIRECTION[0];
+        if batch.limit == Limit::Slots || batch.limit == Limit::HandOff {
+            self.slots(0, window)?;
+        } else if self.side == 0 {
+            for index in 0..window {
+                self.rewrite(batch, index);
+            }
+            self.raise(block, k);
+            for index in 0..window {
+                self.push(batch, index)?;
+            }
+            self.raise(block + DONE, k);
+        } else {
+            self.wait(block, k)?;
+            for index in 0..window {
+                self.pull(batch, index)?;
+            }
+            if self.sender_works(batch) {
+                self.wait(block + DONE, k)?;
+            }
+        }
+        if self.side == 0 {
+            self.wait(block + ACK, k)
+        } else {
+            self.raise(block + ACK, k);
+            Ok(())
+        }
+    }
+
+    fn two_way(&mut self, batch: &Batch, window: usize) -> Result<(), LimitError> {
+        self.messages += 1;
+        let k = self.messages;
+        let (mine, theirs) = (DIRECTION[self.side], DIRECTION[1 - self.side]);
+        match batch.limit {
+            Limit::HandOff | Limit::Slots if window == 1 => {
+                self.send_one(batch, k)?;
+                self.receive_one(batch, k)?;
+            }
+            Limit::NextLine if window == 1 => {
+                self.send_one(batch, k)?;
+                self.receive_one(batch, k)?;
+            }
+            Limit::HandOff | Limit::Slots => self.slots_both(window)?,
+            _ => {
+                for index in 0..window {
+                    self.rewrite(batch, index);
+                }
+                self.raise(mine, k);
+                self.wait(theirs, k)?;
+                // Both cores are busy with their own messages, so neither helps the other.
+                for index in 0..window {
+                    self.pull_all(batch, index)?;
+                }
+            }
+        }
+        self.raise(mine + ACK, k);
+        self.wait(theirs + ACK, k)
+    }
+
+    // Payload -----------------------------------------------------------------------------------------------------------------
+
+    fn sender_works(&self, batch: &Batch) -> bool {
+        matches!(batch.limit, Limit::Coop | Limit::CmaCoop)
+    }
+
+    fn rewrite(&mut self, batch: &Batch, index: usize) {
+        if batch.mode != Mode::Rewrite || batch.size == 0 {
+            return;
+        }
+        let (at, _) = self.at(batch, index);
+        let value = self.messages as u8;
+        if matches!(batch.limit, Limit::CmaRead | Limit::CmaCoop) {
+            if let Some(private) = &mut self.private {
+                private.source[at..at + batch.size].fill(value);
+            }
+            return;
+        }
+        let source = self.arena.pool_at(self.side, Pool::Source, at, batch.size);
+        // SAFETY: `pool_at` checked that the bytes lie in this side's source pool, which is mapped writable; the peer reads them only
+        // after the flag that this side raises later.
+        unsafe { std::ptr::write_bytes(source, value, batch.size) };
+    }
+
+    /// The receiver's part of one message.
+    fn pull(&mut self, batch: &Batch, index: usize) -> Result<(), LimitError> {
+        let n = batch.size;
+        match batch.limit {
+            Limit::Coop => {
+                self.copy_shared(1 - self.side, batch, index, 0, n / 2);
+                Ok(())
+            }
+            Limit::CmaCoop => self.read_peer(batch, index, n / 2),
+            _ => self.pull_all(batch, index),
+        }
+    }
+
+    /// One whole message, without the sender's help.
+    fn pull_all(&mut self, batch: &Batch, index: usize) -> Result<(), LimitError> {
+        let n = batch.size;
+        match batch.limit {
+            Limit::CmaRead | Limit::CmaCoop => self.read_peer(batch, index, n),
+            Limit::Coop => {
+                self.copy_shared(1 - self.side, batch, index, 0, n);
+                Ok(())
+            }
+            Limit::Direct(kernel) => {
+                self.copy_private(batch, index, kernel);
+                Ok(())
+            }
+            Limit::HandOff | Limit::NextLine | Limit::Slots => {
+                self.copy_private(batch, index, CopyKernel::Memcpy);
+                Ok(())
+            }
+        }
+    }
+
+    /// The sender's part of one message.
+    fn push(&mut self, batch: &Batch, index: usize) -> Result<(), LimitError> {
+        let n = batch.size;
+        match batch.limit {
+            Limit::Coop => {
+                self.copy_shared(self.side, batch, index, n / 2, n - n / 2);
+                Ok(())
+            }
+            Limit::CmaCoop => {
+                let (source_at, destination_at) = self.at(batch, index);
+                let Some(private) = &self.private else {
+                    return Ok(());
+                };
+                let local = IoSlice::new(&private.source[source_at + n / 2..source_at + n]);
+                let remote = RemoteIoVec {
+                    base: private.peer_destination + destination_at + n / 2,
+                    len: n - n / 2,
+                };
+                let done = process_vm_writev(private.peer, &[local], &[remote]);
+                whole("process_vm_writev", done, n - n / 2)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_peer(&mut self, batch: &Batch, index: usize, n: usize) -> Result<(), LimitError> {
+        let (source_at, destination_at) = self.at(batch, index);
+        let Some(private) = &mut self.private else {
+            return Ok(());
+        };
+        let local = IoSliceMut::new(&mut private.destination[destination_at..destination_at + n]);
+        let remote = RemoteIoVec {
+            base: private.peer_source + source_at,
+            len: n,
+        };
+        let done = process_vm_readv(private.peer, &mut [local], &[remote]);
+        whole("process_vm_readv", done, n)
+    }
+
+    fn copy_private(&mut self, batch: &Batch, index: usize, kernel: CopyKernel) {
+        let n = batch.size;
+        let (source_at, destination_at) = self.at(batch, index);
+        let source = self
+            .arena
+            .pool_at(1 - self.side, Pool::Source, source_at, n);
+        let Some(private) = &mut self.private else {
+            return;
+        };
+        let destination = private.destination[destination_at..destination_at + n].as_mut_ptr();
+        // SAFETY: the slice is `n` writable private bytes; `pool_at` checked `n` mapped bytes of the peer's pool; a private and a
+        // shared mapping do not overlap, and the peer's flag, seen before, orders its writes before this read.
+        unsafe { copy(kernel, destination, source, n) };
+    }
+
+    /// Copies a part of a message that side `from` sends to the other side's shared destination pool.
+    fn copy_shared(&self, from: usize, batch: &Batch, index: usize, start: usize, n: usize) {
+        let (source_at, destination_at) = self.at(batch, index);
+        let source = self.arena.pool_at(from, Pool::Source, source_at + start, n);
+        let destination =
+            self.arena
+                .pool_at(1 - from, Pool::Destination, destination_at + start, n);
+        // SAFETY: `pool_at` checked both ranges; they are in different pools of one mapping, so they do not overlap; the other side
+        // copies another part of the message, and the flags order this copy against the next use of the range.
+        unsafe { copy(CopyKernel::Memcpy, destination, source, n) };
+    }
+
+    // Slots -------------------------------------------------------------------------------------------------------------------
+
+    fn slots(&mut self, direction: usize, window: usize) -> Result<(), LimitError> {
+        for _ in 0..window {
+            self.slots[direction] += 1;
+            let c = self.slots[direction];
+            let slot = Self::slot(direction, c);
+            if self.side == direction {
+                self.put_slot(slot, c);
+            } else {
+                self.take_slot(slot, c)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn slots_both(&mut self, window: usize) -> Result<(), LimitError> {
+        let (mine, theirs) = (self.side, 1 - self.side);
+        for _ in 0..window {
+            self.slots[mine] += 1;
+            self.put_slot(Self::slot(mine, self.slots[mine]), self.slots[mine]);
+        }
+        for _ in 0..window {
+            self.slots[theirs] += 1;
+            self.take_slot(Self::slot(theirs, self.slots[theirs]), self.slots[theirs])?;
+        }
+        Ok(())
+    }
+
+    fn slot(direction: usize, c: u64) -> usize {
+        RING[direction] + (c % RING_SLOTS) as usize * 64
+    }
+
+    fn put_slot(&self, slot: usize, c: u64) {
+        self.arena
+            .word(slot + 8)
+            .store(c.wrapping_mul(7), Ordering::Relaxed);
+        self.raise(slot, c);
+    }
+
+    fn take_slot(&self, slot: usize, c: u64) -> Result<(), LimitError> {
+        self.wait(slot, c)?;
+        std::hint::black_box(self.arena.word(slot + 8).load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+fn whole(call: &'static str, done: nix::Result<usize>, expected: usize) -> Result<(), LimitError> {
+    match done {
+        Ok(n) if n == expected => Ok(()),
+        Ok(_) => Err(LimitError::Refused {
+            call,
+            errno: Errno::EFAULT,
+        }),
+        Err(errno) => Err(LimitError::Refused { call, errno }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arena, Batch, Flow, Limit, LimitError, Mode, Pair};
+
+    fn both(pool: usize, body: impl Fn(&mut Pair) -> Result<(), LimitError> + Sync) {
+        let arena = Arena::create(pool).unwrap();
+        let mut sides = [
+            Pair::new(arena.again().unwrap(), 0),
+            Pair::new(arena.again().unwrap(), 1),
+        ];
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = sides
+                .iter_mut()
+                .map(|pair| scope.spawn(|| body(pair)))
+                .collect();
+            for handle in handles {
+                handle.join().unwrap().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn every_limit_runs_in_every_flow_and_mode() {
+        both(1 << 20, |pair| {
+            for limit in Limit::all() {
+                for flow in [
+                    Flow::PingPong,
+                    Flow::OneWay(4),
+                    Flow::TwoWay(1),
+                    Flow::TwoWay(4),
+                ] {
+                    for mode in [Mode::Same, Mode::OffCache, Mode::Rewrite] {
+                        for size in [0, 8, 56, 64, 4096, 65_536] {
+                            if !limit.carries(size) {
+                                continue;
+                            }
+                            let batch = Batch {
+                                limit,
+                                flow,
+                                mode,
+                                size,
+                                iterations: 3,
+                            };
+                            let seconds = match pair.run(&batch) {
+                                Err(LimitError::Refused { .. }) => continue,
+                                other => other?,
+                            };
+                            assert!(seconds > 0.0 && seconds < 1.0, "{batch:?}: {seconds}");
+                        }
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn probes_are_positive_and_end() {
+        both(1 << 20, |pair| {
+            assert!(pair.probe(100)? > 0.0);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        both(1 << 20, |pair| {
+            let batch = Batch {
+                limit: Limit::Direct(super::CopyKernel::Memcpy),
+                flow: Flow::PingPong,
+                mode: Mode::Same,
+                size: 2 << 20,
+                iterations: 1,
+            };
+            assert!(matches!(pair.run(&batch), Err(LimitError::TooLarge { .. })));
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_stopped_arena_ends_a_wait() {
+        let arena = Arena::create(1 << 20).unwrap();
+        arena.stop();
+        let mut pair = Pair::new(arena, 1);
+        assert!(matches!(pair.barrier(), Err(LimitError::Stopped)));
+    }
+
+    #[test]
+    fn what_is_not_an_arena_is_refused() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Arena::open(file.into()).is_err());
+    }
+}
