@@ -1,3 +1,7 @@
-//! The onecopy command.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `onecopy` command.
 #![forbid(unsafe_code)]
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    onecopy::cli::main()
+}

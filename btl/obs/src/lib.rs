@@ -1,1 +1,21 @@
-//! Knobs, counters and tracepoints.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Knobs, counters and tracepoints: what onecopy can be told and what it tells.
+//!
+//! Each of the three is one table, written once by a macro beside its documentation. The parser, the defaults, the ranges, the
+//! listings of `onecopy env` and the pages under `docs/` are all derived from the table.
+//!
+//! * [`knobs`]: [`Knobs`] with a typed field per knob, read from `ONECOPY_*` variables and a tune file.
+//! * [`counters`]: [`Counters`], plain integers that a rank adds to.
+//! * [`tracepoints`]: one function per event, which costs one branch while nobody listens.
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod docs;
+pub mod knobs;
+pub mod tracepoints;
+pub mod values;
+
+pub use counters::{COUNTERS, CounterInfo, CounterKind, CounterSnapshot, Counters};
+pub use knobs::{KNOBS, KnobError, KnobInfo, Knobs, Origin, Origins, UnknownVariable};
+pub use tracepoints::{TRACEPOINTS, TracepointInfo};
+pub use values::{CopyKernel, LayerList, LogLevel, Ptracer, WaitSleep};

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The counters of a rank, defined once.
+//!
+//! A counter is a plain field: the engine adds to it under its own lock, so counting costs one increment.
+
+/// How a counter moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterKind {
+    /// It only grows.
+    Sum,
+    /// It is a present amount.
+    Level,
+    /// It is the largest amount so far.
+    Peak,
+}
+
+/// One line of the table of counters.
+#[derive(Debug)]
+pub struct CounterInfo {
+    /// The name of the field.
+    pub name: &'static str,
+    /// What is counted: `messages`, `bytes`, ...
+    pub unit: &'static str,
+    /// How the counter moves.
+    pub kind: CounterKind,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $field:ident: $unit:literal $kind:ident;)+) => {
+        /// The counters of one rank.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $field: u64,)+
+        }
+
+        /// Every counter, in the order of the documentation.
+        pub static COUNTERS: &[CounterInfo] = &[$(
+            CounterInfo {
+                name: stringify!($field),
+                unit: $unit,
+                kind: CounterKind::$kind,
+                doc: concat!($($doc),+).trim_ascii(),
+            },
+        )+];
+
+        const COUNT: usize = [$(stringify!($field)),+].len();
+
+        impl Counters {
+            const fn values(&self) -> [u64; COUNT] {
+                [$(self.$field),+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Messages sent within one slot.
+    sends_inline: "messages" Sum;
+    /// Messages sent eagerly in several slots.
+    sends_eager: "messages" Sum;
+    /// Messages sent eagerly in chunks of the pool.
+    sends_chunk: "messages" Sum;
+    /// Messages sent by rendezvous.
+    sends_rendezvous: "messages" Sum;
+    /// Payload sent.
+    bytes_sent: "bytes" Sum;
+    /// Payload received.
+    bytes_received: "bytes" Sum;
+    /// Messages that found their receive posted.
+    recv_expected: "messages" Sum;
+    /// Messages that came before their receive.
+    recv_unexpected: "messages" Sum;
+    /// Payload held now for receives that are not yet posted.
+    unexpected_bytes_now: "bytes" Level;
+    /// The most payload ever held for receives that were not yet posted.
+    unexpected_bytes_peak: "bytes" Peak;
+    /// Payload copied from a peer's heap pages.
+    map_bytes: "bytes" Sum;
+    /// Payload read from a peer's memory by the kernel.
+    get_bytes: "bytes" Sum;
+    /// Payload written to a peer's memory by the kernel.
+    put_bytes: "bytes" Sum;
+    /// Payload moved through recycled chunks.
+    pipeline_bytes: "bytes" Sum;
+    /// Chunks of shared transfers copied by this rank as receiver.
+    coop_chunks_receiver: "chunks" Sum;
+    /// Chunks of shared transfers copied by this rank as sender.
+    coop_chunks_sender: "chunks" Sum;
+    /// Layers given up for a peer after a failure.
+    demotions: "events" Sum;
+    /// Sends that found the ring full.
+    ring_full: "events" Sum;
+    /// Sends that were announced because the receiver's credit was used up.
+    credit_stalls: "events" Sum;
+    /// Sleeping peers that this rank woke.
+    doorbells_rung: "events" Sum;
+    /// Waits that slept.
+    sleeps: "events" Sum;
+    /// Times that a wait yielded the processor.
+    yields: "events" Sum;
+    /// Polls that went the long way: over the bitmap of senders, liveness and events.
+    polls_slow: "events" Sum;
+    /// Peers that died.
+    peer_deaths: "peers" Sum;
+    /// Peers failed because what they wrote was not valid.
+    protocol_errors: "events" Sum;
+    /// Memory allocated now from this rank's heap.
+    heap_bytes: "bytes" Level;
+    /// Chunks that this rank's pool has now.
+    pool_chunks: "chunks" Level;
+    /// Receives whose buffer was too small for the message.
+    truncations: "messages" Sum;
+}
+
+impl Counters {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds to the payload held for receives that are not yet posted, and keeps the peak.
+    #[inline]
+    pub fn hold_unexpected(&mut self, bytes: u64) {
+        self.unexpected_bytes_now += bytes;
+        self.unexpected_bytes_peak = self.unexpected_bytes_peak.max(self.unexpected_bytes_now);
+    }
+
+    /// Takes from the payload held for receives that are not yet posted.
+    #[inline]
+    pub fn release_unexpected(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.unexpected_bytes_now);
+        self.unexpected_bytes_now = self.unexpected_bytes_now.saturating_sub(bytes);
+    }
+
+    /// The values at this moment.
+    #[must_use]
+    pub const fn snapshot(&self) -> CounterSnapshot {
+        CounterSnapshot(*self)
+    }
+}
+
+/// The values of all counters at one moment; its fields are those of [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterSnapshot(Counters);
+
+impl std::ops::Deref for CounterSnapshot {
+    type Target = Counters;
+    fn deref(&self) -> &Counters {
+        &self.0
+    }
+}
+
+impl CounterSnapshot {
+    /// Every counter with its value.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'static CounterInfo, u64)> + use<> {
+        COUNTERS.iter().zip(self.0.values())
+    }
+
+    /// The value of the counter with this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.iter()
+            .find(|(info, _)| info.name == name)
+            .map(|(_, value)| value)
+    }
+
+    /// What was added since an earlier snapshot to each counter that only grows, and the present value of the others.
+    pub fn since(
+        &self,
+        earlier: &Self,
+    ) -> impl ExactSizeIterator<Item = (&'static CounterInfo, u64)> + use<> {
+        self.iter()
+            .zip(earlier.0.values())
+            .map(|((info, now), before)| match info.kind {
+                CounterKind::Sum => (info, now.saturating_sub(before)),
+                CounterKind::Level | CounterKind::Peak => (info, now),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_shows_each_field_under_its_name() {
+        let mut counters = Counters::new();
+        counters.sends_inline = 7;
+        counters.truncations = 3;
+        let snapshot = counters.snapshot();
+        counters.sends_inline += 1;
+        assert_eq!((snapshot.sends_inline, counters.sends_inline), (7, 8));
+        assert_eq!(snapshot.get("sends_inline"), Some(7));
+        assert_eq!(snapshot.get("truncations"), Some(3));
+        assert_eq!(snapshot.get("no_such_counter"), None);
+        assert_eq!(snapshot.iter().len(), COUNTERS.len());
+        assert_eq!(snapshot.iter().map(|(_, value)| value).sum::<u64>(), 10);
+    }
+
+    #[test]
+    fn differences_are_taken_of_sums_only() {
+        let mut counters = Counters::new();
+        counters.sends_eager = 5;
+        counters.hold_unexpected(100);
+        let before = counters.snapshot();
+        counters.sends_eager += 2;
+        counters.release_unexpected(60);
+        counters.hold_unexpected(10);
+        let after = counters.snapshot();
+        let of = |name| {
+            after
+                .since(&before)
+                .find(|(info, _)| info.name == name)
+                .map(|(_, value)| value)
+        };
+        assert_eq!(of("sends_eager"), Some(2));
+        assert_eq!(of("unexpected_bytes_now"), Some(50));
+        assert_eq!(of("unexpected_bytes_peak"), Some(100));
+    }
+
+    #[test]
+    fn names_are_unique_and_documented() {
+        for (index, info) in COUNTERS.iter().enumerate() {
+            assert!(info.doc.ends_with('.'), "{}", info.name);
+            assert!(!info.unit.is_empty());
+            assert!(
+                COUNTERS[..index]
+                    .iter()
+                    .all(|other| other.name != info.name)
+            );
+        }
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pages under `docs/` that are written from the tables.
+
+use std::fmt::Write as _;
+
+use crate::{COUNTERS, CounterKind, KNOBS, TRACEPOINTS};
+
+const NOTE: &str =
+    "<!-- Written by `cargo xtask docs` from the tables in btl/obs; do not edit. -->\n\n";
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// `docs/knobs.md`.
+#[must_use]
+pub fn knobs_page() -> String {
+    let mut page = format!(
+        "{NOTE}# Knobs\n\nEnvironment variables that onecopy reads. `onecopy env` shows the values in force and where each comes \
+         from. A size is a number of bytes with an optional unit K, M, G or T (powers of 1024; `64K`, `64KiB`). A value out of \
+         range stops the program before anything starts; a variable that begins with `ONECOPY_` and is no knob is reported.\n"
+    );
+    let mut area = "";
+    for knob in KNOBS {
+        if knob.area != area {
+            area = knob.area;
+            let _ = write!(
+                page,
+                "\n## {area}\n\n| variable | default | accepted | meaning |\n| --- | --- | --- | --- |\n"
+            );
+        }
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            knob.name,
+            cell(&knob.default_text()),
+            cell(&knob.range()),
+            cell(knob.doc)
+        );
+    }
+    page
+}
+
+/// `docs/counters.md`: the counters and the tracepoints.
+#[must_use]
+pub fn counters_page() -> String {
+    let mut page = format!(
+        "{NOTE}# Counters and tracepoints\n\n## Counters\n\nEach rank counts for itself; `Runtime::counters` gives the values.\n\n\
+         | counter | unit | kind | meaning |\n| --- | --- | --- | --- |\n"
+    );
+    for counter in COUNTERS {
+        let kind = match counter.kind {
+            CounterKind::Sum => "sum",
+            CounterKind::Level => "level",
+            CounterKind::Peak => "peak",
+        };
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {kind} | {} |",
+            counter.name,
+            counter.unit,
+            cell(counter.doc)
+        );
+    }
+    let _ = write!(
+        page,
+        "\n## Tracepoints\n\nEvents under the `tracing` target `{}`; `ONECOPY_LOG=debug` or `trace` shows them.\n\n\
+         | event | level | arguments | meaning |\n| --- | --- | --- | --- |\n",
+        crate::tracepoints::TARGET
+    );
+    for point in TRACEPOINTS {
+        let args: Vec<String> = point
+            .args
+            .iter()
+            .map(|(name, ty)| format!("{name}: {ty}"))
+            .collect();
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            point.name,
+            point.level.as_str().to_lowercase(),
+            args.join(", "),
+            cell(point.doc)
+        );
+    }
+    page
+}

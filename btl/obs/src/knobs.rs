@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The knobs: everything that can be set from outside, defined once.
+//!
+//! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune` writes, may set the same names;
+//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up and are no knobs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::values::{
+    Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, OneOf,
+    PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+};
+
+/// What every variable of onecopy begins with.
+pub const PREFIX: &str = "ONECOPY_";
+/// What internal variables begin with: set by a launcher for its ranks, never by hand.
+pub const JOB_PREFIX: &str = "ONECOPY_JOB_";
+
+/// One line of the table of knobs.
+#[derive(Debug)]
+pub struct KnobInfo {
+    /// The environment variable.
+    pub name: &'static str,
+    /// What the knob belongs to.
+    pub area: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    type_name: fn() -> String,
+    default: fn() -> String,
+    range: fn() -> String,
+}
+
+impl KnobInfo {
+    /// The name of the value's syntax.
+    #[must_use]
+    pub fn type_name(&self) -> String {
+        (self.type_name)()
+    }
+
+    /// The default, as text that the knob reads.
+    #[must_use]
+    pub fn default_text(&self) -> String {
+        (self.default)()
+    }
+
+    /// The values accepted, in words.
+    #[must_use]
+    pub fn range(&self) -> String {
+        (self.range)()
+    }
+}
+
+/// Where a knob's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// Nobody set it.
+    #[default]
+    Default,
+    /// The tune file.
+    File,
+    /// The environment, or an option of a command that stands for it.
+    Environment,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Environment => "environment",
+        })
+    }
+}
+
+/// The origin of each knob.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(Vec<(&'static str, Origin)>);
+
+impl Origins {
+    /// The origin of the knob with this environment name.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Origin {
+        self.0
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map_or(Origin::Default, |&(_, origin)| origin)
+    }
+
+    fn set(&mut self, name: &'static str, origin: Origin) {
+        self.0.retain(|(known, _)| *known != name);
+        self.0.push((name, origin));
+    }
+}
+
+/// A value that a knob cannot take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value}: {reason}; accepted: {range}")]
+pub struct KnobError {
+    /// The environment variable.
+    pub name: String,
+    /// The value as given.
+    pub value: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// The values accepted, in words.
+    pub range: String,
+}
+
+/// A variable that looks like a knob and is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownVariable {
+    /// The variable.
+    pub name: String,
+    /// The knob whose name is nearest, if one is near.
+    pub nearest: Option<&'static str>,
+}
+
+impl std::fmt::Display for UnknownVariable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is not a knob", self.name)?;
+        match self.nearest {
+            Some(nearest) => write!(f, "; did you mean {nearest}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Defines [`Knobs`] and [`KNOBS`]: per knob its doc, variable, field, type, default and kind.
+macro_rules! knobs {
+    ($($area:literal {
+        $($(#[doc = $doc:literal])+ $env:ident => $field:ident: $ty:ty = $default:expr, $kind:expr;)+
+    })+) => {
+        /// The value of every knob.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Knobs {
+            $($($(#[doc = $doc])+ pub $field: $ty,)+)+
+        }
+
+        impl Default for Knobs {
+            fn default() -> Self {
+                Self { $($($field: $default,)+)+ }
+            }
+        }
+
+        /// Every knob, in the order of the documentation.
+        pub static KNOBS: &[KnobInfo] = &[$($(
+            KnobInfo {
+                name: stringify!($env),
+                area: $area,
+                doc: concat!($($doc),+).trim_ascii(),
+                type_name: || Kind::type_name(&$kind),
+                default: || Kind::show(&$kind, &$default),
+                range: || Kind::range(&$kind),
+            },
+        )+)+];
+
+        impl Knobs {
+            fn assign(&mut self, name: &str, text: &str) -> Result<(), String> {
+                $($(if name == stringify!($env) {
+                    self.$field = Kind::parse(&$kind, text)?;
+                    return Ok(());
+                })+)+
+                Err("not a knob".to_owned())
+            }
+
+            /// The value of the knob with this environment name, as text that the knob reads.
+            #[must_use]
+            pub fn text(&self, name: &str) -> Option<String> {
+                $($(if name == stringify!($env) {
+                    return Some(Kind::show(&$kind, &self.$field));
+                })+)+
+                None
+            }
+        }
+
+        #[cfg(test)]
+        const FIELDS: &[(&str, &str)] = &[$($((stringify!($env), stringify!($field)),)+)+];
+    };
+}
+
+const ANY_SIZE: Size = Size { min: 0, max: TIB };
+
+knobs! {
+    "layers" {
+        /// The layers that may carry payload. Small messages and control always travel through cico.
+        ONECOPY_LAYERS => layers: LayerList = LayerList::All, Layers;
+        /// The smallest message by rendezvous over the heap layer. auto: where the cost curves cross.
+        ONECOPY_HEAP_MIN => heap_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// The smallest message by rendezvous over cross-memory attach. auto: where the cost curves cross.
+        ONECOPY_CMA_MIN => cma_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// Whom a rank permits to read its memory by cross-memory attach where Yama restricts it (ptrace_scope 1). peer permits
+        /// one process at a time; any permits every process of the same user.
+        ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
+    }
+
+    "eager" {
+        /// The largest payload that travels in the ring's own slots. Larger eager messages take chunks of the sender's pool.
+        ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
+        /// The largest message that is sent before the receiver asks for it; above it, rendezvous. auto: where the cost curves
+        /// cross.
+        ONECOPY_EAGER_MAX => eager_max: Option<usize> = None, Auto(Size { min: 0, max: 64 * MIB });
+        /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
+        /// sending.
+        ONECOPY_EAGER_CREDIT => eager_credit: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
+        /// Slots of 64 bytes in the ring of one sender and one receiver.
+        ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 65536 };
+        /// Bytes in one chunk of a pool.
+        ONECOPY_CHUNK_SIZE => chunk_size: usize = 8 * KIB, Size { min: 4 * KIB, max: MIB };
+        /// Bytes of chunks that messages to one peer may occupy at a time.
+        ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 64 * KIB, Size { min: 4 * KIB, max: GIB };
+        /// Bytes of chunks that one sender may have in all.
+        ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
+    }
+
+    "rendezvous" {
+        /// Bytes per step of a pipelined transfer through chunks.
+        ONECOPY_PIPELINE_CHUNK => pipeline_chunk: usize = 8 * KIB, Size { min: KIB, max: MIB };
+        /// Chunks that a pipelined transfer recycles.
+        ONECOPY_PIPELINE_DEPTH => pipeline_depth: usize = 4, Count { min: 2, max: 64 };
+        /// Whether sender and receiver both copy a large message when both wait for it.
+        ONECOPY_COOP => coop: bool = true, Switch;
+        /// The smallest message that both sides copy. auto: where the cost curves cross.
+        ONECOPY_COOP_MIN => coop_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// Bytes that one side takes at a time when both copy. auto: by the size of the message.
+        ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None, Auto(Size { min: 4 * KIB, max: GIB });
+    }
+
+    "memory" {
+        /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory. auto: by the memory of
+        /// the machine.
+        ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
+    }
+
+    "waiting" {
+        /// Polls before a wait first yields the processor. auto: many, or few when ranks outnumber processors.
+        ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None, Auto(Count { min: 0, max: 1_000_000_000 });
+        /// Yields before a wait sleeps. auto: by the time waited and the number of ranks per processor.
+        ONECOPY_WAIT_YIELD => wait_yield: Option<usize> = None, Auto(Count { min: 0, max: 1_000_000_000 });
+        /// Whether a wait may sleep. auto: when ranks outnumber processors, and after long waits.
+        ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto, OneOf::<WaitSleep>::new();
+        /// Records taken from one ring in one progress call, so that one busy peer does not keep out the others.
+        ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
+        /// How often a wait looks whether its peers live.
+        ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10), Span { unit_ms: 1, min: 1, max: 40 };
+        /// How long a rank waits at the start for the others to join.
+        ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30), Span { unit_ms: 1000, min: 1, max: 86_400 };
+    }
+
+    "copies" {
+        /// The copy kernel. auto: the fastest for the size by the machine's calibration.
+        ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto, OneOf::<CopyKernel>::new();
+        /// The smallest copy by non-temporal stores. auto: by the size of the last-level cache.
+        ONECOPY_NT_MIN => nt_min: Option<usize> = None, Auto(ANY_SIZE);
+    }
+
+    "diagnosis" {
+        /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it.
+        ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;
+        /// How much is logged to standard error.
+        ONECOPY_LOG => log: LogLevel = LogLevel::Warn, OneOf::<LogLevel>::new();
+        /// Whether rank 0 prints every knob that is not at its default when it starts.
+        ONECOPY_PRINT_ENV => print_env: bool = false, Switch;
+    }
+}
+
+/// What [`Knobs::load`] gives: the values, where each comes from, and variables that are no knobs.
+pub type Loaded = (Knobs, Origins, Vec<UnknownVariable>);
+
+impl Knobs {
+    /// Reads the environment of this process.
+    pub fn from_env() -> Result<Loaded, KnobError> {
+        Self::from_iter(env_pairs()?)
+    }
+
+    /// Reads pairs of variable and value as if they were the environment. Of a variable that occurs twice, the later counts.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "fallible, so it cannot be the trait's"
+    )]
+    pub fn from_iter<I, K, V>(pairs: I) -> Result<Loaded, KnobError>
+    where
+        I: IntoIterator<Item = (K, V)>,
+        K: AsRef<str>,
+        V: AsRef<str>,
+    {
+        Self::load(pairs, std::iter::empty::<(&str, &str)>())
+    }
+
+    /// Reads pairs from the environment and pairs from a tune file, both by the names of the variables. The environment wins.
+    pub fn load<E, F, K, V, L, W>(env: E, tune: F) -> Result<Loaded, KnobError>
+    where
+        E: IntoIterator<Item = (K, V)>,
+        F: IntoIterator<Item = (L, W)>,
+        K: AsRef<str>,
+        V: AsRef<str>,
+        L: AsRef<str>,
+        W: AsRef<str>,
+    {
+        let mut knobs = Self::default();
+        let mut origins = Origins::default();
+        let mut unknown = Vec::new();
+        for (name, value) in tune {
+            knobs.take(
+                name.as_ref(),
+                value.as_ref(),
+                Origin::File,
+                &mut origins,
+                &mut unknown,
+            )?;
+        }
+        for (name, value) in env {
+            knobs.take(
+                name.as_ref(),
+                value.as_ref(),
+                Origin::Environment,
+                &mut origins,
+                &mut unknown,
+            )?;
+        }
+        knobs.check()?;
+        Ok((knobs, origins, unknown))
+    }
+
+    /// Sets one knob from text, by the name of its variable. [`check`](Knobs::check) afterwards, when all are set.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), KnobError> {
+        self.assign(name, value).map_err(|reason| KnobError {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            reason,
+            range: info(name).map_or_else(
+                || match nearest(name) {
+                    Some(near) => format!("a knob such as {near}"),
+                    None => "the knobs that `onecopy env` lists".to_owned(),
+                },
+                KnobInfo::range,
+            ),
+        })
+    }
+
+    /// Checks what knobs demand of one another.
+    pub fn check(&self) -> Result<(), KnobError> {
+        let at_most = |name: &str, value: usize, limit_name: &str, limit: usize, what: &str| {
+            if value <= limit {
+                return Ok(());
+            }
+            Err(KnobError {
+                name: name.to_owned(),
+                value: show_size(value),
+                reason: format!("more than {what}"),
+                range: format!(
+                    "up to {} while {limit_name}={}",
+                    show_size(limit),
+                    self.text(limit_name).unwrap_or_default()
+                ),
+            })
+        };
+        at_most(
+            "ONECOPY_EAGER_SLOTS_MAX",
+            self.eager_slots_max,
+            "ONECOPY_RING_SLOTS",
+            self.ring_slots * 32,
+            "half a ring",
+        )?;
+        at_most(
+            "ONECOPY_CHUNK_SIZE",
+            self.chunk_size,
+            "ONECOPY_POOL_PER_PEER",
+            self.pool_per_peer,
+            "a peer's share of the pool",
+        )?;
+        at_most(
+            "ONECOPY_POOL_PER_PEER",
+            self.pool_per_peer,
+            "ONECOPY_POOL_MAX",
+            self.pool_max,
+            "the whole pool",
+        )
+    }
+
+    fn take(
+        &mut self,
+        name: &str,
+        value: &str,
+        origin: Origin,
+        origins: &mut Origins,
+        unknown: &mut Vec<UnknownVariable>,
+    ) -> Result<(), KnobError> {
+        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) {
+            return Ok(());
+        }
+        match info(name) {
+            Some(info) => {
+                self.set(name, value)?;
+                origins.set(info.name, origin);
+            }
+            None if unknown.iter().any(|other| other.name == name) => {}
+            None => unknown.push(UnknownVariable {
+                name: name.to_owned(),
+                nearest: nearest(name),
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// The line of the table for the knob with this environment name.
+#[must_use]
+pub fn info(name: &str) -> Option<&'static KnobInfo> {
+    KNOBS.iter().find(|info| info.name == name)
+}
+
+/// The variables of this process that begin with [`PREFIX`], for [`Knobs::load`].
+pub fn env_pairs() -> Result<Vec<(String, String)>, KnobError> {
+    let mut pairs = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {
+            continue;
+        };
+        let value = value.into_string().map_err(|value| KnobError {
+            name: name.to_owned(),
+            value: value.to_string_lossy().into_owned(),
+            reason: "not valid UTF-8".to_owned(),
+            range: info(name).map_or_else(|| "text".to_owned(), KnobInfo::range),
+        })?;
+        pairs.push((name.to_owned(), value));
+    }
+    pairs.sort();
+    Ok(pairs)
+}
+
+/// The knob whose name is nearest to a wrong one, if one is near.
+#[must_use]
+pub fn nearest(name: &str) -> Option<&'static str> {
+    let wrong = name.strip_prefix(PREFIX).unwrap_or(name).to_uppercase();
+    KNOBS
+        .iter()
+        .map(|info| {
+            let right = &info.name[PREFIX.len()..];
+            (strsim::damerau_levenshtein(&wrong, right), info.name)
+        })
+        .min()
+        .filter(|&(distance, _)| distance <= (wrong.len() / 2).min(4))
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests;

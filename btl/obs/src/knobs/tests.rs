@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the table of knobs and its parsers.
+
+use super::*;
+use crate::values::{KIB, MIB, parse_size, show_size};
+use proptest::prelude::*;
+
+fn from(pairs: &[(&str, &str)]) -> Result<Loaded, KnobError> {
+    Knobs::from_iter(pairs.iter().copied())
+}
+
+fn fails(name: &str, value: &str) -> String {
+    match from(&[(name, value)]) {
+        Ok(_) => panic!("{name}={value} was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn without_variables_all_is_default() {
+    let (knobs, origins, unknown) = from(&[("PATH", "/bin"), ("HOME", "/root")]).expect("valid");
+    assert_eq!(knobs, Knobs::default());
+    assert_eq!(unknown, []);
+    assert!(
+        KNOBS
+            .iter()
+            .all(|info| origins.of(info.name) == Origin::Default)
+    );
+    knobs.check().expect("defaults agree with one another");
+}
+
+#[test]
+fn names_follow_the_fields() {
+    for (env, field) in FIELDS {
+        assert_eq!(*env, format!("ONECOPY_{}", field.to_uppercase()));
+    }
+    assert_eq!(FIELDS.len(), KNOBS.len());
+    for (index, knob) in KNOBS.iter().enumerate() {
+        assert!(knob.doc.ends_with('.'), "{}", knob.name);
+        assert!(!knob.name.starts_with(JOB_PREFIX));
+        assert!(KNOBS[..index].iter().all(|other| other.name != knob.name));
+    }
+}
+
+#[test]
+fn every_default_is_in_range_and_reads_back() {
+    let defaults = Knobs::default();
+    for knob in KNOBS {
+        let text = knob.default_text();
+        assert_eq!(defaults.text(knob.name), Some(text.clone()));
+        let (knobs, origins, _) = from(&[(knob.name, &text)]).expect(knob.name);
+        assert_eq!(knobs, defaults, "{}", knob.name);
+        assert_eq!(origins.of(knob.name), Origin::Environment);
+    }
+}
+
+#[test]
+fn values_reach_their_fields() {
+    let (knobs, origins, _) = from(&[
+        ("ONECOPY_EAGER_SLOTS_MAX", "2K"),
+        ("ONECOPY_EAGER_MAX", "64KiB"),
+        ("ONECOPY_HEAP_MIN", "auto"),
+        ("ONECOPY_POOL_MAX", "8 MiB"),
+        ("ONECOPY_RING_SLOTS", "256"),
+        ("ONECOPY_COOP", "off"),
+        ("ONECOPY_WAIT_SLEEP", "on"),
+        ("ONECOPY_LIVENESS_PERIOD", "5"),
+        ("ONECOPY_JOIN_TIMEOUT", "2min"),
+        ("ONECOPY_TUNE_FILE", "/tmp/t"),
+        ("ONECOPY_COPY_KERNEL", "nt"),
+        ("ONECOPY_LAYERS", "^cma"),
+    ])
+    .expect("valid");
+    assert_eq!(knobs.eager_slots_max, 2 * KIB);
+    assert_eq!(knobs.eager_max, Some(64 * KIB));
+    assert_eq!(knobs.heap_min, None);
+    assert_eq!(knobs.pool_max, 8 * MIB);
+    assert_eq!(knobs.ring_slots, 256);
+    assert!(!knobs.coop);
+    assert_eq!(knobs.wait_sleep, WaitSleep::On);
+    assert_eq!(knobs.liveness_period, Duration::from_millis(5));
+    assert_eq!(knobs.join_timeout, Duration::from_secs(120));
+    assert_eq!(knobs.tune_file, Some(PathBuf::from("/tmp/t")));
+    assert_eq!(knobs.copy_kernel, CopyKernel::NonTemporal);
+    assert!(knobs.layers.allows("heap") && !knobs.layers.allows("cma"));
+    assert_eq!(origins.of("ONECOPY_HEAP_MIN"), Origin::Environment);
+    assert_eq!(origins.of("ONECOPY_CMA_MIN"), Origin::Default);
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let (knobs, origins, unknown) = Knobs::load(
+        [("ONECOPY_HEAP_MIN", "4K")],
+        [
+            ("ONECOPY_HEAP_MIN", "8K"),
+            ("ONECOPY_CMA_MIN", "16K"),
+            ("ONECOPY_NO_SUCH_THING_AT_ALL", "1"),
+        ],
+    )
+    .expect("valid");
+    assert_eq!(knobs.heap_min, Some(4 * KIB));
+    assert_eq!(knobs.cma_min, Some(16 * KIB));
+    assert_eq!(origins.of("ONECOPY_HEAP_MIN"), Origin::Environment);
+    assert_eq!(origins.of("ONECOPY_CMA_MIN"), Origin::File);
+    assert_eq!(unknown.len(), 1);
+    assert_eq!(unknown[0].nearest, None);
+}
+
+#[test]
+fn unknown_variables_are_reported_with_the_nearest_knob() {
+    let (_, _, unknown) = from(&[
+        ("ONECOPY_EAGR_MAX", "1K"),
+        ("ONECOPY_RINGSLOTS", "64"),
+        ("ONECOPY_JOB_FD", "3"),
+        ("ONECOPY_XYZZY", "1"),
+        ("ONECOPY_eager_max", "1"),
+    ])
+    .expect("unknown variables are no error");
+    let near: Vec<_> = unknown.iter().map(|var| var.nearest).collect();
+    assert_eq!(
+        near,
+        [
+            Some("ONECOPY_EAGER_MAX"),
+            Some("ONECOPY_RING_SLOTS"),
+            None,
+            Some("ONECOPY_EAGER_MAX")
+        ]
+    );
+    assert_eq!(
+        unknown[0].to_string(),
+        "ONECOPY_EAGR_MAX is not a knob; did you mean ONECOPY_EAGER_MAX?"
+    );
+}
+
+#[test]
+fn a_value_out_of_range_is_named_with_its_range() {
+    assert_eq!(
+        fails("ONECOPY_RING_SLOTS", "100"),
+        "ONECOPY_RING_SLOTS=100: not a power of two; accepted: a power of two from 32 to 65536"
+    );
+    assert_eq!(
+        fails("ONECOPY_EAGER_SLOTS_MAX", "5K"),
+        "ONECOPY_EAGER_SLOTS_MAX=5K: too large; accepted: 0 to 4 KiB"
+    );
+    assert_eq!(
+        fails("ONECOPY_LIVENESS_PERIOD", "41"),
+        "ONECOPY_LIVENESS_PERIOD=41: too long; accepted: 1 ms to 40 ms"
+    );
+    assert_eq!(
+        fails("ONECOPY_LAYERS", "cico,xpmen"),
+        "ONECOPY_LAYERS=cico,xpmen: no layer is called 'xpmen'; accepted: all, or a list of self, cico, heap, cma; ^ before the \
+         list: all but these"
+    );
+    assert_eq!(
+        fails("ONECOPY_LOG", "loud"),
+        "ONECOPY_LOG=loud: not one of the words; accepted: off, error, warn, info, debug, trace"
+    );
+}
+
+#[test]
+fn no_knob_but_the_path_takes_rubbish() {
+    for knob in KNOBS.iter().filter(|knob| knob.name != "ONECOPY_TUNE_FILE") {
+        for rubbish in [
+            "",
+            " ",
+            "-1",
+            "ﬀ",
+            "12x",
+            "99999999999999999999999",
+            "1e3",
+            "^",
+            ",",
+        ] {
+            let message = fails(knob.name, rubbish);
+            assert!(message.contains(knob.name), "{message}");
+            assert!(message.contains(&knob.range()), "{message}");
+        }
+    }
+    fails("ONECOPY_TUNE_FILE", "");
+}
+
+#[test]
+fn knobs_that_contradict_each_other_are_named() {
+    let error = from(&[
+        ("ONECOPY_RING_SLOTS", "32"),
+        ("ONECOPY_EAGER_SLOTS_MAX", "2K"),
+    ])
+    .expect_err("half a ring is 1 KiB");
+    assert_eq!(
+        error.to_string(),
+        "ONECOPY_EAGER_SLOTS_MAX=2 KiB: more than half a ring; accepted: up to 1 KiB while ONECOPY_RING_SLOTS=32"
+    );
+    from(&[("ONECOPY_CHUNK_SIZE", "128K")]).expect_err("more than POOL_PER_PEER");
+    from(&[
+        ("ONECOPY_CHUNK_SIZE", "128K"),
+        ("ONECOPY_POOL_PER_PEER", "256K"),
+    ])
+    .expect("agree");
+}
+
+#[test]
+fn set_names_an_unknown_knob() {
+    let error = Knobs::default()
+        .set("ONECOPY_COPP", "on")
+        .expect_err("no such knob");
+    assert!(error.to_string().contains("ONECOPY_COOP"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn sizes_read_back(bytes in 0..=usize::MAX) {
+        prop_assert_eq!(parse_size(&show_size(bytes)), Ok(bytes));
+    }
+
+    #[test]
+    fn round_sizes_read_back(number in 0usize..4096, shift in 0u32..44) {
+        let bytes = number << shift;
+        prop_assert_eq!(parse_size(&show_size(bytes)), Ok(bytes));
+    }
+
+    #[test]
+    fn units_agree(number in 0usize..=1024, unit in 0usize..5) {
+        let (letter, factor) = [("", 1), ("k", KIB), ("M", MIB), ("g", GIB), ("T", TIB)][unit];
+        for suffix in ["", "B", "iB"] {
+            if letter.is_empty() && suffix == "iB" {
+                continue;
+            }
+            prop_assert_eq!(parse_size(&format!("{number}{letter}{suffix}")), Ok(number * factor));
+            prop_assert_eq!(parse_size(&format!(" {number} {letter}{suffix} ")), Ok(number * factor));
+        }
+    }
+
+    #[test]
+    fn no_text_makes_a_parser_panic(index in 0..KNOBS.len(), text in ".{0,24}") {
+        let _ = from(&[(KNOBS[index].name, &text)]);
+        let _ = from(&[(&format!("ONECOPY_{text}"), "1")]);
+    }
+
+    #[test]
+    fn sizes_of_a_knob_read_back(bytes in 0usize..=4096) {
+        let (knobs, ..) = from(&[("ONECOPY_EAGER_SLOTS_MAX", &bytes.to_string())]).expect("in range");
+        prop_assert_eq!(knobs.eager_slots_max, bytes);
+        let text = knobs.text("ONECOPY_EAGER_SLOTS_MAX").expect("a knob");
+        let (again, ..) = from(&[("ONECOPY_EAGER_SLOTS_MAX", &text)]).expect("in range");
+        prop_assert_eq!(again, knobs);
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a ring is made of: slots of one cache line, and the control words around them.
+//!
+//! The ring's algorithm is written against [`Cells`], so that the same code runs on a mapping in production and on loom's checked cells in
+//! the models. A slot is `[header: u64][meta: u64][48 payload bytes]`; a record that spans slots has its payload continue over
+//! the whole of the following ones, headers included.
+//!
+//! # Safety
+//! [`MappedCells`] keeps raw pointers into a mapping that its owner keeps alive (see [`crate::segment`], which alone constructs it).
+//! All payload accesses are bounded by the ring's size with checks that hold in release builds too.
+#![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Payload bytes in a record's first slot.
+pub const FIRST_PAYLOAD: usize = 48;
+/// Bytes of header and meta word at the front of a record.
+pub const RECORD_HEAD: usize = 16;
+
+/// Storage of one ring and its control words.
+pub trait Cells {
+    /// Number of slots; a power of two.
+    fn slots(&self) -> usize;
+    /// Header word of a slot: zero until a record that begins there is published.
+    fn header(&self, slot: usize) -> &AtomicU64;
+    /// Second word of a slot, ordered by the header.
+    fn meta(&self, slot: usize) -> &AtomicU64;
+    /// Slots consumed so far; written by the consumer.
+    fn tail(&self) -> &AtomicU64;
+    /// Nonzero while the consumer polls this ring; written by the consumer.
+    fn wake(&self) -> &AtomicU32;
+    /// Copies `bytes` to the payload of the record that begins at `slot`, `offset` bytes into it.
+    ///
+    /// # Panics
+    /// If the range leaves the ring's last slot.
+    fn write(&self, slot: usize, offset: usize, bytes: &[u8]);
+    /// Copies payload of the record that begins at `slot` out to `out`.
+    ///
+    /// # Panics
+    /// If the range leaves the ring's last slot.
+    fn read(&self, slot: usize, offset: usize, out: &mut [u8]);
+}
+
+#[cfg(not(loom))]
+mod mapped {
+    use super::{AtomicU32, AtomicU64, Cells, RECORD_HEAD};
+    use crate::copy::{copy_from_raw, copy_to_raw};
+    use crate::layout::LINE;
+    use crate::segment::Mapping;
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+
+    /// A ring in a mapping, which it keeps alive.
+    #[derive(Debug)]
+    pub struct MappedCells {
+        _map: Arc<Mapping>,
+        ring: NonNull<u8>,
+        slots: usize,
+        tail: NonNull<AtomicU64>,
+        wake: NonNull<AtomicU32>,
+    }
+
+    // SAFETY: the pointers lead to shared memory that lives as long as the owner of these cells keeps its mapping; atomics are used for
+    // control words and raw byte copies for payload, neither of which depends on the thread.
+    unsafe impl Send for MappedCells {}
+
+    impl MappedCells {
+        /// Cells over `slots` slots at `ring`, with the control words at `tail` and `wake`.
+        ///
+        /// # Safety
+        /// All pointers are aligned and lie in `map`; `ring` is the first of
+        /// `slots * 64` bytes; `slots` is a power of two.
+        #[must_use]
+        pub(crate) unsafe fn new(map: Arc<Mapping>, ring: NonNull<u8>, slots: usize, tail: NonNull<AtomicU64>, wake: NonNull<AtomicU32>) -> Self {
+            debug_assert!(slots.is_power_of_two());
+            Self { _map: map, ring, slots, tail, wake }
+        }
+
+        #[inline(always)]
+        fn word(&self, slot: usize, index: usize) -> &AtomicU64 {
+            assert!(slot < self.slots);
+            // SAFETY: slot < slots, so the offset lies in the ring (type invariant).
+            let at = unsafe { self.ring.add(slot * LINE + index * 8) };
+            // SAFETY: the address is 8-aligned (slots are 64-aligned), valid for the life of self, and only ever accessed as an atomic or
+            // as raw payload bytes.
+            unsafe { at.cast::<AtomicU64>().as_ref() }
+        }
+
+        #[inline(always)]
+        fn payload(&self, slot: usize, offset: usize, len: usize) -> NonNull<u8> {
+            let begin = slot * LINE + RECORD_HEAD + offset;
+            assert!(slot < self.slots && offset <= self.slots * LINE && len <= self.slots * LINE && begin + len <= self.slots * LINE);
+            // SAFETY: begin + len lies in the ring, checked above.
+            unsafe { self.ring.add(begin) }
+        }
+    }
+
+    impl Cells for MappedCells {
+        #[inline(always)]
+        fn slots(&self) -> usize {
+            self.slots
+        }
+        #[inline(always)]
+        fn header(&self, slot: usize) -> &AtomicU64 {
+            self.word(slot, 0)
+        }
+        #[inline(always)]
+        fn meta(&self, slot: usize) -> &AtomicU64 {
+            self.word(slot, 1)
+        }
+        #[inline(always)]
+        fn tail(&self) -> &AtomicU64 {
+            // SAFETY: type invariant.
+            unsafe { self.tail.as_ref() }
+        }
+        #[inline(always)]
+        fn wake(&self) -> &AtomicU32 {
+            // SAFETY: type invariant.
+            unsafe { self.wake.as_ref() }
+        }
+        #[inline(always)]
+        fn write(&self, slot: usize, offset: usize, bytes: &[u8]) {
+            let to = self.payload(slot, offset, bytes.len());
+            // SAFETY: payload() checked the range; the ring does not overlap memory of the program.
+            unsafe { copy_to_raw(to.as_ptr(), bytes) }
+        }
+        #[inline(always)]
+        fn read(&self, slot: usize, offset: usize, out: &mut [u8]) {
+            let from = self.payload(slot, offset, out.len());
+            // SAFETY: payload() checked the range; the ring does not overlap memory of the program.
+            unsafe { copy_from_raw(from.as_ptr(), out) }
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use mapped::MappedCells;

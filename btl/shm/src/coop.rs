@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Cooperative copies: both sides of a large message drain one chunk counter.
+//!
+//! A [`CoopBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time per ordered pair. The
+//! receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes chunks too.
+//!
+//! The counter word is `transfer id u32 | next chunk u32`. A chunk is claimed by compare-and-swap on the whole word, so nobody can take a
+//! chunk of a transfer that it does not mean. `done` counts the sender's finished chunks of this transfer; `failed` names the one
+//! chunk that the sender claimed and could not copy (it stops then). The transfer is over for the receiver when every chunk is its own, done,
+//! or the failed one; only then does it reuse the block.
+//!
+//! The receiver never trusts the block for its own state: chunks that it claimed are known to it privately.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// The words of a cooperative transfer. All zero: none is open.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct CoopBlock {
+    /// `destination address`, for a sender that writes by `process_vm_writev`.
+    address: AtomicU64,
+    /// Destination in the receiver's heap, or `u64::MAX`.
+    heap: AtomicU64,
+    /// Bytes of the transfer.
+    len: AtomicU64,
+    /// Bytes of one chunk.
+    chunk: AtomicU64,
+    _line: [AtomicU64; 4],
+    /// `id << 32 | next chunk`.
+    counter: AtomicU64,
+    /// `id << 32 | chunks that the sender finished`.
+    done: AtomicU64,
+    /// `id << 32 | chunk + 1` of the chunk that the sender gave back, or any other id for none.
+    failed: AtomicU64,
+    _rest: [AtomicU64; 5],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<CoopBlock>() == 128);
+
+/// What a transfer is about, as the receiver states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoopTransfer {
+    /// Names the transfer; never zero, differs from the previous one's.
+    pub id: u32,
+    /// Address of the destination in the receiver.
+    pub address: u64,
+    /// Place of the destination in the receiver's heap.
+    pub heap: Option<u64>,
+    /// Bytes.
+    pub len: u64,
+    /// Bytes of one chunk.
+    pub chunk: u64,
+}
+
+impl CoopTransfer {
+    /// Number of chunks.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        u32::try_from(self.len.div_ceil(self.chunk.max(1))).unwrap_or(u32::MAX - 1)
+    }
+    /// Byte range of chunk `index`.
+    #[must_use]
+    pub fn range(&self, index: u32) -> (u64, u64) {
+        let begin = u64::from(index) * self.chunk;
+        (begin, self.chunk.min(self.len.saturating_sub(begin)))
+    }
+}
+
+const fn word(id: u32, value: u32) -> u64 {
+    (id as u64) << 32 | value as u64
+}
+const fn split(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+impl CoopBlock {
+    /// Opens a transfer. The previous one must be over.
+    pub fn open(&self, transfer: &CoopTransfer) {
+        self.address.store(transfer.address, Ordering::Relaxed);
+        self.heap.store(transfer.heap.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.len.store(transfer.len, Ordering::Relaxed);
+        self.chunk.store(transfer.chunk, Ordering::Relaxed);
+        self.done.store(word(transfer.id, 0), Ordering::Relaxed);
+        self.failed.store(0, Ordering::Relaxed);
+        // SYNC(coop.open): release the description
+        self.counter.store(word(transfer.id, 0), Ordering::Release);
+    }
+
+    /// The open transfer, if it is `id` and chunks are left. For the sender.
+    #[must_use]
+    pub fn joined(&self, id: u32) -> Option<CoopTransfer> {
+        // SYNC(coop.open): acquire the description
+        if split(self.counter.load(Ordering::Acquire)).0 != id {
+            return None;
+        }
+        let heap = self.heap.load(Ordering::Relaxed);
+        Some(CoopTransfer {
+            id,
+            address: self.address.load(Ordering::Relaxed),
+            heap: (heap != u64::MAX).then_some(heap),
+            len: self.len.load(Ordering::Relaxed),
+            chunk: self.chunk.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Takes the next chunk of transfer `id`, which has `chunks` of them. `None`: all are taken, or it is another transfer.
+    pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
+        let mut seen = self.counter.load(Ordering::Acquire);
+        loop {
+            let (open, next) = split(seen);
+            if open != id || next >= chunks {
+                return None;
+            }
+            match self.counter.compare_exchange_weak(seen, word(id, next + 1), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(next),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them, `chunks` if none was left.
+    pub fn claim_rest(&self, id: u32, chunks: u32) -> u32 {
+        let mut seen = self.counter.load(Ordering::Acquire);
+        loop {
+            let (open, next) = split(seen);
+            if open != id || next >= chunks {
+                return chunks;
+            }
+            match self.counter.compare_exchange_weak(seen, word(id, chunks), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return next,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// The sender has finished one more chunk of `id`; `total` so far.
+    pub fn sender_finished(&self, id: u32, total: u32) {
+        // SYNC(coop.done): release the bytes that the sender wrote
+        self.done.store(word(id, total), Ordering::Release);
+    }
+
+    /// The sender could not copy `chunk` of `id` and takes no more.
+    pub fn sender_failed(&self, id: u32, chunk: u32) {
+        // SYNC(coop.failed): release that the sender is out
+        self.failed.store(word(id, chunk.wrapping_add(1)), Ordering::Release);
+    }
+
+    /// Chunks of `id` that the sender has finished. For the receiver.
+    #[must_use]
+    pub fn finished_by_sender(&self, id: u32) -> u32 {
+        // SYNC(coop.done): acquire the bytes that the sender wrote
+        let (of, count) = split(self.done.load(Ordering::Acquire));
+        if of == id { count } else { 0 }
+    }
+
+    /// The chunk of `id` that the sender gave back, if any. For the receiver.
+    #[must_use]
+    pub fn failed_by_sender(&self, id: u32) -> Option<u32> {
+        // SYNC(coop.failed): acquire that the sender is out
+        let (of, chunk) = split(self.failed.load(Ordering::Acquire));
+        (of == id && chunk > 0).then(|| chunk - 1)
+    }
+
+    /// Closes the block: nobody finds a transfer here.
+    pub fn close(&self) {
+        self.counter.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copy kernels: how bytes move between memory of the program and memory that is shared.
+//!
+//! Three kernels for large copies: the C library's `memcpy`, non-temporal stores (which leave the destination out of the cache) and
+//! `rep movsb`. Which is best from which size depends on the machine and is a matter of calibration, so the choice is data
+//! ([`CopyPlan`]). Copies of up to 128 bytes are done in place with a few moves.
+//!
+//! # Safety
+//! Every function takes raw pointers because one side may be memory that another process writes at the same time: no reference may
+//! exist to it. The bytes then may be torn, which callers accept: such bytes are payload, or are checked after the copy. Callers guarantee
+//! that both ranges are mapped and do not overlap.
+#![allow(unsafe_code, reason = "raw copies to and from memory that peers write")]
+
+use std::ptr;
+
+/// A way to copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// The C library's `memcpy`.
+    Memcpy,
+    /// Vector loads and non-temporal stores.
+    NonTemporal,
+    /// The string instruction `rep movsb`.
+    RepMovsb,
+}
+
+/// Which kernel copies what, decided once per machine.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyPlan {
+    /// Kernel below `nt_min` bytes.
+    pub small: Kernel,
+    /// From this size on non-temporal stores are used; `usize::MAX` for never.
+    pub nt_min: usize,
+}
+
+impl Default for CopyPlan {
+    fn default() -> Self {
+        Self { small: Kernel::Memcpy, nt_min: usize::MAX }
+    }
+}
+
+impl CopyPlan {
+    /// The kernel for a transfer of `transfer` bytes in all.
+    #[inline]
+    #[must_use]
+    pub fn kernel(&self, transfer: usize) -> Kernel {
+        if transfer >= self.nt_min { Kernel::NonTemporal } else { self.small }
+    }
+}
+
+/// Copies `len` bytes from `from` to `to` with `kernel`.
+///
+/// # Safety
+/// Both ranges are valid for `len` bytes, `to` for writes, and do not overlap.
+#[inline]
+pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
+    match kernel {
+        // SAFETY: the caller's promise.
+        Kernel::Memcpy => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+        // SAFETY: the caller's promise.
+        Kernel::NonTemporal => unsafe { arch::non_temporal(to, from, len) },
+        // SAFETY: the caller's promise.
+        Kernel::RepMovsb => unsafe { arch::rep_movsb(to, from, len) },
+    }
+}
+
+/// Copies a slice to raw memory; fast for a few bytes.
+///
+/// # Safety
+/// `to` is valid for writes of `bytes.len()` bytes that do not overlap `bytes`.
+#[inline(always)]
+pub unsafe fn copy_to_raw(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: the caller's promise; a slice is valid for its length.
+    unsafe { copy_short(to, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Copies raw memory to a slice; fast for a few bytes.
+///
+/// # Safety
+/// `from` is valid for reads of `out.len()` bytes that do not overlap `out`.
+#[inline(always)]
+pub unsafe fn copy_from_raw(from: *const u8, out: &mut [u8]) {
+    // SAFETY: the caller's promise; a slice is valid for its length.
+    unsafe { copy_short(out.as_mut_ptr(), from, out.len()) }
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+#[inline(always)]
+unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
+    // Two moves that may overlap cover every length between one and two times their width.
+    macro_rules! two {
+        ($t:ty) => {{
+            let width = size_of::<$t>();
+            // SAFETY: len >= width, so the first and the last `width` bytes lie in both ranges.
+            let first = unsafe { from.cast::<$t>().read_unaligned() };
+            // SAFETY: as above.
+            let last_at = unsafe { from.add(len - width) };
+            // SAFETY: as above.
+            let last = unsafe { last_at.cast::<$t>().read_unaligned() };
+            // SAFETY: as above.
+            unsafe { to.cast::<$t>().write_unaligned(first) };
+            // SAFETY: as above.
+            let to_last = unsafe { to.add(len - width) };
+            // SAFETY: as above.
+            unsafe { to_last.cast::<$t>().write_unaligned(last) };
+        }};
+    }
+    #[expect(clippy::cast_ptr_alignment, reason = "the accesses are unaligned ones")]
+    match len {
+        0 => {}
+        1 => {
+            // SAFETY: len == 1.
+            let byte = unsafe { from.read() };
+            // SAFETY: len == 1.
+            unsafe { to.write(byte) };
+        }
+        2..=3 => two!(u16),
+        4..=7 => two!(u32),
+        8..=15 => two!(u64),
+        16..=32 => two!(u128),
+        33..=64 => two!([u128; 2]),
+        // SAFETY: the caller's promise.
+        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod arch {
+    use std::arch::asm;
+    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    use std::ptr;
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`].
+    pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the ABI keeps the direction flag clear; the caller promises both ranges.
+        unsafe {
+            asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") len => _, options(nostack, preserves_flags));
+        }
+    }
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`].
+    pub(super) unsafe fn non_temporal(to: *mut u8, from: *const u8, len: usize) {
+        if len < 256 || !is_x86_feature_detected!("avx2") {
+            // SAFETY: the caller's promise.
+            return unsafe { ptr::copy_nonoverlapping(from, to, len) };
+        }
+        // SAFETY: avx2 was found; the caller's promise.
+        unsafe { stream_avx2(to, from, len) }
+    }
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`], with `len >= 32` and AVX2 present.
+    #[target_feature(enable = "avx2")]
+    unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
+        let lead = to.align_offset(32).min(len);
+        // SAFETY: lead <= len.
+        unsafe { ptr::copy_nonoverlapping(from, to, lead) };
+        let mut at = lead;
+        while at + 128 <= len {
+            // SAFETY: at + 128 <= len.
+            let source = unsafe { from.add(at) }.cast::<__m256i>();
+            // SAFETY: as above.
+            let target = unsafe { to.add(at) }.cast::<__m256i>();
+            for lane in 0..4 {
+                // SAFETY: lane * 32 + 32 <= 128.
+                let source = unsafe { source.add(lane) };
+                // SAFETY: as above; unaligned load.
+                let value = unsafe { _mm256_loadu_si256(source) };
+                // SAFETY: as above.
+                let target = unsafe { target.add(lane) };
+                // SAFETY: `to + lead` is 32-aligned and so are all steps from it.
+                unsafe { _mm256_stream_si256(target, value) };
+            }
+            at += 128;
+        }
+        _mm_sfence();
+        // SAFETY: at <= len.
+        let source = unsafe { from.add(at) };
+        // SAFETY: at <= len.
+        let target = unsafe { to.add(at) };
+        // SAFETY: the remainder of both ranges.
+        unsafe { ptr::copy_nonoverlapping(source, target, len - at) };
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod arch {
+    use std::ptr;
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`].
+    pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    }
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`].
+    pub(super) unsafe fn non_temporal(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_copies_every_length() {
+        let source: Vec<u8> = (0..1500u32).map(|i| (i * 7 + 3) as u8).collect();
+        for kernel in [Kernel::Memcpy, Kernel::NonTemporal, Kernel::RepMovsb] {
+            for len in (0..300).chain([511, 512, 513, 1000, 1400]) {
+                for shift in [0, 1, 5, 31] {
+                    let mut target = vec![0xAA; 1500];
+                    // SAFETY: shift + len < 1500.
+                    let to = unsafe { target.as_mut_ptr().add(shift) };
+                    // SAFETY: both vectors have 1500 bytes.
+                    unsafe { copy(kernel, to, source.as_ptr(), len) };
+                    assert_eq!(&target[shift..shift + len], &source[..len]);
+                    assert!(target[..shift].iter().chain(&target[shift + len..]).all(|&b| b == 0xAA), "{kernel:?} {len} wrote outside");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_copies_are_exact() {
+        let source: Vec<u8> = (1..=200).collect();
+        for len in 0..=200 {
+            let mut target = vec![0; 202];
+            // SAFETY: 1 + len <= 201.
+            unsafe { copy_to_raw(target.as_mut_ptr().add(1), &source[..len]) };
+            assert_eq!(target[0], 0);
+            assert_eq!(&target[1..=len], &source[..len]);
+            assert_eq!(target[len + 1], 0);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory that peers can read from the start: allocations in the rank's own segment.
+//!
+//! Page-granular ranges, their bookkeeping outside of the shared memory, so that no peer can damage it. A range is reserved when it is
+//! allocated and given back to the system when it is freed.
+//!
+//! # Safety
+//! A [`HeapBuf`] is the only owner of its range, whose pages are reserved and mapped while it exists, so its slices are valid.
+//! They lie in memory that peers of the same job can map. Peers write there only where this rank posted a receive, for
+//! which the buffer is lent and thus not accessible to the program; a peer that breaks this rule could also use `ptrace`: the ranks of a job
+//! trust one another this far (docs/trust-model.md).
+#![allow(unsafe_code, reason = "slices of the program's own allocations in the segment")]
+
+use crate::layout::{HeapOffset, PAGE};
+use crate::loan::{Buffer, BufferMut};
+use crate::segment::{OwnSegment, SegmentError};
+use range_alloc::RangeAllocator;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The heap of a rank: its segment and which ranges of it are in use.
+#[derive(Debug)]
+pub struct Heap {
+    segment: Arc<OwnSegment>,
+    ranges: Mutex<RangeAllocator<u64>>,
+}
+
+/// Why an allocation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocError {
+    /// The heap's address range has no gap that large.
+    #[error("alloc of {bytes} bytes: the heap's address range of {limit} bytes has no gap that large; raise ONECOPY_HEAP_SIZE")]
+    Full {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes of the address range.
+        limit: u64,
+    },
+    /// The system has no memory.
+    #[error(transparent)]
+    Reserve(#[from] SegmentError),
+}
+
+impl Heap {
+    /// The heap of `segment`.
+    #[must_use]
+    pub fn new(segment: Arc<OwnSegment>) -> Arc<Self> {
+        let ranges = Mutex::new(RangeAllocator::new(0..segment.geometry().heap_bytes.max(1)));
+        Arc::new(Self { segment, ranges })
+    }
+
+    /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on).
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
+        let limit = self.segment.geometry().heap_bytes;
+        let full = || AllocError::Full { bytes: bytes as u64, limit };
+        let align = if bytes >= 2 << 20 { 2 << 20 } else { PAGE as u64 };
+        let size = (bytes.max(1) as u64).checked_next_multiple_of(PAGE as u64).ok_or_else(full)?;
+        let range = self.ranges.lock().unwrap_or_else(PoisonError::into_inner).allocate_range_aligned(size, align).map_err(|_| full())?;
+        if let Err(error) = self.segment.reserve_heap(range.start, size) {
+            self.ranges.lock().unwrap_or_else(PoisonError::into_inner).free_range(range);
+            return Err(error.into());
+        }
+        Ok(HeapBuf { heap: Arc::clone(self), range, len: bytes })
+    }
+
+    /// Bytes allocated now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner).allocated_ranges().map(|r| r.end - r.start).sum()
+    }
+}
+
+/// A buffer that peers can read and write in place: single copy without any privilege.
+pub struct HeapBuf {
+    heap: Arc<Heap>,
+    range: Range<u64>,
+    len: usize,
+}
+
+impl HeapBuf {
+    /// Where in the heap the buffer is.
+    #[must_use]
+    pub fn offset(&self) -> HeapOffset {
+        HeapOffset(self.range.start)
+    }
+
+    fn address(&self) -> *mut u8 {
+        let segment = &self.heap.segment;
+        let at = segment.geometry().heap_offset().0 + self.range.start;
+        segment.mapping().at("the heap", at, self.range.end - self.range.start).expect("allocated ranges lie in the heap").as_ptr()
+    }
+}
+
+impl Deref for HeapBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: see the module's safety case.
+        unsafe { std::slice::from_raw_parts(self.address(), self.len) }
+    }
+}
+
+impl DerefMut for HeapBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: see the module's safety case; `&mut self` excludes other slices.
+        unsafe { std::slice::from_raw_parts_mut(self.address(), self.len) }
+    }
+}
+
+impl Drop for HeapBuf {
+    fn drop(&mut self) {
+        self.heap.segment.release_heap(self.range.start, self.range.end - self.range.start);
+        self.heap.ranges.lock().unwrap_or_else(PoisonError::into_inner).free_range(self.range.clone());
+    }
+}
+
+impl std::fmt::Debug for HeapBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeapBuf").field("offset", &self.range.start).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the bytes are at a fixed place of the mapping, which the buffer's heap keeps alive; fresh pages are zero, hence initialised.
+unsafe impl Buffer for HeapBuf {
+    fn bytes(&self) -> (*const u8, usize) {
+        (self.address(), self.len)
+    }
+}
+// SAFETY: as above; the buffer is the only owner of its range.
+unsafe impl BufferMut for HeapBuf {
+    fn bytes_mut(&mut self) -> (*mut u8, usize) {
+        (self.address(), self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Geometry;
+    use crate::sync::HeavyFence;
+
+    fn heap(bytes: u64) -> Arc<Heap> {
+        let geometry = Geometry { ranks: 1, ring_slots: 32, chunk_bytes: 4096, chunks: 4, heap_bytes: bytes };
+        Heap::new(Arc::new(OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 1).unwrap()))
+    }
+
+    #[test]
+    fn memory_is_zero_found_again_and_given_back() {
+        let heap = heap(16 << 20);
+        let mut a = heap.alloc(10_000).unwrap();
+        assert!(a.iter().all(|&b| b == 0));
+        a.fill(3);
+        let b = heap.alloc(3 << 20).unwrap();
+        assert_eq!(b.offset().0 % (2 << 20), 0);
+        assert_eq!(heap.segment.heap_offset_of(a.as_ptr() as usize, a.len()), Some(a.offset()));
+        assert_eq!(heap.segment.heap_offset_of(&raw const heap as usize, 8), None);
+        drop((a, b));
+        assert_eq!(heap.used(), 0);
+        assert!(heap.alloc(10_000).unwrap().iter().all(|&b| b == 0), "freed memory comes back zeroed");
+    }
+
+    #[test]
+    fn a_full_heap_says_so() {
+        let heap = heap(1 << 20);
+        let text = heap.alloc(2 << 20).unwrap_err().to_string();
+        assert!(text.contains("ONECOPY_HEAP_SIZE"), "{text}");
+        assert!(heap.alloc(usize::MAX).is_err());
+        heap.alloc(0).unwrap();
+    }
+}

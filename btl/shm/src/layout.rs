@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where everything is in a segment: computed from the geometry, never stored as an address.
+
+use std::fmt;
+
+/// Bytes of a cache line, and of a ring slot.
+pub const LINE: usize = 64;
+/// Bytes of a page; all parts of a segment begin on a page.
+pub const PAGE: usize = 4096;
+/// Bytes of control data per sending peer: the receiver's line, the sender's line, two lines of cooperative state.
+pub const CTRL_STRIDE: usize = 256;
+/// First bytes of every segment.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x01");
+/// Ranks that the bitmap of active senders in the header page has room for.
+pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
+/// Byte offset of the bitmap of active senders.
+pub const BITMAP_OFFSET: usize = 1024;
+
+/// What determines the place of everything in a segment. All ranks of a job have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Slots of 64 bytes per ring; a power of two.
+    pub ring_slots: u32,
+    /// Bytes of one chunk of the payload pool.
+    pub chunk_bytes: u32,
+    /// Chunks in the payload pool.
+    pub chunks: u32,
+    /// Bytes of the heap's address range.
+    pub heap_bytes: u64,
+}
+
+/// A geometry that cannot be used, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("segment geometry: {0}")]
+pub struct BadGeometry(pub String);
+
+const fn page_up(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE as u64)
+}
+
+impl Geometry {
+    /// Checks all fields. A geometry that came from a peer must pass before it is used.
+    pub fn check(&self) -> Result<(), BadGeometry> {
+        let fail = |what: String| Err(BadGeometry(what));
+        if self.ranks == 0 || self.ranks as usize > MAX_RANKS {
+            return fail(format!("{} ranks; 1 to {MAX_RANKS} are possible", self.ranks));
+        }
+        if !self.ring_slots.is_power_of_two() || !(16..=65536).contains(&self.ring_slots) {
+            return fail(format!("{} ring slots; a power of two from 16 to 65536 is needed", self.ring_slots));
+        }
+        if !(1024..=1 << 20).contains(&self.chunk_bytes) || self.chunk_bytes as usize % LINE != 0 {
+            return fail(format!("chunks of {} bytes; a multiple of 64 from 1 KiB to 1 MiB is needed", self.chunk_bytes));
+        }
+        if self.chunks == 0 || self.chunks > 1 << 20 {
+            return fail(format!("{} chunks; 1 to {} are possible", self.chunks, 1 << 20));
+        }
+        if self.heap_bytes % PAGE as u64 != 0 || self.heap_bytes > 1 << 44 {
+            return fail(format!("a heap of {} bytes; a multiple of {PAGE} up to 16 TiB is needed", self.heap_bytes));
+        }
+        Ok(())
+    }
+
+    /// Bytes of one ring.
+    #[must_use]
+    pub fn ring_bytes(&self) -> u64 {
+        u64::from(self.ring_slots) * LINE as u64
+    }
+    /// Where the control lines of sender `rank` are.
+    #[must_use]
+    pub fn ctrl_offset(&self, rank: u32) -> SegOffset {
+        SegOffset(PAGE as u64 + u64::from(rank) * CTRL_STRIDE as u64)
+    }
+    /// Where the rings begin; header and control lines lie before.
+    #[must_use]
+    pub fn rings_offset(&self) -> SegOffset {
+        SegOffset(page_up(PAGE as u64 + u64::from(self.ranks) * CTRL_STRIDE as u64))
+    }
+    /// Where the ring written by sender `rank` is.
+    #[must_use]
+    pub fn ring_offset(&self, rank: u32) -> SegOffset {
+        SegOffset(self.rings_offset().0 + u64::from(rank) * self.ring_bytes())
+    }
+    /// Where the payload pool begins; everything before it is written by peers too.
+    #[must_use]
+    pub fn pool_offset(&self) -> SegOffset {
+        SegOffset(page_up(self.rings_offset().0 + u64::from(self.ranks) * self.ring_bytes()))
+    }
+    /// Bytes of the payload pool.
+    #[must_use]
+    pub fn pool_bytes(&self) -> u64 {
+        page_up(u64::from(self.chunks) * u64::from(self.chunk_bytes))
+    }
+    /// Where the heap begins.
+    #[must_use]
+    pub fn heap_offset(&self) -> SegOffset {
+        SegOffset(self.pool_offset().0 + self.pool_bytes())
+    }
+    /// Bytes of the whole segment, holes included.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.heap_offset().0 + self.heap_bytes
+    }
+    /// Bytes reserved when a rank starts: header and control lines.
+    #[must_use]
+    pub fn base_bytes(&self) -> u64 {
+        self.rings_offset().0
+    }
+}
+
+/// A place in a segment, in bytes from its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegOffset(pub u64);
+
+/// A place in a rank's heap, in bytes from the heap's beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeapOffset(pub u64);
+
+/// One chunk of a payload pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkIndex(pub u32);
+
+/// An address in another process. It is never dereferenced here; the kernel checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteAddr(pub u64);
+
+impl fmt::Display for HeapOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "heap+{:#x}", self.0)
+    }
+}
+
+/// A range that does not lie in what it should lie in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {len} bytes at {offset:#x} do not lie in {limit:#x} bytes")]
+pub struct OutOfBounds {
+    /// What the range was to lie in.
+    pub what: &'static str,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// Size of what it was to lie in.
+    pub limit: u64,
+}
+
+/// Checks that `len` bytes at `offset` lie in `limit` bytes.
+#[inline]
+pub fn check_range(what: &'static str, offset: u64, len: u64, limit: u64) -> Result<(), OutOfBounds> {
+    match offset.checked_add(len) {
+        Some(end) if end <= limit => Ok(()),
+        _ => Err(OutOfBounds { what, offset, len, limit }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry { ranks: 32, ring_slots: 128, chunk_bytes: 8192, chunks: 512, heap_bytes: 1 << 30 }
+    }
+
+    #[test]
+    fn parts_follow_one_another_without_overlap() {
+        let g = geometry();
+        g.check().unwrap();
+        assert_eq!(g.ctrl_offset(0).0, PAGE as u64);
+        assert!(g.ctrl_offset(31).0 + CTRL_STRIDE as u64 <= g.rings_offset().0);
+        assert!(g.ring_offset(31).0 + g.ring_bytes() <= g.pool_offset().0);
+        assert_eq!(g.heap_offset().0, g.pool_offset().0 + g.pool_bytes());
+        assert_eq!(g.total_bytes() % PAGE as u64, 0);
+    }
+
+    #[test]
+    fn bad_geometries_are_named() {
+        for (change, word) in [
+            (Geometry { ranks: 0, ..geometry() }, "ranks"),
+            (Geometry { ring_slots: 100, ..geometry() }, "ring slots"),
+            (Geometry { chunk_bytes: 100, ..geometry() }, "chunks of"),
+            (Geometry { chunks: 0, ..geometry() }, "chunks"),
+            (Geometry { heap_bytes: 5, ..geometry() }, "heap"),
+        ] {
+            assert!(change.check().unwrap_err().to_string().contains(word), "{change:?}");
+        }
+    }
+
+    #[test]
+    fn ranges_do_not_wrap() {
+        assert!(check_range("x", u64::MAX, 2, 10).is_err());
+        assert!(check_range("x", 8, 2, 10).is_ok());
+        assert!(check_range("x", 9, 2, 10).is_err());
+    }
+}

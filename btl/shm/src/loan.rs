@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loans: the only way in which memory of the program enters the engine.
+//!
+//! A request keeps working after the call that made it has returned, on a buffer that it does not own. Here that is sound without unsafe
+//! code in the engine: a buffer is *lent* to a [`LoanTable`], the engine keeps the [`Loan`], a number with a generation, and each use looks
+//! the number up. A loan ends
+//!
+//! * with the closure in which a borrowed buffer was lent ([`lend`], [`scope`]), also when it panics;
+//! * when an owned buffer is taken back or dropped ([`Owned`]). If an `Owned` is forgotten, its buffer is never freed.
+//!
+//! After its end every use of the number is an error. The table is a part of the engine, so uses and ends exclude each other by the
+//! engine's own lock.
+//!
+//! # Safety
+//! An entry's pointer and length come from a slice that is borrowed or owned for at least as long as the entry exists:
+//! entries are removed by guards that the lender of a borrow cannot leak, because they live in this module's stack frames. Slices made from
+//! an entry live only inside the closures given to [`LoanTable::read`] (shared) and [`LoanTable::write`] (which takes the table
+//! exclusively, so no other slice exists then).
+#![allow(unsafe_code, reason = "slices are rebuilt from the addresses of lent buffers")]
+
+use crate::sync::next_id;
+use bytemuck::{AnyBitPattern, NoUninit};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+/// A lent buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Loan {
+    index: u32,
+    generation: u32,
+    len: usize,
+    address: usize,
+}
+
+impl Loan {
+    /// Bytes of the buffer.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Where the buffer is, as a number: to tell a peer, and to see whether it lies in a heap.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.address
+    }
+}
+
+/// A use of a loan that is not possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LoanError {
+    /// The loan has ended.
+    #[error("the buffer was taken back before the transfer was over")]
+    Ended,
+    /// The range does not lie in the buffer.
+    #[error("bytes {offset}..{offset}+{len} do not lie in a buffer of {size} bytes")]
+    Outside {
+        /// First byte.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+        /// Bytes of the buffer.
+        size: usize,
+    },
+    /// A buffer that was lent for reading cannot be written.
+    #[error("the buffer was lent for sending only")]
+    ReadOnly,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    lent: bool,
+    writable: bool,
+    address: *mut u8,
+    len: usize,
+}
+
+/// The buffers that are lent to one engine.
+#[derive(Debug)]
+pub struct LoanTable {
+    id: u64,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+// SAFETY: entries are addresses of buffers whose lenders guarantee `Send` element types (plain bytes); all access goes through `&self` or
+// `&mut self` of the table.
+unsafe impl Send for LoanTable {}
+
+impl Default for LoanTable {
+    fn default() -> Self {
+        Self { id: next_id(), entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl LoanTable {
+    fn insert(&mut self, address: *mut u8, len: usize, writable: bool) -> Loan {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, lent: false, writable: false, address: std::ptr::null_mut(), len: 0 });
+            u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 requests at once")
+        });
+        let entry = &mut self.entries[index as usize];
+        *entry = Entry { generation: entry.generation.wrapping_add(1), lent: true, writable, address, len };
+        Loan { index, generation: entry.generation, len, address: address as usize }
+    }
+
+    fn remove(&mut self, table: u64, loan: Loan) {
+        if table != self.id {
+            // Only a WithLoans that shows different tables gets here; the loan would dangle.
+            std::process::abort();
+        }
+        if let Some(entry) = self.entries.get_mut(loan.index as usize)
+            && entry.lent
+            && entry.generation == loan.generation
+        {
+            entry.lent = false;
+            self.free.push(loan.index);
+        }
+    }
+
+    #[inline]
+    fn find(&self, loan: Loan, offset: usize, len: usize, write: bool) -> Result<*mut u8, LoanError> {
+        let entry = self.entries.get(loan.index as usize).filter(|e| e.lent && e.generation == loan.generation).ok_or(LoanError::Ended)?;
+        if write && !entry.writable {
+            return Err(LoanError::ReadOnly);
+        }
+        if offset.checked_add(len).is_none_or(|end| end > entry.len) {
+            return Err(LoanError::Outside { offset, len, size: entry.len });
+        }
+        // SAFETY: offset <= len of the lent buffer.
+        Ok(unsafe { entry.address.add(offset) })
+    }
+
+    /// Number of loans that have not ended.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Shows `len` bytes of the buffer, from `offset` on, to `f`.
+    #[inline]
+    pub fn read<R>(&self, loan: Loan, offset: usize, len: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R, LoanError> {
+        let at = self.find(loan, offset, len, false)?;
+        // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending and slices from being written meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+        Ok(f(bytes))
+    }
+
+    /// Lets `f` write `len` bytes of the buffer, from `offset` on.
+    #[inline]
+    pub fn write<R>(&mut self, loan: Loan, offset: usize, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, LoanError> {
+        let at = self.find(loan, offset, len, true)?;
+        // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any loan.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
+        Ok(f(bytes))
+    }
+
+    /// Copies between two lent buffers. If the program lent overlapping ones, the bytes move as by `memmove`.
+    pub fn copy(&mut self, from: Loan, from_offset: usize, to: Loan, to_offset: usize, len: usize) -> Result<(), LoanError> {
+        let source = self.find(from, from_offset, len, false)?;
+        let target = self.find(to, to_offset, len, true)?;
+        // SAFETY: both ranges lie in buffers that are lent now.
+        unsafe { std::ptr::copy(source, target, len) };
+        Ok(())
+    }
+}
+
+/// An engine that has a table of loans.
+pub trait WithLoans {
+    /// Calls `f` with the engine's table: always the same one. The engine is locked meanwhile.
+    fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R;
+}
+
+/// Ends the loans of a scope.
+struct Ending<'e, E: WithLoans> {
+    engine: &'e E,
+    table: u64,
+    loans: &'e RefCell<Vec<Loan>>,
+}
+
+impl<E: WithLoans> Drop for Ending<'_, E> {
+    fn drop(&mut self) {
+        // If the engine cannot be entered, the loans would outlive their buffers.
+        let bomb = AbortOnDrop;
+        let loans = self.loans.take();
+        self.engine.with_loans(|t| loans.into_iter().for_each(|loan| t.remove(self.table, loan)));
+        std::mem::forget(bomb);
+    }
+}
+
+struct AbortOnDrop;
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// Lends `bytes` for sending while `f` runs.
+pub fn lend<E: WithLoans, R>(engine: &E, bytes: &[u8], f: impl FnOnce(Loan) -> R) -> R {
+    let (table, loan) = engine.with_loans(|t| (t.id, t.insert(bytes.as_ptr().cast_mut(), bytes.len(), false)));
+    let _ending = SingleEnding { engine, table, loan };
+    f(loan)
+}
+
+/// Lends `bytes` for receiving while `f` runs.
+pub fn lend_mut<E: WithLoans, R>(engine: &E, bytes: &mut [u8], f: impl FnOnce(Loan) -> R) -> R {
+    let (table, loan) = engine.with_loans(|t| (t.id, t.insert(bytes.as_mut_ptr(), bytes.len(), true)));
+    let _ending = SingleEnding { engine, table, loan };
+    f(loan)
+}
+
+struct SingleEnding<'e, E: WithLoans> {
+    engine: &'e E,
+    table: u64,
+    loan: Loan,
+}
+
+impl<E: WithLoans> Drop for SingleEnding<'_, E> {
+    fn drop(&mut self) {
+        let bomb = AbortOnDrop;
+        self.engine.with_loans(|t| t.remove(self.table, self.loan));
+        std::mem::forget(bomb);
+    }
+}
+
+/// A region of code during which borrowed buffers can be lent.
+pub struct Scope<'scope, 'env: 'scope, E: WithLoans> {
+    engine: &'env E,
+    loans: RefCell<Vec<Loan>>,
+    // Invariant in both lifetimes, as std::thread::Scope is: a borrow lent here must live as long as the whole scope.
+    _scope: PhantomData<&'scope mut &'scope ()>,
+    _env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'scope, 'env, E: WithLoans> Scope<'scope, 'env, E> {
+    /// Lends `bytes` for sending until the scope ends.
+    pub fn lend(&'scope self, bytes: &'env [u8]) -> Loan {
+        self.insert(bytes.as_ptr().cast_mut(), bytes.len(), false)
+    }
+    /// Lends `bytes` for receiving until the scope ends.
+    pub fn lend_mut(&'scope self, bytes: &'env mut [u8]) -> Loan {
+        self.insert(bytes.as_mut_ptr(), bytes.len(), true)
+    }
+    fn insert(&self, address: *mut u8, len: usize, writable: bool) -> Loan {
+        let loan = self.engine.with_loans(|t| t.insert(address, len, writable));
+        self.loans.borrow_mut().push(loan);
+        loan
+    }
+}
+
+/// Runs `f` with a scope; all loans made in it end when `f` returns or panics, after `settle` has run: there the engine finishes
+/// or abandons what still uses them.
+pub fn scope<'env, E: WithLoans, R>(engine: &'env E, settle: impl FnOnce(), f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env, E>) -> R) -> R {
+    struct Settle<F: FnOnce()>(Option<F>);
+    impl<F: FnOnce()> Drop for Settle<F> {
+        fn drop(&mut self) {
+            if let Some(settle) = self.0.take() {
+                settle();
+            }
+        }
+    }
+    let table = engine.with_loans(|t| t.id);
+    let scope = Scope { engine, loans: RefCell::new(Vec::new()), _scope: PhantomData, _env: PhantomData };
+    let _ending = Ending { engine, table, loans: &scope.loans };
+    // Dropped in reverse order: first settle, then the loans end.
+    let settle = Settle(Some(settle));
+    let result = f(&scope);
+    drop(settle);
+    result
+}
+
+/// Buffers that can be owned by a request: their bytes stay in place when the owner moves.
+///
+/// # Safety
+/// `bytes` gives the same address and length until the buffer is changed through the owner or dropped, also when the owner is moved;
+/// all bytes are initialised.
+pub unsafe trait Buffer: Send + 'static {
+    /// Address and length of the bytes.
+    fn bytes(&self) -> (*const u8, usize);
+}
+
+/// Buffers that can be received into.
+///
+/// # Safety
+/// As [`Buffer`]; moreover the owner is the only access to the bytes, and every bit pattern is valid.
+pub unsafe trait BufferMut: Buffer {
+    /// Address and length of the bytes.
+    fn bytes_mut(&mut self) -> (*mut u8, usize);
+}
+
+// SAFETY: a vector's elements stay in place when it is moved; NoUninit has no padding.
+unsafe impl<T: NoUninit + Send> Buffer for Vec<T> {
+    fn bytes(&self) -> (*const u8, usize) {
+        (self.as_ptr().cast(), size_of_val(self.as_slice()))
+    }
+}
+// SAFETY: as above, and AnyBitPattern accepts all bytes.
+unsafe impl<T: NoUninit + AnyBitPattern + Send> BufferMut for Vec<T> {
+    fn bytes_mut(&mut self) -> (*mut u8, usize) {
+        (self.as_mut_ptr().cast(), size_of_val(self.as_slice()))
+    }
+}
+// SAFETY: a box's elements stay in place when it is moved.
+unsafe impl<T: NoUninit + Send> Buffer for Box<[T]> {
+    fn bytes(&self) -> (*const u8, usize) {
+        (self.as_ptr().cast(), size_of_val(&**self))
+    }
+}
+// SAFETY: as above.
+unsafe impl<T: NoUninit + AnyBitPattern + Send> BufferMut for Box<[T]> {
+    fn bytes_mut(&mut self) -> (*mut u8, usize) {
+        (self.as_mut_ptr().cast(), size_of_val(&**self))
+    }
+}
+// SAFETY: static memory never moves.
+unsafe impl<T: NoUninit + Sync> Buffer for &'static [T] {
+    fn bytes(&self) -> (*const u8, usize) {
+        (self.as_ptr().cast(), size_of_val(*self))
+    }
+}
+// SAFETY: the shared elements stay in place, and nobody can change them while this clone exists.
+unsafe impl<T: NoUninit + Send + Sync> Buffer for std::sync::Arc<[T]> {
+    fn bytes(&self) -> (*const u8, usize) {
+        (self.as_ptr().cast(), size_of_val(&**self))
+    }
+}
+
+/// A buffer that is lent together with its ownership, until it is taken back or dropped.
+///
+/// Dropping ends the loan and frees the buffer; forgetting it leaks the buffer, which keeps the loan sound.
+pub struct Owned<E: WithLoans, B> {
+    engine: E,
+    table: u64,
+    loan: Loan,
+    buffer: std::mem::ManuallyDrop<B>,
+}
+
+impl<E: WithLoans, B: Buffer> Owned<E, B> {
+    /// Lends `buffer` for sending.
+    pub fn new(engine: E, buffer: B) -> Self {
+        let buffer = std::mem::ManuallyDrop::new(buffer);
+        let (address, len) = buffer.bytes();
+        let (table, loan) = engine.with_loans(|t| (t.id, t.insert(address.cast_mut(), len, false)));
+        Self { engine, table, loan, buffer }
+    }
+}
+
+impl<E: WithLoans, B: BufferMut> Owned<E, B> {
+    /// Lends `buffer` for receiving.
+    pub fn new_mut(engine: E, buffer: B) -> Self {
+        let mut buffer = std::mem::ManuallyDrop::new(buffer);
+        let (address, len) = buffer.bytes_mut();
+        let (table, loan) = engine.with_loans(|t| (t.id, t.insert(address, len, true)));
+        Self { engine, table, loan, buffer }
+    }
+}
+
+impl<E: WithLoans, B> Owned<E, B> {
+    /// The loan.
+    #[must_use]
+    pub fn loan(&self) -> Loan {
+        self.loan
+    }
+    /// The engine that the buffer is lent to.
+    #[must_use]
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+    fn end(&mut self) {
+        let bomb = AbortOnDrop;
+        let (table, loan) = (self.table, self.loan);
+        self.engine.with_loans(|t| t.remove(table, loan));
+        std::mem::forget(bomb);
+    }
+    /// Ends the loan and gives the buffer back.
+    #[must_use]
+    pub fn take(mut self) -> B {
+        self.end();
+        let mut this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the buffer is taken once, and `this` is not dropped.
+        let buffer = unsafe { std::mem::ManuallyDrop::take(&mut this.buffer) };
+        // SAFETY: the engine is dropped once, and `this` is not used again.
+        unsafe { std::ptr::drop_in_place(&raw mut this.engine) };
+        buffer
+    }
+}
+
+impl<E: WithLoans, B> Drop for Owned<E, B> {
+    fn drop(&mut self) {
+        self.end();
+        // SAFETY: the loan has ended; the buffer is dropped once, here.
+        unsafe { std::mem::ManuallyDrop::drop(&mut self.buffer) };
+    }
+}
+
+impl<E: WithLoans, B> std::fmt::Debug for Owned<E, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owned").field("loan", &self.loan).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[derive(Clone, Default)]
+    struct Engine(Rc<RefCell<LoanTable>>);
+    impl WithLoans for Engine {
+        fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
+            f(&mut self.0.borrow_mut())
+        }
+    }
+
+    #[test]
+    fn a_loan_ends_with_its_closure_and_its_number_is_dead_then() {
+        let engine = Engine::default();
+        let mut buffer = [1u8, 2, 3];
+        let loan = lend_mut(&engine, &mut buffer, |loan| {
+            engine.0.borrow_mut().write(loan, 1, 1, |b| b[0] = 9).unwrap();
+            loan
+        });
+        assert_eq!(buffer, [1, 9, 3]);
+        assert_eq!(engine.0.borrow().read(loan, 0, 1, |_| ()), Err(LoanError::Ended));
+        let other = [0u8; 8];
+        lend(&engine, &other, |fresh| {
+            assert_eq!(engine.0.borrow().read(loan, 0, 1, |_| ()), Err(LoanError::Ended), "the entry is used again, the number is not");
+            assert_eq!(engine.0.borrow_mut().write(fresh, 0, 1, |_| ()), Err(LoanError::ReadOnly));
+            assert!(matches!(engine.0.borrow().read(fresh, 5, 4, |_| ()), Err(LoanError::Outside { .. })));
+            assert!(matches!(engine.0.borrow().read(fresh, usize::MAX, 2, |_| ()), Err(LoanError::Outside { .. })));
+        });
+        assert_eq!(engine.0.borrow().outstanding(), 0);
+    }
+
+    #[test]
+    fn a_panic_ends_the_loan_too() {
+        let engine = Engine::default();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lend(&engine, &[1, 2], |_| panic!("on purpose"))));
+        assert!(result.is_err());
+        assert_eq!(engine.0.borrow().outstanding(), 0);
+    }
+
+    #[test]
+    fn an_owned_buffer_comes_back() {
+        let engine = Engine::default();
+        let owned = Owned::new_mut(engine.clone(), vec![0u32; 4]);
+        engine.0.borrow_mut().write(owned.loan(), 4, 4, |b| b.copy_from_slice(&7u32.to_ne_bytes())).unwrap();
+        assert_eq!(owned.take(), [0, 7, 0, 0]);
+        assert_eq!(engine.0.borrow().outstanding(), 0);
+        drop(Owned::new(engine.clone(), vec![1u8]));
+        assert_eq!(engine.0.borrow().outstanding(), 0);
+        assert_eq!(Rc::strong_count(&engine.0), 1);
+    }
+
+    #[test]
+    fn a_scope_ends_its_loans_after_settling() {
+        let engine = Engine::default();
+        let mut buffer = vec![0u8; 16];
+        let source = [5u8; 16];
+        scope(
+            &engine,
+            || assert_eq!(engine.0.borrow().outstanding(), 2),
+            |s| {
+                let to = s.lend_mut(&mut buffer);
+                let from = s.lend(&source);
+                engine.0.borrow_mut().copy(from, 0, to, 0, 16).unwrap();
+            },
+        );
+        assert_eq!(buffer, source);
+        assert_eq!(engine.0.borrow().outstanding(), 0);
+    }
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The single-producer, single-consumer ring of cache lines through which everything between two ranks travels.
+//!
+//! A *record* spans one or more consecutive slots and never wraps; a no-op fills the end of the ring when it would. The header word of a
+//! record's first slot publishes it: header and payload of a small record share one line, so the consumer touches one line.
+//!
+//! Two facts make the ring work without a shared head index and without writes by the consumer:
+//!
+//! 1. The header word at the producer's head is zero until a record is published there: before the producer publishes a record of `n` slots
+//!    at `p` it clears the header at `p + n`. That slot is free, because a claim always leaves one slot free.
+//! 2. So whatever the consumer finds at its own head is zero or a header, never a byte of some earlier payload.
+//!
+//! The header: `kind u8 | slots u8 | len u16 | sequence u16 | check u16`. `check` folds header and meta word so that a flipped bit in any
+//! field is found. Whatever the consumer finds wrong is reported as [`BadRecord`], and the peer is failed.
+
+use crate::cells::{Cells, FIRST_PAYLOAD, RECORD_HEAD};
+use crate::layout::LINE;
+use crate::sync::{Ordering, light_fence};
+
+/// Kind of a record that carries nothing: the end of the ring, or a claim that was dropped.
+pub const NOP: u8 = 0xFF;
+/// Slots that the largest record may span.
+pub const MAX_RECORD_SLOTS: usize = 65;
+
+/// Slots of a record with `payload` bytes.
+#[inline(always)]
+#[must_use]
+pub const fn slots_for(payload: usize) -> usize {
+    (payload + RECORD_HEAD).div_ceil(LINE)
+}
+
+/// Payload bytes that fit into a record of `slots` slots.
+#[must_use]
+pub const fn payload_of(slots: usize) -> usize {
+    slots * LINE - RECORD_HEAD
+}
+
+const _: () = assert!(slots_for(FIRST_PAYLOAD) == 1 && slots_for(FIRST_PAYLOAD + 1) == 2);
+
+#[inline(always)]
+fn fold(mut x: u64) -> u16 {
+    x ^= x >> 32;
+    x ^= x >> 16;
+    x as u16
+}
+
+#[inline(always)]
+fn encode(kind: u8, slots: usize, len: usize, sequence: u16, meta: u64) -> u64 {
+    let word = u64::from(kind) | (slots as u64) << 8 | (len as u64) << 16 | u64::from(sequence) << 32;
+    // The constant keeps a word of zeros from checking itself.
+    let check = fold(word ^ meta) ^ 0x0C0B;
+    word | u64::from(check) << 48
+}
+
+/// The writing end of a ring.
+#[derive(Debug)]
+pub struct Producer<C> {
+    cells: C,
+    head: u64,
+    tail_seen: u64,
+    sequence: u16,
+}
+
+/// Slots that were claimed and are not yet published. Dropping it publishes a no-op, so that the consumer can pass.
+#[derive(Debug)]
+#[must_use = "a claim that is dropped publishes a no-op"]
+pub struct Claim<'ring, C: Cells> {
+    ring: &'ring mut Producer<C>,
+    slots: usize,
+}
+
+impl<C: Cells> Producer<C> {
+    /// The writing end of an empty, zeroed ring.
+    pub fn new(cells: C) -> Self {
+        Self { cells, head: 0, tail_seen: 0, sequence: 0 }
+    }
+
+    /// The ring's cells.
+    pub fn cells(&self) -> &C {
+        &self.cells
+    }
+
+    /// Slots written so far, the no-ops included.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// Slots that the consumer has given back so far, read anew.
+    #[inline]
+    pub fn released(&mut self) -> u64 {
+        // SYNC(ring.release): acquire the consumer's reads of everything before its tail
+        let tail = self.cells.tail().load(Ordering::Acquire);
+        // A tail that runs ahead of the head is a peer's lie; believing it would only let us overwrite what that peer has not read.
+        if tail <= self.head && tail > self.tail_seen {
+            self.tail_seen = tail;
+        }
+        self.tail_seen
+    }
+
+    #[inline(always)]
+    fn index(&self) -> usize {
+        self.head as usize & (self.cells.slots() - 1)
+    }
+
+    /// Claims room for a record of `slots` slots. `None` means that the consumer must catch up first.
+    #[inline]
+    pub fn claim(&mut self, slots: usize) -> Option<Claim<'_, C>> {
+        debug_assert!(slots >= 1 && slots <= MAX_RECORD_SLOTS && slots < self.cells.slots());
+        let total = self.cells.slots();
+        let to_end = total - self.index();
+        let fill = if slots > to_end { to_end } else { 0 };
+        let needed = (fill + slots + 1) as u64;
+        if self.head + needed > self.tail_seen + total as u64 && self.head + needed > self.released() + total as u64 {
+            return None;
+        }
+        let mut left = fill;
+        while left > 0 {
+            let step = left.min(MAX_RECORD_SLOTS);
+            self.publish(NOP, step, 0, 0);
+            left -= step;
+        }
+        Some(Claim { ring: self, slots })
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, kind: u8, slots: usize, len: usize, meta: u64) {
+        let at = self.index();
+        let next = (self.head as usize + slots) & (self.cells.slots() - 1);
+        self.cells.header(next).store(0, Ordering::Relaxed);
+        self.cells.meta(at).store(meta, Ordering::Relaxed);
+        let word = encode(kind, slots, len, self.sequence, meta);
+        // SYNC(ring.publish): release the payload, the meta word and the cleared next header
+        self.cells.header(at).store(word, Ordering::Release);
+        self.sequence = self.sequence.wrapping_add(1);
+        self.head += slots as u64;
+    }
+
+    /// Whether the consumer must be told of what was published: it does not poll this ring at the moment.
+    #[inline(always)]
+    pub fn must_notify(&self, strong: bool) -> bool {
+        light_fence(strong);
+        self.cells.wake().load(Ordering::Relaxed) == 0
+    }
+}
+
+impl<C: Cells> Claim<'_, C> {
+    /// Bytes of payload that this claim has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        payload_of(self.slots)
+    }
+
+    /// Writes payload bytes at `offset`.
+    #[inline(always)]
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.capacity());
+        self.ring.cells.write(self.ring.index(), offset, bytes);
+    }
+
+    /// Publishes the record. Nothing can fail between the claim and this.
+    #[inline(always)]
+    pub fn publish(self, kind: u8, len: usize, meta: u64) {
+        debug_assert!(kind != 0 && len <= self.capacity() && len <= usize::from(u16::MAX));
+        let slots = self.slots;
+        // `Drop` would publish a second record.
+        let mut this = std::mem::ManuallyDrop::new(self);
+        this.ring.publish(kind, slots, len, meta);
+    }
+}
+
+impl<C: Cells> Drop for Claim<'_, C> {
+    fn drop(&mut self) {
+        let slots = self.slots;
+        self.ring.publish(NOP, slots, 0, 0);
+    }
+}
+
+/// A published record, decoded by value. Its payload stays in the ring until [`Consumer::advance`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// What it is; the meaning is the user's.
+    pub kind: u8,
+    /// Payload bytes.
+    pub len: usize,
+    /// The second word.
+    pub meta: u64,
+    slots: usize,
+    at: usize,
+}
+
+/// A header that no correct peer writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("ring slot {slot}: header {header:#018x} with meta {meta:#018x}: {what}")]
+pub struct BadRecord {
+    /// Slot of the header.
+    pub slot: usize,
+    /// Header word.
+    pub header: u64,
+    /// Meta word.
+    pub meta: u64,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub struct Consumer<C> {
+    cells: C,
+    head: u64,
+    tail_published: u64,
+    sequence: u16,
+}
+
+impl<C: Cells> Consumer<C> {
+    /// The reading end of an empty, zeroed ring.
+    pub fn new(cells: C) -> Self {
+        Self { cells, head: 0, tail_published: 0, sequence: 0 }
+    }
+
+    /// The ring's cells.
+    pub fn cells(&self) -> &C {
+        &self.cells
+    }
+
+    /// Whether nothing is published at the head. A cheap look without any check.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.cells.header(self.head as usize & (self.cells.slots() - 1)).load(Ordering::Relaxed) == 0
+    }
+
+    /// The record at the head, if one is published there. No-ops are passed.
+    #[inline(always)]
+    pub fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
+        loop {
+            let at = self.head as usize & (self.cells.slots() - 1);
+            // SYNC(ring.publish): acquire the payload and the meta word
+            let header = self.cells.header(at).load(Ordering::Acquire);
+            if header == 0 {
+                return Ok(None);
+            }
+            let record = self.decode(at, header)?;
+            if record.kind != NOP {
+                return Ok(Some(record));
+            }
+            self.advance(record);
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&self, at: usize, header: u64) -> Result<Record, BadRecord> {
+        let meta = self.cells.meta(at).load(Ordering::Relaxed);
+        let kind = header as u8;
+        let slots = usize::from((header >> 8) as u8);
+        let len = usize::from((header >> 16) as u16);
+        let bad = |what| BadRecord { slot: at, header, meta, what };
+        if encode(kind, slots, len, self.sequence, meta) != header {
+            return Err(bad(if (header >> 32) as u16 == self.sequence { "wrong check" } else { "wrong sequence number" }));
+        }
+        if kind == 0 || slots == 0 || slots > MAX_RECORD_SLOTS || slots > self.cells.slots() - at {
+            return Err(bad("a record of impossible extent"));
+        }
+        if len > payload_of(slots) {
+            return Err(bad("payload longer than its slots"));
+        }
+        Ok(Record { kind, len, meta, slots, at })
+    }
+
+    /// Copies payload of `record`, from `offset` on, to `out`.
+    #[inline(always)]
+    pub fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= payload_of(record.slots));
+        self.cells.read(record.at, offset, out);
+    }
+
+    /// Passes `record`, which must be the one that [`Self::peek`] gave last. Its slots, and all that they name, belong to the
+    /// producer again from some later moment on (see [`Self::publish_tail`]).
+    #[inline(always)]
+    pub fn advance(&mut self, record: Record) {
+        debug_assert_eq!(record.at, self.head as usize & (self.cells.slots() - 1));
+        self.sequence = self.sequence.wrapping_add(1);
+        self.head += record.slots as u64;
+        if self.head - self.tail_published >= (self.cells.slots() / 4) as u64 {
+            self.publish_tail();
+        }
+    }
+
+    /// Tells the producer what was consumed. Done by itself every quarter of the ring; done by the caller when the producer waits, or
+    /// when what a record named is worth giving back at once.
+    #[inline]
+    pub fn publish_tail(&mut self) {
+        if self.tail_published != self.head {
+            self.tail_published = self.head;
+            // SYNC(ring.release): release our reads of the slots before the tail
+            self.cells.tail().store(self.head, Ordering::Release);
+        }
+    }
+
+    /// Says whether the consumer polls this ring. After `false` the caller issues a [`crate::sync::HeavyFence`] and looks once more.
+    pub fn set_polling(&self, polling: bool) {
+        self.cells.wake().store(u32::from(polling), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one place where atomics come from: the standard library's, or loom's when the models run.
+//!
+//! Also the *asymmetric fence*: a side that runs often orders a store before a load for free ([`light_fence`]), because the side that
+//! runs rarely pays for both ([`HeavyFence::issue`], `membarrier(2)`). Where the kernel or a seccomp filter refuses `membarrier`, both
+//! sides use a full fence; who needs it is written in each segment's header.
+//!
+//! # Safety
+//! The only unsafe operation is the system call `membarrier`, which takes two integers and touches no memory of ours.
+#![expect(clippy::disallowed_types, reason = "this file is the facade that everything else imports")]
+#![allow(unsafe_code, reason = "the system call membarrier")]
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+
+/// Tells the processor that this is a polling loop.
+#[inline(always)]
+pub fn spin_hint() {
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+/// The cheap half of the asymmetric fence: the store before it is ordered before the load after it, provided that the other side
+/// issues a [`HeavyFence`] between its own store and load. With `strong` it is a full fence and needs no help.
+#[inline(always)]
+pub fn light_fence(strong: bool) {
+    #[cfg(not(loom))]
+    if strong {
+        fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
+    #[cfg(loom)]
+    {
+        let _ = strong;
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The expensive half of the asymmetric fence.
+#[derive(Debug, Clone, Copy)]
+pub struct HeavyFence {
+    expedited: bool,
+}
+
+const MEMBARRIER_CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) reads its two integer arguments only; unknown commands return EINVAL, a filter's refusal EPERM or ENOSYS.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    result == 0
+}
+
+impl HeavyFence {
+    /// Registers this process as a target of other processes' fences. The result says whether that worked.
+    #[must_use]
+    pub fn register() -> Self {
+        let expedited = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+        Self { expedited }
+    }
+
+    /// A fence for a machine or a test without `membarrier`: every side must then use full fences.
+    #[must_use]
+    pub fn without_membarrier() -> Self {
+        Self { expedited: false }
+    }
+
+    /// Whether `membarrier` works here. If not, this process and all who signal it must use full fences.
+    #[must_use]
+    pub fn is_expedited(self) -> bool {
+        self.expedited
+    }
+
+    /// Orders all earlier stores of this thread before all its later loads, and the same on every registered process.
+    pub fn issue(self) {
+        fence(Ordering::SeqCst);
+        if self.expedited {
+            membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+        }
+    }
+}
+
+/// A number that no other call in this process returns.
+#[must_use]
+pub fn next_id() -> u64 {
+    use std::sync::atomic::{AtomicU64 as Counter, Ordering::Relaxed};
+    static NEXT: Counter = Counter::new(1);
+    NEXT.fetch_add(1, Relaxed)
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command as a user meets it.
+
+use std::process::{Command, Output};
+
+fn onecopy(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ONECOPY_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(args)
+        .envs(env.iter().copied())
+        .output()
+        .expect("starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[test]
+fn a_bad_knob_is_named_with_value_and_range() {
+    let output = onecopy(&["env"], &[("ONECOPY_RING_SLOTS", "31")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(
+        text(&output.stderr),
+        "onecopy: ONECOPY_RING_SLOTS=31: too small; accepted: a power of two from 32 to 65536\n"
+    );
+}
+
+#[test]
+fn an_unknown_variable_is_reported_with_the_nearest_knob() {
+    let output = onecopy(&["env"], &[("ONECOPY_EAGERMAX", "1")]);
+    assert_eq!(output.status.code(), Some(0));
+    let listing = text(&output.stdout);
+    let last = listing.lines().last().expect("a line");
+    assert_eq!(
+        last,
+        "unknown: ONECOPY_EAGERMAX is not a knob; did you mean ONECOPY_EAGER_MAX?"
+    );
+}
+
+#[test]
+fn a_reader_that_stops_is_no_failure() {
+    let output = Command::new("sh")
+        .args(["-c", "\"$0\" env | true; \"$0\" env --json | head -c 1"])
+        .arg(env!("CARGO_BIN_EXE_onecopy"))
+        .output()
+        .expect("starts");
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), "{");
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let output = onecopy(&["no-such-command"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no-such-command"));
+    assert_eq!(onecopy(&[], &[]).status.code(), Some(2));
+}
