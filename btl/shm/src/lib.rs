@@ -15,6 +15,7 @@ pub mod doorbell;
 pub mod gate;
 pub mod heap;
 pub mod layout;
+#[cfg(not(loom))]
 pub mod limits;
 pub mod liveness;
 pub mod loan;

@@ -2,12 +2,12 @@
 //! The memory that both sides of a measurement map.
 
 use super::LimitError;
+use crate::sync::{AtomicU64, Ordering};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 
 /// Bytes of control words and slot rings before the pools.
 pub(super) const CONTROL: usize = 256 << 10;
@@ -128,8 +128,7 @@ impl Arena {
 
     /// Ends every wait of both sides with [`LimitError::Stopped`].
     pub fn stop(&self) {
-        self.word(STOP)
-            .store(1, std::sync::atomic::Ordering::Release);
+        self.word(STOP).store(1, Ordering::Release);
     }
 
     /// The control word at this byte offset.

@@ -4,11 +4,11 @@
 use super::arena::{Arena, Pool, STOP};
 use super::kernels::copy;
 use super::{Batch, CopyKernel, Flow, Limit, LimitError, Mode, PageBuf, Pages};
+use crate::sync::Ordering;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 // Byte offsets in the control area. Words that different sides write are at least 256 bytes apart.
@@ -36,13 +36,13 @@ pub struct Pair {
     messages: u64,
     slots: [u64; 2],
     ready: usize,
-    private: Option<Private>,
+    private: [Option<Private>; 2],
     pages: Pages,
     offset: usize,
     cma_refused: Option<Errno>,
 }
 
-/// Private buffers of this side, and where the peer has its own.
+/// Private buffers of this side on one kind of pages, and where the peer has its own.
 #[derive(Debug)]
 struct Private {
     source: PageBuf,
@@ -69,7 +69,7 @@ impl Pair {
             messages: 0,
             slots: [0; 2],
             ready: 0,
-            private: None,
+            private: [None, None],
             pages: Pages::Small,
             offset: 0,
             cma_refused: None,
@@ -78,17 +78,12 @@ impl Pair {
 
     /// Chooses the pages of the private buffers from now on.
     pub fn use_pages(&mut self, pages: Pages) {
-        if self.pages != pages {
-            self.private = None;
-            self.ready = 0;
-            self.pages = pages;
-        }
+        self.pages = pages;
     }
 
     /// Gives the private buffers back.
     pub fn release(&mut self) {
-        self.private = None;
-        self.ready = 0;
+        self.private = [None, None];
     }
 
     /// Waits for the other side.
@@ -221,8 +216,11 @@ impl Pair {
             self.arena.make_ready(self.side, bytes)?;
             self.barrier()?;
             self.arena.make_ready(1 - self.side, bytes)?;
-            self.exchange(bytes)?;
             self.ready = bytes;
+        }
+        let kept = self.private[self.pages as usize].as_ref();
+        if kept.is_none_or(|private| private.source.len() < bytes) {
+            self.exchange(bytes)?;
         }
         if self.offset + window > bytes || batch.mode != Mode::OffCache {
             self.offset = 0;
@@ -231,7 +229,7 @@ impl Pair {
     }
 
     fn exchange(&mut self, bytes: usize) -> Result<(), LimitError> {
-        self.private = None;
+        self.private[self.pages as usize] = None;
         let map = |what| {
             PageBuf::new(bytes, self.pages).map_err(|source| LimitError::Io { what, source })
         };
@@ -245,7 +243,7 @@ impl Pair {
         self.barrier()?;
         let card = CARD[1 - self.side];
         let read = |at: usize| self.arena.word(card + at).load(Ordering::Acquire);
-        self.private = Some(Private {
+        self.private[self.pages as usize] = Some(Private {
             source,
             destination,
             peer: Pid::from_raw(i32::try_from(read(0)).unwrap_or(0)),
@@ -257,7 +255,7 @@ impl Pair {
 
     /// Both sides try to read the other's memory, so that both know when one of them may not.
     fn try_cma(&mut self) -> Result<(), LimitError> {
-        let mine = match &mut self.private {
+        let mine = match &mut self.private[self.pages as usize] {
             None => Errno::ENOMEM as i32,
             Some(private) => {
                 let mut bytes = [0_u8; 8];
@@ -286,7 +284,7 @@ impl Pair {
         if batch.mode == Mode::OffCache {
             let window = Self::stride(batch.size) * batch.flow.window();
             self.offset += window;
-            if self.offset + window > self.ready {
+            if self.offset + window > self.arena.pool() {
                 self.offset = 0;
             }
         }
@@ -453,7 +451,7 @@ impl Pair {
         let (at, _) = self.at(batch, index);
         let value = self.messages as u8;
         if matches!(batch.limit, Limit::CmaRead | Limit::CmaCoop) {
-            if let Some(private) = &mut self.private {
+            if let Some(private) = &mut self.private[self.pages as usize] {
                 private.source[at..at + batch.size].fill(value);
             }
             return;
@@ -507,7 +505,7 @@ impl Pair {
             }
             Limit::CmaCoop => {
                 let (source_at, destination_at) = self.at(batch, index);
-                let Some(private) = &self.private else {
+                let Some(private) = &self.private[self.pages as usize] else {
                     return Ok(());
                 };
                 let local = IoSlice::new(&private.source[source_at + n / 2..source_at + n]);
@@ -524,7 +522,7 @@ impl Pair {
 
     fn read_peer(&mut self, batch: &Batch, index: usize, n: usize) -> Result<(), LimitError> {
         let (source_at, destination_at) = self.at(batch, index);
-        let Some(private) = &mut self.private else {
+        let Some(private) = &mut self.private[self.pages as usize] else {
             return Ok(());
         };
         let local = IoSliceMut::new(&mut private.destination[destination_at..destination_at + n]);
@@ -542,7 +540,7 @@ impl Pair {
         let source = self
             .arena
             .pool_at(1 - self.side, Pool::Source, source_at, n);
-        let Some(private) = &mut self.private else {
+        let Some(private) = &mut self.private[self.pages as usize] else {
             return;
         };
         let destination = private.destination[destination_at..destination_at + n].as_mut_ptr();
