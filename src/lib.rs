@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! onecopy.
+//! onecopy moves messages between the processes of a node with at most one copy of the payload.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
 pub mod cli;
+pub mod wireup;

@@ -1,1 +1,23 @@
-//! The byte transport layers.
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The byte transport layers of onecopy: what a layer must offer, and one module per mechanism.
+//!
+//! A layer moves bytes between two processes. It never sees a message, a tag or a request. The layers on one node:
+//!
+//! | layer | moves bytes by | needs |
+//! | --- | --- | --- |
+//! | `self` | a copy within the process | nothing |
+//! | [`cico`] | a copy into chunks of the sender's segment and a copy out | nothing |
+//! | [`heap`] | loads from the peer's own pages, which it allocated from its segment | `alloc` on one side |
+//! | [`cma`] | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
+//!
+//! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`] when it cannot be
+//! used: what was seen, and what would help.
+
+pub mod cico;
+pub mod cma;
+pub mod contract;
+pub mod cost;
+pub mod heap;
+pub mod link;
+
+pub use contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};

@@ -104,6 +104,13 @@ impl CoopBlock {
         })
     }
 
+    /// The id of the open transfer, 0 if none is open.
+    #[inline]
+    #[must_use]
+    pub fn open_id(&self) -> u32 {
+        split(self.counter.load(Ordering::Relaxed)).0
+    }
+
     /// Takes the next chunk of transfer `id`, which has `chunks` of them. `None`: all are taken, or it is another transfer.
     pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
         let mut seen = self.counter.load(Ordering::Acquire);

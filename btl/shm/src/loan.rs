@@ -21,6 +21,7 @@
 use crate::sync::next_id;
 use bytemuck::{AnyBitPattern, NoUninit};
 use std::cell::RefCell;
+use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
 
 /// A lent buffer.
@@ -68,6 +69,9 @@ pub enum LoanError {
         /// Bytes of the buffer.
         size: usize,
     },
+    /// Two ranges to be written at once overlap.
+    #[error("two parts of a receive buffer overlap")]
+    Overlap,
     /// A buffer that was lent for reading cannot be written.
     #[error("the buffer was lent for sending only")]
     ReadOnly,
@@ -160,6 +164,36 @@ impl LoanTable {
         // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any loan.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
         Ok(f(bytes))
+    }
+
+    /// Shows several ranges to `f` at once.
+    pub fn read_many<R>(&self, ranges: &[(Loan, usize, usize)], f: impl FnOnce(&[IoSlice<'_>]) -> R) -> Result<R, LoanError> {
+        let mut slices = Vec::with_capacity(ranges.len());
+        for &(loan, offset, len) in ranges {
+            let at = self.find(loan, offset, len, false)?;
+            // SAFETY: as in `read`.
+            slices.push(IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) }));
+        }
+        Ok(f(&slices))
+    }
+
+    /// Lets `f` write several ranges at once. They must not overlap.
+    pub fn write_many<R>(&mut self, ranges: &[(Loan, usize, usize)], f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R) -> Result<R, LoanError> {
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
+        let mut slices = Vec::with_capacity(ranges.len());
+        for &(loan, offset, len) in ranges {
+            let at = self.find(loan, offset, len, true)?;
+            if len > 0 {
+                places.push((at as usize, len));
+            }
+            // SAFETY: as in `write`; that the ranges do not overlap is checked below, before any of the slices is used.
+            slices.push(IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(at, len) }));
+        }
+        places.sort_unstable();
+        if places.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+            return Err(LoanError::Overlap);
+        }
+        Ok(f(&mut slices))
     }
 
     /// Copies between two lent buffers. If the program lent overlapping ones, the bytes move as by `memmove`.

@@ -275,14 +275,18 @@ impl<C: Cells> Consumer<C> {
 
     /// Passes `record`, which must be the one that [`Self::peek`] gave last. Its slots, and all that they name, belong to the
     /// producer again from some later moment on (see [`Self::publish_tail`]).
+    ///
+    /// Says whether the tail was published, which a producer may wait for.
     #[inline(always)]
-    pub fn advance(&mut self, record: Record) {
+    pub fn advance(&mut self, record: Record) -> bool {
         debug_assert_eq!(record.at, self.head as usize & (self.cells.slots() - 1));
         self.sequence = self.sequence.wrapping_add(1);
         self.head += record.slots as u64;
-        if self.head - self.tail_published >= (self.cells.slots() / 4) as u64 {
+        let due = self.head - self.tail_published >= (self.cells.slots() / 4) as u64;
+        if due {
             self.publish_tail();
         }
+        due
     }
 
     /// Tells the producer what was consumed. Done by itself every quarter of the ring; done by the caller when the producer waits, or

@@ -489,6 +489,15 @@ impl PeerSegment {
         self.control.shared::<Header>(0).proof[self.me as usize % 64].load(Ordering::Acquire)
     }
 
+    /// Writes a number to this rank's word in the peer's segment and looks whether it stands there.
+    #[must_use]
+    pub fn prove(&self) -> bool {
+        let word = &self.control.shared::<Header>(0).proof[self.me as usize % 64];
+        let token = self.nonce().rotate_left(self.me % 64) | 1;
+        word.store(token, Ordering::Release);
+        word.load(Ordering::Acquire) == token
+    }
+
     fn pool(&mut self) -> Result<&Mapping, SegmentError> {
         if self.pool.is_none() {
             let map = Mapping::new(self.fd.as_fd(), self.geometry.pool_offset().0, self.geometry.pool_bytes(), false)

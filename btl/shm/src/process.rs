@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a launcher needs from the kernel and the standard library does not offer safely: children with descriptors, processors and a
+//! death signal of their own, descriptors of processes, and the descriptor that a launcher left to us.
+//!
+//! # Safety
+//!
+//! Two promises are made here. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and allocates nothing, so
+//! that it is sound even if other threads held locks at the moment of the fork. And a descriptor number that came through the
+//! environment ([`take_inherited_socket`]) becomes owned at most once, after the kernel confirmed what it is.
+#![allow(
+    unsafe_code,
+    reason = "pre_exec, pidfd_open and adopting an inherited descriptor have no safe interface"
+)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::Mutex;
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::unistd::{Pid, getppid};
+
+/// What a child does to itself before it becomes its program.
+#[derive(Debug, Default)]
+pub struct Setup<'fd> {
+    /// Descriptors that stay open in the program, under the same number.
+    pub keep: Vec<BorrowedFd<'fd>>,
+    /// Processors that it may run on; all of ours if none.
+    pub processors: Option<CpuSet>,
+    /// Signal that it gets when the thread that spawned it ends.
+    pub death_signal: Option<Signal>,
+    /// Leads a process group of its own, so that it and its children can be signalled together.
+    pub own_group: bool,
+}
+
+/// Starts `command` after `setup`. The child's signal mask is empty. An error of a step of the setup or of `exec` is returned as such.
+pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
+    let keep: Vec<RawFd> = setup.keep.iter().map(AsRawFd::as_raw_fd).collect();
+    let processors = setup.processors;
+    let death_signal = setup.death_signal;
+    let parent = Pid::this();
+    if setup.own_group {
+        command.process_group(0);
+    }
+    let prepare = move || -> io::Result<()> {
+        if let Some(signal) = death_signal {
+            prctl::set_pdeathsig(signal)?;
+            // The parent may have died before the request was made: then nobody would tell us.
+            if getppid() != parent {
+                return Err(Errno::ECANCELED.into());
+            }
+        }
+        if let Some(set) = &processors {
+            sched_setaffinity(Pid::from_raw(0), set)?;
+        }
+        for &fd in &keep {
+            // SAFETY: fcntl(F_SETFD) touches no memory. The number is that of a descriptor which the caller lends to `spawn` until the
+            // child has executed its program; in the child it is a copy of it.
+            let done = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+            Errno::result(done)?;
+        }
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+        Ok(())
+    };
+    // SAFETY: `prepare` runs in the child between fork and exec. It makes only system calls (prctl, getppid, sched_setaffinity, fcntl,
+    // sigprocmask), reads values that were copied into it, allocates nothing and takes no lock: errors are built from their number.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// A descriptor of the process `pid` that becomes readable when it ends.
+///
+/// The caller sees to it that `pid` still is the process that it means: its own child that was not waited for, or a process that has
+/// just proved to be alive.
+pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two integers and touches no memory of ours.
+    let got = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let raw = Errno::result(got)?;
+    let raw = RawFd::try_from(raw).map_err(|_| io::Error::from(Errno::EBADF))?;
+    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// The process id behind a pidfd as our own pid namespace sees it: none if the process is not visible here or was waited for.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    line.trim().parse().ok().filter(|&pid| pid > 0)
+}
+
+/// Sockets that [`take_inherited_socket`] has given out.
+static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+/// Owns the sequenced-packet Unix socket that was left open for us under `number`, and makes it close-on-exec.
+///
+/// Fails if that number is not such a socket, and if it was taken before.
+pub fn take_inherited_socket(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return Err(Errno::EBADF.into());
+    }
+    let mut taken = TAKEN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if taken.contains(&number) {
+        return Err(Errno::EALREADY.into());
+    }
+    check_inherited(number)?;
+    taken.push(number);
+    // SAFETY: `number` is an open descriptor (checked above), of the kind that the launcher left to this program from its start. By the
+    // contract of the job's environment it belongs to whoever takes it first, and the list above lets it be taken once: no other owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    nix::fcntl::fcntl(
+        &fd,
+        nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC),
+    )?;
+    Ok(fd)
+}
+
+/// Is `number` an open Unix socket that keeps packets apart?
+fn check_inherited(number: RawFd) -> io::Result<()> {
+    // SAFETY: fcntl(F_GETFD) touches no memory and changes nothing, whatever the number is.
+    let open = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    Errno::result(open)?;
+    // SAFETY: the descriptor was open a moment ago and belongs to nobody in this process who would close it (see the caller); it is
+    // borrowed for two getsockopt calls only, which change nothing.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let kind = nix::sys::socket::getsockopt(&fd.as_fd(), nix::sys::socket::sockopt::SockType)?;
+    if kind != nix::sys::socket::SockType::SeqPacket {
+        return Err(Errno::EPROTOTYPE.into());
+    }
+    // Only a Unix socket knows its peer's credentials.
+    nix::sys::socket::getsockopt(&fd.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::IntoRawFd;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_child_keeps_what_it_was_given() {
+        let (ours, theirs) = crate::fdpass::pair().expect("pair");
+        let mut command = Command::new("sh");
+        command
+            .args([
+                "-c",
+                "readlink /proc/$$/fd/*; grep Cpus_allowed_list /proc/self/status",
+            ])
+            .stdout(Stdio::piped());
+        let all = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("affinity");
+        let first = (0..CpuSet::count())
+            .find(|&cpu| all.is_set(cpu).unwrap_or(false))
+            .expect("a processor");
+        let mut one = CpuSet::new();
+        one.set(first).expect("set");
+        let setup = Setup {
+            keep: vec![theirs.as_fd()],
+            processors: Some(one),
+            death_signal: Some(Signal::SIGKILL),
+            own_group: true,
+        };
+        let child = spawn(command, &setup).expect("spawn");
+        let output = child.wait_with_output().expect("wait");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let inode = |fd: &OwnedFd| nix::sys::stat::fstat(fd).expect("stat").st_ino;
+        assert!(
+            text.contains(&format!("socket:[{}]", inode(&theirs))),
+            "{text}"
+        );
+        assert!(
+            !text.contains(&format!("socket:[{}]", inode(&ours))),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("Cpus_allowed_list:\t{first}\n")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_told_apart() {
+        let command = Command::new("/nonexistent/program");
+        let error = spawn(command, &Setup::default()).expect_err("no such program");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_pidfd_knows_its_process() {
+        let own = pidfd_open(Pid::this()).expect("pidfd");
+        assert_eq!(pid_of(own.as_fd()), Some(Pid::this().as_raw()));
+    }
+
+    #[test]
+    fn an_inherited_socket_is_taken_once_and_checked() {
+        assert!(take_inherited_socket(0).is_err());
+        assert!(take_inherited_socket(1_000_000).is_err());
+        let memfd = nix::sys::memfd::memfd_create("x", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)
+            .expect("memfd");
+        assert!(take_inherited_socket(memfd.as_raw_fd()).is_err());
+        let (socket, _peer) = crate::fdpass::pair().expect("pair");
+        let number = socket.into_raw_fd();
+        let _owned = take_inherited_socket(number).expect("first");
+        let again = take_inherited_socket(number).expect_err("second");
+        assert_eq!(again.raw_os_error(), Some(libc::EALREADY));
+    }
+}

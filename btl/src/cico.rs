@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copy in, copy out: the layer that always works. The sender copies into a chunk of its own segment, the receiver out of it.
+
+use crate::contract::{LayerId, Probe, Refusal};
+use onecopy_shm::segment::{PeerSegment, SegmentError};
+
+/// The layer's name.
+pub const ID: LayerId = LayerId::Cico;
+
+/// Whether the machine can share memory at all: if not, no rank can start.
+#[must_use]
+pub fn probe() -> Probe {
+    Probe::Available { detail: "memfd segments; no name in any file system".into() }
+}
+
+/// Maps the peer's pool, and sees a number that it writes in the peer's segment there again. Without this the pair cannot talk.
+pub fn prove(peer: &mut PeerSegment) -> Result<(), Refusal> {
+    let refused = |e: SegmentError| Refusal::new(e.to_string(), "without shared memory ranks cannot talk");
+    peer.map_pool().map_err(refused)?;
+    if !peer.prove() {
+        return Err(Refusal::new(format!("what was written to rank {}'s segment is not there", peer.rank()), "without shared memory ranks cannot talk"));
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Cross-memory attach: the kernel copies between two address spaces, `process_vm_readv(2)` and `process_vm_writev(2)`.
+//!
+//! The kernel permits it to who may trace the target: same user, target dumpable, and Yama's `ptrace_scope` (0 anyone of the user,
+//! 1 ancestors and whom the target named by `prctl(PR_SET_PTRACER)`, 2 `CAP_SYS_PTRACE`, 3 nobody); the capability is judged in the
+//! target's user namespace, the pid in the caller's pid namespace; container runtimes may filter the calls. So the only
+//! trustworthy answer is a transfer: [`CmaLayer::prove`] reads a number from the peer and writes one there.
+//!
+//! # Safety
+//! The local side of each call is made of slices; the remote side is checked by the kernel, which returns EFAULT for addresses that are not
+//! mapped in the peer.
+#![allow(unsafe_code, reason = "the system calls process_vm_readv and process_vm_writev")]
+
+use crate::contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
+use crate::heap::walk;
+use onecopy_shm::segment::PeerSegment;
+use std::io::{self, IoSlice, IoSliceMut};
+
+/// The kernel takes at most this many pieces per side and call.
+const IOV_MAX: usize = 1024;
+/// The kernel moves at most this many bytes per call.
+const CALL_MAX: usize = 0x7fff_f000;
+
+/// The layer, for one peer.
+#[derive(Debug, Clone, Copy)]
+pub struct CmaLayer {
+    pid: libc::pid_t,
+    can_write: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    fn call(self) -> &'static str {
+        match self {
+            Self::Read => "process_vm_readv",
+            Self::Write => "process_vm_writev",
+        }
+    }
+}
+
+/// Moves `local` from or to `remote`; both hold the same number of bytes.
+fn transfer(direction: Direction, pid: libc::pid_t, local: &[libc::iovec], remote: &[libc::iovec]) -> io::Result<usize> {
+    let (l, r) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
+    let moved = match direction {
+        // SAFETY: the local pieces are valid for writes (made from exclusive slices by the callers); remote addresses are the kernel's to check.
+        Direction::Read => unsafe { libc::process_vm_readv(pid, local.as_ptr(), l, remote.as_ptr(), r, 0) },
+        // SAFETY: the local pieces are valid for reads; remote addresses are the kernel's to check.
+        Direction::Write => unsafe { libc::process_vm_writev(pid, local.as_ptr(), l, remote.as_ptr(), r, 0) },
+    };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
+
+/// Moves everything, in as many calls as the kernel's limits demand; a short transfer goes on where it stopped.
+fn transfer_all(direction: Direction, pid: libc::pid_t, pieces: &[(libc::iovec, libc::iovec)]) -> io::Result<()> {
+    let mut at = 0;
+    let mut skip = 0usize;
+    while at < pieces.len() {
+        let mut local = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 64];
+        let mut remote = local;
+        let (mut count, mut bytes) = (0, 0);
+        for (l, r) in pieces[at..].iter().take(local.len().min(IOV_MAX)) {
+            let from = if count == 0 { skip } else { 0 };
+            let len = (l.iov_len - from).min(CALL_MAX - bytes);
+            local[count] = libc::iovec { iov_base: l.iov_base.wrapping_byte_add(from), iov_len: len };
+            remote[count] = libc::iovec { iov_base: r.iov_base.wrapping_byte_add(from), iov_len: len };
+            count += 1;
+            bytes += len;
+            if bytes == CALL_MAX {
+                break;
+            }
+        }
+        let mut moved = match transfer(direction, pid, &local[..count], &remote[..count]) {
+            Ok(0) if bytes > 0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Ok(moved) => moved,
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
+            Err(e) => return Err(e),
+        };
+        while at < pieces.len() && moved >= pieces[at].0.iov_len - skip {
+            moved -= pieces[at].0.iov_len - skip;
+            (at, skip) = (at + 1, 0);
+            if moved == 0 {
+                break;
+            }
+        }
+        skip += moved;
+    }
+    Ok(())
+}
+
+fn remote_iovec(range: &RemoteRange) -> libc::iovec {
+    libc::iovec { iov_base: std::ptr::without_provenance_mut(range.address as usize), iov_len: range.len as usize }
+}
+
+/// What Yama's setting is, if Yama is there.
+#[must_use]
+pub fn ptrace_scope() -> Option<u8> {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+}
+
+/// Whether the calls exist and are not filtered: this process reads from itself.
+#[must_use]
+pub fn probe() -> Probe {
+    let source = 0x5eed_u64.to_ne_bytes();
+    let mut target = [0u8; 8];
+    let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: 8 };
+    match transfer(Direction::Read, std::process::id() as libc::pid_t, &[local], &[remote]) {
+        Ok(8) if target == source => Probe::Available {
+            detail: match ptrace_scope() {
+                None => "no Yama restriction".into(),
+                Some(scope) => format!("kernel.yama.ptrace_scope is {scope}"),
+            },
+        },
+        Ok(_) => Probe::Undetermined(io::Error::other("process_vm_readv from this process returned other bytes")),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Probe::Unavailable(explain(&e, "process_vm_readv", 0)),
+        Err(e) => Probe::Undetermined(e),
+    }
+}
+
+/// What an error of the calls means, and what to do about it.
+#[must_use]
+pub fn explain(error: &io::Error, call: &str, peer: u32) -> Refusal {
+    let scope = ptrace_scope();
+    let remedy = match (error.raw_os_error(), scope) {
+        (Some(libc::ENOSYS), _) => "a seccomp filter or the kernel lacks the call: allow process_vm_readv and process_vm_writev in the container's profile",
+        (Some(libc::EPERM), Some(1)) => "set ONECOPY_CMA_PTRACER=peer, or sysctl kernel.yama.ptrace_scope=0",
+        (Some(libc::EPERM), Some(2)) => "give the ranks CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0",
+        (Some(libc::EPERM), Some(3)) => "kernel.yama.ptrace_scope=3 forbids it until the next boot",
+        (Some(libc::EPERM), _) => "the peer is not dumpable, of another user or in another user namespace, or a seccomp filter forbids the call",
+        (Some(libc::ESRCH), _) => "the peer's process is not visible from this pid namespace: start the ranks in one pid namespace",
+        (Some(libc::EFAULT), _) => "the peer's memory could not be read at that address",
+        _ => "see process_vm_readv(2)",
+    };
+    Refusal::new(format!("{call} with rank {peer}: {error}"), remedy)
+}
+
+impl CmaLayer {
+    /// Proves the layer with a peer whose process is `pid`: reads its nonce, and writes a number that is then seen through the mapping.
+    pub fn prove(peer: &PeerSegment, pid: Option<i32>) -> Result<Self, Refusal> {
+        let pid = pid.ok_or_else(|| {
+            Refusal::new(
+                format!("rank {}'s process is not visible from this pid namespace", peer.rank()),
+                "start the ranks in one pid namespace",
+            )
+        })?;
+        let mut number = [0u8; 8];
+        let at = RemoteRange { address: peer.nonce_address(), heap: None, len: 8 };
+        let local = libc::iovec { iov_base: number.as_mut_ptr().cast(), iov_len: 8 };
+        transfer_all(Direction::Read, pid, &[(local, remote_iovec(&at))]).map_err(|e| explain(&e, "process_vm_readv", peer.rank()))?;
+        if u64::from_ne_bytes(number) != peer.nonce() {
+            return Err(Refusal::new(
+                format!("process_vm_readv with rank {}: pid {pid} is another process here", peer.rank()),
+                "start the ranks in one pid namespace",
+            ));
+        }
+        let token = peer.nonce().rotate_left(17) ^ u64::from(std::process::id());
+        let at = RemoteRange { address: peer.proof_address(), heap: None, len: 8 };
+        let mut bytes = token.to_ne_bytes();
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
+        let can_write = transfer_all(Direction::Write, pid, &[(local, remote_iovec(&at))]).is_ok() && peer.proof() == token;
+        Ok(Self { pid, can_write })
+    }
+
+    /// Whether the layer can write to the peer, too.
+    #[must_use]
+    pub fn can_write(&self) -> bool {
+        self.can_write
+    }
+}
+
+fn failed(direction: Direction, peer: &PeerSegment, bytes: u64, source: io::Error) -> CopyError {
+    CopyError { layer: LayerId::Cma, call: direction.call(), peer: peer.rank(), bytes, source }
+}
+
+impl CopyLayer for CmaLayer {
+    fn id(&self) -> LayerId {
+        LayerId::Cma
+    }
+
+    fn reaches(&self, _: &RemoteRange) -> bool {
+        true
+    }
+
+    fn get(&self, peer: &PeerSegment, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), CopyError> {
+        let total: u64 = from.iter().map(|r| r.len).sum();
+        let fail = |e| failed(Direction::Read, peer, total, e);
+        if let ([range], [out]) = (from, &mut *out) {
+            let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+            return transfer_all(Direction::Read, self.pid, &[(local, remote_iovec(range))]).map_err(fail);
+        }
+        let mut pieces = Vec::new();
+        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
+        walk(from, lens.into_iter(), |range, index, at, len| {
+            pieces.push((libc::iovec { iov_base: out[index][at..].as_mut_ptr().cast(), iov_len: len }, remote_iovec(&range)));
+            Ok(())
+        })
+        .map_err(fail)?;
+        transfer_all(Direction::Read, self.pid, &pieces).map_err(fail)
+    }
+
+    fn put(&self, peer: &PeerSegment, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), CopyError> {
+        let total: u64 = to.iter().map(|r| r.len).sum();
+        let fail = |e| failed(Direction::Write, peer, total, e);
+        let mut pieces = Vec::with_capacity(bytes.len());
+        walk(to, bytes.iter().map(|b| b.len()), |range, index, at, len| {
+            let local = bytes[index][at..].as_ptr().cast_mut().cast();
+            pieces.push((libc::iovec { iov_base: local, iov_len: len }, remote_iovec(&range)));
+            Ok(())
+        })
+        .map_err(fail)?;
+        transfer_all(Direction::Write, self.pid, &pieces).map_err(fail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_pieces_arrive_in_order() {
+        let source: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        let mut target = vec![0u8; source.len()];
+        let pieces: Vec<_> = (0..source.len() / 100)
+            .map(|i| {
+                let local = libc::iovec { iov_base: target[i * 100..].as_mut_ptr().cast(), iov_len: 100 };
+                let range = RemoteRange { address: source[i * 100..].as_ptr() as u64, heap: None, len: 100 };
+                (local, remote_iovec(&range))
+            })
+            .collect();
+        transfer_all(Direction::Read, std::process::id() as i32, &pieces).unwrap();
+        assert_eq!(source, target);
+    }
+
+    #[test]
+    fn an_address_that_is_not_mapped_is_an_error() {
+        let mut target = [0u8; 16];
+        let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 16 };
+        let range = RemoteRange { address: 16, heap: None, len: 16 };
+        let error = transfer_all(Direction::Read, std::process::id() as i32, &[(local, remote_iovec(&range))]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_explained() {
+        let error = transfer_all(
+            Direction::Read,
+            i32::MAX,
+            &[(libc::iovec { iov_base: [0u8; 8].as_mut_ptr().cast(), iov_len: 8 }, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 8 })],
+        )
+        .unwrap_err();
+        assert!(explain(&error, "process_vm_readv", 3).to_string().contains("rank 3"));
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a transfer costs: a line per layer and operation, from which thresholds are computed.
+
+/// One-way time of a message: `setup + bytes × per_byte`, in two pieces, because caches make large transfers dearer per byte.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Curve {
+    /// Nanoseconds of a message without payload.
+    pub setup_ns: f64,
+    /// Nanoseconds per KiB up to [`Self::knee`].
+    pub per_kib_ns: f64,
+    /// Bytes from where the second slope counts.
+    pub knee: u64,
+    /// Nanoseconds per KiB beyond.
+    pub per_kib_far_ns: f64,
+}
+
+impl Curve {
+    /// Estimated nanoseconds for `bytes`.
+    #[must_use]
+    pub fn estimate(&self, bytes: u64) -> f64 {
+        let near = bytes.min(self.knee) as f64 / 1024.0 * self.per_kib_ns;
+        let far = bytes.saturating_sub(self.knee) as f64 / 1024.0 * self.per_kib_far_ns;
+        self.setup_ns + near + far
+    }
+}
+
+/// The curves that selection is computed from. The seeds are one machine's; `onecopy tune` measures this one's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// Eager through slots and chunks.
+    pub eager: Curve,
+    /// Rendezvous through recycled chunks.
+    pub pipeline: Curve,
+    /// The receiver loads from the peer's heap.
+    pub map: Curve,
+    /// Both sides copy by load and store.
+    pub map_coop: Curve,
+    /// The receiver reads by the kernel.
+    pub get: Curve,
+    /// Both sides copy by the kernel.
+    pub get_coop: Curve,
+}
+
+const fn curve(setup_ns: f64, per_kib_ns: f64, knee_kib: u64, per_kib_far_ns: f64) -> Curve {
+    Curve { setup_ns, per_kib_ns, knee: knee_kib * 1024, per_kib_far_ns }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            eager: curve(90.0, 55.0, 256, 45.0),
+            pipeline: curve(500.0, 45.0, 1024, 60.0),
+            map: curve(150.0, 20.0, 256, 33.0),
+            map_coop: curve(500.0, 16.0, 1024, 20.0),
+            get: curve(2200.0, 110.0, 1024, 110.0),
+            get_coop: curve(2600.0, 55.0, 1024, 62.0),
+        }
+    }
+}
+
+impl Costs {
+    /// The smallest size, doubling from `from`, at which `a` is cheaper than `b`; `None` if nowhere up to 1 GiB.
+    #[must_use]
+    pub fn crossing(a: &Curve, b: &Curve, from: u64) -> Option<u64> {
+        std::iter::successors(Some(from.max(1)), |size| size.checked_mul(2)).take_while(|&size| size <= 1 << 30).find(|&size| a.estimate(size) < b.estimate(size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_cross_where_the_slower_start_pays() {
+        let flat = curve(1000.0, 10.0, 1024, 10.0);
+        let steep = curve(100.0, 100.0, 1024, 100.0);
+        assert_eq!(Costs::crossing(&flat, &steep, 1), Some(16384));
+        assert_eq!(Costs::crossing(&steep, &flat, 1 << 20), None);
+    }
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which message goes to which receive: (context, source, tag), with wildcards, in order.
+//!
+//! Two sets of entries, posted receives and unexpected messages, each searched from the other side. Every search is a look into one
+//! hash bin per *class* of pattern (source and tag known or not), so the time does not grow with the length of the queues:
+//!
+//! * a posted receive is in the bins of its own class; an arriving message looks into all four and takes the oldest;
+//! * an unexpected message is in the bins of all four classes; a receive looks into its own.
+
+mod bins;
+
+use bins::Bins;
+
+/// Which source a receive accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Any rank.
+    Any,
+    /// This rank.
+    Rank(usize),
+}
+
+impl From<usize> for Source {
+    fn from(rank: usize) -> Self {
+        Self::Rank(rank)
+    }
+}
+
+/// Which tag a receive accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tag {
+    /// Any tag.
+    Any,
+    /// This tag.
+    Is(i32),
+}
+
+impl From<i32> for Tag {
+    fn from(tag: i32) -> Self {
+        Self::Is(tag)
+    }
+}
+
+/// What a message is addressed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Envelope {
+    pub(crate) context: u32,
+    pub(crate) source: u32,
+    pub(crate) tag: i32,
+}
+
+/// What a receive accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Pattern {
+    pub(crate) context: u32,
+    pub(crate) source: Option<u32>,
+    pub(crate) tag: Option<i32>,
+}
+
+impl Pattern {
+    #[inline]
+    fn class(&self) -> usize {
+        usize::from(self.source.is_none()) | usize::from(self.tag.is_none()) << 1
+    }
+
+    #[inline]
+    pub(crate) fn accepts(&self, envelope: &Envelope) -> bool {
+        self.context == envelope.context && self.source.is_none_or(|s| s == envelope.source) && self.tag.is_none_or(|t| t == envelope.tag)
+    }
+}
+
+impl Envelope {
+    /// The pattern of `class` that this envelope falls under.
+    #[inline]
+    fn pattern(&self, class: usize) -> Pattern {
+        Pattern { context: self.context, source: (class & 1 == 0).then_some(self.source), tag: (class & 2 == 0).then_some(self.tag) }
+    }
+}
+
+/// Names an entry of one of the two sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryId(u32);
+
+/// Posted receives, each with a `T`.
+#[derive(Debug)]
+pub(crate) struct Posted<T> {
+    bins: Bins<T, 1>,
+    per_class: [usize; 4],
+}
+
+impl<T> Default for Posted<T> {
+    fn default() -> Self {
+        Self { bins: Bins::default(), per_class: [0; 4] }
+    }
+}
+
+impl<T: Copy> Posted<T> {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bins.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bins.len()
+    }
+
+    /// Posts a receive.
+    pub(crate) fn post(&mut self, pattern: Pattern, value: T) -> EntryId {
+        self.per_class[pattern.class()] += 1;
+        EntryId(self.bins.insert([pattern], value))
+    }
+
+    /// Takes the oldest receive that accepts `envelope`.
+    #[inline]
+    pub(crate) fn take(&mut self, envelope: &Envelope) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut oldest = None;
+        for class in 0..4 {
+            if self.per_class[class] > 0
+                && let Some((id, age)) = self.bins.first(0, &envelope.pattern(class))
+                && oldest.is_none_or(|(_, _, other)| age < other)
+            {
+                oldest = Some((id, class, age));
+            }
+        }
+        let (id, class, _) = oldest?;
+        self.per_class[class] -= 1;
+        Some(self.bins.remove(id))
+    }
+
+    /// Takes back a receive that was not matched.
+    pub(crate) fn cancel(&mut self, entry: EntryId) -> T {
+        self.per_class[self.bins.pattern(entry.0, 0).class()] -= 1;
+        self.bins.remove(entry.0)
+    }
+
+    /// Takes all receives for which `which` holds.
+    pub(crate) fn take_where(&mut self, mut which: impl FnMut(&Pattern, T) -> bool) -> Vec<T> {
+        let ids = self.bins.ids_where(|patterns, value| which(&patterns[0], *value));
+        ids.into_iter().map(|id| self.cancel(EntryId(id))).collect()
+    }
+}
+
+/// Messages that came before their receive, each with a `T`.
+#[derive(Debug)]
+pub(crate) struct Unexpected<T> {
+    bins: Bins<T, 4>,
+}
+
+impl<T> Default for Unexpected<T> {
+    fn default() -> Self {
+        Self { bins: Bins::default() }
+    }
+}
+
+impl<T> Unexpected<T> {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bins.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bins.len()
+    }
+
+    /// Keeps a message.
+    pub(crate) fn keep(&mut self, envelope: Envelope, value: T) -> EntryId {
+        EntryId(self.bins.insert(std::array::from_fn(|class| envelope.pattern(class)), value))
+    }
+
+    /// The oldest message that `pattern` accepts.
+    #[inline]
+    pub(crate) fn find(&self, pattern: &Pattern) -> Option<EntryId> {
+        if self.is_empty() {
+            return None;
+        }
+        self.bins.first(pattern.class(), pattern).map(|(id, _)| EntryId(id))
+    }
+
+    pub(crate) fn envelope(&self, entry: EntryId) -> Envelope {
+        let exact = self.bins.pattern(entry.0, 0);
+        Envelope { context: exact.context, source: exact.source.unwrap_or(0), tag: exact.tag.unwrap_or(0) }
+    }
+
+    pub(crate) fn get(&self, entry: EntryId) -> &T {
+        self.bins.value(entry.0)
+    }
+
+    pub(crate) fn get_mut(&mut self, entry: EntryId) -> &mut T {
+        self.bins.value_mut(entry.0)
+    }
+
+    /// Takes a message out.
+    pub(crate) fn take(&mut self, entry: EntryId) -> T {
+        self.bins.remove(entry.0)
+    }
+
+    /// Takes all messages from `source` for which `which` holds.
+    pub(crate) fn take_where(&mut self, mut which: impl FnMut(u32, &T) -> bool) -> Vec<T> {
+        let ids = self.bins.ids_where(|patterns, value| which(patterns[0].source.unwrap_or(0), value));
+        ids.into_iter().map(|id| self.bins.remove(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The oracle: plain vectors, searched from the front.
+    #[derive(Default)]
+    struct Plain {
+        posted: Vec<(Pattern, usize)>,
+        unexpected: Vec<(Envelope, usize)>,
+    }
+
+    fn envelope() -> impl Strategy<Value = Envelope> {
+        (0u32..2, 0u32..3, 0i32..3).prop_map(|(context, source, tag)| Envelope { context, source, tag })
+    }
+
+    fn pattern() -> impl Strategy<Value = Pattern> {
+        (0u32..2, prop::option::of(0u32..3), prop::option::of(0i32..3)).prop_map(|(context, source, tag)| Pattern { context, source, tag })
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Arrive(Envelope),
+        Receive(Pattern),
+        Cancel(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![4 => envelope().prop_map(Step::Arrive), 4 => pattern().prop_map(Step::Receive), 1 => (0usize..20).prop_map(Step::Cancel)]
+    }
+
+    proptest! {
+        #[test]
+        fn matches_as_a_plain_queue_does(steps in prop::collection::vec(step(), 0..600)) {
+            let (mut posted, mut unexpected, mut plain) = (Posted::default(), Unexpected::default(), Plain::default());
+            let mut ids = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Arrive(envelope) => {
+                        let expected = plain.posted.iter().position(|(p, _)| p.accepts(&envelope)).map(|at| plain.posted.remove(at).1);
+                        let found = posted.take(&envelope);
+                        prop_assert_eq!(found, expected);
+                        ids.retain(|&(_, n)| Some(n) != found);
+                        if found.is_none() {
+                            plain.unexpected.push((envelope, number));
+                            unexpected.keep(envelope, number);
+                        }
+                    }
+                    Step::Receive(pattern) => {
+                        let expected = plain.unexpected.iter().position(|(e, _)| pattern.accepts(e)).map(|at| plain.unexpected.remove(at).1);
+                        let found = unexpected.find(&pattern).map(|entry| unexpected.take(entry));
+                        prop_assert_eq!(found, expected);
+                        if found.is_none() {
+                            plain.posted.push((pattern, number));
+                            ids.push((posted.post(pattern, number), number));
+                        }
+                    }
+                    Step::Cancel(which) if which < ids.len() => {
+                        let (id, number) = ids.remove(which);
+                        prop_assert_eq!(posted.cancel(id), number);
+                        plain.posted.retain(|&(_, n)| n != number);
+                    }
+                    Step::Cancel(_) => {}
+                }
+                prop_assert_eq!(posted.len(), plain.posted.len());
+                prop_assert_eq!(unexpected.len(), plain.unexpected.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Hash bins of entries that are in `N` classes each, every bin in the order of insertion.
+
+use super::Pattern;
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Links {
+    previous: u32,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Node<T, const N: usize> {
+    age: u64,
+    patterns: [Pattern; N],
+    links: [Links; N],
+    value: Option<T>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bin {
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: Bin = Bin { first: NONE, last: NONE };
+
+/// Entries with a `T`, each listed under `N` patterns.
+#[derive(Debug)]
+pub(super) struct Bins<T, const N: usize> {
+    nodes: Vec<Node<T, N>>,
+    free: Vec<u32>,
+    bins: Vec<[Bin; N]>,
+    len: usize,
+    next_age: u64,
+}
+
+impl<T, const N: usize> Default for Bins<T, N> {
+    fn default() -> Self {
+        Self { nodes: Vec::new(), free: Vec::new(), bins: vec![[EMPTY; N]; 16], len: 0, next_age: 0 }
+    }
+}
+
+#[inline]
+fn hash(pattern: &Pattern) -> u64 {
+    let source = pattern.source.map_or(0, |s| u64::from(s) + 1);
+    let tag = pattern.tag.map_or(0, |t| u64::from(t as u32) + 1);
+    let mut x = u64::from(pattern.context).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x ^= (source << 33 | tag).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    x ^ x >> 32
+}
+
+impl<T, const N: usize> Bins<T, N> {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn bin(&self, pattern: &Pattern) -> usize {
+        hash(pattern) as usize & (self.bins.len() - 1)
+    }
+
+    pub(super) fn insert(&mut self, patterns: [Pattern; N], value: T) -> u32 {
+        if self.len >= self.bins.len() * 2 {
+            self.grow();
+        }
+        let node = Node { age: self.next_age, patterns, links: [Links { previous: NONE, next: NONE }; N], value: Some(value) };
+        self.next_age += 1;
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.nodes[id as usize] = node;
+                id
+            }
+            None => {
+                self.nodes.push(node);
+                u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
+            }
+        };
+        assert!(id != NONE, "2^32 messages or receives at once");
+        self.link(id);
+        self.len += 1;
+        id
+    }
+
+    fn link(&mut self, id: u32) {
+        for class in 0..N {
+            let at = self.bin(&self.nodes[id as usize].patterns[class]);
+            let last = self.bins[at][class].last;
+            self.nodes[id as usize].links[class] = Links { previous: last, next: NONE };
+            match last {
+                NONE => self.bins[at][class].first = id,
+                last => self.nodes[last as usize].links[class].next = id,
+            }
+            self.bins[at][class].last = id;
+        }
+    }
+
+    fn grow(&mut self) {
+        let mut ids: Vec<u32> = (0..self.nodes.len() as u32).filter(|&id| self.nodes[id as usize].value.is_some()).collect();
+        ids.sort_unstable_by_key(|&id| self.nodes[id as usize].age);
+        self.bins = vec![[EMPTY; N]; self.bins.len() * 4];
+        for id in ids {
+            self.link(id);
+        }
+    }
+
+    /// The oldest entry listed under `pattern` in `class`, with its age.
+    #[inline]
+    pub(super) fn first(&self, class: usize, pattern: &Pattern) -> Option<(u32, u64)> {
+        let mut id = self.bins[self.bin(pattern)][class].first;
+        while id != NONE {
+            let node = &self.nodes[id as usize];
+            if node.patterns[class] == *pattern {
+                return Some((id, node.age));
+            }
+            id = node.links[class].next;
+        }
+        None
+    }
+
+    pub(super) fn remove(&mut self, id: u32) -> T {
+        for class in 0..N {
+            let node = &self.nodes[id as usize];
+            let (links, at) = (node.links[class], self.bin(&node.patterns[class]));
+            match links.previous {
+                NONE => self.bins[at][class].first = links.next,
+                previous => self.nodes[previous as usize].links[class].next = links.next,
+            }
+            match links.next {
+                NONE => self.bins[at][class].last = links.previous,
+                next => self.nodes[next as usize].links[class].previous = links.previous,
+            }
+        }
+        self.free.push(id);
+        self.len -= 1;
+        self.nodes[id as usize].value.take().expect("an entry is removed once: its name is taken from the request or the message that holds it")
+    }
+
+    pub(super) fn pattern(&self, id: u32, class: usize) -> Pattern {
+        self.nodes[id as usize].patterns[class]
+    }
+
+    pub(super) fn value(&self, id: u32) -> &T {
+        self.nodes[id as usize].value.as_ref().expect("a live entry")
+    }
+
+    pub(super) fn value_mut(&mut self, id: u32) -> &mut T {
+        self.nodes[id as usize].value.as_mut().expect("a live entry")
+    }
+
+    /// Entries for which `which` holds, oldest first.
+    pub(super) fn ids_where(&self, mut which: impl FnMut(&[Pattern; N], &T) -> bool) -> Vec<u32> {
+        let mut ids: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|&id| {
+                let node = &self.nodes[id as usize];
+                node.value.as_ref().is_some_and(|value| which(&node.patterns, value))
+            })
+            .collect();
+        ids.sort_unstable_by_key(|&id| self.nodes[id as usize].age);
+        ids
+    }
+}

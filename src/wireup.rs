@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How ranks find one another: who is in the job, what each is like, and the descriptor of each one's segment.
+//!
+//! The rest of the runtime sees only the trait [`Wireup`]. There are three of them: [`alone`] for a program that no launcher started,
+//! [`local`] for ranks that are threads of one process, and [`launched`] for ranks that `onecopy run` started. A wire-up brings no
+//! bytes of a message: after the introduction two ranks talk through their segments only.
+
+pub mod alone;
+pub mod launched;
+pub mod local;
+pub mod message;
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use onecopy_shm::fdpass::FdPassError;
+
+/// Version of the messages between ranks and launcher, and of what a [`Card`] means.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Environment variable with the number of the descriptor that leads to the launcher.
+pub const ENV_FD: &str = "ONECOPY_JOB_FD";
+/// Environment variable with the rank's number.
+pub const ENV_RANK: &str = "ONECOPY_JOB_RANK";
+/// Environment variable with the number of ranks.
+pub const ENV_SIZE: &str = "ONECOPY_JOB_SIZE";
+
+/// What a rank tells all others about itself when it joins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Card {
+    /// Inode number of its pid namespace; 0 if unknown.
+    pub pid_ns: u64,
+    /// Inode number of its user namespace; 0 if unknown.
+    pub user_ns: u64,
+    /// Its user id, as it sees it itself.
+    pub uid: u32,
+    /// Processors that it may run on, ascending.
+    pub affinity: Vec<u16>,
+    /// Processors that its control group grants it; 0 for no limit.
+    pub quota_cpus: f32,
+    /// Its [`PROTOCOL_VERSION`].
+    pub version: u32,
+}
+
+impl Card {
+    /// The card of this process. What cannot be found out is left empty; the quota is the caller's to fill in.
+    pub fn of_this_process() -> Self {
+        let namespace = |kind: &str| {
+            std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |found| found.ino())
+        };
+        Self {
+            pid_ns: namespace("pid"),
+            user_ns: namespace("user"),
+            uid: nix::unistd::getuid().as_raw(),
+            affinity: own_processors(),
+            quota_cpus: 0.0,
+            version: PROTOCOL_VERSION,
+        }
+    }
+}
+
+/// Processors in this thread's affinity mask, ascending; empty if the kernel does not say.
+pub fn own_processors() -> Vec<u16> {
+    let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else {
+        return Vec::new();
+    };
+    (0..nix::sched::CpuSet::count())
+        .filter(|&cpu| set.is_set(cpu).unwrap_or(false))
+        .filter_map(|cpu| u16::try_from(cpu).ok())
+        .collect()
+}
+
+/// What a rank needs to reach a peer.
+#[derive(Debug)]
+pub struct Introduction {
+    /// The peer's segment.
+    pub segment: OwnedFd,
+    /// Becomes readable when the peer's process ends; none if the kernel refused it or the peer is a thread of this process.
+    pub pidfd: Option<OwnedFd>,
+    /// The peer's process id in our pid namespace; none if it is not visible there.
+    pub pid: Option<i32>,
+    /// The peer's user id as the launcher sees it.
+    pub uid: u32,
+}
+
+/// How a rank's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+    /// It is gone, but how is not known: for example, it was not the launcher's own child.
+    Unknown,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => match nix::sys::signal::Signal::try_from(*signal) {
+                Ok(name) => write!(f, "killed by signal {signal} ({name})"),
+                Err(_) => write!(f, "killed by signal {signal}"),
+            },
+            Self::Unknown => f.write_str("ended or closed its connection to the job"),
+        }
+    }
+}
+
+/// Something that happened to the job while the rank did something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A rank ended without leaving the job.
+    Died {
+        /// Which.
+        rank: usize,
+        /// How.
+        how: Death,
+    },
+    /// A rank left the job in an orderly way.
+    Left {
+        /// Which.
+        rank: usize,
+    },
+    /// A rank aborted the job.
+    Abort {
+        /// With this code.
+        code: i32,
+    },
+}
+
+/// A rank that has not joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Which.
+    pub rank: usize,
+    /// Whether its process still runs.
+    pub running: bool,
+}
+
+fn list_missing(missing: &[Missing]) -> String {
+    let part = |running: bool, what: &str| {
+        let ranks: Vec<String> = missing
+            .iter()
+            .filter(|one| one.running == running)
+            .map(|one| one.rank.to_string())
+            .collect();
+        (!ranks.is_empty()).then(|| format!("{} ({what})", ranks.join(", ")))
+    };
+    let parts: Vec<String> = [part(true, "still running"), part(false, "already ended")]
+        .into_iter()
+        .flatten()
+        .collect();
+    parts.join("; ")
+}
+
+/// Ways in which a wire-up fails. Each names the call, the object, the reason, and a remedy where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum WireupError {
+    /// Not all ranks joined in time.
+    #[error(
+        "join: ranks that did not join within {} s: {}. Does every rank initialise onecopy? Raise ONECOPY_JOIN_TIMEOUT if they start slowly",
+        waited.as_secs_f32(), list_missing(missing)
+    )]
+    Timeout {
+        /// Who is missing.
+        missing: Vec<Missing>,
+        /// How long the others waited.
+        waited: Duration,
+    },
+    /// Ranks can no longer join.
+    #[error(
+        "join: ranks that ended or closed their connection to the job before they joined: {}. See their output for the reason",
+        list_missing(missing)
+    )]
+    Absent {
+        /// Who will not come.
+        missing: Vec<Missing>,
+    },
+    /// The launcher is gone.
+    #[error("{call}: the launcher is gone; the job cannot go on")]
+    LauncherGone {
+        /// The call that found out.
+        call: &'static str,
+    },
+    /// The launcher does not answer.
+    #[error("{call}: the launcher has not answered for {} s; is it stopped?", waited.as_secs())]
+    NoAnswer {
+        /// The call that waited.
+        call: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// The launcher refuses.
+    #[error("{call}: refused by the launcher: {reason}")]
+    Refused {
+        /// The call.
+        call: &'static str,
+        /// The launcher's words.
+        reason: String,
+    },
+    /// There is no such rank.
+    #[error("{call}: there is no rank {rank} in a job of {size}")]
+    NoSuchRank {
+        /// The call.
+        call: &'static str,
+        /// The rank asked for.
+        rank: usize,
+        /// Ranks in the job.
+        size: usize,
+    },
+    /// A call came out of order.
+    #[error("{call}: {reason}")]
+    Order {
+        /// The call.
+        call: &'static str,
+        /// What was wrong.
+        reason: &'static str,
+    },
+    /// The environment does not describe a job.
+    #[error(
+        "{name}={value:?}: {reason}. These variables are set by `onecopy run` for the ranks that it starts: unset them to run alone"
+    )]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The process on the other side belongs to someone else.
+    #[error(
+        "{call}: the launcher's end belongs to user {theirs}, we are user {ours}; only our own launcher or root's is trusted"
+    )]
+    Stranger {
+        /// The call.
+        call: &'static str,
+        /// The other side's user id.
+        theirs: u32,
+        /// Our user id.
+        ours: u32,
+    },
+    /// A message could not be understood.
+    #[error(
+        "{call}: bad message from the launcher: {source}; are program and launcher of the same onecopy release?"
+    )]
+    BadMessage {
+        /// The call.
+        call: &'static str,
+        /// What is wrong with it.
+        source: message::DecodeError,
+    },
+    /// The connection to the launcher failed.
+    #[error("{call}: connection to the launcher: {source}")]
+    Transport {
+        /// The call.
+        call: &'static str,
+        /// What failed.
+        source: FdPassError,
+    },
+    /// A system call failed.
+    #[error("{call}: {what}: {source}")]
+    System {
+        /// The call of this interface.
+        call: &'static str,
+        /// The system call and its object.
+        what: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// The way into a job. One object per rank, used by one thread at a time.
+pub trait Wireup: Send {
+    /// This rank's number.
+    fn rank(&self) -> usize;
+
+    /// Ranks in the job.
+    fn size(&self) -> usize;
+
+    /// Publishes this rank's card and segment; returns all cards, by rank, once every rank has joined.
+    fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError>;
+
+    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left.
+    fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError>;
+
+    /// A descriptor that is readable when [`poll`](Wireup::poll) has something; none if this wire-up never has.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The next event, if there is one. Never waits.
+    fn poll(&mut self) -> Result<Option<Event>, WireupError>;
+
+    /// Leaves the job in an orderly way: the others see [`Event::Left`], and the end of this process is no death any more.
+    fn leave(&mut self) -> Result<(), WireupError>;
+
+    /// Ends the whole job with `code`: the others see [`Event::Abort`].
+    fn abort(&mut self, code: i32) -> Result<(), WireupError>;
+}
+
+/// The wire-up that the environment describes: the launcher's if one started this process, otherwise a job of one rank.
+pub fn from_environment() -> Result<Box<dyn Wireup>, WireupError> {
+    match launched::Launched::from_environment()? {
+        Some(wireup) => Ok(Box::new(wireup)),
+        None => Ok(Box::new(alone::Alone::new())),
+    }
+}

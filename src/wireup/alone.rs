@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A job of one rank: what a program gets that no launcher started.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::{Card, Event, Introduction, Wireup, WireupError};
+
+/// The only rank of its job.
+#[derive(Debug, Default)]
+pub struct Alone {
+    segment: Option<OwnedFd>,
+}
+
+impl Alone {
+    /// A job of one rank.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Wireup for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
+        let copy = segment.try_clone_to_owned();
+        self.segment = Some(copy.map_err(|source| WireupError::System {
+            call: "join",
+            what: "dup of the segment",
+            source,
+        })?);
+        Ok(vec![card])
+    }
+
+    fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError> {
+        const CALL: &str = "introduce";
+        if peer != 0 {
+            return Err(WireupError::NoSuchRank {
+                call: CALL,
+                rank: peer,
+                size: 1,
+            });
+        }
+        let segment = self.segment.as_ref().ok_or(WireupError::Order {
+            call: CALL,
+            reason: "this rank has not joined",
+        })?;
+        Ok(Introduction {
+            segment: segment.try_clone().map_err(|source| WireupError::System {
+                call: CALL,
+                what: "dup of the segment",
+                source,
+            })?,
+            pidfd: None,
+            pid: Some(std::process::id().cast_signed()),
+            uid: nix::unistd::getuid().as_raw(),
+        })
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn poll(&mut self) -> Result<Option<Event>, WireupError> {
+        Ok(None)
+    }
+
+    fn leave(&mut self) -> Result<(), WireupError> {
+        Ok(())
+    }
+
+    fn abort(&mut self, _code: i32) -> Result<(), WireupError> {
+        Ok(())
+    }
+}

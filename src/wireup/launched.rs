@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The wire-up of a rank that `onecopy run` started: a conversation with the launcher over the socket that it left open.
+//!
+//! Requests are answered in order. Events may arrive at any time, also between a request and its answer: they are put aside, and the
+//! descriptor that [`event_fd`](super::Wireup::event_fd) returns stays readable until [`poll`](super::Wireup::poll) has given them out.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use onecopy_shm::fdpass::{self, FdPassError, Wait};
+use onecopy_shm::process;
+
+use super::message::{MAX_MESSAGE, MAX_RANKS, ToLauncher, ToRank};
+use super::{Card, ENV_FD, ENV_RANK, ENV_SIZE, Event, Introduction, Wireup, WireupError};
+
+/// A launcher that is alive answers an introduction within microseconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A rank that a launcher started.
+#[derive(Debug)]
+pub struct Launched {
+    socket: OwnedFd,
+    rank: usize,
+    size: usize,
+    pid_ns: u64,
+    /// Events that arrived while an answer was awaited.
+    aside: VecDeque<Event>,
+    /// Readable while `aside` is not empty.
+    bell: EventFd,
+    /// Readable while the socket or the bell is.
+    both: Epoll,
+    joined: bool,
+}
+
+/// An answer with its descriptors.
+type Answer = (ToRank, Vec<OwnedFd>);
+
+impl Launched {
+    /// The wire-up that the launcher prepared for this process; none if there is no launcher.
+    pub fn from_environment() -> Result<Option<Self>, WireupError> {
+        let Some(number) = variable(ENV_FD, 1 << 30)? else {
+            return Ok(None);
+        };
+        let needed = |name, limit| {
+            variable(name, limit)?.ok_or(WireupError::Environment {
+                name,
+                value: String::new(),
+                reason: format!("not set, although {ENV_FD} is"),
+            })
+        };
+        let size = needed(ENV_SIZE, MAX_RANKS)?;
+        let rank = needed(ENV_RANK, MAX_RANKS)?;
+        if rank >= size {
+            return Err(WireupError::Environment {
+                name: ENV_RANK,
+                value: rank.to_string(),
+                reason: format!("not below {ENV_SIZE}={size}"),
+            });
+        }
+        let socket = process::take_inherited_socket(number.cast_signed()).map_err(|source| {
+            WireupError::Environment {
+                name: ENV_FD,
+                value: number.to_string(),
+                reason: match source.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EALREADY) => {
+                        "this process has joined its job before, and can do so once".to_owned()
+                    }
+                    _ => format!(
+                        "not the launcher's socket ({source}): was this process started by a rank instead of the launcher?"
+                    ),
+                },
+            }
+        })?;
+        Self::new(socket, rank as usize, size as usize).map(Some)
+    }
+
+    /// A wire-up over `socket`, whose other end is the launcher's.
+    pub fn new(socket: OwnedFd, rank: usize, size: usize) -> Result<Self, WireupError> {
+        const CALL: &str = "join";
+        let peer = fdpass::peer_credentials(socket.as_fd())
+            .map_err(|source| WireupError::Transport { call: CALL, source })?;
+        let ours = nix::unistd::getuid().as_raw();
+        if peer.uid != ours && peer.uid != 0 {
+            return Err(WireupError::Stranger {
+                call: CALL,
+                theirs: peer.uid,
+                ours,
+            });
+        }
+        let system = |what| {
+            move |errno: Errno| WireupError::System {
+                call: CALL,
+                what,
+                source: errno.into(),
+            }
+        };
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_value_and_flags(0, flags).map_err(system("eventfd"))?;
+        let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create1"))?;
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        both.add(socket.as_fd(), readable)
+            .map_err(system("epoll_ctl"))?;
+        both.add(bell.as_fd(), readable)
+            .map_err(system("epoll_ctl"))?;
+        Ok(Self {
+            socket,
+            rank,
+            size,
+            pid_ns: Card::of_this_process().pid_ns,
+            aside: VecDeque::new(),
+            bell,
+            both,
+            joined: false,
+        })
+    }
+
+    fn send(
+        &self,
+        call: &'static str,
+        message: &ToLauncher,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), WireupError> {
+        fdpass::send(self.socket.as_fd(), &message.encode(), fds, Wait::Block)
+            .map_err(|source| transport(call, source))
+    }
+
+    /// The next message of any kind, if there is one.
+    fn receive(&self, call: &'static str) -> Result<Option<Answer>, WireupError> {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        match fdpass::recv(self.socket.as_fd(), &mut buffer, 2, Wait::Never) {
+            Ok(got) => {
+                let message = ToRank::decode(&buffer[..got.len])
+                    .map_err(|source| WireupError::BadMessage { call, source })?;
+                Ok(Some((message, got.fds)))
+            }
+            Err(FdPassError::WouldBlock) => Ok(None),
+            Err(source) => Err(transport(call, source)),
+        }
+    }
+
+    /// The next message that is no event. Without a limit it waits for as long as the launcher lives.
+    fn answer(
+        &mut self,
+        call: &'static str,
+        limit: Option<Duration>,
+    ) -> Result<Answer, WireupError> {
+        let start = Instant::now();
+        loop {
+            match self.receive(call)? {
+                Some((ToRank::Event(event), _)) => {
+                    self.aside.push_back(event);
+                    // Refuses only when its counter is full: then it is readable already.
+                    let _ = self.bell.write(1);
+                }
+                Some((ToRank::Refused { reason }, _)) => {
+                    return Err(WireupError::Refused { call, reason });
+                }
+                Some(answer) => return Ok(answer),
+                None => {
+                    if limit.is_some_and(|limit| start.elapsed() > limit) {
+                        let waited = start.elapsed();
+                        return Err(WireupError::NoAnswer { call, waited });
+                    }
+                    self.wait_readable(call)?;
+                }
+            }
+        }
+    }
+
+    /// Waits for the socket, at most a second.
+    fn wait_readable(&self, call: &'static str) -> Result<(), WireupError> {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::from(1000_u16)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(WireupError::System {
+                call,
+                what: "poll on the launcher's socket",
+                source: errno.into(),
+            }),
+        }
+    }
+
+    fn unexpected<T>(&self, call: &'static str, field: &'static str) -> Result<T, WireupError> {
+        let source = super::message::DecodeError::Value { field, value: 0 };
+        Err(WireupError::BadMessage { call, source })
+    }
+}
+
+/// A number from the environment, below `limit`, if the variable is set.
+fn variable(name: &'static str, limit: u32) -> Result<Option<u32>, WireupError> {
+    let Some(value) = std::env::var_os(name) else {
+        return Ok(None);
+    };
+    let value = value.to_string_lossy().into_owned();
+    match value.parse() {
+        Ok(number) if number <= limit => Ok(Some(number)),
+        _ => Err(WireupError::Environment {
+            name,
+            reason: format!("not a number up to {limit}"),
+            value,
+        }),
+    }
+}
+
+fn transport(call: &'static str, source: FdPassError) -> WireupError {
+    match source {
+        FdPassError::Closed => WireupError::LauncherGone { call },
+        source => WireupError::Transport { call, source },
+    }
+}
+
+impl Wireup for Launched {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
+        const CALL: &str = "join";
+        if std::mem::replace(&mut self.joined, true) {
+            return Err(WireupError::Order {
+                call: CALL,
+                reason: "this rank has joined already",
+            });
+        }
+        self.send(CALL, &ToLauncher::Join { card }, &[segment])?;
+        let mut all = Vec::new();
+        while all.len() < self.size {
+            match self.answer(CALL, None)?.0 {
+                ToRank::Cards {
+                    first,
+                    total,
+                    cards,
+                } if first as usize == all.len()
+                    && total as usize == self.size
+                    && !cards.is_empty()
+                    && all.len() + cards.len() <= self.size =>
+                {
+                    all.extend(cards);
+                }
+                ToRank::Absent {
+                    waited_ms: 0,
+                    missing,
+                } => return Err(WireupError::Absent { missing }),
+                ToRank::Absent { waited_ms, missing } => {
+                    let waited = Duration::from_millis(waited_ms.into());
+                    return Err(WireupError::Timeout { missing, waited });
+                }
+                _ => return self.unexpected(CALL, "answer to join"),
+            }
+        }
+        Ok(all)
+    }
+
+    fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError> {
+        const CALL: &str = "introduce";
+        let number = u32::try_from(peer).ok().filter(|_| peer < self.size);
+        let number = number.ok_or(WireupError::NoSuchRank {
+            call: CALL,
+            rank: peer,
+            size: self.size,
+        })?;
+        self.send(CALL, &ToLauncher::Introduce { peer: number }, &[])?;
+        let (message, fds) = self.answer(CALL, Some(ANSWER_TIMEOUT))?;
+        let ToRank::Introduction {
+            peer,
+            uid,
+            pid,
+            pid_ns,
+            pidfd,
+        } = message
+        else {
+            return self.unexpected(CALL, "answer to introduce");
+        };
+        let mut fds = fds.into_iter();
+        let segment = fds.next();
+        let process = fds.next();
+        let Some(segment) = segment.filter(|_| peer == number && process.is_some() == pidfd) else {
+            return self.unexpected(CALL, "descriptors of an introduction");
+        };
+        // The number that counts is the one in our own pid namespace.
+        let pid = match &process {
+            Some(fd) => process::pid_of(fd.as_fd()),
+            None => (pid > 0 && pid_ns != 0 && pid_ns == self.pid_ns).then_some(pid),
+        };
+        Ok(Introduction {
+            segment,
+            pidfd: process,
+            pid,
+            uid,
+        })
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.both.0.as_fd())
+    }
+
+    fn poll(&mut self) -> Result<Option<Event>, WireupError> {
+        const CALL: &str = "poll";
+        if let Some(event) = self.aside.pop_front() {
+            if self.aside.is_empty() {
+                // Silences the bell; it refuses if it was silent.
+                let _ = self.bell.read();
+            }
+            return Ok(Some(event));
+        }
+        match self.receive(CALL)? {
+            None => Ok(None),
+            Some((ToRank::Event(event), _)) => Ok(Some(event)),
+            Some((ToRank::Refused { reason }, _)) => {
+                Err(WireupError::Refused { call: CALL, reason })
+            }
+            Some(_) => self.unexpected(CALL, "event"),
+        }
+    }
+
+    fn leave(&mut self) -> Result<(), WireupError> {
+        self.send("leave", &ToLauncher::Leave, &[])
+    }
+
+    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+        self.send("abort", &ToLauncher::Abort { code }, &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wireup::Death;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    fn client(size: usize) -> (Launched, OwnedFd) {
+        let (theirs, ours) = fdpass::pair().expect("pair");
+        (Launched::new(ours, 0, size).expect("client"), theirs)
+    }
+
+    fn segment() -> OwnedFd {
+        memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd")
+    }
+
+    fn say(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        fdpass::send(socket.as_fd(), bytes, fds, Wait::Never).expect("send");
+    }
+
+    fn readable(fd: BorrowedFd<'_>) -> bool {
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).expect("poll") == 1
+    }
+
+    #[test]
+    fn events_that_come_before_an_answer_are_kept() {
+        let (mut rank, launcher) = client(3);
+        let died = Event::Died {
+            rank: 2,
+            how: Death::Signal(11),
+        };
+        let left = Event::Left { rank: 1 };
+        say(&launcher, &ToRank::Event(died).encode(), &[]);
+        say(&launcher, &ToRank::Event(left).encode(), &[]);
+        let answer = ToRank::Introduction {
+            peer: 1,
+            uid: 7,
+            pid: 42,
+            pid_ns: rank.pid_ns,
+            pidfd: false,
+        };
+        say(&launcher, &answer.encode(), &[segment().as_fd()]);
+        let got = rank.introduce(1).expect("introduce");
+        assert_eq!((got.uid, got.pid), (7, Some(42)));
+        assert!(!readable(rank.socket.as_fd()));
+        assert!(readable(rank.event_fd().expect("fd")));
+        assert_eq!(rank.poll().expect("poll"), Some(died));
+        assert!(readable(rank.event_fd().expect("fd")));
+        assert_eq!(rank.poll().expect("poll"), Some(left));
+        assert_eq!(rank.poll().expect("poll"), None);
+        assert!(!readable(rank.event_fd().expect("fd")));
+    }
+
+    #[test]
+    fn a_pid_of_another_namespace_is_not_believed() {
+        let (mut rank, launcher) = client(2);
+        let answer = ToRank::Introduction {
+            peer: 1,
+            uid: 7,
+            pid: 42,
+            pid_ns: rank.pid_ns.wrapping_add(1),
+            pidfd: false,
+        };
+        say(&launcher, &answer.encode(), &[segment().as_fd()]);
+        assert_eq!(rank.introduce(1).expect("introduce").pid, None);
+    }
+
+    #[test]
+    fn corrupted_answers_are_errors() {
+        let card = Card::of_this_process();
+        let cards = |first, total| ToRank::Cards {
+            first,
+            total,
+            cards: vec![card.clone()],
+        };
+        let mut damaged = cards(0, 2).encode();
+        damaged[6] = 99;
+        let long = vec![0_u8; MAX_MESSAGE + 1];
+        for bytes in [
+            damaged,
+            long,
+            cards(1, 2).encode(),
+            cards(0, 3).encode(),
+            b"?".to_vec(),
+        ] {
+            let (mut rank, launcher) = client(2);
+            say(&launcher, &bytes, &[]);
+            let error = rank.join(card.clone(), segment().as_fd());
+            assert!(error.is_err(), "{error:?}");
+        }
+        // Descriptors must be those that were announced.
+        for (count, pidfd) in [(0, false), (1, true), (2, false)] {
+            let (mut rank, launcher) = client(2);
+            let answer = ToRank::Introduction {
+                peer: 1,
+                uid: 0,
+                pid: 0,
+                pid_ns: 0,
+                pidfd,
+            };
+            let fd = segment();
+            say(&launcher, &answer.encode(), &vec![fd.as_fd(); count]);
+            assert!(rank.introduce(1).is_err());
+        }
+    }
+
+    #[test]
+    fn a_launcher_that_is_gone_is_an_error_and_no_hang() {
+        let (mut rank, launcher) = client(2);
+        drop(launcher);
+        let card = Card::of_this_process();
+        let error = rank.join(card, segment().as_fd()).expect_err("gone");
+        assert!(matches!(error, WireupError::LauncherGone { call: "join" }));
+        let error = rank.introduce(1).expect_err("gone");
+        assert!(matches!(error, WireupError::LauncherGone { .. }));
+        assert!(rank.poll().is_err());
+    }
+}

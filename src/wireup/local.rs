@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks that are threads of one process: for tests, documentation and in-process measurements.
+//!
+//! The introducer is a table under a lock. A rank that is dropped without having left (its thread panicked, say) counts as dead, so
+//! that no other rank waits for it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::{Card, Death, Event, Introduction, Missing, Wireup, WireupError};
+
+/// What all ranks share.
+#[derive(Debug)]
+struct World {
+    desks: Mutex<Vec<Desk>>,
+    joined: Condvar,
+    timeout: Duration,
+}
+
+/// One rank's place.
+#[derive(Debug)]
+struct Desk {
+    card: Option<Card>,
+    segment: Option<OwnedFd>,
+    over: bool,
+    events: VecDeque<Event>,
+    /// Readable while `events` is not empty.
+    bell: EventFd,
+}
+
+/// One rank of a job whose ranks are threads.
+#[derive(Debug)]
+pub struct Local {
+    world: Arc<World>,
+    bell: OwnedFd,
+    rank: usize,
+    size: usize,
+}
+
+/// A job of `ranks` threads; give each thread one.
+pub fn world(ranks: usize) -> Result<Vec<Local>, WireupError> {
+    world_with_timeout(ranks, Duration::from_secs(30))
+}
+
+/// A job of `ranks` threads in which joining waits no longer than `timeout`.
+pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>, WireupError> {
+    let bell = || {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        EventFd::from_value_and_flags(0, flags).map_err(|errno| WireupError::System {
+            call: "local",
+            what: "eventfd",
+            source: errno.into(),
+        })
+    };
+    let mut desks = Vec::with_capacity(ranks);
+    let mut bells = Vec::with_capacity(ranks);
+    for _ in 0..ranks {
+        let bell = bell()?;
+        bells.push(copy(bell.as_fd(), "local")?);
+        desks.push(Desk {
+            card: None,
+            segment: None,
+            over: false,
+            events: VecDeque::new(),
+            bell,
+        });
+    }
+    let world = Arc::new(World {
+        desks: Mutex::new(desks),
+        joined: Condvar::new(),
+        timeout,
+    });
+    Ok(bells
+        .into_iter()
+        .enumerate()
+        .map(|(rank, bell)| Local {
+            world: Arc::clone(&world),
+            bell,
+            rank,
+            size: ranks,
+        })
+        .collect())
+}
+
+fn copy(fd: BorrowedFd<'_>, call: &'static str) -> Result<OwnedFd, WireupError> {
+    fd.try_clone_to_owned()
+        .map_err(|source| WireupError::System {
+            call,
+            what: "dup",
+            source,
+        })
+}
+
+impl World {
+    fn desks(&self) -> MutexGuard<'_, Vec<Desk>> {
+        // The table is consistent between any two statements: a panic of another rank does not spoil it.
+        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells everyone but `from`, and marks `from` as gone if `over`.
+    fn announce(&self, from: usize, event: Event, over: bool) {
+        let mut desks = self.desks();
+        if over {
+            if desks[from].over {
+                return;
+            }
+            desks[from].over = true;
+        }
+        for (rank, desk) in desks.iter_mut().enumerate() {
+            if rank != from && !desk.over {
+                desk.events.push_back(event);
+                // An eventfd refuses a write only when its counter is full: then it is readable already.
+                let _ = desk.bell.write(1);
+            }
+        }
+        drop(desks);
+        self.joined.notify_all();
+    }
+}
+
+impl Local {
+    /// Dies as a process would: the others see [`Event::Died`].
+    pub fn die(self, how: Death) {
+        let rank = self.rank;
+        self.world.announce(rank, Event::Died { rank, how }, true);
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let rank = self.rank;
+        let how = Death::Unknown;
+        self.world.announce(rank, Event::Died { rank, how }, true);
+    }
+}
+
+impl Wireup for Local {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
+        let segment = copy(segment, "join")?;
+        let mut desks = self.world.desks();
+        if desks[self.rank].card.is_some() {
+            return Err(WireupError::Order {
+                call: "join",
+                reason: "this rank has joined already",
+            });
+        }
+        desks[self.rank].card = Some(card);
+        desks[self.rank].segment = Some(segment);
+        self.world.joined.notify_all();
+        let start = Instant::now();
+        loop {
+            let missing: Vec<Missing> = (0..self.size)
+                .filter(|&rank| desks[rank].card.is_none())
+                .map(|rank| Missing {
+                    rank,
+                    running: !desks[rank].over,
+                })
+                .collect();
+            if missing.is_empty() {
+                return Ok(desks.iter().filter_map(|desk| desk.card.clone()).collect());
+            }
+            if missing.iter().any(|one| !one.running) {
+                return Err(WireupError::Absent { missing });
+            }
+            let waited = start.elapsed();
+            let Some(left) = self.world.timeout.checked_sub(waited) else {
+                return Err(WireupError::Timeout { missing, waited });
+            };
+            desks = self
+                .world
+                .joined
+                .wait_timeout(desks, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError> {
+        const CALL: &str = "introduce";
+        let desks = self.world.desks();
+        let desk = desks.get(peer).ok_or(WireupError::NoSuchRank {
+            call: CALL,
+            rank: peer,
+            size: self.size,
+        })?;
+        let segment = desk.segment.as_ref().ok_or(WireupError::Order {
+            call: CALL,
+            reason: "the peer has not joined",
+        })?;
+        Ok(Introduction {
+            segment: copy(segment.as_fd(), CALL)?,
+            pidfd: None,
+            pid: Some(std::process::id().cast_signed()),
+            uid: nix::unistd::getuid().as_raw(),
+        })
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd())
+    }
+
+    fn poll(&mut self) -> Result<Option<Event>, WireupError> {
+        let mut desks = self.world.desks();
+        let desk = &mut desks[self.rank];
+        let event = desk.events.pop_front();
+        if desk.events.is_empty() {
+            // Silences the bell; it refuses if it was silent.
+            let _ = desk.bell.read();
+        }
+        Ok(event)
+    }
+
+    fn leave(&mut self) -> Result<(), WireupError> {
+        let rank = self.rank;
+        self.world.announce(rank, Event::Left { rank }, true);
+        Ok(())
+    }
+
+    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+        self.world.announce(self.rank, Event::Abort { code }, false);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    fn segment() -> OwnedFd {
+        memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd")
+    }
+
+    fn readable(fd: BorrowedFd<'_>) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).expect("poll") == 1
+    }
+
+    #[test]
+    fn threads_join_and_are_introduced() {
+        let ranks = world(3).expect("world");
+        std::thread::scope(|scope| {
+            for mut rank in ranks {
+                scope.spawn(move || {
+                    let mut card = Card::of_this_process();
+                    card.uid = 100 + rank.rank() as u32;
+                    let cards = rank.join(card, segment().as_fd()).expect("join");
+                    let uids: Vec<u32> = cards.iter().map(|card| card.uid).collect();
+                    assert_eq!(uids, [100, 101, 102]);
+                    let peer = (rank.rank() + 1) % 3;
+                    let got = rank.introduce(peer).expect("introduce");
+                    assert!(nix::sys::stat::fstat(&got.segment).is_ok());
+                    assert!(rank.introduce(3).is_err());
+                    rank.leave().expect("leave");
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn events_ring_the_bell_once_each() {
+        let mut ranks = world(3).expect("world");
+        let mut last = ranks.pop().expect("rank 2");
+        let mut middle = ranks.pop().expect("rank 1");
+        let first = ranks.pop().expect("rank 0");
+        assert_eq!(last.poll().expect("poll"), None);
+        middle.leave().expect("leave");
+        first.die(Death::Signal(9));
+        drop(middle);
+        assert!(readable(last.event_fd().expect("fd")));
+        assert_eq!(last.poll().expect("poll"), Some(Event::Left { rank: 1 }));
+        assert!(readable(last.event_fd().expect("fd")));
+        let how = Death::Signal(9);
+        assert_eq!(
+            last.poll().expect("poll"),
+            Some(Event::Died { rank: 0, how })
+        );
+        assert!(!readable(last.event_fd().expect("fd")));
+        assert_eq!(last.poll().expect("poll"), None);
+    }
+
+    #[test]
+    fn a_rank_that_never_joins_is_named() {
+        let mut ranks = world_with_timeout(3, Duration::from_millis(20)).expect("world");
+        let card = Card::of_this_process();
+        let error = ranks[0]
+            .join(card.clone(), segment().as_fd())
+            .expect_err("alone");
+        let WireupError::Timeout { missing, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(missing.len(), 2);
+        assert!(
+            error.to_string().contains("1, 2 (still running)"),
+            "{error}"
+        );
+        drop(ranks.pop());
+        let error = ranks[1]
+            .join(card, segment().as_fd())
+            .expect_err("dead peer");
+        assert!(error.to_string().contains("2 (already ended)"), "{error}");
+    }
+}
