@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line: one definition from which parser, man pages and completions come.
 
+mod bench;
 mod completions;
 mod env;
 mod man;
@@ -29,6 +30,11 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed b
 enum Command {
     /// List every knob with its value, where the value comes from, default, range and meaning
     Env(env::Args),
+    /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
+    Bench(bench::Args),
+    /// A rank of 'bench'
+    #[command(name = "__bench-rank", hide = true)]
+    BenchRank(bench::RankArgs),
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -38,6 +44,8 @@ enum Command {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Env(args) => env::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::BenchRank(args) => bench::run_rank(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

@@ -3,5 +3,7 @@
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
+pub mod bench;
+#[doc(hidden)]
 pub mod cli;
 pub mod wireup;

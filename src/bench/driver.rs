@@ -88,12 +88,8 @@ pub trait Driver {
     /// # Errors
     ///
     /// If the transport fails, or the length is another.
-    fn sendrecv(
-        &mut self,
-        message: &[u8],
-        place: &mut [u8],
-        peer: usize,
-    ) -> Result<(), BenchError>;
+    fn sendrecv(&mut self, message: &[u8], place: &mut [u8], peer: usize)
+    -> Result<(), BenchError>;
 
     /// Sends a window of nonblocking messages and waits for all.
     ///
@@ -127,4 +123,15 @@ pub trait Driver {
     ///
     /// If the transport fails.
     fn leave(self) -> Result<(), BenchError>;
+}
+
+/// The runtime as a driver of this mechanism.
+///
+/// # Errors
+///
+/// If the job cannot be joined.
+pub fn runtime(mechanism: super::Mechanism) -> Result<UnixDriver, BenchError> {
+    Err(BenchError::Usage(format!(
+        "{mechanism} needs the runtime, which this build lacks"
+    )))
 }

@@ -54,9 +54,7 @@ impl Plan {
         match pattern {
             Pattern::Rate => vec![8],
             // Bandwidth of nothing is nothing.
-            Pattern::Bw | Pattern::BiBw => {
-                self.sizes.iter().copied().filter(|&n| n > 0).collect()
-            }
+            Pattern::Bw | Pattern::BiBw => self.sizes.iter().copied().filter(|&n| n > 0).collect(),
             _ => self.sizes.clone(),
         }
     }
@@ -92,7 +90,11 @@ impl Plan {
                 }
                 Err(error) => {
                     watch.note(&format!("{mechanism} is left out: {error}"));
-                    if !runner.missing.iter().any(|m| m.mechanism == mechanism.name()) {
+                    if !runner
+                        .missing
+                        .iter()
+                        .any(|m| m.mechanism == mechanism.name())
+                    {
                         runner.missing.push(Missing {
                             mechanism: mechanism.name().to_owned(),
                             reason: error.to_string(),
@@ -149,7 +151,9 @@ impl Runner {
     /// Learns the floor before anything is judged by it.
     fn calibrate(&mut self) -> Result<(), BenchError> {
         for _ in 0..200 {
-            let outcome = self.limits.order(&Order::Probe(super::rank::PROBE_ROUNDS))?;
+            let outcome = self
+                .limits
+                .order(&Order::Probe(super::rank::PROBE_ROUNDS))?;
             self.probes.push(outcome.before_ns);
         }
         Ok(())
@@ -321,8 +325,8 @@ impl Runner {
                 clippy::cast_sign_loss,
                 reason = "clamped to a small range"
             )]
-            let fit = (BATCH_US / (outcome.us.max(1e-3) * messages as f64))
-                .clamp(1.0, 400_000.0) as u64;
+            let fit =
+                (BATCH_US / (outcome.us.max(1e-3) * messages as f64)).clamp(1.0, 400_000.0) as u64;
             let before = turn.work.iterations;
             // The first iterations are slow: grow step by step.
             turn.work.iterations = fit.min(before * 32);

@@ -85,7 +85,11 @@ impl Machine {
             .map_or("off", |(chosen, _)| chosen);
         let cache = (0..8)
             .rev()
-            .map(|index| read(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")))
+            .map(|index| {
+                read(&format!(
+                    "/sys/devices/system/cpu/cpu0/cache/index{index}/size"
+                ))
+            })
             .find(|size| !size.is_empty())
             .unwrap_or_default();
         Self {

@@ -385,9 +385,7 @@ mod tests {
                                 })
                             })
                             .collect();
-                        ends.into_iter()
-                            .map(|end| end.join().unwrap())
-                            .sum::<u64>()
+                        ends.into_iter().map(|end| end.join().unwrap()).sum::<u64>()
                     });
                     let directions = match pattern {
                         Pattern::Bw | Pattern::Rate => 1,

@@ -88,9 +88,7 @@ fn pin(processor: usize) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     set.set(processor)
         .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
-        .map_err(|errno| {
-            BenchError::io(format!("pinning to processor {processor}"))(errno.into())
-        })
+        .map_err(|errno| BenchError::io(format!("pinning to processor {processor}"))(errno.into()))
 }
 
 fn serve<D: Driver>(
@@ -208,11 +206,7 @@ fn limit(pair: &mut Option<Pair>, work: &Work) -> Result<Outcome, BenchError> {
         Pattern::Bw | Pattern::Rate => Flow::OneWay(work.window),
         Pattern::SendRecv | Pattern::BiBw => Flow::TwoWay(work.window),
     };
-    pair.use_pages(if work.huge {
-        Pages::Huge
-    } else {
-        Pages::Small
-    });
+    pair.use_pages(if work.huge { Pages::Huge } else { Pages::Small });
     let before_ns = pair.probe(PROBE_ROUNDS)?;
     let us = 1e6
         * pair.run(&Batch {

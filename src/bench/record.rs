@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(records[0].ratio, Some(2.0));
         let dropped = run(2000.0);
         assert_eq!(dropped.records()[0].ratio_of, "all");
-        assert_eq!(dropped.states(), [0, 0, 8]);
+        assert_eq!(dropped.states(), [0, 0, 9]);
     }
 
     #[test]

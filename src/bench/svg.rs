@@ -152,15 +152,13 @@ fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, Str
         Mode::OffCache => "off-cache",
         Mode::Rewrite => "sender rewrites",
     };
-    (what, format!("{pattern}: {quantity} by message size, {mode}"))
+    (
+        what,
+        format!("{pattern}: {quantity} by message size, {mode}"),
+    )
 }
 
-fn draw(
-    lines: &[Line],
-    title: &str,
-    run: &Run,
-    quantity: Quantity,
-) -> Result<String, BenchError> {
+fn draw(lines: &[Line], title: &str, run: &Run, quantity: Quantity) -> Result<String, BenchError> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
@@ -248,7 +246,10 @@ fn paint(
         } else {
             let series = LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(3));
             chart.draw_series(series).map_err(fail)?;
-            let dots = line.points.iter().map(|&p| Circle::new(p, 3, line.colour.filled()));
+            let dots = line
+                .points
+                .iter()
+                .map(|&p| Circle::new(p, 3, line.colour.filled()));
             chart.draw_series(dots).map_err(fail)?;
         }
     }
@@ -267,7 +268,8 @@ fn paint(
         let y = (y - 7).max(free);
         free = y + 17;
         let font = ("sans-serif", 14).into_font().color(&line.colour);
-        root.draw_text(&line.name, &font, (across, y)).map_err(fail)?;
+        root.draw_text(&line.name, &font, (across, y))
+            .map_err(fail)?;
     }
     root.present().map_err(fail)
 }

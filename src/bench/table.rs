@@ -197,6 +197,8 @@ fn write_limits(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     table
         .with(Style::sharp())
         .modify(Columns::new(4..), Alignment::right());
-    writeln!(out, "limits of the machine, microseconds per message\n{table}\n")
+    writeln!(
+        out,
+        "limits of the machine, microseconds per message\n{table}\n"
+    )
 }
-

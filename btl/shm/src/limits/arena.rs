@@ -132,6 +132,7 @@ impl Arena {
     }
 
     /// The control word at this byte offset.
+    #[inline(always)]
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < CONTROL);
         let word = self.map.as_mut_ptr().wrapping_add(offset);

@@ -169,11 +169,25 @@ impl Pair {
         Ok(elapsed / messages / halves)
     }
 
+    #[inline(always)]
     fn raise(&self, offset: usize, value: u64) {
         self.arena.word(offset).store(value, Ordering::Release);
     }
 
+    #[inline(always)]
     fn wait(&self, offset: usize, value: u64) -> Result<(), LimitError> {
+        let word = self.arena.word(offset);
+        for _ in 0..SPINS {
+            if word.load(Ordering::Acquire) >= value {
+                return Ok(());
+            }
+        }
+        self.wait_long(offset, value)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_long(&self, offset: usize, value: u64) -> Result<(), LimitError> {
         let word = self.arena.word(offset);
         let mut since: Option<Instant> = None;
         loop {
@@ -590,10 +604,12 @@ impl Pair {
         Ok(())
     }
 
+    #[inline(always)]
     fn slot(direction: usize, c: u64) -> usize {
         RING[direction] + (c % RING_SLOTS) as usize * 64
     }
 
+    #[inline(always)]
     fn put_slot(&self, slot: usize, c: u64) {
         self.arena
             .word(slot + 8)
@@ -601,6 +617,7 @@ impl Pair {
         self.raise(slot, c);
     }
 
+    #[inline(always)]
     fn take_slot(&self, slot: usize, c: u64) -> Result<(), LimitError> {
         self.wait(slot, c)?;
         std::hint::black_box(self.arena.word(slot + 8).load(Ordering::Relaxed));
