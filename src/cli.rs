@@ -5,6 +5,7 @@ mod bench;
 mod completions;
 mod env;
 mod man;
+mod run;
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -28,13 +29,15 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed b
 // an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide = true)]` keeps it out of both.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start the ranks of a job on this node, and end them together
+    Run(run::Args),
     /// List every knob with its value, where the value comes from, default, range and meaning
     Env(env::Args),
     /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
     Bench(bench::Args),
     /// A rank of 'bench'
     #[command(name = "__bench-rank", hide = true)]
-    BenchRank(bench::RankArgs),
+    BenchRank,
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -44,8 +47,9 @@ enum Command {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Env(args) => env::run(args),
+        Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::BenchRank(args) => bench::run_rank(args),
+        Command::BenchRank => bench::run_rank(),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

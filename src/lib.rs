@@ -6,4 +6,5 @@
 pub mod bench;
 #[doc(hidden)]
 pub mod cli;
+pub mod launch;
 pub mod wireup;

@@ -79,7 +79,7 @@ pub struct Introduction {
     pub segment: OwnedFd,
     /// Becomes readable when the peer's process ends; none if the kernel refused it or the peer is a thread of this process.
     pub pidfd: Option<OwnedFd>,
-    /// The peer's process id in our pid namespace; none if it is not visible there.
+    /// The peer's process id in our pid namespace; none if it is not visible there, or has ended and was waited for.
     pub pid: Option<i32>,
     /// The peer's user id as the launcher sees it.
     pub uid: u32,
@@ -284,7 +284,7 @@ pub trait Wireup: Send {
     /// Publishes this rank's card and segment; returns all cards, by rank, once every rank has joined.
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError>;
 
-    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left.
+    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left, whose `pidfd` then tells so.
     fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError>;
 
     /// A descriptor that is readable when [`poll`](Wireup::poll) has something; none if this wire-up never has.

@@ -4,14 +4,21 @@
 use super::protocol::{Answer, Line, Order, Outcome};
 use super::rank::Inheritance;
 use super::{BenchError, ENV, Mechanism, Missing};
+use crate::launch;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use onecopy_shm::limits::{Arena, Inherited};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// A rank that has not answered for so long has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ranks that were told to end get so long.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A job of ranks that waits for orders.
 #[derive(Debug)]
@@ -19,9 +26,15 @@ pub struct Job {
     name: String,
     arena: Arena,
     lines: Vec<Line>,
-    children: Vec<Child>,
+    ranks: Option<Ranks>,
     /// What the first rank's runtime did not find.
     pub missing: Vec<Missing>,
+}
+
+#[derive(Debug)]
+struct Ranks {
+    thread: JoinHandle<String>,
+    pids: Vec<i32>,
 }
 
 /// How the jobs of one run are laid out.
@@ -94,14 +107,14 @@ impl Job {
         {
             open.push(Inherited::new(fd).map_err(BenchError::io("descriptor of a rank"))?);
         }
-        let children = start_ranks(layout.ranks, &text)?;
+        let ranks = start_ranks(layout.ranks, text)?;
         drop(open);
         drop((theirs, sockets));
         let mut job = Self {
             name,
             arena,
             lines: own,
-            children,
+            ranks: Some(ranks),
             missing: Vec::new(),
         };
         for rank in 0..layout.ranks {
@@ -163,12 +176,8 @@ impl Job {
             Ok(Some(Answer::Failed(reason))) => Err(fail(&self.name, reason)),
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => {
-                let how = self
-                    .children
-                    .get_mut(rank)
-                    .and_then(|child| child.wait().ok());
-                let how = how.map_or_else(|| "ended".to_owned(), |status| status.to_string());
-                Err(fail(&self.name, format!("ended unexpectedly ({how})")))
+                self.arena.stop();
+                Err(fail(&self.name, "ended unexpectedly".to_owned()))
             }
             Err(error) => {
                 self.arena.stop();
@@ -184,11 +193,30 @@ impl Job {
     /// If a rank does not end well.
     pub fn leave(mut self) -> Result<(), BenchError> {
         self.order(&Order::Leave)?;
-        for child in &mut self.children {
-            child.wait().map_err(BenchError::io("end of a rank"))?;
-        }
-        self.children.clear();
+        self.join();
         Ok(())
+    }
+}
+
+impl Job {
+    /// Ends the lines, upon which the ranks end, and waits for them.
+    fn join(&mut self) {
+        self.lines.clear();
+        let Some(Ranks { thread, pids }) = self.ranks.take() else {
+            return;
+        };
+        let since = Instant::now();
+        while !thread.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+            if since.elapsed() > GRACE {
+                for &pid in &pids {
+                    // It may have ended; one that hangs has not, and its job waits for it.
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                }
+            }
+        }
+        // What the job said was said before; a thread that panicked has nothing to add.
+        let _ = thread.join();
     }
 }
 
@@ -199,27 +227,44 @@ fn is_refusal(error: &BenchError) -> bool {
 impl Drop for Job {
     fn drop(&mut self) {
         self.arena.stop();
-        for child in &mut self.children {
-            // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.join();
     }
 }
 
-/// Starts the ranks as children of this process.
-fn start_ranks(ranks: usize, inheritance: &str) -> Result<Vec<Child>, BenchError> {
+/// Starts the ranks from a thread that stays until they have ended, because they end with it.
+fn start_ranks(ranks: usize, inheritance: String) -> Result<Ranks, BenchError> {
     let program = std::env::current_exe().map_err(BenchError::io("own program"))?;
-    (0..ranks)
-        .map(|rank| {
-            Command::new(&program)
-                .args(["__bench-rank", &rank.to_string()])
-                .env(ENV, inheritance)
-                .stdin(Stdio::null())
-                .spawn()
-                .map_err(BenchError::io(format!("start of rank {rank}")))
+    let (started, begun) = mpsc::channel();
+    let job = launch::Job::new(program, ranks)
+        .arg("__bench-rank")
+        .env(ENV, inheritance)
+        .bind(launch::Bind::None)
+        .quiet(true)
+        .on_start(move |_, pid| {
+            // Nobody listens only if the benchmark has given up.
+            let _ = started.send(pid);
+        });
+    let thread = thread::Builder::new()
+        .name("job".into())
+        .spawn(move || match job.run() {
+            Ok(outcome) => outcome.messages.join("; "),
+            Err(error) => error.to_string(),
         })
-        .collect()
+        .map_err(BenchError::io("thread of a job"))?;
+    let mut pids = Vec::new();
+    for rank in 0..ranks {
+        if let Ok(pid) = begun.recv() {
+            pids.push(pid);
+        } else {
+            let reason = thread.join().unwrap_or_default();
+            return Err(BenchError::Rank {
+                mechanism: "start".into(),
+                rank,
+                reason,
+            });
+        }
+    }
+    Ok(Ranks { thread, pids })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::driver::{Driver, UnixDriver};
 use super::pattern::{self, Buffers, Part};
 use super::protocol::{Answer, Line, Order, Outcome, Work};
 use super::{BenchError, ENV, Mechanism, Pattern};
+use crate::wireup::ENV_RANK;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy_shm::limits::{Arena, Batch, Flow, Limit, Pages, Pair, inherited};
@@ -35,7 +36,11 @@ pub const PROBE_ROUNDS: u32 = 150;
 /// # Errors
 ///
 /// If it was not started by the benchmark, or a rank fails.
-pub fn main(rank: usize) -> Result<(), BenchError> {
+pub fn main() -> Result<(), BenchError> {
+    let rank: usize = std::env::var(ENV_RANK)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| BenchError::Usage("only 'onecopy bench' starts this command".into()))?;
     let text = std::env::var(ENV)
         .map_err(|_| BenchError::Usage("only 'onecopy bench' starts this command".into()))?;
     let inheritance: Inheritance = serde_json::from_str(&text)

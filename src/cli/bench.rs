@@ -62,16 +62,9 @@ pub(crate) struct Args {
     record: Option<String>,
 }
 
-/// Arguments of a rank of the benchmark.
-#[derive(Debug, clap::Args)]
-pub(crate) struct RankArgs {
-    /// This rank
-    rank: usize,
-}
-
 /// Runs a rank of the benchmark.
-pub(crate) fn run_rank(args: RankArgs) -> Result<ExitCode, CliError> {
-    crate::bench::rank::main(args.rank).map_err(failed)?;
+pub(crate) fn run_rank() -> Result<ExitCode, CliError> {
+    crate::bench::rank::main().map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 

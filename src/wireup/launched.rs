@@ -21,6 +21,9 @@ use super::{Card, ENV_FD, ENV_RANK, ENV_SIZE, Event, Introduction, Wireup, Wireu
 /// A launcher that is alive answers an introduction within microseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Room for each message that can come after all cards have.
+const SMALL_MESSAGE: usize = 8 * 1024;
+
 /// A rank that a launcher started.
 #[derive(Debug)]
 pub struct Launched {
@@ -35,6 +38,7 @@ pub struct Launched {
     /// Readable while the socket or the bell is.
     both: Epoll,
     joined: bool,
+    buffer: Vec<u8>,
 }
 
 /// An answer with its descriptors.
@@ -116,6 +120,7 @@ impl Launched {
             bell,
             both,
             joined: false,
+            buffer: vec![0; MAX_MESSAGE],
         })
     }
 
@@ -130,11 +135,10 @@ impl Launched {
     }
 
     /// The next message of any kind, if there is one.
-    fn receive(&self, call: &'static str) -> Result<Option<Answer>, WireupError> {
-        let mut buffer = vec![0; MAX_MESSAGE];
-        match fdpass::recv(self.socket.as_fd(), &mut buffer, 2, Wait::Never) {
+    fn receive(&mut self, call: &'static str) -> Result<Option<Answer>, WireupError> {
+        match fdpass::recv(self.socket.as_fd(), &mut self.buffer, 2, Wait::Never) {
             Ok(got) => {
-                let message = ToRank::decode(&buffer[..got.len])
+                let message = ToRank::decode(&self.buffer[..got.len])
                     .map_err(|source| WireupError::BadMessage { call, source })?;
                 Ok(Some((message, got.fds)))
             }
@@ -257,6 +261,7 @@ impl Wireup for Launched {
                 _ => return self.unexpected(CALL, "answer to join"),
             }
         }
+        self.buffer = vec![0; SMALL_MESSAGE];
         Ok(all)
     }
 

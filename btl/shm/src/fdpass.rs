@@ -194,7 +194,9 @@ pub fn recv(
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags.bits()) };
         match Errno::result(got) {
             Ok(len) => break usize::try_from(len).unwrap_or(0),
-            Err(Errno::EINTR) => {}
+            // The other side closed before it had read everything. The kernel says so once, before it hands out what the other side
+            // had sent: that is not lost.
+            Err(Errno::EINTR | Errno::ECONNRESET) => {}
             Err(errno) => return Err(system("recvmsg", errno)),
         }
     };
@@ -331,6 +333,19 @@ mod tests {
         assert!(matches!(closed, Err(FdPassError::Closed)), "{closed:?}");
         let refused = send(b.as_fd(), b"x", &[], Wait::Never);
         assert!(matches!(refused, Err(FdPassError::Closed)), "{refused:?}");
+    }
+
+    #[test]
+    fn what_was_sent_before_closing_arrives_even_if_the_sender_did_not_read() {
+        let (a, b) = pair().expect("pair");
+        send(a.as_fd(), b"unread", &[], Wait::Never).expect("send");
+        send(b.as_fd(), b"last words", &[], Wait::Never).expect("send");
+        drop(b);
+        let mut buffer = [0; 16];
+        let got = recv(a.as_fd(), &mut buffer, 0, Wait::Never).expect("recv");
+        assert_eq!(&buffer[..got.len], b"last words");
+        let closed = recv(a.as_fd(), &mut buffer, 0, Wait::Never);
+        assert!(matches!(closed, Err(FdPassError::Closed)), "{closed:?}");
     }
 
     #[test]

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The launcher's side of the wire-up: collects cards and segments, introduces ranks, and spreads the word of who died.
+//!
+//! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: who sends is known from
+//! the credentials that come with each message. One misbehaving rank loses its connection; the others do not notice more than its death.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+use onecopy_shm::fdpass::{self, Credentials, FdPassError, Wait};
+use onecopy_shm::process;
+
+use crate::wireup::message::{MAX_MESSAGE, ToLauncher, ToRank};
+use crate::wireup::{Card, Death, Event, Missing};
+
+/// When a rank's connection or process ends, its exit status may be a moment behind.
+const STATUS_DELAY: Duration = Duration::from_millis(20);
+
+/// What the launcher should know.
+#[derive(Debug, PartialEq)]
+pub(super) enum Notice {
+    /// A rank wants the job to end.
+    Abort { rank: usize, code: i32 },
+    /// A rank broke the rules and lost its connection.
+    Complaint { rank: usize, text: String },
+    /// Not everyone joined.
+    GaveUp {
+        missing: Vec<Missing>,
+        waited: Option<Duration>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Has not joined yet; perhaps it never will.
+    Outside,
+    Joined,
+    Left,
+    Gone,
+}
+
+#[derive(Debug)]
+struct Desk {
+    state: State,
+    socket: Option<OwnedFd>,
+    queue: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
+    card: Option<Card>,
+    segment: Option<Arc<OwnedFd>>,
+    /// The process that joined: the launcher's child, or something below it.
+    joined_as: Option<Credentials>,
+    process: Option<Arc<OwnedFd>>,
+    /// The launcher's child and, if known, its end.
+    child: Pid,
+    child_fd: Option<Arc<OwnedFd>>,
+    child_death: Option<Death>,
+    /// Since when the connection or the process is known to have ended.
+    ending: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Gathering,
+    Complete,
+    GaveUp { waited_ms: u32 },
+}
+
+/// Introduces the ranks of one job.
+#[derive(Debug)]
+pub(super) struct Broker {
+    desks: Vec<Desk>,
+    phase: Phase,
+    pid_ns: u64,
+    own_uid: u32,
+    join_timeout: Duration,
+    first_join: Option<Instant>,
+    notices: Vec<Notice>,
+    buffer: Vec<u8>,
+}
+
+/// What to poll for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A rank's socket, to read and perhaps to write.
+    Socket(usize),
+    /// The process that joined as this rank.
+    Process(usize),
+}
+
+impl Broker {
+    /// A broker without ranks.
+    pub(super) fn new(join_timeout: Duration) -> Self {
+        Self {
+            desks: Vec::new(),
+            phase: Phase::Gathering,
+            pid_ns: Card::of_this_process().pid_ns,
+            own_uid: nix::unistd::getuid().as_raw(),
+            join_timeout,
+            first_join: None,
+            notices: Vec::new(),
+            buffer: vec![0; MAX_MESSAGE],
+        }
+    }
+
+    /// Adds the next rank: our end of its socket, and its process.
+    pub(super) fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
+        self.desks.push(Desk {
+            state: State::Outside,
+            socket: Some(socket),
+            queue: VecDeque::new(),
+            card: None,
+            segment: None,
+            joined_as: None,
+            process: None,
+            child,
+            child_fd,
+            child_death: None,
+            ending: None,
+        });
+    }
+
+    /// Descriptors to watch: for reading, and for writing if the flag is set.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
+        let bound = 64 + 2 * self.desks.len();
+        self.desks.iter().enumerate().flat_map(move |(rank, desk)| {
+            let socket = desk.socket.as_ref().map(|socket| {
+                // A rank that does not read its answers is not asked for more questions.
+                let read = desk.queue.len() < bound;
+                let write = !desk.queue.is_empty();
+                (Source::Socket(rank), socket.as_fd(), read, write)
+            });
+            let watched = desk.state == State::Joined && desk.ending.is_none();
+            let process = desk.process.as_ref().filter(|_| watched);
+            let process = process.map(|fd| (Source::Process(rank), fd.as_fd(), true, false));
+            socket.into_iter().chain(process)
+        })
+    }
+
+    /// Serves a source that is ready.
+    pub(super) fn ready(&mut self, source: Source, now: Instant) {
+        match source {
+            Source::Socket(rank) => {
+                self.flush(rank);
+                self.drain(rank, now);
+            }
+            Source::Process(rank) => {
+                // What it said before it ended comes first.
+                self.drain(rank, now);
+                self.desks[rank].ending.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The launcher's child of this rank has ended.
+    pub(super) fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
+        self.drain(rank, now);
+        let desk = &mut self.desks[rank];
+        desk.child_death = Some(how);
+        let own = desk
+            .joined_as
+            .is_some_and(|who| who.pid == desk.child.as_raw());
+        if own || desk.ending.is_some() {
+            self.gone(rank, how);
+        }
+    }
+
+    /// Does what is due, and returns what the launcher should know.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Notice> {
+        for rank in 0..self.desks.len() {
+            let desk = &self.desks[rank];
+            if let Some(since) = desk.ending {
+                let late = now.duration_since(since) >= STATUS_DELAY;
+                if let Some(how) = desk.child_death.or(late.then_some(Death::Unknown)) {
+                    self.gone(rank, how);
+                }
+            }
+        }
+        if let (Phase::Gathering, Some(first)) = (self.phase, self.first_join) {
+            let waited = now.duration_since(first);
+            if waited >= self.join_timeout {
+                self.give_up(Some(waited));
+            }
+        }
+        std::mem::take(&mut self.notices)
+    }
+
+    /// When [`tick`](Self::tick) has something to do at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let ending = self.desks.iter().filter_map(|desk| desk.ending).min();
+        let ending = ending.map(|since| since + STATUS_DELAY);
+        let joining = self.first_join.filter(|_| self.phase == Phase::Gathering);
+        let joining = joining.and_then(|first| first.checked_add(self.join_timeout));
+        ending.into_iter().chain(joining).min()
+    }
+
+    fn drain(&mut self, rank: usize, now: Instant) {
+        // Bounded, so that one talkative rank does not keep the others waiting.
+        for _ in 0..64 {
+            let Some(socket) = &self.desks[rank].socket else {
+                return;
+            };
+            match fdpass::recv(socket.as_fd(), &mut self.buffer, 1, Wait::Never) {
+                Ok(got) => {
+                    let message = ToLauncher::decode(&self.buffer[..got.len]);
+                    let checked = message
+                        .map_err(|error| error.to_string())
+                        .and_then(|message| self.check(rank, got.from).map(|from| (message, from)))
+                        .and_then(|(message, from)| self.serve(rank, message, from, got.fds, now));
+                    if let Err(text) = checked {
+                        return self.expel(rank, text, now);
+                    }
+                }
+                Err(FdPassError::WouldBlock) => return,
+                Err(FdPassError::Closed) => return self.hung_up(rank, now),
+                Err(error) => return self.expel(rank, error.to_string(), now),
+            }
+        }
+    }
+
+    /// Is the sender who it should be?
+    fn check(&self, rank: usize, from: Option<Credentials>) -> Result<Credentials, String> {
+        let from = from.ok_or("a message without credentials")?;
+        if from.uid != self.own_uid && from.uid != 0 && self.own_uid != 0 {
+            return Err(format!(
+                "a message from user {}; ranks must run as user {}, who started the job",
+                from.uid, self.own_uid
+            ));
+        }
+        match self.desks[rank].joined_as {
+            Some(known) if known.pid != from.pid => Err(format!(
+                "a message from process {} although process {} has joined as this rank",
+                from.pid, known.pid
+            )),
+            _ => Ok(from),
+        }
+    }
+
+    fn serve(
+        &mut self,
+        rank: usize,
+        message: ToLauncher,
+        from: Credentials,
+        fds: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), String> {
+        match message {
+            ToLauncher::Join { card } => self.join(rank, card, from, fds, now)?,
+            ToLauncher::Introduce { peer } => self.introduce(rank, peer),
+            ToLauncher::Leave => {
+                if self.desks[rank].state == State::Joined {
+                    self.desks[rank].state = State::Left;
+                    self.announce(rank, Event::Left { rank });
+                }
+            }
+            ToLauncher::Abort { code } => {
+                self.announce(rank, Event::Abort { code });
+                self.notices.push(Notice::Abort { rank, code });
+            }
+        }
+        Ok(())
+    }
+
+    fn join(
+        &mut self,
+        rank: usize,
+        card: Card,
+        from: Credentials,
+        fds: Vec<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), String> {
+        let desk = &mut self.desks[rank];
+        if desk.state != State::Outside {
+            return Err("a second join".to_owned());
+        }
+        let segment = fds.into_iter().next().ok_or("a join without segment")?;
+        desk.card = Some(card);
+        desk.segment = Some(Arc::new(segment));
+        desk.joined_as = Some(from);
+        desk.process = match &desk.child_fd {
+            Some(fd) if from.pid == desk.child.as_raw() => Some(Arc::clone(fd)),
+            // It waits for our answer, so it is alive, or has just been killed: then its connection tells.
+            _ if from.pid > 0 => process::pidfd_open(Pid::from_raw(from.pid))
+                .ok()
+                .map(Arc::new),
+            _ => None,
+        };
+        desk.state = State::Joined;
+        self.first_join.get_or_insert(now);
+        match self.phase {
+            Phase::GaveUp { waited_ms } => {
+                let missing = self.missing();
+                self.tell_absent(rank, waited_ms, missing);
+            }
+            _ if self.desks.iter().all(|desk| desk.card.is_some()) => self.complete(),
+            // Someone who can no longer come has been waited for already.
+            _ if self.desks.iter().any(|desk| desk.state == State::Gone) => self.give_up(None),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self) {
+        self.phase = Phase::Complete;
+        let cards: Vec<Card> = self
+            .desks
+            .iter()
+            .filter_map(|desk| desk.card.clone())
+            .collect();
+        let messages = ToRank::all_cards(&cards);
+        for rank in 0..self.desks.len() {
+            for message in &messages {
+                self.send(rank, message.clone(), Vec::new());
+            }
+        }
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        let desks = self.desks.iter().enumerate();
+        desks
+            .filter(|(_, desk)| desk.state == State::Outside || desk.state == State::Gone)
+            .map(|(rank, desk)| Missing {
+                rank,
+                running: desk.child_death.is_none(),
+            })
+            .collect()
+    }
+
+    fn give_up(&mut self, waited: Option<Duration>) {
+        if self.phase != Phase::Gathering {
+            return;
+        }
+        let waited_ms = waited.map_or(0, |time| {
+            u32::try_from(time.as_millis()).unwrap_or(1).max(1)
+        });
+        self.phase = Phase::GaveUp { waited_ms };
+        let missing = self.missing();
+        for rank in 0..self.desks.len() {
+            if self.desks[rank].state == State::Joined {
+                self.tell_absent(rank, waited_ms, missing.clone());
+            }
+        }
+        self.notices.push(Notice::GaveUp { missing, waited });
+    }
+
+    fn tell_absent(&mut self, rank: usize, waited_ms: u32, missing: Vec<Missing>) {
+        let message = ToRank::Absent { waited_ms, missing };
+        self.send(rank, message.encode(), Vec::new());
+    }
+
+    fn introduce(&mut self, rank: usize, peer: u32) {
+        let desk = self.desks.get(peer as usize);
+        let found = desk.and_then(|desk| {
+            let who = desk.joined_as?;
+            Some((desk.segment.clone()?, desk.process.clone(), who))
+        });
+        let Some((segment, process, who)) = found else {
+            let reason = format!("rank {peer} has not joined");
+            return self.send(rank, ToRank::Refused { reason }.encode(), Vec::new());
+        };
+        let message = ToRank::Introduction {
+            peer,
+            uid: who.uid,
+            pid: who.pid,
+            pid_ns: self.pid_ns,
+            pidfd: process.is_some(),
+        };
+        let fds = [segment].into_iter().chain(process).collect();
+        self.send(rank, message.encode(), fds);
+    }
+
+    /// Tells all other members.
+    fn announce(&mut self, from: usize, event: Event) {
+        let message = ToRank::Event(event).encode();
+        for rank in 0..self.desks.len() {
+            if rank != from && self.desks[rank].state == State::Joined {
+                self.send(rank, message.clone(), Vec::new());
+            }
+        }
+    }
+
+    fn send(&mut self, rank: usize, message: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
+        self.desks[rank].queue.push_back((message, fds));
+        self.flush(rank);
+    }
+
+    fn flush(&mut self, rank: usize) {
+        let desk = &mut self.desks[rank];
+        while let (Some(socket), Some((message, fds))) = (&desk.socket, desk.queue.front()) {
+            let lent: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+            match fdpass::send(socket.as_fd(), message, &lent, Wait::Never) {
+                Ok(()) => {
+                    desk.queue.pop_front();
+                }
+                Err(FdPassError::WouldBlock) => return,
+                // The end of the connection is noticed where it is read.
+                Err(_) => desk.queue.clear(),
+            }
+        }
+    }
+
+    fn hung_up(&mut self, rank: usize, now: Instant) {
+        let desk = &mut self.desks[rank];
+        desk.socket = None;
+        desk.queue.clear();
+        match desk.state {
+            State::Outside | State::Joined => _ = desk.ending.get_or_insert(now),
+            State::Left | State::Gone => {}
+        }
+    }
+
+    fn expel(&mut self, rank: usize, text: String, now: Instant) {
+        let reason = text.clone();
+        self.send(rank, ToRank::Refused { reason }.encode(), Vec::new());
+        self.notices.push(Notice::Complaint { rank, text });
+        self.hung_up(rank, now);
+    }
+
+    fn gone(&mut self, rank: usize, how: Death) {
+        let desk = &mut self.desks[rank];
+        desk.ending = None;
+        let was = desk.state;
+        match was {
+            State::Outside => desk.state = State::Gone,
+            State::Joined => {
+                desk.state = State::Gone;
+                self.announce(rank, Event::Died { rank, how });
+            }
+            State::Left | State::Gone => return,
+        }
+        let waiting = self.desks.iter().any(|desk| desk.state == State::Joined);
+        if self.phase == Phase::Gathering && waiting {
+            self.give_up(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::wireup::Wireup;
+use crate::wireup::launched::Launched;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+/// A broker of `ranks` ranks, all played by this process, and the ranks' ends.
+fn broker(ranks: usize) -> (Broker, Vec<OwnedFd>) {
+    let mut broker = Broker::new(Duration::from_secs(3600));
+    let ends = (0..ranks).map(|_| {
+        let (ours, theirs) = fdpass::pair().expect("pair");
+        fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
+        broker.add(ours, Pid::this(), None);
+        theirs
+    });
+    let ends = ends.collect();
+    (broker, ends)
+}
+
+fn serve(broker: &mut Broker, ranks: usize) {
+    for rank in 0..ranks {
+        broker.ready(Source::Socket(rank), Instant::now());
+    }
+}
+
+fn say(end: &OwnedFd, bytes: &[u8], fds: usize) {
+    let segment = memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd");
+    let fds = vec![segment.as_fd(); fds];
+    fdpass::send(end.as_fd(), bytes, &fds, Wait::Never).expect("send");
+}
+
+fn heard(end: &OwnedFd) -> Option<ToRank> {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let got = fdpass::recv(end.as_fd(), &mut buffer, 2, Wait::Never).ok()?;
+    Some(ToRank::decode(&buffer[..got.len]).expect("message"))
+}
+
+fn join() -> Vec<u8> {
+    let card = Card::of_this_process();
+    ToLauncher::Join { card }.encode()
+}
+
+#[test]
+fn cards_are_given_out_when_the_last_has_joined() {
+    let (mut broker, ends) = broker(2);
+    say(&ends[0], &join(), 1);
+    serve(&mut broker, 2);
+    assert_eq!(heard(&ends[0]), None);
+    say(&ends[1], &join(), 1);
+    serve(&mut broker, 2);
+    for end in &ends {
+        assert!(matches!(heard(end), Some(ToRank::Cards { total: 2, .. })));
+    }
+    assert!(broker.tick(Instant::now()).is_empty());
+}
+
+#[test]
+fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
+    let mut cut = join();
+    cut.pop();
+    for (bytes, fds) in [
+        (b"nonsense".to_vec(), 0),
+        (cut, 1),
+        (join(), 0),
+        (join(), 2),
+    ] {
+        let (mut broker, ends) = broker(2);
+        say(&ends[0], &bytes, fds);
+        serve(&mut broker, 2);
+        assert!(matches!(heard(&ends[0]), Some(ToRank::Refused { .. })));
+        let notices = broker.tick(Instant::now());
+        assert!(matches!(notices[..], [Notice::Complaint { rank: 0, .. }]));
+        // It can never join now: the other one is told at once.
+        say(&ends[1], &join(), 1);
+        serve(&mut broker, 2);
+        let late = Instant::now() + STATUS_DELAY;
+        let notices = broker.tick(late);
+        assert!(matches!(notices[..], [Notice::GaveUp { waited: None, .. }]));
+        assert!(matches!(
+            heard(&ends[1]),
+            Some(ToRank::Absent { waited_ms: 0, .. })
+        ));
+    }
+}
+
+#[test]
+fn the_kernel_tells_who_speaks() {
+    let (mut broker, ends) = broker(1);
+    say(&ends[0], &join(), 1);
+    serve(&mut broker, 1);
+    let own = Credentials {
+        pid: Pid::this().as_raw(),
+        uid: nix::unistd::getuid().as_raw(),
+        gid: 0,
+    };
+    assert_eq!(broker.check(0, Some(own)), Ok(own));
+    assert!(broker.check(0, None).is_err());
+    let other = Credentials { pid: 1, ..own };
+    assert!(broker.check(0, Some(other)).is_err());
+    broker.own_uid = 1000;
+    let stranger = Credentials { uid: 1001, ..own };
+    let error = broker.check(0, Some(stranger)).expect_err("stranger");
+    assert!(error.contains("user 1001"), "{error}");
+}
+
+#[test]
+fn deaths_and_departures_are_told_to_members_only() {
+    let (mut broker, ends) = broker(3);
+    for end in &ends {
+        say(end, &join(), 1);
+    }
+    serve(&mut broker, 3);
+    for end in &ends {
+        assert!(heard(end).is_some());
+    }
+    say(&ends[2], &ToLauncher::Leave.encode(), 0);
+    broker.ready(Source::Socket(2), Instant::now());
+    broker.child_ended(2, Death::Code(0), Instant::now());
+    broker.child_ended(1, Death::Signal(11), Instant::now());
+    let left = ToRank::Event(Event::Left { rank: 2 });
+    assert_eq!(heard(&ends[0]), Some(left.clone()));
+    let how = Death::Signal(11);
+    let died = ToRank::Event(Event::Died { rank: 1, how });
+    assert_eq!(heard(&ends[0]), Some(died));
+    assert_eq!(heard(&ends[0]), None);
+    assert_eq!(heard(&ends[1]), Some(left));
+    assert_eq!(heard(&ends[1]), None);
+    assert_eq!(heard(&ends[2]), None);
+    // The dead one's segment can still be had: its last messages may be there.
+    say(&ends[0], &ToLauncher::Introduce { peer: 1 }.encode(), 0);
+    broker.ready(Source::Socket(0), Instant::now());
+    assert!(matches!(
+        heard(&ends[0]),
+        Some(ToRank::Introduction { peer: 1, .. })
+    ));
+}
+
+#[test]
+fn a_rank_that_does_not_read_is_not_asked_for_more() {
+    let (mut broker, ends) = broker(1);
+    say(&ends[0], &join(), 1);
+    serve(&mut broker, 1);
+    let ask = ToLauncher::Introduce { peer: 0 }.encode();
+    let mut asked = 0;
+    while broker.sources().all(|(_, _, read, _)| read) {
+        if fdpass::send(ends[0].as_fd(), &ask, &[], Wait::Never).is_ok() {
+            asked += 1;
+        }
+        serve(&mut broker, 1);
+        assert!(asked < 100_000, "answers are queued without bound");
+    }
+    let mut answered = 0;
+    while answered < asked {
+        broker.ready(Source::Socket(0), Instant::now());
+        while let Some(message) = heard(&ends[0]) {
+            answered += usize::from(matches!(message, ToRank::Introduction { .. }));
+        }
+    }
+}
+
+#[test]
+fn client_and_broker_understand_each_other() {
+    let (mut broker, ends) = broker(2);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ends
+            .into_iter()
+            .enumerate()
+            .map(|(rank, end)| {
+                scope.spawn(move || {
+                    let mut job = Launched::new(end, rank, 2).expect("client");
+                    let segment = memfd_create("s", MFdFlags::MFD_CLOEXEC).expect("memfd");
+                    let card = Card::of_this_process();
+                    let cards = job.join(card.clone(), segment.as_fd()).expect("join");
+                    assert_eq!(cards, [card.clone(), card]);
+                    let peer = job.introduce(1 - rank).expect("introduce");
+                    assert_eq!(peer.pid, Some(Pid::this().as_raw()));
+                    job.leave().expect("leave");
+                })
+            })
+            .collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            serve(&mut broker, 2);
+        }
+    });
+    serve(&mut broker, 2);
+    assert!(broker.desks.iter().all(|desk| desk.state == State::Left));
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+
+fn card() -> impl Strategy<Value = Card> {
+    (
+        any::<u64>(),
+        any::<u64>(),
+        any::<u32>(),
+        btree_set(any::<u16>(), 0..40),
+        0.0_f32..1e6,
+        any::<u32>(),
+    )
+        .prop_map(|(pid_ns, user_ns, uid, cpus, quota_cpus, version)| Card {
+            pid_ns,
+            user_ns,
+            uid,
+            affinity: cpus.into_iter().collect(),
+            quota_cpus,
+            version,
+        })
+}
+
+fn to_launcher() -> impl Strategy<Value = ToLauncher> {
+    prop_oneof![
+        card().prop_map(|card| ToLauncher::Join { card }),
+        (0..MAX_RANKS).prop_map(|peer| ToLauncher::Introduce { peer }),
+        Just(ToLauncher::Leave),
+        any::<i32>().prop_map(|code| ToLauncher::Abort { code }),
+    ]
+}
+
+fn to_rank() -> impl Strategy<Value = ToRank> {
+    let rank = 0..MAX_RANKS as usize;
+    let missing =
+        (rank.clone(), any::<bool>()).prop_map(|(rank, running)| Missing { rank, running });
+    let death = prop_oneof![
+        any::<i32>().prop_map(Death::Code),
+        any::<i32>().prop_map(Death::Signal),
+        Just(Death::Unknown),
+    ];
+    let identity = (any::<u32>(), any::<i32>(), any::<u64>(), any::<bool>());
+    prop_oneof![
+        (0..MAX_RANKS, any::<u32>(), vec(card(), 0..6)).prop_map(|(first, total, cards)| {
+            ToRank::Cards {
+                first,
+                total,
+                cards,
+            }
+        }),
+        (any::<u32>(), vec(missing, 0..9))
+            .prop_map(|(waited_ms, missing)| ToRank::Absent { waited_ms, missing }),
+        (0..MAX_RANKS, identity).prop_map(|(peer, (uid, pid, pid_ns, pidfd))| {
+            ToRank::Introduction {
+                peer,
+                uid,
+                pid,
+                pid_ns,
+                pidfd,
+            }
+        }),
+        "[a-z ]{0,60}".prop_map(|reason| ToRank::Refused { reason }),
+        (rank.clone(), death).prop_map(|(rank, how)| ToRank::Event(Event::Died { rank, how })),
+        rank.prop_map(|rank| ToRank::Event(Event::Left { rank })),
+        any::<i32>().prop_map(|code| ToRank::Event(Event::Abort { code })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_a_rank_says_arrives(message in to_launcher()) {
+        prop_assert_eq!(ToLauncher::decode(&message.encode()), Ok(message));
+    }
+
+    #[test]
+    fn what_the_launcher_says_arrives(message in to_rank()) {
+        let bytes = message.encode();
+        prop_assert!(bytes.len() <= MAX_MESSAGE);
+        prop_assert_eq!(ToRank::decode(&bytes), Ok(message));
+    }
+
+    /// Damaged bytes are refused, or mean something that encodes to the very same bytes: nothing is read past, nothing is ignored.
+    #[test]
+    fn damage_never_panics(message in to_rank(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
+        let mut bytes = message.encode();
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        if let Ok(other) = ToRank::decode(&bytes) {
+            let refused = matches!(other, ToRank::Refused { .. });
+            prop_assert!(refused || ToRank::decode(&other.encode()).as_ref() == Ok(&other));
+        }
+    }
+
+    #[test]
+    fn damaged_requests_never_panic(message in to_launcher(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
+        let mut bytes = message.encode();
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        if let Ok(other) = ToLauncher::decode(&bytes) {
+            prop_assert_eq!(ToLauncher::decode(&other.encode()), Ok(other));
+        }
+    }
+
+    #[test]
+    fn a_cut_or_longer_message_is_refused(message in to_rank(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = message.encode();
+        prop_assert!(ToRank::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        bytes.push(0);
+        prop_assert!(ToRank::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn noise_never_panics(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = ToRank::decode(&bytes);
+        let _ = ToLauncher::decode(&bytes);
+    }
+}
+
+#[test]
+fn many_cards_are_split_into_messages_that_fit() {
+    let mut card = Card::of_this_process();
+    card.affinity = (0..8000).step_by(2).collect();
+    let cards = vec![card; 50];
+    let mut seen = 0;
+    for bytes in ToRank::all_cards(&cards) {
+        assert!(bytes.len() <= MAX_MESSAGE);
+        let Ok(ToRank::Cards {
+            first,
+            total,
+            cards: part,
+        }) = ToRank::decode(&bytes)
+        else {
+            panic!("not cards")
+        };
+        assert_eq!((first as usize, total as usize), (seen, 50));
+        assert_eq!(part[..], cards[seen..seen + part.len()]);
+        seen += part.len();
+    }
+    assert_eq!(seen, 50);
+}

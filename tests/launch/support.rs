@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs the command and looks at processes.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Beyond this something hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a run left.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// The command `onecopy run` with `args`.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.arg("run").args(args);
+    for name in ["ONECOPY_JOB_FD", "ONECOPY_JOB_RANK", "ONECOPY_JOB_SIZE"] {
+        command.env_remove(name);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs `onecopy run` with `args` to its end.
+pub(crate) fn run(args: &[&str]) -> Ran {
+    finish(command(args).spawn().expect("start onecopy"))
+}
+
+/// Runs `onecopy run -n ranks sh -c script`.
+pub(crate) fn script(ranks: &str, script: &str) -> Ran {
+    run(&["-n", ranks, "sh", "-c", script])
+}
+
+/// Runs with `input` on standard input.
+pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> Ran {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("start onecopy");
+    let mut stdin = child.stdin.take().expect("stdin");
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let ran = finish(child);
+    // Whoever does not read its input to the end may end early: not an error of the launcher.
+    let _ = writer.join().expect("writer");
+    ran
+}
+
+/// Waits for the end of `child`, but not forever.
+pub(crate) fn finish(mut child: Child) -> Ran {
+    let collect = |stream: Option<Box<dyn std::io::Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut stream) = stream {
+                stream.read_to_end(&mut bytes).expect("read output");
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let out = collect(child.stdout.take().map(|s| Box::new(s) as _));
+    let err = collect(child.stderr.take().map(|s| Box::new(s) as _));
+    let mut status = None;
+    let ended = wait_until(|| {
+        status = child.try_wait().expect("wait");
+        status.is_some()
+    });
+    if !ended {
+        child.kill().expect("kill");
+        panic!("hangs: {:?}", err.join());
+    }
+    let status = status.expect("status");
+    Ran {
+        code: status.code(),
+        signal: status.signal(),
+        out: out.join().expect("stdout"),
+        err: err.join().expect("stderr"),
+    }
+}
+
+/// Whether `done` becomes true within the limit.
+pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if done() {
+            return true;
+        }
+        if start.elapsed() > LIMIT {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A duration for `sleep` that no other process on the machine uses, by which it is found.
+pub(crate) fn marker() -> String {
+    static COUNT: Mutex<u32> = Mutex::new(0);
+    let mut count = COUNT.lock().expect("lock");
+    *count += 1;
+    format!("3600.{}0{count}1", std::process::id())
+}
+
+/// Number of `sleep` processes with this marker.
+pub(crate) fn marked(marker: &str) -> usize {
+    let wanted = format!("sleep\0{marker}\0").into_bytes();
+    std::fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .filter(|entry| {
+            std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted)
+        })
+        .count()
+}
+
+/// Children of a process.
+pub(crate) fn children_of(pid: u32) -> Vec<i32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+/// Sends a signal to a process that this test started.
+pub(crate) fn signal(pid: i32, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).expect("kill");
+}
