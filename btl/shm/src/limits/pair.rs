@@ -578,50 +578,49 @@ impl Pair {
     // Slots -------------------------------------------------------------------------------------------------------------------
 
     fn slots(&mut self, direction: usize, window: usize) -> Result<(), LimitError> {
-        for _ in 0..window {
-            self.slots[direction] += 1;
-            let c = self.slots[direction];
-            let slot = Self::slot(direction, c);
-            if self.side == direction {
-                self.put_slot(slot, c);
-            } else {
-                self.take_slot(slot, c)?;
-            }
+        if self.side == direction {
+            self.put_slots(direction, window);
+            Ok(())
+        } else {
+            self.take_slots(direction, window)
         }
-        Ok(())
     }
 
     fn slots_both(&mut self, window: usize) -> Result<(), LimitError> {
-        let (mine, theirs) = (self.side, 1 - self.side);
+        self.put_slots(self.side, window);
+        self.take_slots(1 - self.side, window)
+    }
+
+    fn put_slots(&mut self, direction: usize, window: usize) {
+        let mut c = self.slots[direction];
         for _ in 0..window {
-            self.slots[mine] += 1;
-            self.put_slot(Self::slot(mine, self.slots[mine]), self.slots[mine]);
+            c += 1;
+            let slot = Self::slot(direction, c);
+            self.arena
+                .word(slot + 8)
+                .store(c.wrapping_mul(7), Ordering::Relaxed);
+            self.raise(slot, c);
         }
+        self.slots[direction] = c;
+    }
+
+    fn take_slots(&mut self, direction: usize, window: usize) -> Result<(), LimitError> {
+        let mut c = self.slots[direction];
+        let mut sum = 0_u64;
         for _ in 0..window {
-            self.slots[theirs] += 1;
-            self.take_slot(Self::slot(theirs, self.slots[theirs]), self.slots[theirs])?;
+            c += 1;
+            let slot = Self::slot(direction, c);
+            self.wait(slot, c)?;
+            sum = sum.wrapping_add(self.arena.word(slot + 8).load(Ordering::Relaxed));
         }
+        std::hint::black_box(sum);
+        self.slots[direction] = c;
         Ok(())
     }
 
     #[inline(always)]
     fn slot(direction: usize, c: u64) -> usize {
         RING[direction] + (c % RING_SLOTS) as usize * 64
-    }
-
-    #[inline(always)]
-    fn put_slot(&self, slot: usize, c: u64) {
-        self.arena
-            .word(slot + 8)
-            .store(c.wrapping_mul(7), Ordering::Relaxed);
-        self.raise(slot, c);
-    }
-
-    #[inline(always)]
-    fn take_slot(&self, slot: usize, c: u64) -> Result<(), LimitError> {
-        self.wait(slot, c)?;
-        std::hint::black_box(self.arena.word(slot + 8).load(Ordering::Relaxed));
-        Ok(())
     }
 }
 
