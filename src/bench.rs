@@ -216,6 +216,9 @@ pub enum BenchError {
         /// The reason.
         source: io::Error,
     },
+    /// The runtime failed.
+    #[error(transparent)]
+    Runtime(#[from] crate::Error),
     /// A limit could not be measured.
     #[error(transparent)]
     Limit(#[from] LimitError),

@@ -29,10 +29,10 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed b
 // an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide = true)]` keeps it out of both.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start the ranks of a job on this node, and end them together
-    Run(run::Args),
     /// List every knob with its value, where the value comes from, default, range and meaning
     Env(env::Args),
+    /// Start ranks, forward their input and output, and end with the code of the job
+    Run(run::Args),
     /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
     Bench(bench::Args),
     /// A rank of 'bench'
@@ -140,7 +140,8 @@ fn start(command: Command) -> Result<ExitCode, CliError> {
     if !command.ignores_knobs() {
         let (knobs, _, unknown) = Knobs::from_env()?;
         start_log(knobs.log);
-        for variable in unknown {
+        // `run` starts itself a second time as its own guardian; the first says it already.
+        for variable in unknown.into_iter().filter(|_| !crate::launch::guard::is_second()) {
             tracing::warn!("{variable}");
         }
     }

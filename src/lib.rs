@@ -6,5 +6,38 @@
 pub mod bench;
 #[doc(hidden)]
 pub mod cli;
+mod comm;
+mod engine;
+pub mod error;
 pub mod launch;
+mod matching;
+mod nonblocking;
+mod peer;
+mod proto;
+mod request;
+mod runtime;
+pub mod select;
+pub mod tune;
+mod wait;
+mod wire;
 pub mod wireup;
+
+pub use comm::Comm;
+pub use error::{Error, Result};
+pub use matching::{Source, Tag};
+pub use nonblocking::{
+    Matched, Persistent, Request, Scope, ScopedRequest, test_all, test_any, test_some, wait_all,
+    wait_any, wait_some,
+};
+pub use onecopy_btl::cost::{Costs, Curve};
+pub use onecopy_btl::{LayerId, Refusal};
+pub use onecopy_obs::{CounterSnapshot, Knobs};
+pub use onecopy_shm::heap::HeapBuf;
+pub use onecopy_shm::loan::{Buffer, BufferMut};
+pub use request::Status;
+pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};
+
+/// Receives from any rank.
+pub const ANY_SOURCE: Source = Source::Any;
+/// Receives with any tag.
+pub const ANY_TAG: Tag = Tag::Any;

@@ -65,7 +65,9 @@ impl Pattern {
 
     #[inline]
     pub(crate) fn accepts(&self, envelope: &Envelope) -> bool {
-        self.context == envelope.context && self.source.is_none_or(|s| s == envelope.source) && self.tag.is_none_or(|t| t == envelope.tag)
+        self.context == envelope.context
+            && self.source.is_none_or(|s| s == envelope.source)
+            && self.tag.is_none_or(|t| t == envelope.tag)
     }
 }
 
@@ -73,7 +75,11 @@ impl Envelope {
     /// The pattern of `class` that this envelope falls under.
     #[inline]
     fn pattern(&self, class: usize) -> Pattern {
-        Pattern { context: self.context, source: (class & 1 == 0).then_some(self.source), tag: (class & 2 == 0).then_some(self.tag) }
+        Pattern {
+            context: self.context,
+            source: (class & 1 == 0).then_some(self.source),
+            tag: (class & 2 == 0).then_some(self.tag),
+        }
     }
 }
 
@@ -90,7 +96,10 @@ pub(crate) struct Posted<T> {
 
 impl<T> Default for Posted<T> {
     fn default() -> Self {
-        Self { bins: Bins::default(), per_class: [0; 4] }
+        Self {
+            bins: Bins::default(),
+            per_class: [0; 4],
+        }
     }
 }
 
@@ -138,7 +147,9 @@ impl<T: Copy> Posted<T> {
 
     /// Takes all receives for which `which` holds.
     pub(crate) fn take_where(&mut self, mut which: impl FnMut(&Pattern, T) -> bool) -> Vec<T> {
-        let ids = self.bins.ids_where(|patterns, value| which(&patterns[0], *value));
+        let ids = self
+            .bins
+            .ids_where(|patterns, value| which(&patterns[0], *value));
         ids.into_iter().map(|id| self.cancel(EntryId(id))).collect()
     }
 }
@@ -151,7 +162,9 @@ pub(crate) struct Unexpected<T> {
 
 impl<T> Default for Unexpected<T> {
     fn default() -> Self {
-        Self { bins: Bins::default() }
+        Self {
+            bins: Bins::default(),
+        }
     }
 }
 
@@ -167,7 +180,10 @@ impl<T> Unexpected<T> {
 
     /// Keeps a message.
     pub(crate) fn keep(&mut self, envelope: Envelope, value: T) -> EntryId {
-        EntryId(self.bins.insert(std::array::from_fn(|class| envelope.pattern(class)), value))
+        EntryId(
+            self.bins
+                .insert(std::array::from_fn(|class| envelope.pattern(class)), value),
+        )
     }
 
     /// The oldest message that `pattern` accepts.
@@ -176,12 +192,18 @@ impl<T> Unexpected<T> {
         if self.is_empty() {
             return None;
         }
-        self.bins.first(pattern.class(), pattern).map(|(id, _)| EntryId(id))
+        self.bins
+            .first(pattern.class(), pattern)
+            .map(|(id, _)| EntryId(id))
     }
 
     pub(crate) fn envelope(&self, entry: EntryId) -> Envelope {
         let exact = self.bins.pattern(entry.0, 0);
-        Envelope { context: exact.context, source: exact.source.unwrap_or(0), tag: exact.tag.unwrap_or(0) }
+        Envelope {
+            context: exact.context,
+            source: exact.source.unwrap_or(0),
+            tag: exact.tag.unwrap_or(0),
+        }
     }
 
     pub(crate) fn get(&self, entry: EntryId) -> &T {
@@ -199,7 +221,9 @@ impl<T> Unexpected<T> {
 
     /// Takes all messages from `source` for which `which` holds.
     pub(crate) fn take_where(&mut self, mut which: impl FnMut(u32, &T) -> bool) -> Vec<T> {
-        let ids = self.bins.ids_where(|patterns, value| which(patterns[0].source.unwrap_or(0), value));
+        let ids = self
+            .bins
+            .ids_where(|patterns, value| which(patterns[0].source.unwrap_or(0), value));
         ids.into_iter().map(|id| self.bins.remove(id)).collect()
     }
 }
@@ -217,11 +241,24 @@ mod tests {
     }
 
     fn envelope() -> impl Strategy<Value = Envelope> {
-        (0u32..2, 0u32..3, 0i32..3).prop_map(|(context, source, tag)| Envelope { context, source, tag })
+        (0u32..2, 0u32..3, 0i32..3).prop_map(|(context, source, tag)| Envelope {
+            context,
+            source,
+            tag,
+        })
     }
 
     fn pattern() -> impl Strategy<Value = Pattern> {
-        (0u32..2, prop::option::of(0u32..3), prop::option::of(0i32..3)).prop_map(|(context, source, tag)| Pattern { context, source, tag })
+        (
+            0u32..2,
+            prop::option::of(0u32..3),
+            prop::option::of(0i32..3),
+        )
+            .prop_map(|(context, source, tag)| Pattern {
+                context,
+                source,
+                tag,
+            })
     }
 
     #[derive(Debug, Clone)]

@@ -10,15 +10,24 @@ pub const ID: LayerId = LayerId::Cico;
 /// Whether the machine can share memory at all: if not, no rank can start.
 #[must_use]
 pub fn probe() -> Probe {
-    Probe::Available { detail: "memfd segments; no name in any file system".into() }
+    Probe::Available {
+        detail: "memfd segments; no name in any file system".into(),
+    }
 }
 
 /// Maps the peer's pool, and sees a number that it writes in the peer's segment there again. Without this the pair cannot talk.
 pub fn prove(peer: &mut PeerSegment) -> Result<(), Refusal> {
-    let refused = |e: SegmentError| Refusal::new(e.to_string(), "without shared memory ranks cannot talk");
+    let refused =
+        |e: SegmentError| Refusal::new(e.to_string(), "without shared memory ranks cannot talk");
     peer.map_pool().map_err(refused)?;
     if !peer.prove() {
-        return Err(Refusal::new(format!("what was written to rank {}'s segment is not there", peer.rank()), "without shared memory ranks cannot talk"));
+        return Err(Refusal::new(
+            format!(
+                "what was written to rank {}'s segment is not there",
+                peer.rank()
+            ),
+            "without shared memory ranks cannot talk",
+        ));
     }
     Ok(())
 }

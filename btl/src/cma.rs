@@ -9,7 +9,10 @@
 //! # Safety
 //! The local side of each call is made of slices; the remote side is checked by the kernel, which returns EFAULT for addresses that are not
 //! mapped in the peer.
-#![allow(unsafe_code, reason = "the system calls process_vm_readv and process_vm_writev")]
+#![allow(
+    unsafe_code,
+    reason = "the system calls process_vm_readv and process_vm_writev"
+)]
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
 use crate::heap::walk;
@@ -44,30 +47,52 @@ impl Direction {
 }
 
 /// Moves `local` from or to `remote`; both hold the same number of bytes.
-fn transfer(direction: Direction, pid: libc::pid_t, local: &[libc::iovec], remote: &[libc::iovec]) -> io::Result<usize> {
+fn transfer(
+    direction: Direction,
+    pid: libc::pid_t,
+    local: &[libc::iovec],
+    remote: &[libc::iovec],
+) -> io::Result<usize> {
     let (l, r) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
     let moved = match direction {
         // SAFETY: the local pieces are valid for writes (made from exclusive slices by the callers); remote addresses are the kernel's to check.
-        Direction::Read => unsafe { libc::process_vm_readv(pid, local.as_ptr(), l, remote.as_ptr(), r, 0) },
+        Direction::Read => unsafe {
+            libc::process_vm_readv(pid, local.as_ptr(), l, remote.as_ptr(), r, 0)
+        },
         // SAFETY: the local pieces are valid for reads; remote addresses are the kernel's to check.
-        Direction::Write => unsafe { libc::process_vm_writev(pid, local.as_ptr(), l, remote.as_ptr(), r, 0) },
+        Direction::Write => unsafe {
+            libc::process_vm_writev(pid, local.as_ptr(), l, remote.as_ptr(), r, 0)
+        },
     };
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }
 
 /// Moves everything, in as many calls as the kernel's limits demand; a short transfer goes on where it stopped.
-fn transfer_all(direction: Direction, pid: libc::pid_t, pieces: &[(libc::iovec, libc::iovec)]) -> io::Result<()> {
+fn transfer_all(
+    direction: Direction,
+    pid: libc::pid_t,
+    pieces: &[(libc::iovec, libc::iovec)],
+) -> io::Result<()> {
     let mut at = 0;
     let mut skip = 0usize;
     while at < pieces.len() {
-        let mut local = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 64];
+        let mut local = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; 64];
         let mut remote = local;
         let (mut count, mut bytes) = (0, 0);
         for (l, r) in pieces[at..].iter().take(local.len().min(IOV_MAX)) {
             let from = if count == 0 { skip } else { 0 };
             let len = (l.iov_len - from).min(CALL_MAX - bytes);
-            local[count] = libc::iovec { iov_base: l.iov_base.wrapping_byte_add(from), iov_len: len };
-            remote[count] = libc::iovec { iov_base: r.iov_base.wrapping_byte_add(from), iov_len: len };
+            local[count] = libc::iovec {
+                iov_base: l.iov_base.wrapping_byte_add(from),
+                iov_len: len,
+            };
+            remote[count] = libc::iovec {
+                iov_base: r.iov_base.wrapping_byte_add(from),
+                iov_len: len,
+            };
             count += 1;
             bytes += len;
             if bytes == CALL_MAX {
@@ -93,13 +118,40 @@ fn transfer_all(direction: Direction, pid: libc::pid_t, pieces: &[(libc::iovec, 
 }
 
 fn remote_iovec(range: &RemoteRange) -> libc::iovec {
-    libc::iovec { iov_base: std::ptr::without_provenance_mut(range.address as usize), iov_len: range.len as usize }
+    libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(range.address as usize),
+        iov_len: range.len as usize,
+    }
 }
 
 /// What Yama's setting is, if Yama is there.
 #[must_use]
 pub fn ptrace_scope() -> Option<u8> {
-    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn set_ptracer(who: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: prctl(PR_SET_PTRACER) takes a pid or -1 and touches no memory.
+    let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, who, 0, 0, 0) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Permits every process of the same user to read this process's memory where Yama would not. Replaces an earlier permission.
+pub fn permit_any_tracer() -> io::Result<()> {
+    set_ptracer(libc::c_ulong::MAX)
+}
+
+/// Permits one process, and its descendants, to read this process's memory where Yama would not. Replaces an earlier permission.
+pub fn permit_tracer(pid: i32) -> io::Result<()> {
+    set_ptracer(libc::c_ulong::try_from(pid).unwrap_or(0))
 }
 
 /// Whether the calls exist and are not filtered: this process reads from itself.
@@ -107,17 +159,32 @@ pub fn ptrace_scope() -> Option<u8> {
 pub fn probe() -> Probe {
     let source = 0x5eed_u64.to_ne_bytes();
     let mut target = [0u8; 8];
-    let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 8 };
-    let remote = libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: 8 };
-    match transfer(Direction::Read, std::process::id() as libc::pid_t, &[local], &[remote]) {
+    let local = libc::iovec {
+        iov_base: target.as_mut_ptr().cast(),
+        iov_len: 8,
+    };
+    let remote = libc::iovec {
+        iov_base: source.as_ptr().cast_mut().cast(),
+        iov_len: 8,
+    };
+    match transfer(
+        Direction::Read,
+        std::process::id() as libc::pid_t,
+        &[local],
+        &[remote],
+    ) {
         Ok(8) if target == source => Probe::Available {
             detail: match ptrace_scope() {
                 None => "no Yama restriction".into(),
                 Some(scope) => format!("kernel.yama.ptrace_scope is {scope}"),
             },
         },
-        Ok(_) => Probe::Undetermined(io::Error::other("process_vm_readv from this process returned other bytes")),
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Probe::Unavailable(explain(&e, "process_vm_readv", 0)),
+        Ok(_) => Probe::Undetermined(io::Error::other(
+            "process_vm_readv from this process returned other bytes",
+        )),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            Probe::Unavailable(explain(&e, "process_vm_readv", 0))
+        }
         Err(e) => Probe::Undetermined(e),
     }
 }
@@ -127,12 +194,22 @@ pub fn probe() -> Probe {
 pub fn explain(error: &io::Error, call: &str, peer: u32) -> Refusal {
     let scope = ptrace_scope();
     let remedy = match (error.raw_os_error(), scope) {
-        (Some(libc::ENOSYS), _) => "a seccomp filter or the kernel lacks the call: allow process_vm_readv and process_vm_writev in the container's profile",
-        (Some(libc::EPERM), Some(1)) => "set ONECOPY_CMA_PTRACER=peer, or sysctl kernel.yama.ptrace_scope=0",
-        (Some(libc::EPERM), Some(2)) => "give the ranks CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0",
+        (Some(libc::ENOSYS), _) => {
+            "a seccomp filter or the kernel lacks the call: allow process_vm_readv and process_vm_writev in the container's profile"
+        }
+        (Some(libc::EPERM), Some(1)) => {
+            "set ONECOPY_CMA_PTRACER=peer, or sysctl kernel.yama.ptrace_scope=0"
+        }
+        (Some(libc::EPERM), Some(2)) => {
+            "give the ranks CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0"
+        }
         (Some(libc::EPERM), Some(3)) => "kernel.yama.ptrace_scope=3 forbids it until the next boot",
-        (Some(libc::EPERM), _) => "the peer is not dumpable, of another user or in another user namespace, or a seccomp filter forbids the call",
-        (Some(libc::ESRCH), _) => "the peer's process is not visible from this pid namespace: start the ranks in one pid namespace",
+        (Some(libc::EPERM), _) => {
+            "the peer is not dumpable, of another user or in another user namespace, or a seccomp filter forbids the call"
+        }
+        (Some(libc::ESRCH), _) => {
+            "the peer's process is not visible from this pid namespace: start the ranks in one pid namespace"
+        }
         (Some(libc::EFAULT), _) => "the peer's memory could not be read at that address",
         _ => "see process_vm_readv(2)",
     };
@@ -144,25 +221,47 @@ impl CmaLayer {
     pub fn prove(peer: &PeerSegment, pid: Option<i32>) -> Result<Self, Refusal> {
         let pid = pid.ok_or_else(|| {
             Refusal::new(
-                format!("rank {}'s process is not visible from this pid namespace", peer.rank()),
+                format!(
+                    "rank {}'s process is not visible from this pid namespace",
+                    peer.rank()
+                ),
                 "start the ranks in one pid namespace",
             )
         })?;
         let mut number = [0u8; 8];
-        let at = RemoteRange { address: peer.nonce_address(), heap: None, len: 8 };
-        let local = libc::iovec { iov_base: number.as_mut_ptr().cast(), iov_len: 8 };
-        transfer_all(Direction::Read, pid, &[(local, remote_iovec(&at))]).map_err(|e| explain(&e, "process_vm_readv", peer.rank()))?;
+        let at = RemoteRange {
+            address: peer.nonce_address(),
+            heap: None,
+            len: 8,
+        };
+        let local = libc::iovec {
+            iov_base: number.as_mut_ptr().cast(),
+            iov_len: 8,
+        };
+        transfer_all(Direction::Read, pid, &[(local, remote_iovec(&at))])
+            .map_err(|e| explain(&e, "process_vm_readv", peer.rank()))?;
         if u64::from_ne_bytes(number) != peer.nonce() {
             return Err(Refusal::new(
-                format!("process_vm_readv with rank {}: pid {pid} is another process here", peer.rank()),
+                format!(
+                    "process_vm_readv with rank {}: pid {pid} is another process here",
+                    peer.rank()
+                ),
                 "start the ranks in one pid namespace",
             ));
         }
         let token = peer.nonce().rotate_left(17) ^ u64::from(std::process::id());
-        let at = RemoteRange { address: peer.proof_address(), heap: None, len: 8 };
+        let at = RemoteRange {
+            address: peer.proof_address(),
+            heap: None,
+            len: 8,
+        };
         let mut bytes = token.to_ne_bytes();
-        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
-        let can_write = transfer_all(Direction::Write, pid, &[(local, remote_iovec(&at))]).is_ok() && peer.proof() == token;
+        let local = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: 8,
+        };
+        let can_write = transfer_all(Direction::Write, pid, &[(local, remote_iovec(&at))]).is_ok()
+            && peer.proof() == token;
         Ok(Self { pid, can_write })
     }
 
@@ -174,7 +273,13 @@ impl CmaLayer {
 }
 
 fn failed(direction: Direction, peer: &PeerSegment, bytes: u64, source: io::Error) -> CopyError {
-    CopyError { layer: LayerId::Cma, call: direction.call(), peer: peer.rank(), bytes, source }
+    CopyError {
+        layer: LayerId::Cma,
+        call: direction.call(),
+        peer: peer.rank(),
+        bytes,
+        source,
+    }
 }
 
 impl CopyLayer for CmaLayer {
@@ -186,32 +291,62 @@ impl CopyLayer for CmaLayer {
         true
     }
 
-    fn get(&self, peer: &PeerSegment, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), CopyError> {
+    fn get(
+        &self,
+        peer: &PeerSegment,
+        from: &[RemoteRange],
+        out: &mut [IoSliceMut<'_>],
+    ) -> Result<(), CopyError> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let fail = |e| failed(Direction::Read, peer, total, e);
         if let ([range], [out]) = (from, &mut *out) {
-            let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
-            return transfer_all(Direction::Read, self.pid, &[(local, remote_iovec(range))]).map_err(fail);
+            let local = libc::iovec {
+                iov_base: out.as_mut_ptr().cast(),
+                iov_len: out.len(),
+            };
+            return transfer_all(Direction::Read, self.pid, &[(local, remote_iovec(range))])
+                .map_err(fail);
         }
         let mut pieces = Vec::new();
         let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
         walk(from, lens.into_iter(), |range, index, at, len| {
-            pieces.push((libc::iovec { iov_base: out[index][at..].as_mut_ptr().cast(), iov_len: len }, remote_iovec(&range)));
+            pieces.push((
+                libc::iovec {
+                    iov_base: out[index][at..].as_mut_ptr().cast(),
+                    iov_len: len,
+                },
+                remote_iovec(&range),
+            ));
             Ok(())
         })
         .map_err(fail)?;
         transfer_all(Direction::Read, self.pid, &pieces).map_err(fail)
     }
 
-    fn put(&self, peer: &PeerSegment, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), CopyError> {
+    fn put(
+        &self,
+        peer: &PeerSegment,
+        to: &[RemoteRange],
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), CopyError> {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let fail = |e| failed(Direction::Write, peer, total, e);
         let mut pieces = Vec::with_capacity(bytes.len());
-        walk(to, bytes.iter().map(|b| b.len()), |range, index, at, len| {
-            let local = bytes[index][at..].as_ptr().cast_mut().cast();
-            pieces.push((libc::iovec { iov_base: local, iov_len: len }, remote_iovec(&range)));
-            Ok(())
-        })
+        walk(
+            to,
+            bytes.iter().map(|b| b.len()),
+            |range, index, at, len| {
+                let local = bytes[index][at..].as_ptr().cast_mut().cast();
+                pieces.push((
+                    libc::iovec {
+                        iov_base: local,
+                        iov_len: len,
+                    },
+                    remote_iovec(&range),
+                ));
+                Ok(())
+            },
+        )
         .map_err(fail)?;
         transfer_all(Direction::Write, self.pid, &pieces).map_err(fail)
     }
@@ -227,8 +362,15 @@ mod tests {
         let mut target = vec![0u8; source.len()];
         let pieces: Vec<_> = (0..source.len() / 100)
             .map(|i| {
-                let local = libc::iovec { iov_base: target[i * 100..].as_mut_ptr().cast(), iov_len: 100 };
-                let range = RemoteRange { address: source[i * 100..].as_ptr() as u64, heap: None, len: 100 };
+                let local = libc::iovec {
+                    iov_base: target[i * 100..].as_mut_ptr().cast(),
+                    iov_len: 100,
+                };
+                let range = RemoteRange {
+                    address: source[i * 100..].as_ptr() as u64,
+                    heap: None,
+                    len: 100,
+                };
                 (local, remote_iovec(&range))
             })
             .collect();
@@ -239,9 +381,21 @@ mod tests {
     #[test]
     fn an_address_that_is_not_mapped_is_an_error() {
         let mut target = [0u8; 16];
-        let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 16 };
-        let range = RemoteRange { address: 16, heap: None, len: 16 };
-        let error = transfer_all(Direction::Read, std::process::id() as i32, &[(local, remote_iovec(&range))]).unwrap_err();
+        let local = libc::iovec {
+            iov_base: target.as_mut_ptr().cast(),
+            iov_len: 16,
+        };
+        let range = RemoteRange {
+            address: 16,
+            heap: None,
+            len: 16,
+        };
+        let error = transfer_all(
+            Direction::Read,
+            std::process::id() as i32,
+            &[(local, remote_iovec(&range))],
+        )
+        .unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 
@@ -250,9 +404,22 @@ mod tests {
         let error = transfer_all(
             Direction::Read,
             i32::MAX,
-            &[(libc::iovec { iov_base: [0u8; 8].as_mut_ptr().cast(), iov_len: 8 }, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 8 })],
+            &[(
+                libc::iovec {
+                    iov_base: [0u8; 8].as_mut_ptr().cast(),
+                    iov_len: 8,
+                },
+                libc::iovec {
+                    iov_base: std::ptr::null_mut(),
+                    iov_len: 8,
+                },
+            )],
         )
         .unwrap_err();
-        assert!(explain(&error, "process_vm_readv", 3).to_string().contains("rank 3"));
+        assert!(
+            explain(&error, "process_vm_readv", 3)
+                .to_string()
+                .contains("rank 3")
+        );
     }
 }

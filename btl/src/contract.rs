@@ -53,7 +53,10 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal.
     pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { reason: reason.into(), remedy: remedy.into() }
+        Self {
+            reason: reason.into(),
+            remedy: remedy.into(),
+        }
     }
 }
 
@@ -93,7 +96,11 @@ impl RemoteRange {
     #[must_use]
     pub fn part(&self, offset: u64, len: u64) -> Self {
         debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        Self { address: self.address.wrapping_add(offset), heap: self.heap.map(|h| HeapOffset(h.0.wrapping_add(offset))), len }
+        Self {
+            address: self.address.wrapping_add(offset),
+            heap: self.heap.map(|h| HeapOffset(h.0.wrapping_add(offset))),
+            len,
+        }
     }
 }
 
@@ -120,7 +127,17 @@ pub trait CopyLayer {
     /// Whether it can reach these bytes at all.
     fn reaches(&self, range: &RemoteRange) -> bool;
     /// Copies all of `from` to `out`, which hold the same number of bytes.
-    fn get(&self, peer: &PeerSegment, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), CopyError>;
+    fn get(
+        &self,
+        peer: &PeerSegment,
+        from: &[RemoteRange],
+        out: &mut [IoSliceMut<'_>],
+    ) -> Result<(), CopyError>;
     /// Copies all of `bytes` to `to`, which hold the same number of bytes.
-    fn put(&self, peer: &PeerSegment, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), CopyError>;
+    fn put(
+        &self,
+        peer: &PeerSegment,
+        to: &[RemoteRange],
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), CopyError>;
 }

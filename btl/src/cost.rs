@@ -42,7 +42,12 @@ pub struct Costs {
 }
 
 const fn curve(setup_ns: f64, per_kib_ns: f64, knee_kib: u64, per_kib_far_ns: f64) -> Curve {
-    Curve { setup_ns, per_kib_ns, knee: knee_kib * 1024, per_kib_far_ns }
+    Curve {
+        setup_ns,
+        per_kib_ns,
+        knee: knee_kib * 1024,
+        per_kib_far_ns,
+    }
 }
 
 impl Default for Costs {
@@ -62,7 +67,9 @@ impl Costs {
     /// The smallest size, doubling from `from`, at which `a` is cheaper than `b`; `None` if nowhere up to 1 GiB.
     #[must_use]
     pub fn crossing(a: &Curve, b: &Curve, from: u64) -> Option<u64> {
-        std::iter::successors(Some(from.max(1)), |size| size.checked_mul(2)).take_while(|&size| size <= 1 << 30).find(|&size| a.estimate(size) < b.estimate(size))
+        std::iter::successors(Some(from.max(1)), |size| size.checked_mul(2))
+            .take_while(|&size| size <= 1 << 30)
+            .find(|&size| a.estimate(size) < b.estimate(size))
     }
 }
 

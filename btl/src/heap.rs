@@ -25,16 +25,32 @@ const POPULATE_UNIT: u64 = 2 << 20;
 #[must_use]
 pub fn probe(heap_bytes: u64) -> Probe {
     if heap_bytes == 0 {
-        return Probe::Unavailable(Refusal::new("the heap has no address range", "set ONECOPY_HEAP_SIZE"));
+        return Probe::Unavailable(Refusal::new(
+            "the heap has no address range",
+            "set ONECOPY_HEAP_SIZE",
+        ));
     }
-    Probe::Available { detail: format!("for memory from alloc; address range of {} MiB per rank", heap_bytes >> 20) }
+    Probe::Available {
+        detail: format!(
+            "for memory from alloc; address range of {} MiB per rank",
+            heap_bytes >> 20
+        ),
+    }
 }
 
 impl HeapLayer {
     /// Maps the peer's heap.
     pub fn prove(peer: &mut PeerSegment, plan: CopyPlan) -> Result<Self, Refusal> {
-        peer.map_heap().map_err(|e| Refusal::new(e.to_string(), "set ONECOPY_HEAP_SIZE lower or raise ulimit -v"))?;
-        Ok(Self { plan, populated: std::cell::RefCell::default() })
+        peer.map_heap().map_err(|e| {
+            Refusal::new(
+                e.to_string(),
+                "set ONECOPY_HEAP_SIZE lower or raise ulimit -v",
+            )
+        })?;
+        Ok(Self {
+            plan,
+            populated: std::cell::RefCell::default(),
+        })
     }
 
     fn populate(&self, peer: &PeerSegment, offset: HeapOffset, len: u64) {
@@ -52,12 +68,19 @@ impl HeapLayer {
     }
 
     fn kernel(&self, total: u64) -> Kernel {
-        self.plan.kernel(usize::try_from(total).unwrap_or(usize::MAX))
+        self.plan
+            .kernel(usize::try_from(total).unwrap_or(usize::MAX))
     }
 }
 
 fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, error: OutOfBounds) -> CopyError {
-    CopyError { layer: LayerId::Heap, call, peer: peer.rank(), bytes, source: io::Error::other(error) }
+    CopyError {
+        layer: LayerId::Heap,
+        call,
+        peer: peer.rank(),
+        bytes,
+        source: io::Error::other(error),
+    }
 }
 
 /// Walks two lists of ranges of the same total length and calls `step(remote range part, local index, local offset, len)`.
@@ -84,7 +107,12 @@ pub(crate) fn walk<E>(
     Ok(())
 }
 
-const NOT_IN_HEAP: OutOfBounds = OutOfBounds { what: "bytes outside of the peer's heap", offset: 0, len: 0, limit: 0 };
+const NOT_IN_HEAP: OutOfBounds = OutOfBounds {
+    what: "bytes outside of the peer's heap",
+    offset: 0,
+    len: 0,
+    limit: 0,
+};
 
 impl CopyLayer for HeapLayer {
     fn id(&self) -> LayerId {
@@ -96,7 +124,12 @@ impl CopyLayer for HeapLayer {
     }
 
     #[inline]
-    fn get(&self, peer: &PeerSegment, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), CopyError> {
+    fn get(
+        &self,
+        peer: &PeerSegment,
+        from: &[RemoteRange],
+        out: &mut [IoSliceMut<'_>],
+    ) -> Result<(), CopyError> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
         let lens: Vec<usize>;
@@ -116,15 +149,24 @@ impl CopyLayer for HeapLayer {
     }
 
     #[inline]
-    fn put(&self, peer: &PeerSegment, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), CopyError> {
+    fn put(
+        &self,
+        peer: &PeerSegment,
+        to: &[RemoteRange],
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), CopyError> {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
         let fail = |e| failed(peer, "copy to the peer's heap", total, e);
-        walk(to, bytes.iter().map(|b| b.len()), |range, index, at, len| {
-            let offset = range.heap.ok_or(NOT_IN_HEAP)?;
-            self.populate(peer, offset, range.len);
-            peer.write_heap(offset, &bytes[index][at..at + len], kernel)
-        })
+        walk(
+            to,
+            bytes.iter().map(|b| b.len()),
+            |range, index, at, len| {
+                let offset = range.heap.ok_or(NOT_IN_HEAP)?;
+                self.populate(peer, offset, range.len);
+                peer.write_heap(offset, &bytes[index][at..at + len], kernel)
+            },
+        )
         .map_err(fail)
     }
 }

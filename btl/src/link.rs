@@ -60,20 +60,41 @@ fn not_permitted() -> Refusal {
 
 impl Link {
     /// Proves each layer by a transfer. Only without shared memory can a pair not be connected at all.
-    pub fn connect(peer: &mut PeerSegment, pid: Option<i32>, permitted: &Permitted) -> Result<Self, Refusal> {
+    pub fn connect(
+        peer: &mut PeerSegment,
+        pid: Option<i32>,
+        permitted: &Permitted,
+    ) -> Result<Self, Refusal> {
         cico::prove(peer)?;
-        let heap = if permitted.heap { heap::HeapLayer::prove(peer, permitted.plan) } else { Err(not_permitted()) };
-        let cma = if permitted.cma { cma::CmaLayer::prove(peer, pid) } else { Err(not_permitted()) };
-        Ok(Self { heap: heap.map_or_else(Rung::Refused, Rung::Proven), cma: cma.map_or_else(Rung::Refused, Rung::Proven) })
+        let heap = if permitted.heap {
+            heap::HeapLayer::prove(peer, permitted.plan)
+        } else {
+            Err(not_permitted())
+        };
+        let cma = if permitted.cma {
+            cma::CmaLayer::prove(peer, pid)
+        } else {
+            Err(not_permitted())
+        };
+        Ok(Self {
+            heap: heap.map_or_else(Rung::Refused, Rung::Proven),
+            cma: cma.map_or_else(Rung::Refused, Rung::Proven),
+        })
     }
 
     /// Gives up a layer for this pair.
     pub fn demote(&mut self, error: &CopyError) {
         match error.layer {
-            LayerId::Heap => self.heap = Rung::Refused(Refusal::new(error.to_string(), "it failed in use; the pair goes on without it")),
+            LayerId::Heap => {
+                self.heap = Rung::Refused(Refusal::new(
+                    error.to_string(),
+                    "it failed in use; the pair goes on without it",
+                ))
+            }
             LayerId::Cma => {
                 let why = cma::explain(&error.source, error.call, error.peer);
-                self.cma = Rung::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy));
+                self.cma =
+                    Rung::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy));
             }
             LayerId::Own | LayerId::Cico => {}
         }
@@ -97,12 +118,21 @@ impl Link {
         if self.heap.layer().is_some_and(|l| l.reaches(range)) {
             return Some(LayerId::Heap);
         }
-        self.cma.layer().filter(|l| l.can_write()).map(|_| LayerId::Cma)
+        self.cma
+            .layer()
+            .filter(|l| l.can_write())
+            .map(|_| LayerId::Cma)
     }
 
     /// Reads by `layer`, which must be proven.
     #[inline]
-    pub fn get(&self, layer: LayerId, peer: &PeerSegment, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), CopyError> {
+    pub fn get(
+        &self,
+        layer: LayerId,
+        peer: &PeerSegment,
+        from: &[RemoteRange],
+        out: &mut [IoSliceMut<'_>],
+    ) -> Result<(), CopyError> {
         match (layer, &self.heap, &self.cma) {
             (LayerId::Heap, Rung::Proven(l), _) => l.get(peer, from, out),
             (LayerId::Cma, _, Rung::Proven(l)) => l.get(peer, from, out),
@@ -112,7 +142,13 @@ impl Link {
 
     /// Writes by `layer`, which must be proven.
     #[inline]
-    pub fn put(&self, layer: LayerId, peer: &PeerSegment, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), CopyError> {
+    pub fn put(
+        &self,
+        layer: LayerId,
+        peer: &PeerSegment,
+        to: &[RemoteRange],
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), CopyError> {
         match (layer, &self.heap, &self.cma) {
             (LayerId::Heap, Rung::Proven(l), _) => l.put(peer, to, bytes),
             (LayerId::Cma, _, Rung::Proven(l)) => l.put(peer, to, bytes),
@@ -122,5 +158,11 @@ impl Link {
 }
 
 fn unusable(layer: LayerId, peer: &PeerSegment) -> CopyError {
-    CopyError { layer, call: "transfer", peer: peer.rank(), bytes: 0, source: std::io::Error::other("the layer is not in use for this pair") }
+    CopyError {
+        layer,
+        call: "transfer",
+        peer: peer.rank(),
+        bytes: 0,
+        source: std::io::Error::other("the layer is not in use for this pair"),
+    }
 }

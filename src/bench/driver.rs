@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the patterns need from whatever carries their messages.
 
+mod runtime;
 mod unix;
 
+pub use runtime::RuntimeDriver;
 pub use unix::UnixDriver;
 
 use super::{BenchError, Missing};
@@ -123,15 +125,4 @@ pub trait Driver {
     ///
     /// If the transport fails.
     fn leave(self) -> Result<(), BenchError>;
-}
-
-/// The runtime as a driver of this mechanism.
-///
-/// # Errors
-///
-/// If the job cannot be joined.
-pub fn runtime(mechanism: super::Mechanism) -> Result<UnixDriver, BenchError> {
-    Err(BenchError::Usage(format!(
-        "{mechanism} needs the runtime, which this build lacks"
-    )))
 }

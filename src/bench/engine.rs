@@ -82,11 +82,10 @@ impl Plan {
         runner.calibrate()?;
         for &mechanism in &self.mechanisms {
             match Job::start(Some(mechanism), &self.layout) {
+                Ok(job) if job.missing.is_empty() => runner.jobs.push((mechanism, job)),
                 Ok(job) => {
-                    if runner.missing.is_empty() {
-                        runner.missing.clone_from(&job.missing);
-                    }
-                    runner.jobs.push((mechanism, job));
+                    runner.missing.extend(job.missing.iter().cloned());
+                    job.leave()?;
                 }
                 Err(error) => {
                     watch.note(&format!("{mechanism} is left out: {error}"));

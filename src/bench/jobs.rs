@@ -107,7 +107,8 @@ impl Job {
         {
             open.push(Inherited::new(fd).map_err(BenchError::io("descriptor of a rank"))?);
         }
-        let ranks = start_ranks(layout.ranks, text)?;
+        let layers = mechanism.and_then(Mechanism::layers);
+        let ranks = start_ranks(layout.ranks, text, layers)?;
         drop(open);
         drop((theirs, sockets));
         let mut job = Self {
@@ -232,10 +233,14 @@ impl Drop for Job {
 }
 
 /// Starts the ranks from a thread that stays until they have ended, because they end with it.
-fn start_ranks(ranks: usize, inheritance: String) -> Result<Ranks, BenchError> {
+fn start_ranks(
+    ranks: usize,
+    inheritance: String,
+    layers: Option<&str>,
+) -> Result<Ranks, BenchError> {
     let program = std::env::current_exe().map_err(BenchError::io("own program"))?;
     let (started, begun) = mpsc::channel();
-    let job = launch::Job::new(program, ranks)
+    let mut job = launch::Job::new(program, ranks)
         .arg("__bench-rank")
         .env(ENV, inheritance)
         .bind(launch::Bind::None)
@@ -244,6 +249,9 @@ fn start_ranks(ranks: usize, inheritance: String) -> Result<Ranks, BenchError> {
             // Nobody listens only if the benchmark has given up.
             let _ = started.send(pid);
         });
+    if let Some(layers) = layers {
+        job = job.env("ONECOPY_LAYERS", layers);
+    }
     let thread = thread::Builder::new()
         .name("job".into())
         .spawn(move || match job.run() {

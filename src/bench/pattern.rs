@@ -303,14 +303,28 @@ fn run<D: Driver>(
                 around.after(buffers, work, iteration)?;
             }
             Pattern::Bw | Pattern::Rate => {
+                // Small messages leave at once: for their rate, plain sends and receives do.
+                let plain = work.pattern == Pattern::Rate;
                 if side == 0 {
                     around.fill(buffers, work, iteration);
                     let (out, _) = buffers.windows(work);
-                    driver.send_window(out, peer)?;
+                    if plain {
+                        for message in out.messages() {
+                            driver.send(message, peer)?;
+                        }
+                    } else {
+                        driver.send_window(out, peer)?;
+                    }
                     driver.recv(&mut ack, peer)?;
                 } else {
                     let (_, into) = buffers.windows(work);
-                    driver.recv_window(into, peer)?;
+                    if plain {
+                        for place in into.places() {
+                            driver.recv(place, peer)?;
+                        }
+                    } else {
+                        driver.recv_window(into, peer)?;
+                    }
                     around.after(buffers, work, iteration)?;
                     driver.send(&ACK, peer)?;
                 }

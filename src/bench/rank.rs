@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One rank of the benchmark: does what it is told, line by line.
 
-use super::driver::{Driver, UnixDriver};
+use super::driver::{Driver, RuntimeDriver, UnixDriver};
 use super::pattern::{self, Buffers, Part};
 use super::protocol::{Answer, Line, Order, Outcome, Work};
 use super::{BenchError, ENV, Mechanism, Pattern};
@@ -77,7 +77,7 @@ pub fn main() -> Result<(), BenchError> {
             let driver = UnixDriver::new(socket);
             serve(&mut line, part, pair, pool, Some(driver))
         }
-        Some(mechanism) => match super::driver::runtime(mechanism) {
+        Some(mechanism) => match RuntimeDriver::join(mechanism, part) {
             Ok(driver) => serve(&mut line, part, pair, pool, Some(driver)),
             Err(error) => Err(error),
         },

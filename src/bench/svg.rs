@@ -206,6 +206,9 @@ fn paint(
         decade_below
     };
     let high = high * 1.6;
+    let visible = |line: &Line| -> Vec<(f64, f64)> {
+        line.points.iter().copied().filter(|p| p.1 >= low).collect()
+    };
 
     // The strip on the right holds the names of the lines.
     let mut chart = ChartBuilder::on(root)
@@ -241,10 +244,10 @@ fn paint(
     for line in lines {
         if line.dashed {
             let stroke = line.colour.stroke_width(2);
-            let series = DashedLineSeries::new(line.points.iter().copied(), 7, 5, stroke);
+            let series = DashedLineSeries::new(visible(line), 7, 5, stroke);
             chart.draw_series(series).map_err(fail)?;
         } else {
-            let series = LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(3));
+            let series = LineSeries::new(visible(line), line.colour.stroke_width(3));
             chart.draw_series(series).map_err(fail)?;
             let dots = line
                 .points

@@ -25,7 +25,10 @@ struct Bin {
     last: u32,
 }
 
-const EMPTY: Bin = Bin { first: NONE, last: NONE };
+const EMPTY: Bin = Bin {
+    first: NONE,
+    last: NONE,
+};
 
 /// Entries with a `T`, each listed under `N` patterns.
 #[derive(Debug)]
@@ -39,7 +42,13 @@ pub(super) struct Bins<T, const N: usize> {
 
 impl<T, const N: usize> Default for Bins<T, N> {
     fn default() -> Self {
-        Self { nodes: Vec::new(), free: Vec::new(), bins: vec![[EMPTY; N]; 16], len: 0, next_age: 0 }
+        Self {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            bins: vec![[EMPTY; N]; 16],
+            len: 0,
+            next_age: 0,
+        }
     }
 }
 
@@ -71,7 +80,15 @@ impl<T, const N: usize> Bins<T, N> {
         if self.len >= self.bins.len() * 2 {
             self.grow();
         }
-        let node = Node { age: self.next_age, patterns, links: [Links { previous: NONE, next: NONE }; N], value: Some(value) };
+        let node = Node {
+            age: self.next_age,
+            patterns,
+            links: [Links {
+                previous: NONE,
+                next: NONE,
+            }; N],
+            value: Some(value),
+        };
         self.next_age += 1;
         let id = match self.free.pop() {
             Some(id) => {
@@ -93,7 +110,10 @@ impl<T, const N: usize> Bins<T, N> {
         for class in 0..N {
             let at = self.bin(&self.nodes[id as usize].patterns[class]);
             let last = self.bins[at][class].last;
-            self.nodes[id as usize].links[class] = Links { previous: last, next: NONE };
+            self.nodes[id as usize].links[class] = Links {
+                previous: last,
+                next: NONE,
+            };
             match last {
                 NONE => self.bins[at][class].first = id,
                 last => self.nodes[last as usize].links[class].next = id,
@@ -103,7 +123,9 @@ impl<T, const N: usize> Bins<T, N> {
     }
 
     fn grow(&mut self) {
-        let mut ids: Vec<u32> = (0..self.nodes.len() as u32).filter(|&id| self.nodes[id as usize].value.is_some()).collect();
+        let mut ids: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|&id| self.nodes[id as usize].value.is_some())
+            .collect();
         ids.sort_unstable_by_key(|&id| self.nodes[id as usize].age);
         self.bins = vec![[EMPTY; N]; self.bins.len() * 4];
         for id in ids {
@@ -148,11 +170,17 @@ impl<T, const N: usize> Bins<T, N> {
     }
 
     pub(super) fn value(&self, id: u32) -> &T {
-        self.nodes[id as usize].value.as_ref().expect("a live entry")
+        self.nodes[id as usize]
+            .value
+            .as_ref()
+            .expect("a live entry")
     }
 
     pub(super) fn value_mut(&mut self, id: u32) -> &mut T {
-        self.nodes[id as usize].value.as_mut().expect("a live entry")
+        self.nodes[id as usize]
+            .value
+            .as_mut()
+            .expect("a live entry")
     }
 
     /// Entries for which `which` holds, oldest first.
@@ -160,7 +188,9 @@ impl<T, const N: usize> Bins<T, N> {
         let mut ids: Vec<u32> = (0..self.nodes.len() as u32)
             .filter(|&id| {
                 let node = &self.nodes[id as usize];
-                node.value.as_ref().is_some_and(|value| which(&node.patterns, value))
+                node.value
+                    .as_ref()
+                    .is_some_and(|value| which(&node.patterns, value))
             })
             .collect();
         ids.sort_unstable_by_key(|&id| self.nodes[id as usize].age);

@@ -1,2 +1,64 @@
-//! Tasks of the repository.
-fn main() {}
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks of the repository: `cargo xtask test` runs everything that must pass.
+#![forbid(unsafe_code)]
+
+mod docs;
+mod install;
+mod say;
+mod steps;
+mod test;
+mod tidy;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the repository
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what tests need where it is missing, then run every check and every test
+    Test(test::Args),
+    /// Check what a program can check of the rules in ARCHITECTURE.md
+    Tidy,
+    /// Run a tool that checks the lock-free core
+    Verify(verify::Args),
+    /// Write the pages under docs/ that come from tables
+    Docs(docs::Args),
+    /// Build and install the command, its man pages and completions
+    Install(install::Args),
+}
+
+/// Why a task failed, in words.
+type Failure = String;
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::Test(args) => test::run(&args),
+        Task::Tidy => tidy::run(&root()),
+        Task::Verify(args) => verify::run(&args),
+        Task::Docs(args) => docs::run(&args, &root()),
+        Task::Install(args) => install::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say::warn(&format!("xtask: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}

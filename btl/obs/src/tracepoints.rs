@@ -95,6 +95,61 @@ mod tests {
         assert_eq!(demoted.args[2], ("errno", "i32"));
     }
 
+    /// Writes down each event as `LEVEL name=value ...`.
+    struct Recorder(
+        std::sync::Arc<std::sync::Mutex<Vec<String>>>,
+        tracing::Level,
+    );
+
+    impl tracing::Subscriber for Recorder {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target() == TARGET && *metadata.level() <= self.1
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            struct Fields(String);
+            impl tracing::field::Visit for Fields {
+                fn record_debug(
+                    &mut self,
+                    field: &tracing::field::Field,
+                    value: &dyn std::fmt::Debug,
+                ) {
+                    self.0.push_str(&format!(" {}={value:?}", field.name()));
+                }
+            }
+            let mut fields = Fields(event.metadata().level().to_string());
+            event.record(&mut fields);
+            if let Ok(mut events) = self.0.lock() {
+                events.push(fields.0);
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_tells_its_name_and_arguments_at_its_level() {
+        let seen = |level| {
+            let events = std::sync::Arc::default();
+            let recorder = Recorder(std::sync::Arc::clone(&events), level);
+            tracing::subscriber::with_default(recorder, || {
+                layer_demoted(3, "cma", 1);
+                doorbell(2);
+            });
+            let events = events.lock().expect("not poisoned");
+            events.clone()
+        };
+        let demoted = "DEBUG message=layer_demoted peer=3 layer=\"cma\" errno=1".to_owned();
+        let doorbell = "TRACE message=doorbell peer=2".to_owned();
+        assert_eq!(seen(tracing::Level::TRACE), [demoted.clone(), doorbell]);
+        assert_eq!(seen(tracing::Level::DEBUG), [demoted]);
+        assert_eq!(seen(tracing::Level::INFO), [""; 0]);
+    }
+
     #[test]
     fn names_are_unique_and_documented() {
         for (index, info) in TRACEPOINTS.iter().enumerate() {

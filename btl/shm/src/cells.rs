@@ -71,9 +71,21 @@ mod mapped {
         /// All pointers are aligned and lie in `map`; `ring` is the first of
         /// `slots * 64` bytes; `slots` is a power of two.
         #[must_use]
-        pub(crate) unsafe fn new(map: Arc<Mapping>, ring: NonNull<u8>, slots: usize, tail: NonNull<AtomicU64>, wake: NonNull<AtomicU32>) -> Self {
+        pub(crate) unsafe fn new(
+            map: Arc<Mapping>,
+            ring: NonNull<u8>,
+            slots: usize,
+            tail: NonNull<AtomicU64>,
+            wake: NonNull<AtomicU32>,
+        ) -> Self {
             debug_assert!(slots.is_power_of_two());
-            Self { _map: map, ring, slots, tail, wake }
+            Self {
+                _map: map,
+                ring,
+                slots,
+                tail,
+                wake,
+            }
         }
 
         #[inline(always)]
@@ -89,7 +101,12 @@ mod mapped {
         #[inline(always)]
         fn payload(&self, slot: usize, offset: usize, len: usize) -> NonNull<u8> {
             let begin = slot * LINE + RECORD_HEAD + offset;
-            assert!(slot < self.slots && offset <= self.slots * LINE && len <= self.slots * LINE && begin + len <= self.slots * LINE);
+            assert!(
+                slot < self.slots
+                    && offset <= self.slots * LINE
+                    && len <= self.slots * LINE
+                    && begin + len <= self.slots * LINE
+            );
             // SAFETY: begin + len lies in the ring, checked above.
             unsafe { self.ring.add(begin) }
         }

@@ -78,7 +78,8 @@ impl CoopBlock {
     /// Opens a transfer. The previous one must be over.
     pub fn open(&self, transfer: &CoopTransfer) {
         self.address.store(transfer.address, Ordering::Relaxed);
-        self.heap.store(transfer.heap.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.heap
+            .store(transfer.heap.unwrap_or(u64::MAX), Ordering::Relaxed);
         self.len.store(transfer.len, Ordering::Relaxed);
         self.chunk.store(transfer.chunk, Ordering::Relaxed);
         self.done.store(word(transfer.id, 0), Ordering::Relaxed);
@@ -111,6 +112,13 @@ impl CoopBlock {
         split(self.counter.load(Ordering::Relaxed)).0
     }
 
+    /// Chunks of `id` that are taken, by whomever; all of them if another transfer is open.
+    #[must_use]
+    pub fn taken(&self, id: u32) -> u32 {
+        let (open, next) = split(self.counter.load(Ordering::Acquire));
+        if open == id { next } else { u32::MAX }
+    }
+
     /// Takes the next chunk of transfer `id`, which has `chunks` of them. `None`: all are taken, or it is another transfer.
     pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
         let mut seen = self.counter.load(Ordering::Acquire);
@@ -119,7 +127,12 @@ impl CoopBlock {
             if open != id || next >= chunks {
                 return None;
             }
-            match self.counter.compare_exchange_weak(seen, word(id, next + 1), Ordering::AcqRel, Ordering::Acquire) {
+            match self.counter.compare_exchange_weak(
+                seen,
+                word(id, next + 1),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Some(next),
                 Err(now) => seen = now,
             }
@@ -134,7 +147,12 @@ impl CoopBlock {
             if open != id || next >= chunks {
                 return chunks;
             }
-            match self.counter.compare_exchange_weak(seen, word(id, chunks), Ordering::AcqRel, Ordering::Acquire) {
+            match self.counter.compare_exchange_weak(
+                seen,
+                word(id, chunks),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return next,
                 Err(now) => seen = now,
             }
@@ -150,7 +168,8 @@ impl CoopBlock {
     /// The sender could not copy `chunk` of `id` and takes no more.
     pub fn sender_failed(&self, id: u32, chunk: u32) {
         // SYNC(coop.failed): release that the sender is out
-        self.failed.store(word(id, chunk.wrapping_add(1)), Ordering::Release);
+        self.failed
+            .store(word(id, chunk.wrapping_add(1)), Ordering::Release);
     }
 
     /// Chunks of `id` that the sender has finished. For the receiver.

@@ -35,7 +35,10 @@ pub struct CopyPlan {
 
 impl Default for CopyPlan {
     fn default() -> Self {
-        Self { small: Kernel::Memcpy, nt_min: usize::MAX }
+        Self {
+            small: Kernel::Memcpy,
+            nt_min: usize::MAX,
+        }
     }
 }
 
@@ -44,7 +47,11 @@ impl CopyPlan {
     #[inline]
     #[must_use]
     pub fn kernel(&self, transfer: usize) -> Kernel {
-        if transfer >= self.nt_min { Kernel::NonTemporal } else { self.small }
+        if transfer >= self.nt_min {
+            Kernel::NonTemporal
+        } else {
+            self.small
+        }
     }
 }
 
@@ -221,7 +228,13 @@ mod tests {
                     // SAFETY: both vectors have 1500 bytes.
                     unsafe { copy(kernel, to, source.as_ptr(), len) };
                     assert_eq!(&target[shift..shift + len], &source[..len]);
-                    assert!(target[..shift].iter().chain(&target[shift + len..]).all(|&b| b == 0xAA), "{kernel:?} {len} wrote outside");
+                    assert!(
+                        target[..shift]
+                            .iter()
+                            .chain(&target[shift + len..])
+                            .all(|&b| b == 0xAA),
+                        "{kernel:?} {len} wrote outside"
+                    );
                 }
             }
         }

@@ -72,15 +72,38 @@ impl Doorbell {
     #[cold]
     fn wake(&self) {
         // SAFETY: the word is alive; FUTEX_WAKE reads no memory through it. The futex is shared between processes.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, 1, 0, 0, 0) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.0.as_ptr(),
+                libc::FUTEX_WAKE,
+                1,
+                0,
+                0,
+                0,
+            )
+        };
     }
 
     /// Sleeps until rung, at most `bound`. The caller has armed the bell and looked for work after its heavy fence.
     #[cfg(not(loom))]
     pub fn sleep(&self, bound: Duration) -> Woken {
-        let time = libc::timespec { tv_sec: bound.as_secs() as libc::time_t, tv_nsec: libc::c_long::from(bound.subsec_nanos() as i32) };
+        let time = libc::timespec {
+            tv_sec: bound.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(bound.subsec_nanos() as i32),
+        };
         // SAFETY: the word and the timespec are alive for the call; the kernel only reads both.
-        let result = unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, 1, &raw const time, 0, 0) };
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.0.as_ptr(),
+                libc::FUTEX_WAIT,
+                1,
+                &raw const time,
+                0,
+                0,
+            )
+        };
         let woken = if result == 0 {
             Woken::Rung
         } else {

@@ -50,7 +50,12 @@ fn here() -> usize {
 impl<T> Gate<T> {
     /// A gate before `value`.
     pub fn new(threads: Threads, value: T) -> Self {
-        Self { threads, owner: here(), held: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Self {
+            threads,
+            owner: here(),
+            held: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// How many threads may use it.
@@ -65,8 +70,14 @@ impl<T> Gate<T> {
     #[inline(always)]
     pub fn enter(&self) -> Pass<'_, T> {
         if self.threads == Threads::Single {
-            assert!(self.owner == here(), "a runtime made with Threads::Single was used by a second thread; use Threads::Multiple");
-            assert!(self.held.load(Ordering::Relaxed) == 0, "the engine was entered twice");
+            assert!(
+                self.owner == here(),
+                "a runtime made with Threads::Single was used by a second thread; use Threads::Multiple"
+            );
+            assert!(
+                self.held.load(Ordering::Relaxed) == 0,
+                "the engine was entered twice"
+            );
             self.held.store(1, Ordering::Relaxed);
         } else {
             self.lock();
@@ -77,7 +88,11 @@ impl<T> Gate<T> {
     #[cold]
     fn lock(&self) {
         let mut spins = 0u32;
-        while self.held.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while self
+            .held
+            .compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
             spins += 1;
             if spins < 64 {
                 spin_hint();
@@ -135,7 +150,13 @@ mod tests {
     fn a_stranger_is_refused() {
         let gate = Gate::new(Threads::Single, 0u64);
         *gate.enter() += 1;
-        let caught = std::thread::scope(|s| s.spawn(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(gate.enter())))).join().unwrap());
+        let caught = std::thread::scope(|s| {
+            s.spawn(|| {
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(gate.enter())))
+            })
+            .join()
+            .unwrap()
+        });
         assert!(caught.is_err());
         assert_eq!(*gate.enter(), 1);
     }

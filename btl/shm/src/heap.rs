@@ -9,7 +9,10 @@
 //! They lie in memory that peers of the same job can map. Peers write there only where this rank posted a receive, for
 //! which the buffer is lent and thus not accessible to the program; a peer that breaks this rule could also use `ptrace`: the ranks of a job
 //! trust one another this far (docs/trust-model.md).
-#![allow(unsafe_code, reason = "slices of the program's own allocations in the segment")]
+#![allow(
+    unsafe_code,
+    reason = "slices of the program's own allocations in the segment"
+)]
 
 use crate::layout::{HeapOffset, PAGE};
 use crate::loan::{Buffer, BufferMut};
@@ -29,7 +32,9 @@ pub struct Heap {
 #[derive(Debug, thiserror::Error)]
 pub enum AllocError {
     /// The heap's address range has no gap that large.
-    #[error("alloc of {bytes} bytes: the heap's address range of {limit} bytes has no gap that large; raise ONECOPY_HEAP_SIZE")]
+    #[error(
+        "alloc of {bytes} bytes: the heap's address range of {limit} bytes has no gap that large; raise ONECOPY_HEAP_SIZE"
+    )]
     Full {
         /// Bytes asked for.
         bytes: u64,
@@ -52,21 +57,47 @@ impl Heap {
     /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on).
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let limit = self.segment.geometry().heap_bytes;
-        let full = || AllocError::Full { bytes: bytes as u64, limit };
-        let align = if bytes >= 2 << 20 { 2 << 20 } else { PAGE as u64 };
-        let size = (bytes.max(1) as u64).checked_next_multiple_of(PAGE as u64).ok_or_else(full)?;
-        let range = self.ranges.lock().unwrap_or_else(PoisonError::into_inner).allocate_range_aligned(size, align).map_err(|_| full())?;
+        let full = || AllocError::Full {
+            bytes: bytes as u64,
+            limit,
+        };
+        let align = if bytes >= 2 << 20 {
+            2 << 20
+        } else {
+            PAGE as u64
+        };
+        let size = (bytes.max(1) as u64)
+            .checked_next_multiple_of(PAGE as u64)
+            .ok_or_else(full)?;
+        let range = self
+            .ranges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allocate_range_aligned(size, align)
+            .map_err(|_| full())?;
         if let Err(error) = self.segment.reserve_heap(range.start, size) {
-            self.ranges.lock().unwrap_or_else(PoisonError::into_inner).free_range(range);
+            self.ranges
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .free_range(range);
             return Err(error.into());
         }
-        Ok(HeapBuf { heap: Arc::clone(self), range, len: bytes })
+        Ok(HeapBuf {
+            heap: Arc::clone(self),
+            range,
+            len: bytes,
+        })
     }
 
     /// Bytes allocated now.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner).allocated_ranges().map(|r| r.end - r.start).sum()
+        self.ranges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .allocated_ranges()
+            .map(|r| r.end - r.start)
+            .sum()
     }
 }
 
@@ -87,7 +118,11 @@ impl HeapBuf {
     fn address(&self) -> *mut u8 {
         let segment = &self.heap.segment;
         let at = segment.geometry().heap_offset().0 + self.range.start;
-        segment.mapping().at("the heap", at, self.range.end - self.range.start).expect("allocated ranges lie in the heap").as_ptr()
+        segment
+            .mapping()
+            .at("the heap", at, self.range.end - self.range.start)
+            .expect("allocated ranges lie in the heap")
+            .as_ptr()
     }
 }
 
@@ -108,14 +143,23 @@ impl DerefMut for HeapBuf {
 
 impl Drop for HeapBuf {
     fn drop(&mut self) {
-        self.heap.segment.release_heap(self.range.start, self.range.end - self.range.start);
-        self.heap.ranges.lock().unwrap_or_else(PoisonError::into_inner).free_range(self.range.clone());
+        self.heap
+            .segment
+            .release_heap(self.range.start, self.range.end - self.range.start);
+        self.heap
+            .ranges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .free_range(self.range.clone());
     }
 }
 
 impl std::fmt::Debug for HeapBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeapBuf").field("offset", &self.range.start).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("HeapBuf")
+            .field("offset", &self.range.start)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -139,8 +183,16 @@ mod tests {
     use crate::sync::HeavyFence;
 
     fn heap(bytes: u64) -> Arc<Heap> {
-        let geometry = Geometry { ranks: 1, ring_slots: 32, chunk_bytes: 4096, chunks: 4, heap_bytes: bytes };
-        Heap::new(Arc::new(OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 1).unwrap()))
+        let geometry = Geometry {
+            ranks: 1,
+            ring_slots: 32,
+            chunk_bytes: 4096,
+            chunks: 4,
+            heap_bytes: bytes,
+        };
+        Heap::new(Arc::new(
+            OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 1).unwrap(),
+        ))
     }
 
     #[test]
@@ -151,11 +203,20 @@ mod tests {
         a.fill(3);
         let b = heap.alloc(3 << 20).unwrap();
         assert_eq!(b.offset().0 % (2 << 20), 0);
-        assert_eq!(heap.segment.heap_offset_of(a.as_ptr() as usize, a.len()), Some(a.offset()));
-        assert_eq!(heap.segment.heap_offset_of(&raw const heap as usize, 8), None);
+        assert_eq!(
+            heap.segment.heap_offset_of(a.as_ptr() as usize, a.len()),
+            Some(a.offset())
+        );
+        assert_eq!(
+            heap.segment.heap_offset_of(&raw const heap as usize, 8),
+            None
+        );
         drop((a, b));
         assert_eq!(heap.used(), 0);
-        assert!(heap.alloc(10_000).unwrap().iter().all(|&b| b == 0), "freed memory comes back zeroed");
+        assert!(
+            heap.alloc(10_000).unwrap().iter().all(|&b| b == 0),
+            "freed memory comes back zeroed"
+        );
     }
 
     #[test]

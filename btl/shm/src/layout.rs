@@ -45,19 +45,35 @@ impl Geometry {
     pub fn check(&self) -> Result<(), BadGeometry> {
         let fail = |what: String| Err(BadGeometry(what));
         if self.ranks == 0 || self.ranks as usize > MAX_RANKS {
-            return fail(format!("{} ranks; 1 to {MAX_RANKS} are possible", self.ranks));
+            return fail(format!(
+                "{} ranks; 1 to {MAX_RANKS} are possible",
+                self.ranks
+            ));
         }
         if !self.ring_slots.is_power_of_two() || !(16..=65536).contains(&self.ring_slots) {
-            return fail(format!("{} ring slots; a power of two from 16 to 65536 is needed", self.ring_slots));
+            return fail(format!(
+                "{} ring slots; a power of two from 16 to 65536 is needed",
+                self.ring_slots
+            ));
         }
         if !(1024..=1 << 20).contains(&self.chunk_bytes) || self.chunk_bytes as usize % LINE != 0 {
-            return fail(format!("chunks of {} bytes; a multiple of 64 from 1 KiB to 1 MiB is needed", self.chunk_bytes));
+            return fail(format!(
+                "chunks of {} bytes; a multiple of 64 from 1 KiB to 1 MiB is needed",
+                self.chunk_bytes
+            ));
         }
         if self.chunks == 0 || self.chunks > 1 << 20 {
-            return fail(format!("{} chunks; 1 to {} are possible", self.chunks, 1 << 20));
+            return fail(format!(
+                "{} chunks; 1 to {} are possible",
+                self.chunks,
+                1 << 20
+            ));
         }
         if self.heap_bytes % PAGE as u64 != 0 || self.heap_bytes > 1 << 44 {
-            return fail(format!("a heap of {} bytes; a multiple of {PAGE} up to 16 TiB is needed", self.heap_bytes));
+            return fail(format!(
+                "a heap of {} bytes; a multiple of {PAGE} up to 16 TiB is needed",
+                self.heap_bytes
+            ));
         }
         Ok(())
     }
@@ -75,7 +91,9 @@ impl Geometry {
     /// Where the rings begin; header and control lines lie before.
     #[must_use]
     pub fn rings_offset(&self) -> SegOffset {
-        SegOffset(page_up(PAGE as u64 + u64::from(self.ranks) * CTRL_STRIDE as u64))
+        SegOffset(page_up(
+            PAGE as u64 + u64::from(self.ranks) * CTRL_STRIDE as u64,
+        ))
     }
     /// Where the ring written by sender `rank` is.
     #[must_use]
@@ -85,7 +103,9 @@ impl Geometry {
     /// Where the payload pool begins; everything before it is written by peers too.
     #[must_use]
     pub fn pool_offset(&self) -> SegOffset {
-        SegOffset(page_up(self.rings_offset().0 + u64::from(self.ranks) * self.ring_bytes()))
+        SegOffset(page_up(
+            self.rings_offset().0 + u64::from(self.ranks) * self.ring_bytes(),
+        ))
     }
     /// Bytes of the payload pool.
     #[must_use]
@@ -147,10 +167,20 @@ pub struct OutOfBounds {
 
 /// Checks that `len` bytes at `offset` lie in `limit` bytes.
 #[inline]
-pub fn check_range(what: &'static str, offset: u64, len: u64, limit: u64) -> Result<(), OutOfBounds> {
+pub fn check_range(
+    what: &'static str,
+    offset: u64,
+    len: u64,
+    limit: u64,
+) -> Result<(), OutOfBounds> {
     match offset.checked_add(len) {
         Some(end) if end <= limit => Ok(()),
-        _ => Err(OutOfBounds { what, offset, len, limit }),
+        _ => Err(OutOfBounds {
+            what,
+            offset,
+            len,
+            limit,
+        }),
     }
 }
 
@@ -159,7 +189,13 @@ mod tests {
     use super::*;
 
     fn geometry() -> Geometry {
-        Geometry { ranks: 32, ring_slots: 128, chunk_bytes: 8192, chunks: 512, heap_bytes: 1 << 30 }
+        Geometry {
+            ranks: 32,
+            ring_slots: 128,
+            chunk_bytes: 8192,
+            chunks: 512,
+            heap_bytes: 1 << 30,
+        }
     }
 
     #[test]
@@ -176,13 +212,46 @@ mod tests {
     #[test]
     fn bad_geometries_are_named() {
         for (change, word) in [
-            (Geometry { ranks: 0, ..geometry() }, "ranks"),
-            (Geometry { ring_slots: 100, ..geometry() }, "ring slots"),
-            (Geometry { chunk_bytes: 100, ..geometry() }, "chunks of"),
-            (Geometry { chunks: 0, ..geometry() }, "chunks"),
-            (Geometry { heap_bytes: 5, ..geometry() }, "heap"),
+            (
+                Geometry {
+                    ranks: 0,
+                    ..geometry()
+                },
+                "ranks",
+            ),
+            (
+                Geometry {
+                    ring_slots: 100,
+                    ..geometry()
+                },
+                "ring slots",
+            ),
+            (
+                Geometry {
+                    chunk_bytes: 100,
+                    ..geometry()
+                },
+                "chunks of",
+            ),
+            (
+                Geometry {
+                    chunks: 0,
+                    ..geometry()
+                },
+                "chunks",
+            ),
+            (
+                Geometry {
+                    heap_bytes: 5,
+                    ..geometry()
+                },
+                "heap",
+            ),
         ] {
-            assert!(change.check().unwrap_err().to_string().contains(word), "{change:?}");
+            assert!(
+                change.check().unwrap_err().to_string().contains(word),
+                "{change:?}"
+            );
         }
     }
 

@@ -10,7 +10,10 @@ use std::os::fd::BorrowedFd;
 ///
 /// For a pidfd that means that the process is gone; for a socket that there is something to read or that the other end is gone.
 pub fn readable(descriptors: &[BorrowedFd<'_>], mut ready: impl FnMut(usize)) -> io::Result<()> {
-    let mut set: Vec<PollFd<'_>> = descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let mut set: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
     match poll(&mut set, PollTimeout::ZERO) {
         Ok(0) | Err(Errno::EINTR) => Ok(()),
         Ok(_) => {

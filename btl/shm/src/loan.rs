@@ -16,7 +16,10 @@
 //! entries are removed by guards that the lender of a borrow cannot leak, because they live in this module's stack frames. Slices made from
 //! an entry live only inside the closures given to [`LoanTable::read`] (shared) and [`LoanTable::write`] (which takes the table
 //! exclusively, so no other slice exists then).
-#![allow(unsafe_code, reason = "slices are rebuilt from the addresses of lent buffers")]
+#![allow(
+    unsafe_code,
+    reason = "slices are rebuilt from the addresses of lent buffers"
+)]
 
 use crate::sync::next_id;
 use bytemuck::{AnyBitPattern, NoUninit};
@@ -100,19 +103,40 @@ unsafe impl Send for LoanTable {}
 
 impl Default for LoanTable {
     fn default() -> Self {
-        Self { id: next_id(), entries: Vec::new(), free: Vec::new() }
+        Self {
+            id: next_id(),
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
     }
 }
 
 impl LoanTable {
     fn insert(&mut self, address: *mut u8, len: usize, writable: bool) -> Loan {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, lent: false, writable: false, address: std::ptr::null_mut(), len: 0 });
+            self.entries.push(Entry {
+                generation: 0,
+                lent: false,
+                writable: false,
+                address: std::ptr::null_mut(),
+                len: 0,
+            });
             u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 requests at once")
         });
         let entry = &mut self.entries[index as usize];
-        *entry = Entry { generation: entry.generation.wrapping_add(1), lent: true, writable, address, len };
-        Loan { index, generation: entry.generation, len, address: address as usize }
+        *entry = Entry {
+            generation: entry.generation.wrapping_add(1),
+            lent: true,
+            writable,
+            address,
+            len,
+        };
+        Loan {
+            index,
+            generation: entry.generation,
+            len,
+            address: address as usize,
+        }
     }
 
     fn remove(&mut self, table: u64, loan: Loan) {
@@ -130,13 +154,27 @@ impl LoanTable {
     }
 
     #[inline]
-    fn find(&self, loan: Loan, offset: usize, len: usize, write: bool) -> Result<*mut u8, LoanError> {
-        let entry = self.entries.get(loan.index as usize).filter(|e| e.lent && e.generation == loan.generation).ok_or(LoanError::Ended)?;
+    fn find(
+        &self,
+        loan: Loan,
+        offset: usize,
+        len: usize,
+        write: bool,
+    ) -> Result<*mut u8, LoanError> {
+        let entry = self
+            .entries
+            .get(loan.index as usize)
+            .filter(|e| e.lent && e.generation == loan.generation)
+            .ok_or(LoanError::Ended)?;
         if write && !entry.writable {
             return Err(LoanError::ReadOnly);
         }
         if offset.checked_add(len).is_none_or(|end| end > entry.len) {
-            return Err(LoanError::Outside { offset, len, size: entry.len });
+            return Err(LoanError::Outside {
+                offset,
+                len,
+                size: entry.len,
+            });
         }
         // SAFETY: offset <= len of the lent buffer.
         Ok(unsafe { entry.address.add(offset) })
@@ -150,7 +188,13 @@ impl LoanTable {
 
     /// Shows `len` bytes of the buffer, from `offset` on, to `f`.
     #[inline]
-    pub fn read<R>(&self, loan: Loan, offset: usize, len: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R, LoanError> {
+    pub fn read<R>(
+        &self,
+        loan: Loan,
+        offset: usize,
+        len: usize,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, LoanError> {
         let at = self.find(loan, offset, len, false)?;
         // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending and slices from being written meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(at, len) };
@@ -159,7 +203,13 @@ impl LoanTable {
 
     /// Lets `f` write `len` bytes of the buffer, from `offset` on.
     #[inline]
-    pub fn write<R>(&mut self, loan: Loan, offset: usize, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> Result<R, LoanError> {
+    pub fn write<R>(
+        &mut self,
+        loan: Loan,
+        offset: usize,
+        len: usize,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, LoanError> {
         let at = self.find(loan, offset, len, true)?;
         // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any loan.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
@@ -167,7 +217,11 @@ impl LoanTable {
     }
 
     /// Shows several ranges to `f` at once.
-    pub fn read_many<R>(&self, ranges: &[(Loan, usize, usize)], f: impl FnOnce(&[IoSlice<'_>]) -> R) -> Result<R, LoanError> {
+    pub fn read_many<R>(
+        &self,
+        ranges: &[(Loan, usize, usize)],
+        f: impl FnOnce(&[IoSlice<'_>]) -> R,
+    ) -> Result<R, LoanError> {
         let mut slices = Vec::with_capacity(ranges.len());
         for &(loan, offset, len) in ranges {
             let at = self.find(loan, offset, len, false)?;
@@ -178,7 +232,11 @@ impl LoanTable {
     }
 
     /// Lets `f` write several ranges at once. They must not overlap.
-    pub fn write_many<R>(&mut self, ranges: &[(Loan, usize, usize)], f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R) -> Result<R, LoanError> {
+    pub fn write_many<R>(
+        &mut self,
+        ranges: &[(Loan, usize, usize)],
+        f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
+    ) -> Result<R, LoanError> {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
         let mut slices = Vec::with_capacity(ranges.len());
         for &(loan, offset, len) in ranges {
@@ -187,17 +245,29 @@ impl LoanTable {
                 places.push((at as usize, len));
             }
             // SAFETY: as in `write`; that the ranges do not overlap is checked below, before any of the slices is used.
-            slices.push(IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(at, len) }));
+            slices.push(IoSliceMut::new(unsafe {
+                std::slice::from_raw_parts_mut(at, len)
+            }));
         }
         places.sort_unstable();
-        if places.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+        if places
+            .windows(2)
+            .any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
+        {
             return Err(LoanError::Overlap);
         }
         Ok(f(&mut slices))
     }
 
     /// Copies between two lent buffers. If the program lent overlapping ones, the bytes move as by `memmove`.
-    pub fn copy(&mut self, from: Loan, from_offset: usize, to: Loan, to_offset: usize, len: usize) -> Result<(), LoanError> {
+    pub fn copy(
+        &mut self,
+        from: Loan,
+        from_offset: usize,
+        to: Loan,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<(), LoanError> {
         let source = self.find(from, from_offset, len, false)?;
         let target = self.find(to, to_offset, len, true)?;
         // SAFETY: both ranges lie in buffers that are lent now.
@@ -224,7 +294,11 @@ impl<E: WithLoans> Drop for Ending<'_, E> {
         // If the engine cannot be entered, the loans would outlive their buffers.
         let bomb = AbortOnDrop;
         let loans = self.loans.take();
-        self.engine.with_loans(|t| loans.into_iter().for_each(|loan| t.remove(self.table, loan)));
+        self.engine.with_loans(|t| {
+            loans
+                .into_iter()
+                .for_each(|loan| t.remove(self.table, loan))
+        });
         std::mem::forget(bomb);
     }
 }
@@ -238,15 +312,29 @@ impl Drop for AbortOnDrop {
 
 /// Lends `bytes` for sending while `f` runs.
 pub fn lend<E: WithLoans, R>(engine: &E, bytes: &[u8], f: impl FnOnce(Loan) -> R) -> R {
-    let (table, loan) = engine.with_loans(|t| (t.id, t.insert(bytes.as_ptr().cast_mut(), bytes.len(), false)));
-    let _ending = SingleEnding { engine, table, loan };
+    let (table, loan) = engine.with_loans(|t| {
+        (
+            t.id,
+            t.insert(bytes.as_ptr().cast_mut(), bytes.len(), false),
+        )
+    });
+    let _ending = SingleEnding {
+        engine,
+        table,
+        loan,
+    };
     f(loan)
 }
 
 /// Lends `bytes` for receiving while `f` runs.
 pub fn lend_mut<E: WithLoans, R>(engine: &E, bytes: &mut [u8], f: impl FnOnce(Loan) -> R) -> R {
-    let (table, loan) = engine.with_loans(|t| (t.id, t.insert(bytes.as_mut_ptr(), bytes.len(), true)));
-    let _ending = SingleEnding { engine, table, loan };
+    let (table, loan) =
+        engine.with_loans(|t| (t.id, t.insert(bytes.as_mut_ptr(), bytes.len(), true)));
+    let _ending = SingleEnding {
+        engine,
+        table,
+        loan,
+    };
     f(loan)
 }
 
@@ -291,7 +379,11 @@ impl<'scope, 'env, E: WithLoans> Scope<'scope, 'env, E> {
 
 /// Runs `f` with a scope; all loans made in it end when `f` returns or panics, after `settle` has run: there the engine finishes
 /// or abandons what still uses them.
-pub fn scope<'env, E: WithLoans, R>(engine: &'env E, settle: impl FnOnce(), f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env, E>) -> R) -> R {
+pub fn scope<'env, E: WithLoans, R>(
+    engine: &'env E,
+    settle: impl FnOnce(),
+    f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env, E>) -> R,
+) -> R {
     struct Settle<F: FnOnce()>(Option<F>);
     impl<F: FnOnce()> Drop for Settle<F> {
         fn drop(&mut self) {
@@ -301,8 +393,17 @@ pub fn scope<'env, E: WithLoans, R>(engine: &'env E, settle: impl FnOnce(), f: i
         }
     }
     let table = engine.with_loans(|t| t.id);
-    let scope = Scope { engine, loans: RefCell::new(Vec::new()), _scope: PhantomData, _env: PhantomData };
-    let _ending = Ending { engine, table, loans: &scope.loans };
+    let scope = Scope {
+        engine,
+        loans: RefCell::new(Vec::new()),
+        _scope: PhantomData,
+        _env: PhantomData,
+    };
+    let _ending = Ending {
+        engine,
+        table,
+        loans: &scope.loans,
+    };
     // Dropped in reverse order: first settle, then the loans end.
     let settle = Settle(Some(settle));
     let result = f(&scope);
@@ -382,7 +483,12 @@ impl<E: WithLoans, B: Buffer> Owned<E, B> {
         let buffer = std::mem::ManuallyDrop::new(buffer);
         let (address, len) = buffer.bytes();
         let (table, loan) = engine.with_loans(|t| (t.id, t.insert(address.cast_mut(), len, false)));
-        Self { engine, table, loan, buffer }
+        Self {
+            engine,
+            table,
+            loan,
+            buffer,
+        }
     }
 }
 
@@ -392,7 +498,12 @@ impl<E: WithLoans, B: BufferMut> Owned<E, B> {
         let mut buffer = std::mem::ManuallyDrop::new(buffer);
         let (address, len) = buffer.bytes_mut();
         let (table, loan) = engine.with_loans(|t| (t.id, t.insert(address, len, true)));
-        Self { engine, table, loan, buffer }
+        Self {
+            engine,
+            table,
+            loan,
+            buffer,
+        }
     }
 }
 
@@ -436,7 +547,9 @@ impl<E: WithLoans, B> Drop for Owned<E, B> {
 
 impl<E: WithLoans, B> std::fmt::Debug for Owned<E, B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Owned").field("loan", &self.loan).finish_non_exhaustive()
+        f.debug_struct("Owned")
+            .field("loan", &self.loan)
+            .finish_non_exhaustive()
     }
 }
 
@@ -458,17 +571,37 @@ mod tests {
         let engine = Engine::default();
         let mut buffer = [1u8, 2, 3];
         let loan = lend_mut(&engine, &mut buffer, |loan| {
-            engine.0.borrow_mut().write(loan, 1, 1, |b| b[0] = 9).unwrap();
+            engine
+                .0
+                .borrow_mut()
+                .write(loan, 1, 1, |b| b[0] = 9)
+                .unwrap();
             loan
         });
         assert_eq!(buffer, [1, 9, 3]);
-        assert_eq!(engine.0.borrow().read(loan, 0, 1, |_| ()), Err(LoanError::Ended));
+        assert_eq!(
+            engine.0.borrow().read(loan, 0, 1, |_| ()),
+            Err(LoanError::Ended)
+        );
         let other = [0u8; 8];
         lend(&engine, &other, |fresh| {
-            assert_eq!(engine.0.borrow().read(loan, 0, 1, |_| ()), Err(LoanError::Ended), "the entry is used again, the number is not");
-            assert_eq!(engine.0.borrow_mut().write(fresh, 0, 1, |_| ()), Err(LoanError::ReadOnly));
-            assert!(matches!(engine.0.borrow().read(fresh, 5, 4, |_| ()), Err(LoanError::Outside { .. })));
-            assert!(matches!(engine.0.borrow().read(fresh, usize::MAX, 2, |_| ()), Err(LoanError::Outside { .. })));
+            assert_eq!(
+                engine.0.borrow().read(loan, 0, 1, |_| ()),
+                Err(LoanError::Ended),
+                "the entry is used again, the number is not"
+            );
+            assert_eq!(
+                engine.0.borrow_mut().write(fresh, 0, 1, |_| ()),
+                Err(LoanError::ReadOnly)
+            );
+            assert!(matches!(
+                engine.0.borrow().read(fresh, 5, 4, |_| ()),
+                Err(LoanError::Outside { .. })
+            ));
+            assert!(matches!(
+                engine.0.borrow().read(fresh, usize::MAX, 2, |_| ()),
+                Err(LoanError::Outside { .. })
+            ));
         });
         assert_eq!(engine.0.borrow().outstanding(), 0);
     }
@@ -476,7 +609,9 @@ mod tests {
     #[test]
     fn a_panic_ends_the_loan_too() {
         let engine = Engine::default();
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lend(&engine, &[1, 2], |_| panic!("on purpose"))));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            lend(&engine, &[1, 2], |_| panic!("on purpose"))
+        }));
         assert!(result.is_err());
         assert_eq!(engine.0.borrow().outstanding(), 0);
     }
@@ -485,7 +620,13 @@ mod tests {
     fn an_owned_buffer_comes_back() {
         let engine = Engine::default();
         let owned = Owned::new_mut(engine.clone(), vec![0u32; 4]);
-        engine.0.borrow_mut().write(owned.loan(), 4, 4, |b| b.copy_from_slice(&7u32.to_ne_bytes())).unwrap();
+        engine
+            .0
+            .borrow_mut()
+            .write(owned.loan(), 4, 4, |b| {
+                b.copy_from_slice(&7u32.to_ne_bytes())
+            })
+            .unwrap();
         assert_eq!(owned.take(), [0, 7, 0, 0]);
         assert_eq!(engine.0.borrow().outstanding(), 0);
         drop(Owned::new(engine.clone(), vec![1u8]));

@@ -19,12 +19,19 @@ impl ChunkPool {
     /// A pool of at most `limit` chunks, none reserved yet.
     #[must_use]
     pub fn new(limit: u32) -> Self {
-        Self { free: Vec::new(), reserved: 0, limit }
+        Self {
+            free: Vec::new(),
+            reserved: 0,
+            limit,
+        }
     }
 
     /// Takes a free chunk. When none is free, `reserve(first, count)` is asked to reserve more until the limit is reached; `None` means that
     /// the caller must wait for chunks to come back.
-    pub fn take<E>(&mut self, reserve: impl FnOnce(u32, u32) -> Result<(), E>) -> Result<Option<ChunkIndex>, E> {
+    pub fn take<E>(
+        &mut self,
+        reserve: impl FnOnce(u32, u32) -> Result<(), E>,
+    ) -> Result<Option<ChunkIndex>, E> {
         if let Some(chunk) = self.free.pop() {
             return Ok(Some(chunk));
         }
@@ -34,7 +41,11 @@ impl ChunkPool {
             return Ok(None);
         }
         reserve(self.reserved, count)?;
-        self.free.extend((self.reserved + 1..self.reserved + count).rev().map(ChunkIndex));
+        self.free.extend(
+            (self.reserved + 1..self.reserved + count)
+                .rev()
+                .map(ChunkIndex),
+        );
         let first = ChunkIndex(self.reserved);
         self.reserved += count;
         Ok(Some(first))
@@ -82,6 +93,14 @@ impl Outstanding {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Whether [`Self::reclaim`] would give anything back.
+    #[must_use]
+    pub fn would_reclaim(&self, released: u64) -> bool {
+        self.queue
+            .front()
+            .is_some_and(|&(position, _)| position <= released)
     }
 
     /// Gives back to `pool` what the peer has passed, `released` being its tail.

@@ -46,7 +46,8 @@ fn fold(mut x: u64) -> u16 {
 
 #[inline(always)]
 fn encode(kind: u8, slots: usize, len: usize, sequence: u16, meta: u64) -> u64 {
-    let word = u64::from(kind) | (slots as u64) << 8 | (len as u64) << 16 | u64::from(sequence) << 32;
+    let word =
+        u64::from(kind) | (slots as u64) << 8 | (len as u64) << 16 | u64::from(sequence) << 32;
     // The constant keeps a word of zeros from checking itself.
     let check = fold(word ^ meta) ^ 0x0C0B;
     word | u64::from(check) << 48
@@ -72,7 +73,12 @@ pub struct Claim<'ring, C: Cells> {
 impl<C: Cells> Producer<C> {
     /// The writing end of an empty, zeroed ring.
     pub fn new(cells: C) -> Self {
-        Self { cells, head: 0, tail_seen: 0, sequence: 0 }
+        Self {
+            cells,
+            head: 0,
+            tail_seen: 0,
+            sequence: 0,
+        }
     }
 
     /// The ring's cells.
@@ -111,7 +117,9 @@ impl<C: Cells> Producer<C> {
         let to_end = total - self.index();
         let fill = if slots > to_end { to_end } else { 0 };
         let needed = (fill + slots + 1) as u64;
-        if self.head + needed > self.tail_seen + total as u64 && self.head + needed > self.released() + total as u64 {
+        if self.head + needed > self.tail_seen + total as u64
+            && self.head + needed > self.released() + total as u64
+        {
             return None;
         }
         let mut left = fill;
@@ -121,6 +129,14 @@ impl<C: Cells> Producer<C> {
             left -= step;
         }
         Some(Claim { ring: self, slots })
+    }
+
+    /// Whether a claim of `slots` slots would succeed now.
+    pub fn claim_would_fit(&mut self, slots: usize) -> bool {
+        let total = self.cells.slots();
+        let to_end = total - self.index();
+        let fill = if slots > to_end { to_end } else { 0 };
+        self.head + (fill + slots + 1) as u64 <= self.released() + total as u64
     }
 
     #[inline(always)]
@@ -215,7 +231,12 @@ pub struct Consumer<C> {
 impl<C: Cells> Consumer<C> {
     /// The reading end of an empty, zeroed ring.
     pub fn new(cells: C) -> Self {
-        Self { cells, head: 0, tail_published: 0, sequence: 0 }
+        Self {
+            cells,
+            head: 0,
+            tail_published: 0,
+            sequence: 0,
+        }
     }
 
     /// The ring's cells.
@@ -226,7 +247,10 @@ impl<C: Cells> Consumer<C> {
     /// Whether nothing is published at the head. A cheap look without any check.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.cells.header(self.head as usize & (self.cells.slots() - 1)).load(Ordering::Relaxed) == 0
+        self.cells
+            .header(self.head as usize & (self.cells.slots() - 1))
+            .load(Ordering::Relaxed)
+            == 0
     }
 
     /// The record at the head, if one is published there. No-ops are passed.
@@ -253,9 +277,18 @@ impl<C: Cells> Consumer<C> {
         let kind = header as u8;
         let slots = usize::from((header >> 8) as u8);
         let len = usize::from((header >> 16) as u16);
-        let bad = |what| BadRecord { slot: at, header, meta, what };
+        let bad = |what| BadRecord {
+            slot: at,
+            header,
+            meta,
+            what,
+        };
         if encode(kind, slots, len, self.sequence, meta) != header {
-            return Err(bad(if (header >> 32) as u16 == self.sequence { "wrong check" } else { "wrong sequence number" }));
+            return Err(bad(if (header >> 32) as u16 == self.sequence {
+                "wrong check"
+            } else {
+                "wrong sequence number"
+            }));
         }
         if kind == 0 || slots == 0 || slots > MAX_RECORD_SLOTS || slots > self.cells.slots() - at {
             return Err(bad("a record of impossible extent"));
@@ -263,7 +296,13 @@ impl<C: Cells> Consumer<C> {
         if len > payload_of(slots) {
             return Err(bad("payload longer than its slots"));
         }
-        Ok(Record { kind, len, meta, slots, at })
+        Ok(Record {
+            kind,
+            len,
+            meta,
+            slots,
+            at,
+        })
     }
 
     /// Copies payload of `record`, from `offset` on, to `out`.
@@ -302,6 +341,8 @@ impl<C: Cells> Consumer<C> {
 
     /// Says whether the consumer polls this ring. After `false` the caller issues a [`crate::sync::HeavyFence`] and looks once more.
     pub fn set_polling(&self, polling: bool) {
-        self.cells.wake().store(u32::from(polling), Ordering::Relaxed);
+        self.cells
+            .wake()
+            .store(u32::from(polling), Ordering::Relaxed);
     }
 }

@@ -17,7 +17,8 @@ use crate::coop::CoopBlock;
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::layout::{
-    BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE, SegOffset, check_range,
+    BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds,
+    PAGE, SegOffset, check_range,
 };
 use crate::ring::{Consumer, Producer};
 use crate::sync::{AtomicU32, AtomicU64, HeavyFence, Ordering};
@@ -47,7 +48,9 @@ pub enum SegmentError {
         remedy: &'static str,
     },
     /// Memory could not be reserved.
-    #[error("{bytes} bytes of shared memory for {what} cannot be reserved ({source}); {available} bytes are available on this node")]
+    #[error(
+        "{bytes} bytes of shared memory for {what} cannot be reserved ({source}); {available} bytes are available on this node"
+    )]
     Reserve {
         /// Bytes asked for.
         bytes: u64,
@@ -71,16 +74,35 @@ pub enum SegmentError {
     },
 }
 
-fn call_failed(call: &'static str, object: impl Into<String>, source: impl Into<io::Error>, remedy: &'static str) -> SegmentError {
-    SegmentError::Call { call, object: object.into(), source: source.into(), remedy }
+fn call_failed(
+    call: &'static str,
+    object: impl Into<String>,
+    source: impl Into<io::Error>,
+    remedy: &'static str,
+) -> SegmentError {
+    SegmentError::Call {
+        call,
+        object: object.into(),
+        source: source.into(),
+        remedy,
+    }
 }
 
 /// Bytes of memory that the kernel calls available, 0 if it does not say.
 #[must_use]
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| {
+        rest.trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
+    })
+    .map_or(0, |kib| kib * 1024)
 }
 
 /// A part of a memfd in this process's address space.
@@ -100,7 +122,11 @@ impl Mapping {
         let fd = &fd.try_clone_to_owned()?;
         let mut options = MmapOptions::new();
         options.offset(offset).len(len).no_reserve_swap();
-        let map = if writable { options.map_raw(fd)? } else { options.map_raw_read_only(fd)? };
+        let map = if writable {
+            options.map_raw(fd)?
+        } else {
+            options.map_raw_read_only(fd)?
+        };
         Ok(Self { map })
     }
 
@@ -113,7 +139,12 @@ impl Mapping {
     }
 
     #[inline]
-    pub(crate) fn at(&self, what: &'static str, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
+    pub(crate) fn at(
+        &self,
+        what: &'static str,
+        offset: u64,
+        len: u64,
+    ) -> Result<NonNull<u8>, OutOfBounds> {
         check_range(what, offset, len, self.len())?;
         // SAFETY: the range lies in the mapping.
         Ok(unsafe { self.base().add(offset as usize) })
@@ -121,7 +152,9 @@ impl Mapping {
 
     /// A structure of atomics at `offset`.
     fn shared<T: SharedStruct>(&self, offset: u64) -> &T {
-        let at = self.at("structure in the segment", offset, size_of::<T>() as u64).expect("offsets of control structures come from a checked geometry");
+        let at = self
+            .at("structure in the segment", offset, size_of::<T>() as u64)
+            .expect("offsets of control structures come from a checked geometry");
         assert_eq!(at.as_ptr() as usize % align_of::<T>(), 0);
         // SAFETY: in the mapping, aligned, alive as long as self; T is made of atomics (trait's promise).
         unsafe { at.cast::<T>().as_ref() }
@@ -129,9 +162,17 @@ impl Mapping {
 
     fn advise(&self, offset: u64, len: u64, advice: libc::c_int) -> bool {
         let begin = offset & !(PAGE as u64 - 1);
-        let Ok(at) = self.at("advice", begin, len + (offset - begin)) else { return false };
+        let Ok(at) = self.at("advice", begin, len + (offset - begin)) else {
+            return false;
+        };
         // SAFETY: the range lies in our mapping; the advice values used here change no content.
-        let result = unsafe { libc::madvise(at.as_ptr().cast(), (len + (offset - begin)) as usize, advice) };
+        let result = unsafe {
+            libc::madvise(
+                at.as_ptr().cast(),
+                (len + (offset - begin)) as usize,
+                advice,
+            )
+        };
         result == 0
     }
 }
@@ -205,12 +246,29 @@ impl Header {
     }
 }
 
-fn reserve(fd: BorrowedFd<'_>, what: &'static str, offset: u64, bytes: u64) -> Result<(), SegmentError> {
+fn reserve(
+    fd: BorrowedFd<'_>,
+    what: &'static str,
+    offset: u64,
+    bytes: u64,
+) -> Result<(), SegmentError> {
     loop {
-        match fallocate(fd, FallocateFlags::empty(), offset as libc::off_t, bytes as libc::off_t) {
+        match fallocate(
+            fd,
+            FallocateFlags::empty(),
+            offset as libc::off_t,
+            bytes as libc::off_t,
+        ) {
             Ok(()) => return Ok(()),
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(SegmentError::Reserve { bytes, what, source: errno.into(), available: available_memory() }),
+            Err(errno) => {
+                return Err(SegmentError::Reserve {
+                    bytes,
+                    what,
+                    source: errno.into(),
+                    available: available_memory(),
+                });
+            }
         }
     }
 }
@@ -226,34 +284,97 @@ pub struct OwnSegment {
 
 impl OwnSegment {
     /// Makes the segment of `rank`. `nonce` should be unpredictable.
-    pub fn create(rank: u32, geometry: Geometry, fence: HeavyFence, nonce: u64) -> Result<Self, SegmentError> {
+    pub fn create(
+        rank: u32,
+        geometry: Geometry,
+        fence: HeavyFence,
+        nonce: u64,
+    ) -> Result<Self, SegmentError> {
         geometry.check()?;
         let object = || format!("the segment of rank {rank}");
-        let fd = memfd_create("onecopy", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
-            .map_err(|e| call_failed("memfd_create", object(), e, "a kernel of 3.17 or later that permits memfd_create is needed"))?;
+        let fd = memfd_create(
+            "onecopy",
+            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+        )
+        .map_err(|e| {
+            call_failed(
+                "memfd_create",
+                object(),
+                e,
+                "a kernel of 3.17 or later that permits memfd_create is needed",
+            )
+        })?;
         let file = File::from(fd);
-        file.set_len(geometry.total_bytes())
-            .map_err(|e| call_failed("ftruncate", object(), e, "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)"))?;
+        file.set_len(geometry.total_bytes()).map_err(|e| {
+            call_failed(
+                "ftruncate",
+                object(),
+                e,
+                "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
+            )
+        })?;
         let fd = OwnedFd::from(file);
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL))
-            .map_err(|e| call_failed("fcntl(F_ADD_SEALS)", object(), e, "a kernel with memfd seals is needed"))?;
-        reserve(fd.as_fd(), "a rank's control lines", 0, geometry.base_bytes())?;
-        let map = Mapping::new(fd.as_fd(), 0, geometry.total_bytes(), true)
-            .map_err(|e| call_failed("mmap", object(), e, "lower ONECOPY_HEAP_SIZE, or raise the address space limit (ulimit -v)"))?;
+        fcntl(
+            &fd,
+            FcntlArg::F_ADD_SEALS(
+                SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL,
+            ),
+        )
+        .map_err(|e| {
+            call_failed(
+                "fcntl(F_ADD_SEALS)",
+                object(),
+                e,
+                "a kernel with memfd seals is needed",
+            )
+        })?;
+        reserve(
+            fd.as_fd(),
+            "a rank's control lines",
+            0,
+            geometry.base_bytes(),
+        )?;
+        let map = Mapping::new(fd.as_fd(), 0, geometry.total_bytes(), true).map_err(|e| {
+            call_failed(
+                "mmap",
+                object(),
+                e,
+                "lower ONECOPY_HEAP_SIZE, or raise the address space limit (ulimit -v)",
+            )
+        })?;
         // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes nothing.
-        map.advise(geometry.heap_offset().0, geometry.heap_bytes, libc::MADV_HUGEPAGE);
+        map.advise(
+            geometry.heap_offset().0,
+            geometry.heap_bytes,
+            libc::MADV_HUGEPAGE,
+        );
         let header: &Header = map.shared(0);
         header.rank.store(rank, Ordering::Relaxed);
         header.ranks.store(geometry.ranks, Ordering::Relaxed);
-        header.ring_slots.store(geometry.ring_slots, Ordering::Relaxed);
-        header.chunk_bytes.store(geometry.chunk_bytes, Ordering::Relaxed);
+        header
+            .ring_slots
+            .store(geometry.ring_slots, Ordering::Relaxed);
+        header
+            .chunk_bytes
+            .store(geometry.chunk_bytes, Ordering::Relaxed);
         header.chunks.store(geometry.chunks, Ordering::Relaxed);
-        header.heap_bytes.store(geometry.heap_bytes, Ordering::Relaxed);
-        header.strong_fences.store(u32::from(!fence.is_expedited()), Ordering::Relaxed);
-        header.address.store(map.base().as_ptr() as u64, Ordering::Relaxed);
+        header
+            .heap_bytes
+            .store(geometry.heap_bytes, Ordering::Relaxed);
+        header
+            .strong_fences
+            .store(u32::from(!fence.is_expedited()), Ordering::Relaxed);
+        header
+            .address
+            .store(map.base().as_ptr() as u64, Ordering::Relaxed);
         header.nonce.store(nonce, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
-        Ok(Self { fd, map: Arc::new(map), geometry, rank })
+        Ok(Self {
+            fd,
+            map: Arc::new(map),
+            geometry,
+            rank,
+        })
     }
 
     /// The descriptor to hand to peers.
@@ -297,6 +418,11 @@ impl OwnSegment {
         // SYNC(active.set): acquire what made the sender active
         word.swap(0, Ordering::AcqRel)
     }
+    /// Whether senders became active since the last [`Self::take_active`].
+    #[must_use]
+    pub fn has_active(&self, index: usize) -> bool {
+        self.bitmap_word(index).load(Ordering::Acquire) != 0
+    }
     /// Words of the bitmap of active senders.
     #[must_use]
     pub fn bitmap_words(&self) -> usize {
@@ -320,15 +446,31 @@ impl OwnSegment {
     /// Reserves `count` chunks of the pool from `first` on.
     pub fn reserve_chunks(&self, first: u32, count: u32) -> Result<(), SegmentError> {
         let size = u64::from(self.geometry.chunk_bytes);
-        reserve(self.fd.as_fd(), "payload chunks", self.geometry.pool_offset().0 + u64::from(first) * size, u64::from(count) * size)
+        reserve(
+            self.fd.as_fd(),
+            "payload chunks",
+            self.geometry.pool_offset().0 + u64::from(first) * size,
+            u64::from(count) * size,
+        )
     }
     /// Copies `bytes` into a chunk of the pool.
     #[inline]
-    pub fn write_chunk(&self, chunk: ChunkIndex, offset: usize, bytes: &[u8], kernel: Kernel) -> Result<(), OutOfBounds> {
+    pub fn write_chunk(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        bytes: &[u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
         let size = u64::from(self.geometry.chunk_bytes);
         check_range("a chunk", offset as u64, bytes.len() as u64, size)?;
         let at = self.geometry.pool_offset().0 + u64::from(chunk.0) * size + offset as u64;
-        check_range("the pool", at, bytes.len() as u64, self.geometry.heap_offset().0)?;
+        check_range(
+            "the pool",
+            at,
+            bytes.len() as u64,
+            self.geometry.heap_offset().0,
+        )?;
         let to = self.map.at("the segment", at, bytes.len() as u64)?;
         // SAFETY: `to` is valid for the length; the pool does not overlap memory of the program.
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
@@ -338,12 +480,22 @@ impl OwnSegment {
         &self.map
     }
     pub(crate) fn reserve_heap(&self, offset: u64, bytes: u64) -> Result<(), SegmentError> {
-        reserve(self.fd.as_fd(), "memory from alloc", self.geometry.heap_offset().0 + offset, bytes)
+        reserve(
+            self.fd.as_fd(),
+            "memory from alloc",
+            self.geometry.heap_offset().0 + offset,
+            bytes,
+        )
     }
     pub(crate) fn release_heap(&self, offset: u64, bytes: u64) {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         // A refusal only keeps the pages.
-        let _ = fallocate(self.fd.as_fd(), flags, (self.geometry.heap_offset().0 + offset) as libc::off_t, bytes as libc::off_t);
+        let _ = fallocate(
+            self.fd.as_fd(),
+            flags,
+            (self.geometry.heap_offset().0 + offset) as libc::off_t,
+            bytes as libc::off_t,
+        );
     }
     /// Where in this rank's heap an address of this process lies, if it does with all of `len` bytes.
     #[inline]
@@ -351,18 +503,32 @@ impl OwnSegment {
     pub fn heap_offset_of(&self, address: usize, len: usize) -> Option<HeapOffset> {
         let begin = self.map.base().as_ptr() as usize + self.geometry.heap_offset().0 as usize;
         let offset = address.checked_sub(begin)? as u64;
-        (offset.checked_add(len as u64)? <= self.geometry.heap_bytes && offset < self.geometry.heap_bytes).then_some(HeapOffset(offset))
+        (offset.checked_add(len as u64)? <= self.geometry.heap_bytes
+            && offset < self.geometry.heap_bytes)
+            .then_some(HeapOffset(offset))
     }
 }
 
 fn cells(map: &Arc<Mapping>, geometry: &Geometry, sender: u32) -> MappedCells {
     let ring = map
-        .at("a ring", geometry.ring_offset(sender).0, geometry.ring_bytes())
+        .at(
+            "a ring",
+            geometry.ring_offset(sender).0,
+            geometry.ring_bytes(),
+        )
         .expect("ring offsets come from a checked geometry and a rank below its size");
     let control: &PairControl = map.shared(geometry.ctrl_offset(sender).0);
     // SAFETY: ring and control words lie in the mapping, which the cells keep alive; alignment is by construction of the layout;
     // the slot count is a power of two (checked geometry).
-    unsafe { MappedCells::new(Arc::clone(map), ring, geometry.ring_slots as usize, NonNull::from(&control.tail), NonNull::from(&control.wake)) }
+    unsafe {
+        MappedCells::new(
+            Arc::clone(map),
+            ring,
+            geometry.ring_slots as usize,
+            NonNull::from(&control.tail),
+            NonNull::from(&control.wake),
+        )
+    }
 }
 
 /// Control words of a pair, with the mapping that they live in.
@@ -380,7 +546,10 @@ unsafe impl Sync for ControlHandle {}
 impl ControlHandle {
     fn new(map: &Arc<Mapping>, offset: SegOffset) -> Self {
         let at = NonNull::from(map.shared::<PairControl>(offset.0));
-        Self { map: Arc::clone(map), at }
+        Self {
+            map: Arc::clone(map),
+            at,
+        }
     }
 }
 
@@ -410,21 +579,41 @@ pub struct PeerSegment {
 
 impl PeerSegment {
     /// Opens the segment of `rank` for rank `me`. Everything that the peer claims in its header is checked.
-    pub fn open(fd: OwnedFd, rank: u32, me: u32, expected: &Geometry) -> Result<Self, SegmentError> {
+    pub fn open(
+        fd: OwnedFd,
+        rank: u32,
+        me: u32,
+        expected: &Geometry,
+    ) -> Result<Self, SegmentError> {
         let foreign = |reason: String| SegmentError::Foreign { rank, reason };
-        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS).map_err(|e| foreign(format!("it is not a sealed memfd ({e})")))?;
-        if SealFlag::from_bits_truncate(seals) & SealFlag::F_SEAL_SHRINK != SealFlag::F_SEAL_SHRINK {
+        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS)
+            .map_err(|e| foreign(format!("it is not a sealed memfd ({e})")))?;
+        if SealFlag::from_bits_truncate(seals) & SealFlag::F_SEAL_SHRINK != SealFlag::F_SEAL_SHRINK
+        {
             return Err(foreign("it is not sealed against shrinking".into()));
         }
-        let size = nix::sys::stat::fstat(&fd).map_err(|e| foreign(format!("fstat: {e}")))?.st_size;
+        let size = nix::sys::stat::fstat(&fd)
+            .map_err(|e| foreign(format!("fstat: {e}")))?
+            .st_size;
         if u64::try_from(size).is_ok_and(|size| size < expected.total_bytes()) || size < 0 {
-            return Err(foreign(format!("it has {size} bytes instead of {}; do all ranks have the same ONECOPY_ settings?", expected.total_bytes())));
+            return Err(foreign(format!(
+                "it has {size} bytes instead of {}; do all ranks have the same ONECOPY_ settings?",
+                expected.total_bytes()
+            )));
         }
-        let control = Mapping::new(fd.as_fd(), 0, expected.pool_offset().0, true)
-            .map_err(|e| call_failed("mmap", format!("the segment of rank {rank}"), e, "raise the limits on mappings and address space"))?;
+        let control = Mapping::new(fd.as_fd(), 0, expected.pool_offset().0, true).map_err(|e| {
+            call_failed(
+                "mmap",
+                format!("the segment of rank {rank}"),
+                e,
+                "raise the limits on mappings and address space",
+            )
+        })?;
         let header: &Header = control.shared(0);
         if header.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(foreign("it does not begin as a segment of this version does".into()));
+            return Err(foreign(
+                "it does not begin as a segment of this version does".into(),
+            ));
         }
         if header.rank.load(Ordering::Relaxed) != rank || header.geometry() != *expected {
             return Err(foreign(format!(
@@ -433,7 +622,15 @@ impl PeerSegment {
                 header.geometry()
             )));
         }
-        Ok(Self { fd, control: Arc::new(control), pool: None, heap: None, geometry: *expected, rank, me })
+        Ok(Self {
+            fd,
+            control: Arc::new(control),
+            pool: None,
+            heap: None,
+            geometry: *expected,
+            rank,
+            me,
+        })
     }
 
     /// The peer's rank.
@@ -444,7 +641,11 @@ impl PeerSegment {
     /// Whether this peer can only be woken behind full fences.
     #[must_use]
     pub fn needs_strong_fences(&self) -> bool {
-        self.control.shared::<Header>(0).strong_fences.load(Ordering::Relaxed) != 0
+        self.control
+            .shared::<Header>(0)
+            .strong_fences
+            .load(Ordering::Relaxed)
+            != 0
     }
     /// The peer's bell.
     #[must_use]
@@ -453,7 +654,12 @@ impl PeerSegment {
     }
     /// Reserves this rank's ring in the peer's segment and gives its writing end. To be made once.
     pub fn producer(&self) -> Result<Producer<MappedCells>, SegmentError> {
-        reserve(self.fd.as_fd(), "a ring", self.geometry.ring_offset(self.me).0, self.geometry.ring_bytes())?;
+        reserve(
+            self.fd.as_fd(),
+            "a ring",
+            self.geometry.ring_offset(self.me).0,
+            self.geometry.ring_bytes(),
+        )?;
         Ok(Producer::new(cells(&self.control, &self.geometry, self.me)))
     }
     /// Control words of the pair this rank → peer.
@@ -463,25 +669,38 @@ impl PeerSegment {
     }
     /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.
     pub fn set_active(&self) {
-        let word: &AtomicU64 = self.control.shared((BITMAP_OFFSET + self.me as usize / 64 * 8) as u64);
+        let word: &AtomicU64 = self
+            .control
+            .shared((BITMAP_OFFSET + self.me as usize / 64 * 8) as u64);
         // SYNC(active.set): release what made this rank active
         word.fetch_or(1 << (self.me % 64), Ordering::AcqRel);
     }
     /// Address of the peer's header in the peer, and the number to be found at [`Self::nonce_address`].
     #[must_use]
     pub fn nonce(&self) -> u64 {
-        self.control.shared::<Header>(0).nonce.load(Ordering::Relaxed)
+        self.control
+            .shared::<Header>(0)
+            .nonce
+            .load(Ordering::Relaxed)
     }
     /// Address, in the peer, of its nonce.
     #[must_use]
     pub fn nonce_address(&self) -> u64 {
-        self.control.shared::<Header>(0).address.load(Ordering::Relaxed) + std::mem::offset_of!(Header, nonce) as u64
+        self.control
+            .shared::<Header>(0)
+            .address
+            .load(Ordering::Relaxed)
+            + std::mem::offset_of!(Header, nonce) as u64
     }
     /// Address, in the peer, of the word where this rank may write to prove that it can.
     #[must_use]
     pub fn proof_address(&self) -> u64 {
         let index = self.me as usize % 64;
-        self.control.shared::<Header>(0).address.load(Ordering::Relaxed) + (std::mem::offset_of!(Header, proof) + index * 8) as u64
+        self.control
+            .shared::<Header>(0)
+            .address
+            .load(Ordering::Relaxed)
+            + (std::mem::offset_of!(Header, proof) + index * 8) as u64
     }
     /// What stands in that word, seen through the mapping.
     #[must_use]
@@ -500,8 +719,20 @@ impl PeerSegment {
 
     fn pool(&mut self) -> Result<&Mapping, SegmentError> {
         if self.pool.is_none() {
-            let map = Mapping::new(self.fd.as_fd(), self.geometry.pool_offset().0, self.geometry.pool_bytes(), false)
-                .map_err(|e| call_failed("mmap", format!("the payload pool of rank {}", self.rank), e, "raise the limits on mappings and address space"))?;
+            let map = Mapping::new(
+                self.fd.as_fd(),
+                self.geometry.pool_offset().0,
+                self.geometry.pool_bytes(),
+                false,
+            )
+            .map_err(|e| {
+                call_failed(
+                    "mmap",
+                    format!("the payload pool of rank {}", self.rank),
+                    e,
+                    "raise the limits on mappings and address space",
+                )
+            })?;
             self.pool = Some(map);
         }
         Ok(self.pool.as_ref().expect("set above"))
@@ -514,12 +745,32 @@ impl PeerSegment {
 
     /// Copies bytes of one of the peer's chunks to `out`. The pool must be mapped.
     #[inline]
-    pub fn read_chunk(&self, chunk: ChunkIndex, offset: usize, out: &mut [u8], kernel: Kernel) -> Result<(), OutOfBounds> {
+    pub fn read_chunk(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
         let size = u64::from(self.geometry.chunk_bytes);
         check_range("a chunk", offset as u64, out.len() as u64, size)?;
-        let pool = self.pool.as_ref().ok_or(OutOfBounds { what: "a pool that is not mapped", offset: 0, len: 0, limit: 0 })?;
-        check_range("the pool's chunks", u64::from(chunk.0), 1, u64::from(self.geometry.chunks))?;
-        let from = pool.at("the pool", u64::from(chunk.0) * size + offset as u64, out.len() as u64)?;
+        let pool = self.pool.as_ref().ok_or(OutOfBounds {
+            what: "a pool that is not mapped",
+            offset: 0,
+            len: 0,
+            limit: 0,
+        })?;
+        check_range(
+            "the pool's chunks",
+            u64::from(chunk.0),
+            1,
+            u64::from(self.geometry.chunks),
+        )?;
+        let from = pool.at(
+            "the pool",
+            u64::from(chunk.0) * size + offset as u64,
+            out.len() as u64,
+        )?;
         // SAFETY: valid for the length; does not overlap memory of the program.
         unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
         Ok(())
@@ -529,10 +780,25 @@ impl PeerSegment {
     pub fn map_heap(&mut self) -> Result<(), SegmentError> {
         if self.heap.is_none() {
             if self.geometry.heap_bytes == 0 {
-                return Err(SegmentError::Foreign { rank: self.rank, reason: "it has no heap (ONECOPY_HEAP_SIZE is 0)".into() });
+                return Err(SegmentError::Foreign {
+                    rank: self.rank,
+                    reason: "it has no heap (ONECOPY_HEAP_SIZE is 0)".into(),
+                });
             }
-            let map = Mapping::new(self.fd.as_fd(), self.geometry.heap_offset().0, self.geometry.heap_bytes, true)
-                .map_err(|e| call_failed("mmap", format!("the heap of rank {}", self.rank), e, "lower ONECOPY_HEAP_SIZE or raise the address space limit (ulimit -v)"))?;
+            let map = Mapping::new(
+                self.fd.as_fd(),
+                self.geometry.heap_offset().0,
+                self.geometry.heap_bytes,
+                true,
+            )
+            .map_err(|e| {
+                call_failed(
+                    "mmap",
+                    format!("the heap of rank {}", self.rank),
+                    e,
+                    "lower ONECOPY_HEAP_SIZE or raise the address space limit (ulimit -v)",
+                )
+            })?;
             map.advise(0, self.geometry.heap_bytes, libc::MADV_HUGEPAGE);
             self.heap = Some(map);
         }
@@ -541,13 +807,23 @@ impl PeerSegment {
 
     #[inline]
     fn heap_at(&self, offset: HeapOffset, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
-        let heap = self.heap.as_ref().ok_or(OutOfBounds { what: "a heap that is not mapped", offset: 0, len: 0, limit: 0 })?;
+        let heap = self.heap.as_ref().ok_or(OutOfBounds {
+            what: "a heap that is not mapped",
+            offset: 0,
+            len: 0,
+            limit: 0,
+        })?;
         heap.at("the peer's heap", offset.0, len as u64)
     }
 
     /// Copies from the peer's heap. The heap must be mapped.
     #[inline]
-    pub fn read_heap(&self, offset: HeapOffset, out: &mut [u8], kernel: Kernel) -> Result<(), OutOfBounds> {
+    pub fn read_heap(
+        &self,
+        offset: HeapOffset,
+        out: &mut [u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
         let from = self.heap_at(offset, out.len())?;
         // SAFETY: valid for the length. `out` is memory of this process's program, which is not in the peer's segment.
         unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
@@ -556,7 +832,12 @@ impl PeerSegment {
 
     /// Copies into the peer's heap. The heap must be mapped.
     #[inline]
-    pub fn write_heap(&self, offset: HeapOffset, bytes: &[u8], kernel: Kernel) -> Result<(), OutOfBounds> {
+    pub fn write_heap(
+        &self,
+        offset: HeapOffset,
+        bytes: &[u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
         let to = self.heap_at(offset, bytes.len())?;
         // SAFETY: as above.
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
@@ -566,7 +847,15 @@ impl PeerSegment {
     /// Fills the page tables for a range of the peer's heap in one call instead of a fault per page. A refusal changes nothing.
     pub fn populate_heap(&self, offset: HeapOffset, len: u64, write: bool) {
         if let Some(heap) = &self.heap {
-            heap.advise(offset.0, len, if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ });
+            heap.advise(
+                offset.0,
+                len,
+                if write {
+                    libc::MADV_POPULATE_WRITE
+                } else {
+                    libc::MADV_POPULATE_READ
+                },
+            );
         }
     }
 }
@@ -577,7 +866,13 @@ mod tests {
     use crate::ring::slots_for;
 
     fn geometry(ranks: u32) -> Geometry {
-        Geometry { ranks, ring_slots: 128, chunk_bytes: 8192, chunks: 16, heap_bytes: 1 << 20 }
+        Geometry {
+            ranks,
+            ring_slots: 128,
+            chunk_bytes: 8192,
+            chunks: 16,
+            heap_bytes: 1 << 20,
+        }
     }
 
     fn segment(rank: u32) -> OwnSegment {
@@ -587,7 +882,8 @@ mod tests {
     #[test]
     fn a_record_crosses() {
         let own = segment(1);
-        let peer = PeerSegment::open(own.fd().try_clone_to_owned().unwrap(), 1, 0, &geometry(2)).unwrap();
+        let peer =
+            PeerSegment::open(own.fd().try_clone_to_owned().unwrap(), 1, 0, &geometry(2)).unwrap();
         let mut producer = peer.producer().unwrap();
         let mut claim = producer.claim(slots_for(100)).unwrap();
         claim.write(0, &[7; 100]);
@@ -599,7 +895,10 @@ mod tests {
         let record = consumer.peek().unwrap().unwrap();
         let mut out = [0; 100];
         consumer.read(&record, 0, &mut out);
-        assert_eq!((record.kind, record.len, record.meta, out), (3, 100, 42, [7; 100]));
+        assert_eq!(
+            (record.kind, record.len, record.meta, out),
+            (3, 100, 42, [7; 100])
+        );
         consumer.advance(record);
         assert_eq!(consumer.peek().unwrap(), None);
     }
@@ -616,30 +915,66 @@ mod tests {
     fn foreign_descriptors_are_refused_with_the_reason() {
         let own = segment(1);
         let fd = || own.fd().try_clone_to_owned().unwrap();
-        let wrong_rank = PeerSegment::open(fd(), 0, 1, &geometry(2)).unwrap_err().to_string();
+        let wrong_rank = PeerSegment::open(fd(), 0, 1, &geometry(2))
+            .unwrap_err()
+            .to_string();
         assert!(wrong_rank.contains("made for rank 1"), "{wrong_rank}");
-        let other = Geometry { chunk_bytes: 4096, ..geometry(2) };
+        let other = Geometry {
+            chunk_bytes: 4096,
+            ..geometry(2)
+        };
         assert!(PeerSegment::open(fd(), 1, 0, &other).is_err());
         let plain = File::open("/dev/zero").unwrap();
-        assert!(PeerSegment::open(plain.into(), 1, 0, &geometry(2)).unwrap_err().to_string().contains("memfd"));
+        assert!(
+            PeerSegment::open(plain.into(), 1, 0, &geometry(2))
+                .unwrap_err()
+                .to_string()
+                .contains("memfd")
+        );
         let unsealed = memfd_create("x", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        assert!(PeerSegment::open(unsealed, 1, 0, &geometry(2)).unwrap_err().to_string().contains("sealed"));
+        assert!(
+            PeerSegment::open(unsealed, 1, 0, &geometry(2))
+                .unwrap_err()
+                .to_string()
+                .contains("sealed")
+        );
     }
 
     #[test]
     fn ranges_outside_are_refused() {
         let own = segment(0);
         own.reserve_chunks(0, 2).unwrap();
-        assert!(own.write_chunk(ChunkIndex(0), 8000, &[0; 500], Kernel::Memcpy).is_err());
-        assert!(own.write_chunk(ChunkIndex(u32::MAX), 0, &[0; 500], Kernel::Memcpy).is_err());
-        let mut peer = PeerSegment::open(own.fd().try_clone_to_owned().unwrap(), 0, 1, &geometry(2)).unwrap();
+        assert!(
+            own.write_chunk(ChunkIndex(0), 8000, &[0; 500], Kernel::Memcpy)
+                .is_err()
+        );
+        assert!(
+            own.write_chunk(ChunkIndex(u32::MAX), 0, &[0; 500], Kernel::Memcpy)
+                .is_err()
+        );
+        let mut peer =
+            PeerSegment::open(own.fd().try_clone_to_owned().unwrap(), 0, 1, &geometry(2)).unwrap();
         let mut out = [0; 64];
-        assert!(peer.read_chunk(ChunkIndex(0), 0, &mut out, Kernel::Memcpy).is_err(), "not mapped yet");
+        assert!(
+            peer.read_chunk(ChunkIndex(0), 0, &mut out, Kernel::Memcpy)
+                .is_err(),
+            "not mapped yet"
+        );
         peer.map_pool().unwrap();
-        peer.read_chunk(ChunkIndex(1), 0, &mut out, Kernel::Memcpy).unwrap();
-        assert!(peer.read_chunk(ChunkIndex(16), 0, &mut out, Kernel::Memcpy).is_err());
+        peer.read_chunk(ChunkIndex(1), 0, &mut out, Kernel::Memcpy)
+            .unwrap();
+        assert!(
+            peer.read_chunk(ChunkIndex(16), 0, &mut out, Kernel::Memcpy)
+                .is_err()
+        );
         peer.map_heap().unwrap();
-        assert!(peer.read_heap(HeapOffset((1 << 20) - 10), &mut out, Kernel::Memcpy).is_err());
-        assert!(peer.write_heap(HeapOffset(u64::MAX - 3), &out, Kernel::Memcpy).is_err());
+        assert!(
+            peer.read_heap(HeapOffset((1 << 20) - 10), &mut out, Kernel::Memcpy)
+                .is_err()
+        );
+        assert!(
+            peer.write_heap(HeapOffset(u64::MAX - 3), &out, Kernel::Memcpy)
+                .is_err()
+        );
     }
 }

@@ -7,13 +7,30 @@
 //!
 //! # Safety
 //! The only unsafe operation is the system call `membarrier`, which takes two integers and touches no memory of ours.
-#![expect(clippy::disallowed_types, reason = "this file is the facade that everything else imports")]
+#![expect(
+    clippy::disallowed_types,
+    reason = "this file is the facade that everything else imports"
+)]
 #![allow(unsafe_code, reason = "the system call membarrier")]
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+pub use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+// Aliases, not re-exports: clippy would report a re-export of a disallowed type wherever it is used.
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicBool = std::sync::atomic::AtomicBool;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicU32 = std::sync::atomic::AtomicU32;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicU64 = std::sync::atomic::AtomicU64;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicUsize = std::sync::atomic::AtomicUsize;
 
 /// Tells the processor that this is a polling loop.
 #[inline(always)]
@@ -60,7 +77,8 @@ impl HeavyFence {
     /// Registers this process as a target of other processes' fences. The result says whether that worked.
     #[must_use]
     pub fn register() -> Self {
-        let expedited = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+        let expedited = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+            && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
         Self { expedited }
     }
 

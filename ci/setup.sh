@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Installs what the tests need and the machine lacks (Debian, Ubuntu). Changes nothing where all is there.
+set -euo pipefail
+
+packages=()
+need() { # program, package
+    command -v "$1" >/dev/null 2>&1 || packages+=("$2")
+}
+need cc gcc
+need git git
+need unshare util-linux
+[ -e /usr/include/stdlib.h ] || packages+=(libc6-dev)
+
+if [ "${#packages[@]}" -gt 0 ]; then
+    sudo=()
+    [ "$(id -u)" -eq 0 ] || sudo=(sudo)
+    echo "installing ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    "${sudo[@]}" apt-get update -qq
+    "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
+fi
+
+components=()
+cargo fmt --version >/dev/null 2>&1 || components+=(rustfmt)
+cargo clippy --version >/dev/null 2>&1 || components+=(clippy)
+if [ "${#components[@]}" -gt 0 ]; then
+    echo "installing ${components[*]}"
+    rustup component add "${components[@]}"
+fi

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Communicators: tagged messages between ranks.
+
+use crate::engine::{Engine, SendMode};
+use crate::error::{Error, Result};
+use crate::matching::{Pattern, Source, Tag};
+use crate::request::{RequestId, Status, UserBuf};
+use crate::runtime::Handle;
+use bytemuck::{AnyBitPattern, NoUninit};
+use onecopy_shm::gate::Threads;
+use onecopy_shm::loan::{self, Loan};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Contexts from here on are the library's own.
+const OWN_CONTEXTS: u32 = 1 << 31;
+
+/// All ranks of a job, and a context that keeps its messages apart from those of other communicators. Cheap to clone.
+#[derive(Clone)]
+pub struct Comm {
+    pub(crate) handle: Handle,
+    pub(crate) context: u32,
+}
+
+/// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours any more.
+pub(crate) struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+impl Source {
+    pub(crate) fn rank(self) -> Option<usize> {
+        match self {
+            Self::Any => None,
+            Self::Rank(rank) => Some(rank),
+        }
+    }
+}
+
+impl Tag {
+    pub(crate) fn tag(self) -> Option<i32> {
+        match self {
+            Self::Any => None,
+            Self::Is(tag) => Some(tag),
+        }
+    }
+}
+
+impl Status {
+    /// Elements of type `T` received.
+    #[must_use]
+    pub fn count<T>(&self) -> usize {
+        self.bytes / size_of::<T>().max(1)
+    }
+}
+
+impl Comm {
+    pub(crate) fn new(handle: Handle, context: u32) -> Self {
+        Self { handle, context }
+    }
+
+    /// This rank's number.
+    #[inline]
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.handle.rank
+    }
+
+    /// Ranks in the communicator.
+    #[inline]
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.handle.size
+    }
+
+    /// A communicator of the same ranks whose messages are kept apart: only a receive with the same `context` matches them.
+    ///
+    /// # Panics
+    /// If `context` is 2³¹ or more.
+    #[must_use]
+    pub fn with_context(&self, context: u32) -> Self {
+        assert!(
+            context < OWN_CONTEXTS,
+            "contexts from 2^31 on belong to the library"
+        );
+        Self {
+            handle: self.handle.clone(),
+            context,
+        }
+    }
+
+    /// Waits for a request on a borrowed buffer. If this unwinds, the process ends: see [`Bomb`].
+    pub(crate) fn finish(&self, id: RequestId) -> Result<Status> {
+        let bomb = Bomb;
+        let result = self.handle.wait(|engine| engine.take_result(id));
+        std::mem::forget(bomb);
+        result
+    }
+
+    /// Sends `buf` to `dest`. Returns when the buffer may be used again: short messages are on their way then, long ones received.
+    #[inline]
+    pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(buf);
+        if tag >= 0
+            && self
+                .handle
+                .gate
+                .enter()
+                .send_now(dest as u32, self.context, tag, bytes)
+        {
+            return Ok(());
+        }
+        self.send_mode(bytes, dest, tag, SendMode::Standard)
+    }
+
+    /// Sends `buf` to `dest` and returns when the receiver has matched it.
+    pub fn ssend<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
+        self.send_mode(bytemuck::cast_slice(buf), dest, tag, SendMode::Synchronous)
+    }
+
+    /// Sends `buf` to `dest`, whose receive the program knows to be posted. As [`Self::send`]: the knowledge is not needed here.
+    pub fn rsend<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
+        self.send(buf, dest, tag)
+    }
+
+    #[cold]
+    fn send_mode(&self, bytes: &[u8], dest: usize, tag: i32, mode: SendMode) -> Result<()> {
+        loan::lend(&self.handle, bytes, |loan| {
+            let id = self.start_send(UserBuf::One(loan), dest, tag, mode)?;
+            self.finish(id).map(drop)
+        })
+    }
+
+    pub(crate) fn start_send(
+        &self,
+        buf: UserBuf,
+        dest: usize,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<RequestId> {
+        self.handle
+            .gate
+            .enter()
+            .send(dest, self.context, tag, buf, mode)
+    }
+
+    pub(crate) fn start_receive(
+        &self,
+        buf: UserBuf,
+        source: Source,
+        tag: Tag,
+    ) -> Result<RequestId> {
+        self.handle
+            .gate
+            .enter()
+            .receive(source.rank(), self.context, tag.tag(), buf)
+    }
+
+    /// Receives a message from `source` with `tag` into `buf`. A message that is longer than `buf` is an error; as much as fits is received.
+    #[inline]
+    pub fn recv<T: AnyBitPattern + NoUninit>(
+        &self,
+        buf: &mut [T],
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Status> {
+        let (source, tag) = (source.into(), tag.into());
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(buf);
+        let status = match self.receive_soon(bytes, source, tag) {
+            Some(result) => result?,
+            None => self.receive_slow(bytes, source, tag)?,
+        };
+        whole::<T>(status)
+    }
+
+    /// Polls the source's ring alone for a while: the shortest way for a message that is about to come.
+    #[inline]
+    fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Option<Result<Status>> {
+        let Source::Rank(source) = source else {
+            return None;
+        };
+        let source = u32::try_from(source).ok()?;
+        let mut engine = self.handle.gate.enter();
+        let polls = if self.handle.gate.threads() == Threads::Single {
+            engine.core.patience.spin.min(2000)
+        } else {
+            1
+        };
+        for poll in 0..=polls {
+            if let Some(result) = engine.receive_now(source, self.context, tag.tag(), bytes) {
+                return Some(result);
+            }
+            if !engine.may_receive_now(source) {
+                return None;
+            }
+            if poll % 64 == 63 {
+                engine.progress(true);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    #[cold]
+    fn receive_slow(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Result<Status> {
+        loan::lend_mut(&self.handle, bytes, |loan| {
+            let id = self.start_receive(UserBuf::One(loan), source, tag)?;
+            self.finish(id)
+        })
+    }
+
+    /// Sends one buffer and receives another at the same time.
+    pub fn sendrecv<S: NoUninit, R: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[S],
+        dest: usize,
+        send_tag: i32,
+        recv: &mut [R],
+        source: impl Into<Source>,
+        recv_tag: impl Into<Tag>,
+    ) -> Result<Status> {
+        let (source, tag) = (source.into(), recv_tag.into());
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(recv);
+        let status = loan::lend_mut(&self.handle, bytes, |loan| {
+            let receive = self.start_receive(UserBuf::One(loan), source, tag)?;
+            let sent = self.send(send, dest, send_tag);
+            if sent.is_err() {
+                self.handle.gate.enter().cancel(receive);
+            }
+            let received = self.finish(receive);
+            sent.and(received)
+        })?;
+        whole::<R>(status)
+    }
+
+    /// Sends the bytes of several buffers as one message, by a single copy where the mechanism allows one.
+    pub fn send_iov(&self, bufs: &[IoSlice<'_>], dest: usize, tag: i32) -> Result<()> {
+        loan::scope(
+            &self.handle,
+            || (),
+            |scope| {
+                let loans: Vec<Loan> = bufs.iter().map(|buf| scope.lend(buf)).collect();
+                let id =
+                    self.start_send(UserBuf::Many(loans.into()), dest, tag, SendMode::Standard)?;
+                self.finish(id).map(drop)
+            },
+        )
+    }
+
+    /// Receives one message into several buffers, filled in their order.
+    pub fn recv_iov(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        source: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Status> {
+        let (source, tag) = (source.into(), tag.into());
+        loan::scope(
+            &self.handle,
+            || (),
+            |scope| {
+                let loans: Vec<Loan> = bufs.iter_mut().map(|buf| scope.lend_mut(buf)).collect();
+                let id = self.start_receive(UserBuf::Many(loans.into()), source, tag)?;
+                self.finish(id)
+            },
+        )
+    }
+
+    /// What the next message that `source` and `tag` match is, if one has come. It stays to be received.
+    pub fn iprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Status>> {
+        let pattern = self.pattern(source.into(), tag.into())?;
+        let mut engine = self.handle.gate.enter();
+        engine.progress(false);
+        engine.probe(&pattern)
+    }
+
+    /// Waits for a message that `source` and `tag` match and says what it is. It stays to be received.
+    pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status> {
+        let pattern = self.pattern(source.into(), tag.into())?;
+        self.handle
+            .wait(|engine| engine.probe(&pattern).transpose())
+    }
+
+    pub(crate) fn pattern(&self, source: Source, tag: Tag) -> Result<Pattern> {
+        let source = match source.rank() {
+            None => None,
+            Some(rank) if rank < self.size() => Some(rank as u32),
+            Some(rank) => {
+                return Err(Error::NoSuchRank {
+                    rank,
+                    size: self.size(),
+                });
+            }
+        };
+        match tag.tag() {
+            Some(tag) if tag < 0 => Err(Error::BadTag { tag }),
+            tag => Ok(Pattern {
+                context: self.context,
+                source,
+                tag,
+            }),
+        }
+    }
+
+    /// Returns when all ranks have called it.
+    pub fn barrier(&self) -> Result<()> {
+        let own = Self {
+            handle: self.handle.clone(),
+            context: self.context | OWN_CONTEXTS,
+        };
+        let (rank, size) = (self.rank(), self.size());
+        let mut distance = 1;
+        while distance < size {
+            let to = (rank + distance) % size;
+            let from = (rank + size - distance) % size;
+            let mut nothing = [0u8; 0];
+            own.sendrecv::<u8, u8>(
+                &[],
+                to,
+                distance as i32,
+                &mut nothing,
+                from,
+                distance as i32,
+            )?;
+            distance *= 2;
+        }
+        Ok(())
+    }
+}
+
+fn whole<T>(status: Status) -> Result<Status> {
+    let element = size_of::<T>().max(1);
+    if status.bytes % element == 0 {
+        Ok(status)
+    } else {
+        Err(Error::Uneven {
+            bytes: status.bytes as u64,
+            element,
+        })
+    }
+}
+
+impl Engine {
+    /// Whether polling the source's ring alone makes sense.
+    #[inline(always)]
+    pub(crate) fn may_receive_now(&self, source: u32) -> bool {
+        self.core.posted.is_empty()
+            && self.core.unexpected.is_empty()
+            && self.core.transfers.is_empty()
+            && self.core.busy.is_empty()
+            && matches!(self.peers.get(source as usize), Some(Some(peer)) if peer.rx.is_empty() && peer.gone.is_none())
+    }
+
+    /// The next unexpected message that `pattern` accepts; an error if none can ever come.
+    pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<Status>> {
+        if let Some(entry) = self.core.unexpected.find(pattern) {
+            let envelope = self.core.unexpected.envelope(entry);
+            let bytes = self.core.unexpected.get(entry).len(&self.core) as usize;
+            return Ok(Some(Status {
+                source: envelope.source as usize,
+                tag: envelope.tag,
+                bytes,
+            }));
+        }
+        if let Some(fatal) = &self.core.fatal {
+            return Err(fatal.clone());
+        }
+        self.hopeless(pattern).map_or(Ok(None), Err)
+    }
+}

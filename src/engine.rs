@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine of a rank: its peers, requests, matching, and the progress that moves them all.
+//!
+//! [`Core`] is everything that is not a peer, so that a protocol's code can work on one peer and on the core at once. An engine is used
+//! behind a [`onecopy_shm::gate::Gate`], by one thread at a time.
+
+mod connect;
+mod deaths;
+mod sleep;
+
+use crate::error::{Error, Result};
+use crate::matching::{Envelope, Pattern, Posted, Unexpected};
+use crate::peer::{Gone, Peer};
+use crate::proto::rendezvous::Transfers;
+use crate::proto::{self, Message};
+use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
+use crate::wireup::{Card, Wireup};
+use onecopy_btl::cost::Costs;
+use onecopy_btl::link::Permitted;
+use onecopy_obs::{Counters, Knobs, tracepoints};
+use onecopy_shm::layout::Geometry;
+use onecopy_shm::loan::LoanTable;
+use onecopy_shm::pool::ChunkPool;
+use onecopy_shm::segment::OwnSegment;
+use onecopy_shm::sync::HeavyFence;
+use std::sync::Arc;
+
+/// How a send is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendMode {
+    Standard,
+    /// Complete only when matched.
+    Synchronous,
+}
+
+/// Everything of an engine but its peers.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) me: u32,
+    pub(crate) size: u32,
+    pub(crate) knobs: Knobs,
+    pub(crate) costs: Costs,
+    pub(crate) segment: Arc<OwnSegment>,
+    pub(crate) fence: HeavyFence,
+    pub(crate) loans: LoanTable,
+    pub(crate) requests: Requests,
+    pub(crate) posted: Posted<RequestId>,
+    pub(crate) unexpected: Unexpected<Message>,
+    pub(crate) transfers: Transfers,
+    pub(crate) pool: ChunkPool,
+    pub(crate) counters: Counters,
+    /// Buffers of unexpected messages, for use again.
+    pub(crate) spare: Vec<Vec<u8>>,
+    /// Ranks that have output or announced messages to look after.
+    pub(crate) busy: Vec<u32>,
+    /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
+    pub(crate) unacknowledged: Vec<u32>,
+    /// Something that ends every wait.
+    pub(crate) fatal: Option<Error>,
+    /// Whether a wait may sleep, and how long it polls first.
+    pub(crate) patience: crate::wait::Patience,
+}
+
+/// A rank's engine.
+pub(crate) struct Engine {
+    pub(crate) core: Core,
+    pub(crate) peers: Vec<Option<Box<Peer>>>,
+    /// Ranks whose rings are polled.
+    pub(crate) polled: Vec<u32>,
+    pub(crate) gone: Vec<Option<Gone>>,
+    pub(crate) wireup: Box<dyn Wireup>,
+    pub(crate) cards: Vec<Card>,
+    pub(crate) permitted: Permitted,
+    pub(crate) geometry: Geometry,
+}
+
+impl Core {
+    /// Puts a rank on the list of those to look after.
+    #[inline]
+    pub(crate) fn make_busy(&mut self, rank: u32) {
+        if !self.busy.contains(&rank) {
+            self.busy.push(rank);
+        }
+    }
+
+    pub(crate) fn spare_buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn keep_spare(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < 64 && buffer.capacity() <= 64 << 10 {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    pub(crate) fn check_rank(&self, rank: usize) -> Result<u32> {
+        if rank < self.size as usize {
+            Ok(rank as u32)
+        } else {
+            Err(Error::NoSuchRank {
+                rank,
+                size: self.size as usize,
+            })
+        }
+    }
+}
+
+impl Engine {
+    /// The peer, connected now if it was not before.
+    #[inline]
+    pub(crate) fn peer(&mut self, rank: u32) -> Result<(&mut Core, &mut Peer)> {
+        if self.peers[rank as usize].is_none() {
+            self.connect(rank)?;
+        }
+        let Self { core, peers, .. } = self;
+        match &mut peers[rank as usize] {
+            Some(peer) => Ok((core, peer)),
+            None => Err(Error::NoSuchRank {
+                rank: rank as usize,
+                size: core.size as usize,
+            }),
+        }
+    }
+
+    /// Sends at once if nothing has to wait: the message fits into slots, the ring has room, nothing is queued before it.
+    #[inline(always)]
+    pub(crate) fn send_now(&mut self, dest: u32, context: u32, tag: i32, bytes: &[u8]) -> bool {
+        let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
+            return false;
+        };
+        proto::eager::send_now(&mut self.core, peer, context, tag, bytes)
+    }
+
+    /// Starts a send.
+    pub(crate) fn send(
+        &mut self,
+        dest: usize,
+        context: u32,
+        tag: i32,
+        buf: UserBuf,
+        mode: SendMode,
+    ) -> Result<RequestId> {
+        let dest = self.core.check_rank(dest)?;
+        if tag < 0 {
+            return Err(Error::BadTag { tag });
+        }
+        if let Some(fatal) = &self.core.fatal {
+            return Err(fatal.clone());
+        }
+        if let Some(gone) = &self.gone[dest as usize] {
+            return Err(gone.error(dest));
+        }
+        let len = buf.len();
+        let request = Request {
+            state: State::Queued(SendPlan::Slots),
+            peer: dest,
+            context,
+            tag,
+            buf,
+            len,
+            sync: mode == SendMode::Synchronous,
+            result: None,
+        };
+        let id = self.core.requests.insert(request);
+        if dest == self.core.me {
+            proto::own::send(&mut self.core, id);
+            return Ok(id);
+        }
+        match self.peer(dest) {
+            Ok((core, peer)) => {
+                peer.outbox.push_back(id);
+                proto::flush(core, peer);
+                if peer.has_output() || !peer.announced.is_empty() {
+                    core.make_busy(dest);
+                }
+                Ok(id)
+            }
+            Err(error) => {
+                self.core.requests.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Receives at once if the message is there, whole, in the slots of the source's ring, and nobody else has a claim on it.
+    #[inline(always)]
+    pub(crate) fn receive_now(
+        &mut self,
+        source: u32,
+        context: u32,
+        tag: Option<i32>,
+        out: &mut [u8],
+    ) -> Option<Result<Status>> {
+        let Self { core, peers, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(source as usize) else {
+            return None;
+        };
+        proto::eager::receive_now(core, peer, context, tag, out)
+    }
+
+    /// Posts a receive, or matches it at once.
+    pub(crate) fn receive(
+        &mut self,
+        source: Option<usize>,
+        context: u32,
+        tag: Option<i32>,
+        buf: UserBuf,
+    ) -> Result<RequestId> {
+        let source = source.map(|s| self.core.check_rank(s)).transpose()?;
+        if let Some(tag) = tag
+            && tag < 0
+        {
+            return Err(Error::BadTag { tag });
+        }
+        if let Some(fatal) = &self.core.fatal {
+            return Err(fatal.clone());
+        }
+        let pattern = Pattern {
+            context,
+            source,
+            tag,
+        };
+        let len = buf.len();
+        let request = |state| Request {
+            state,
+            peer: u32::MAX,
+            context,
+            tag: tag.unwrap_or(0),
+            buf,
+            len,
+            sync: false,
+            result: None,
+        };
+        if let Some(entry) = self.core.unexpected.find(&pattern) {
+            let id = self.core.requests.insert(request(State::Receiving));
+            self.accept_entry(entry, id);
+            return Ok(id);
+        }
+        if let Some(error) = self.hopeless(&pattern) {
+            return Err(error);
+        }
+        let id = self.core.requests.insert(request(State::Receiving));
+        let entry = self.core.posted.post(pattern, id);
+        if let Some(request) = self.core.requests.get_mut(id) {
+            request.state = State::Posted(entry);
+        }
+        Ok(id)
+    }
+
+    /// Why nothing can ever match `pattern`, if that is so.
+    pub(crate) fn hopeless(&self, pattern: &Pattern) -> Option<Error> {
+        match pattern.source {
+            Some(source) => self.gone[source as usize]
+                .as_ref()
+                .map(|gone| gone.error(source)),
+            None => self.core.unacknowledged.first().and_then(|&rank| {
+                self.gone[rank as usize]
+                    .as_ref()
+                    .map(|gone| gone.error(rank))
+            }),
+        }
+    }
+
+    /// Gives the unexpected message `entry` to the receive `id`.
+    pub(crate) fn accept_entry(&mut self, entry: crate::matching::EntryId, id: RequestId) {
+        let envelope = self.core.unexpected.envelope(entry);
+        let message = self.core.unexpected.take(entry);
+        if let Message::Partial { bytes, total } = message {
+            let Self { core, peers, .. } = self;
+            if let Some(peer) = &mut peers[envelope.source as usize] {
+                proto::eager::adopt(core, peer, envelope, id, bytes, total);
+            }
+            return;
+        }
+        self.accept(envelope, message, id);
+    }
+
+    /// Gives a whole message to the receive `id`.
+    pub(crate) fn accept(&mut self, envelope: Envelope, message: Message, id: RequestId) {
+        let Self { core, peers, .. } = self;
+        if envelope.source == core.me {
+            proto::own::accept(core, envelope, message, id);
+        } else if let Some(peer) = &mut peers[envelope.source as usize] {
+            proto::accept(core, peer, envelope, message, id);
+            if peer.has_output() {
+                core.make_busy(envelope.source);
+            }
+        }
+    }
+
+    /// Takes back a receive that no message has matched. Says whether that was possible.
+    pub(crate) fn cancel(&mut self, id: RequestId) -> bool {
+        let Some(request) = self.core.requests.get(id) else {
+            return false;
+        };
+        let State::Posted(entry) = request.state else {
+            return false;
+        };
+        self.core.posted.cancel(entry);
+        self.core.requests.complete(id, Err(Error::Cancelled));
+        true
+    }
+
+    /// Moves everything that can move. `waiting` says that the caller waits, so that a sender takes part in cooperative transfers.
+    /// Gives whether anything moved.
+    #[inline]
+    pub(crate) fn progress(&mut self, waiting: bool) -> bool {
+        let mut moved = false;
+        for word in 0..self.core.segment.bitmap_words() {
+            let active = self.core.segment.take_active(word);
+            if active != 0 {
+                self.activate(word, active);
+                moved = true;
+            }
+        }
+        let mut index = 0;
+        while index < self.polled.len() {
+            let rank = self.polled[index];
+            index += 1;
+            let Self { core, peers, .. } = self;
+            let Some(peer) = &mut peers[rank as usize] else {
+                continue;
+            };
+            if peer.rx.is_empty() {
+                peer.idle_polls = peer.idle_polls.saturating_add(1);
+                continue;
+            }
+            moved = true;
+            peer.idle_polls = 0;
+            if let Err(detail) = proto::drain(core, peer) {
+                self.fail_peer(rank, Gone::Protocol(detail));
+            } else if peer.has_output() {
+                core.make_busy(rank);
+            }
+        }
+        if !self.core.busy.is_empty() {
+            moved |= self.look_after_busy(waiting);
+        }
+        if !self.core.transfers.is_empty() {
+            moved |= proto::rendezvous::step_all(&mut self.core, &mut self.peers);
+        }
+        moved
+    }
+
+    fn look_after_busy(&mut self, waiting: bool) -> bool {
+        let mut moved = false;
+        let Self { core, peers, .. } = self;
+        let mut index = 0;
+        while index < core.busy.len() {
+            let rank = core.busy[index];
+            let Some(peer) = &mut peers[rank as usize] else {
+                core.busy.swap_remove(index);
+                continue;
+            };
+            moved |= proto::flush(core, peer);
+            if !peer.announced.is_empty() {
+                moved |= proto::coop::join(core, peer, waiting);
+            }
+            if peer.has_output() || !peer.announced.is_empty() {
+                index += 1;
+            } else {
+                core.busy.swap_remove(index);
+            }
+        }
+        moved
+    }
+
+    /// Takes up the rings of senders that became active.
+    #[cold]
+    fn activate(&mut self, word: usize, mut bits: u64) {
+        while bits != 0 {
+            let rank = (word * 64) as u32 + bits.trailing_zeros();
+            bits &= bits - 1;
+            if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
+            {
+                continue;
+            }
+            if let Err(error) = self.peer(rank) {
+                tracepoints::protocol_error(rank as usize, &error.to_string());
+                self.mark_gone(rank, Gone::Protocol(error.to_string()));
+                continue;
+            }
+            let Some(peer) = &mut self.peers[rank as usize] else {
+                continue;
+            };
+            peer.rx.set_polling(true);
+            peer.idle_polls = 0;
+            if !peer.polled {
+                peer.polled = true;
+                self.polled.push(rank);
+            }
+        }
+    }
+
+    /// Stops polling rings that have been idle for long, so that a poll does not grow with the ranks that once sent something.
+    #[cold]
+    pub(crate) fn retire_idle(&mut self) {
+        const IDLE: u32 = 4096;
+        if self.polled.len() <= 2 {
+            return;
+        }
+        let peers = &mut self.peers;
+        let mut retired = Vec::new();
+        self.polled.retain(|&rank| {
+            let Some(peer) = &mut peers[rank as usize] else {
+                return false;
+            };
+            let idle = peer.idle_polls > IDLE;
+            if idle {
+                peer.rx.set_polling(false);
+                peer.polled = false;
+                retired.push(rank);
+            }
+            !idle
+        });
+        if retired.is_empty() {
+            return;
+        }
+        self.core.fence.issue();
+        for rank in retired {
+            if let Some(peer) = &mut self.peers[rank as usize]
+                && !peer.rx.is_empty()
+            {
+                peer.rx.set_polling(true);
+                peer.idle_polls = 0;
+                peer.polled = true;
+                self.polled.push(rank);
+            }
+        }
+    }
+
+    /// Takes the result of a completed request and forgets the request.
+    #[inline]
+    pub(crate) fn take_result(&mut self, id: RequestId) -> Option<Result<Status>> {
+        match self.core.requests.get(id) {
+            Some(request) if request.state != State::Done => None,
+            Some(_) => self
+                .core
+                .requests
+                .remove(id)
+                .and_then(|request| request.result),
+            None => Some(Err(Error::Cancelled)),
+        }
+    }
+}

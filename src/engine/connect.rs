@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
+
+use super::{Core, Engine};
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::select::Thresholds;
+use crate::wait::Patience;
+use crate::wireup::{Card, Wireup};
+use onecopy_btl::LayerId;
+use onecopy_btl::cost::Costs;
+use onecopy_btl::link::{Link, Permitted};
+use onecopy_obs::{CopyKernel, Knobs, tracepoints};
+use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::layout::{Geometry, PAGE};
+use onecopy_shm::pool::{ChunkPool, Outstanding};
+use onecopy_shm::segment::{OwnSegment, PeerSegment};
+use onecopy_shm::sync::HeavyFence;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+/// The geometry that the knobs ask for in a job of `ranks`.
+pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
+    let heap = knobs
+        .heap_size
+        .unwrap_or_else(default_heap)
+        .next_multiple_of(PAGE) as u64;
+    let heap = if knobs.layers.allows("heap") { heap } else { 0 };
+    Geometry {
+        ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
+        ring_slots: knobs.ring_slots as u32,
+        chunk_bytes: knobs.chunk_size as u32,
+        chunks: u32::try_from(knobs.pool_max / knobs.chunk_size)
+            .unwrap_or(u32::MAX)
+            .max(1),
+        heap_bytes: heap,
+    }
+}
+
+/// As much address range as the machine has memory: no single rank can use more.
+fn default_heap() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:"))
+        .and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<usize>().ok());
+    total.map_or(16 << 30, |kib| (kib * 1024).next_power_of_two())
+}
+
+pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
+    let nt_min = match (knobs.copy_kernel, knobs.nt_min) {
+        (CopyKernel::NonTemporal, _) => 0,
+        (_, Some(min)) => min,
+        (CopyKernel::Auto, None) => 32 << 20,
+        _ => usize::MAX,
+    };
+    let small = if knobs.copy_kernel == CopyKernel::Rep {
+        Kernel::RepMovsb
+    } else {
+        Kernel::Memcpy
+    };
+    CopyPlan { small, nt_min }
+}
+
+/// Processors that this process's control group grants it; 0 for no limit.
+fn quota() -> f32 {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let own = read("/proc/self/cgroup").unwrap_or_default();
+    let path = own
+        .lines()
+        .find_map(|l| l.strip_prefix("0::"))
+        .unwrap_or("/")
+        .to_owned();
+    let mut best = 0.0f32;
+    let mut at = std::path::PathBuf::from(format!("/sys/fs/cgroup{path}"));
+    loop {
+        if let Some(text) = read(&at.join("cpu.max").to_string_lossy()) {
+            let mut words = text.split_whitespace();
+            if let (Some(Ok(max)), Some(Ok(period))) = (
+                words.next().map(str::parse::<f32>),
+                words.next().map(str::parse::<f32>),
+            ) {
+                let cpus = max / period.max(1.0);
+                best = if best == 0.0 { cpus } else { best.min(cpus) };
+            }
+        }
+        if !at.pop() || at == std::path::Path::new("/sys/fs") {
+            return best;
+        }
+    }
+}
+
+impl Engine {
+    /// Makes the segment, joins the job and waits for all ranks.
+    pub(crate) fn start(knobs: Knobs, costs: Costs, mut wireup: Box<dyn Wireup>) -> Result<Self> {
+        let size = wireup.size();
+        let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
+        let fence = HeavyFence::register();
+        let geometry = geometry(&knobs, size);
+        let nonce = RandomState::new().hash_one(std::process::id()) | 1;
+        let segment = Arc::new(OwnSegment::create(me, geometry, fence, nonce)?);
+        let card = Card {
+            quota_cpus: quota(),
+            ..Card::of_this_process()
+        };
+        permit_tracing(&knobs);
+        let cards = wireup.join(card, segment.fd())?;
+        let plan = copy_plan(&knobs);
+        let permitted = Permitted {
+            heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
+            cma: knobs.layers.allows("cma"),
+            plan,
+        };
+        let patience = Patience::new(&knobs, &cards, me as usize);
+        let core = Core {
+            me,
+            size: size as u32,
+            costs,
+            fence,
+            loans: Default::default(),
+            requests: Default::default(),
+            posted: Default::default(),
+            unexpected: Default::default(),
+            transfers: Default::default(),
+            pool: ChunkPool::new(geometry.chunks),
+            counters: Default::default(),
+            spare: Vec::new(),
+            busy: Vec::new(),
+            unacknowledged: Vec::new(),
+            fatal: None,
+            patience,
+            knobs,
+            segment,
+        };
+        let none = || (0..size).map(|_| None);
+        Ok(Self {
+            core,
+            peers: none().collect(),
+            polled: Vec::new(),
+            gone: (0..size).map(|_| None).collect(),
+            wireup,
+            cards,
+            permitted,
+            geometry,
+        })
+    }
+
+    #[cold]
+    pub(crate) fn connect(&mut self, rank: u32) -> Result<()> {
+        if let Some(gone) = &self.gone[rank as usize] {
+            return Err(gone.error(rank));
+        }
+        let introduction = self.wireup.introduce(rank as usize)?;
+        let mut segment =
+            PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry)?;
+        let link =
+            Link::connect(&mut segment, introduction.pid, &self.permitted).map_err(|refusal| {
+                Error::Unreachable {
+                    rank: rank as usize,
+                    reason: refusal.to_string(),
+                }
+            })?;
+        let mut proven = vec![LayerId::Cico.name()];
+        for (name, refusal) in [
+            (LayerId::Heap.name(), link.heap.refusal()),
+            (LayerId::Cma.name(), link.cma.refusal()),
+        ] {
+            match refusal {
+                None => proven.push(name),
+                Some(refusal) => tracepoints::layer_refused(rank as usize, name, &refusal.reason),
+            }
+        }
+        tracepoints::peer_connected(rank as usize, &proven.join(","));
+        let thresholds = Thresholds::compute(&self.core.knobs, &self.core.costs, &link);
+        let strong = !self.core.fence.is_expedited() || segment.needs_strong_fences();
+        let tx_control = segment.control_handle();
+        let peer = Peer {
+            rank,
+            link,
+            pidfd: introduction.pidfd,
+            pid: introduction.pid,
+            strong,
+            thresholds,
+            tx: None,
+            tx_control,
+            replies: Default::default(),
+            outbox: Default::default(),
+            outstanding: Outstanding::default(),
+            pipes: Default::default(),
+            announced: Vec::new(),
+            next_join: 1,
+            credit_used: 0,
+            credit_limit: self.core.knobs.eager_credit as u64,
+            rx: self.core.segment.consumer(rank),
+            rx_control: self.core.segment.control_handle(rank),
+            polled: false,
+            idle_polls: 0,
+            incoming: None,
+            credit_back: 0,
+            credit_told: 0,
+            unexpected_bytes: 0,
+            coop_in_use: None,
+            gone: None,
+            segment,
+        };
+        peer.permit_tracing(&self.core.knobs);
+        self.peers[rank as usize] = Some(Box::new(peer));
+        Ok(())
+    }
+}
+
+/// Permits peers to read this process's memory where Yama asks for that, if the user says so.
+fn permit_tracing(knobs: &Knobs) {
+    use onecopy_obs::Ptracer;
+    if knobs.cma_ptracer == Ptracer::Any {
+        // A kernel without Yama refuses the call and needs no permission.
+        let _ = onecopy_btl::cma::permit_any_tracer();
+    }
+}
+
+impl Peer {
+    /// Permits this peer to read this process's memory where Yama asks for that.
+    pub(crate) fn permit_tracing(&self, knobs: &Knobs) {
+        if knobs.cma_ptracer == onecopy_obs::Ptracer::Peer
+            && let Some(pid) = self.pid
+        {
+            let _ = onecopy_btl::cma::permit_tracer(pid);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens when a peer is gone: everything that waits for it ends with an error that names it, and what it held comes back.
+
+use super::Engine;
+use crate::error::Error;
+use crate::matching::Pattern;
+use crate::peer::Gone;
+use crate::proto;
+use crate::request::State;
+use crate::wireup::{Death, Event};
+use onecopy_obs::tracepoints;
+use onecopy_shm::liveness;
+use std::os::fd::{AsFd, BorrowedFd};
+
+impl Engine {
+    /// Looks whether all peers live, and what the launcher has to say. One system call, and more only if something happened.
+    #[cold]
+    pub(crate) fn check_liveness(&mut self) {
+        self.core.counters.polls_slow += 1;
+        let mut news = false;
+        let mut ended = Vec::new();
+        {
+            let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
+            let mut ranks = Vec::new();
+            for peer in self.peers.iter().flatten() {
+                if peer.gone.is_none()
+                    && let Some(pidfd) = &peer.pidfd
+                {
+                    ranks.push(peer.rank);
+                    descriptors.push(pidfd.as_fd());
+                }
+            }
+            let pids = descriptors.len();
+            descriptors.extend(self.wireup.event_fd());
+            let looked = liveness::readable(&descriptors, |index| {
+                if index < pids {
+                    ended.push(ranks[index]);
+                } else {
+                    news = true;
+                }
+            });
+            if looked.is_err() {
+                news = true;
+            }
+        }
+        if news {
+            self.take_news();
+        }
+        for rank in ended {
+            if self.gone[rank as usize].is_none() {
+                // The launcher knows how it ended; if it has not said so yet, the end itself is news enough.
+                self.take_news();
+            }
+            if self.gone[rank as usize].is_none() {
+                self.mark_gone(rank, Gone::Died(Death::Unknown));
+            }
+        }
+    }
+
+    fn take_news(&mut self) {
+        loop {
+            match self.wireup.poll() {
+                Ok(None) => return,
+                Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => {
+                    self.mark_gone(rank as u32, Gone::Died(how))
+                }
+                Ok(Some(Event::Left { rank })) if rank < self.gone.len() => {
+                    self.mark_gone(rank as u32, Gone::Left)
+                }
+                Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
+                Ok(Some(_)) => {}
+                Err(error) => {
+                    self.end_everything(error.into());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn end_everything(&mut self, error: Error) {
+        if self.core.fatal.is_none() {
+            self.core.fatal = Some(error.clone());
+        }
+        for id in self
+            .core
+            .requests
+            .ids_where(|request| request.state != State::Done)
+        {
+            self.core.requests.complete(id, Err(error.clone()));
+        }
+    }
+
+    /// A peer has broken the protocol.
+    #[cold]
+    pub(crate) fn fail_peer(&mut self, rank: u32, gone: Gone) {
+        if let Gone::Protocol(detail) = &gone {
+            self.core.counters.protocol_errors += 1;
+            tracepoints::protocol_error(rank as usize, detail);
+        }
+        self.mark_gone(rank, gone);
+    }
+
+    /// A peer is gone. What it had sent before is still received; then everything that waits for it ends.
+    #[cold]
+    pub(crate) fn mark_gone(&mut self, rank: u32, gone: Gone) {
+        if self.gone[rank as usize].is_some() || rank == self.core.me {
+            return;
+        }
+        if let Gone::Died(how) = &gone {
+            self.core.counters.peer_deaths += 1;
+            tracepoints::peer_died(rank as usize, &how.to_string());
+        }
+        // A rank may have written to us before we ever connected: its bit is set, its segment still introduced.
+        if !matches!(gone, Gone::Protocol(_)) {
+            for word in 0..self.core.segment.bitmap_words() {
+                let active = self.core.segment.take_active(word);
+                if active != 0 {
+                    self.activate(word, active);
+                }
+            }
+            if let Some(peer) = &mut self.peers[rank as usize] {
+                while !peer.rx.is_empty() {
+                    if proto::drain(&mut self.core, peer).is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        let error = gone.error(rank);
+        self.gone[rank as usize] = Some(gone.clone());
+        // A rank that finalized in order fails no receive from any source.
+        if !matches!(gone, Gone::Left) {
+            self.core.unacknowledged.push(rank);
+        }
+        self.polled.retain(|&r| r != rank);
+        self.core.busy.retain(|&r| r != rank);
+        if let Some(peer) = &mut self.peers[rank as usize] {
+            peer.gone = Some(gone.clone());
+            peer.polled = false;
+            peer.outbox.clear();
+            peer.replies.clear();
+            peer.pipes.clear();
+            peer.announced.clear();
+            peer.incoming = None;
+            peer.outstanding.reclaim_all(&mut self.core.pool);
+            self.core.transfers.drop_of(rank);
+        }
+        // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
+        let lost = self
+            .core
+            .unexpected
+            .take_where(|source, message| source == rank && !message.is_whole());
+        for message in lost {
+            if let proto::Message::Partial { bytes, .. } = message {
+                self.core.counters.release_unexpected(bytes.len() as u64);
+                self.core.keep_spare(bytes);
+            }
+        }
+        for id in self
+            .core
+            .requests
+            .ids_where(|request| request.peer == rank && request.state != State::Done)
+        {
+            self.core.requests.complete(id, Err(error.clone()));
+        }
+        let any_fails = !matches!(gone, Gone::Left);
+        let failed = self.core.posted.take_where(|pattern: &Pattern, _| {
+            pattern.source == Some(rank) || (any_fails && pattern.source.is_none())
+        });
+        for id in failed {
+            self.core.requests.complete(id, Err(error.clone()));
+        }
+    }
+
+    /// The program knows of all deaths so far: receives from any source go on without the dead.
+    pub(crate) fn acknowledge_deaths(&mut self) -> Vec<usize> {
+        self.core.unacknowledged.clear();
+        self.gone
+            .iter()
+            .enumerate()
+            .filter(|(_, gone)| matches!(gone, Some(Gone::Died(_) | Gone::Protocol(_))))
+            .map(|(rank, _)| rank)
+            .collect()
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong, as the program sees it.
+
+use crate::wireup::{Death, WireupError};
+use onecopy_obs::KnobError;
+use onecopy_shm::heap::AllocError;
+use onecopy_shm::segment::SegmentError;
+use std::sync::Arc;
+
+/// An error of a call or of a request. It names the object and the reason.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A peer died; what it had not yet sent or received will never be.
+    #[error("rank {rank} is dead: {how}")]
+    PeerDied {
+        /// The peer.
+        rank: usize,
+        /// How it ended.
+        how: Death,
+    },
+    /// A peer has finalized and sends nothing more.
+    #[error("rank {rank} has left the job")]
+    PeerLeft {
+        /// The peer.
+        rank: usize,
+    },
+    /// A peer wrote something into shared memory that no correct peer writes. It is treated as dead.
+    #[error("rank {rank} broke the protocol: {detail}")]
+    Protocol {
+        /// The peer.
+        rank: usize,
+        /// What was found.
+        detail: String,
+    },
+    /// The message is longer than the buffer. As much as fits was received.
+    #[error(
+        "a message of {message} bytes from rank {rank} with tag {tag} was received into a buffer of {buffer} bytes"
+    )]
+    Truncated {
+        /// The sender.
+        rank: usize,
+        /// The tag.
+        tag: i32,
+        /// Bytes of the message.
+        message: u64,
+        /// Bytes of the buffer.
+        buffer: u64,
+    },
+    /// There is no such rank.
+    #[error("there is no rank {rank} in a job of {size}")]
+    NoSuchRank {
+        /// The rank that was given.
+        rank: usize,
+        /// Ranks in the job.
+        size: usize,
+    },
+    /// A tag below zero.
+    #[error("tag {tag}: tags are zero or greater")]
+    BadTag {
+        /// The tag that was given.
+        tag: i32,
+    },
+    /// The message's length is no multiple of the element size.
+    #[error("a message of {bytes} bytes is not a whole number of elements of {element} bytes")]
+    Uneven {
+        /// Bytes of the message.
+        bytes: u64,
+        /// Bytes of an element.
+        element: usize,
+    },
+    /// The receive was cancelled.
+    #[error("the receive was cancelled")]
+    Cancelled,
+    /// A buffer was taken back while a request still used it.
+    #[error("the buffer was taken back before the transfer with rank {rank} was over")]
+    Withdrawn {
+        /// The peer.
+        rank: usize,
+    },
+    /// A rank has ended the whole job.
+    #[error("the job was aborted with code {code}")]
+    Aborted {
+        /// The code given.
+        code: i32,
+    },
+    /// Shared memory failed.
+    #[error(transparent)]
+    Segment(Arc<SegmentError>),
+    /// An allocation failed.
+    #[error(transparent)]
+    Alloc(Arc<AllocError>),
+    /// The job could not be joined, or its launcher failed.
+    #[error(transparent)]
+    Wireup(Arc<WireupError>),
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Knob(#[from] KnobError),
+    /// The pair cannot talk at all.
+    #[error("rank {rank} cannot be reached: {reason}")]
+    Unreachable {
+        /// The peer.
+        rank: usize,
+        /// The reason.
+        reason: String,
+    },
+    /// The tune file cannot be used.
+    #[error("tune file {path}: {reason}; run `onecopy tune` again or unset ONECOPY_TUNE_FILE")]
+    TuneFile {
+        /// Its path.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl From<SegmentError> for Error {
+    fn from(error: SegmentError) -> Self {
+        Self::Segment(Arc::new(error))
+    }
+}
+impl From<AllocError> for Error {
+    fn from(error: AllocError) -> Self {
+        Self::Alloc(Arc::new(error))
+    }
+}
+impl From<WireupError> for Error {
+    fn from(error: WireupError) -> Self {
+        Self::Wireup(Arc::new(error))
+    }
+}
+
+/// The result of most calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

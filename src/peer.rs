@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank keeps for each peer that it has talked with.
+
+use crate::matching::{EntryId, Envelope};
+use crate::request::RequestId;
+use crate::select::Thresholds;
+use crate::wireup::Death;
+use onecopy_btl::link::Link;
+use onecopy_shm::cells::MappedCells;
+use onecopy_shm::pool::Outstanding;
+use onecopy_shm::ring::{Consumer, Producer};
+use onecopy_shm::segment::{ControlHandle, PeerSegment};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use crate::wire::{BODY, Kind};
+
+/// Why a peer is not talked with any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Gone {
+    Died(Death),
+    Left,
+    Protocol(String),
+}
+
+impl Gone {
+    pub(crate) fn error(&self, rank: u32) -> crate::error::Error {
+        let rank = rank as usize;
+        match self {
+            Self::Died(how) => crate::error::Error::PeerDied { rank, how: *how },
+            Self::Left => crate::error::Error::PeerLeft { rank },
+            Self::Protocol(detail) => crate::error::Error::Protocol {
+                rank,
+                detail: detail.clone(),
+            },
+        }
+    }
+}
+
+/// Where the bytes of the chunked message that is under way go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    Request(RequestId),
+    Entry(EntryId),
+}
+
+/// A chunked message that is under way from a peer.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) target: Target,
+    pub(crate) total: u64,
+    pub(crate) received: u64,
+    pub(crate) envelope: Envelope,
+    /// The sender's request that wants to know of the match.
+    pub(crate) sync: Option<u64>,
+}
+
+/// Chunks that a peer wants of an announced message.
+#[derive(Debug)]
+pub(crate) struct PipeOut {
+    pub(crate) request: RequestId,
+    pub(crate) transfer: u64,
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    pub(crate) total: u64,
+}
+
+/// A cooperative transfer that this rank, the sender, may take part in.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    pub(crate) join: u32,
+    pub(crate) request: RequestId,
+    /// The receiver cannot copy: take part whether waiting or not.
+    pub(crate) forced: bool,
+    /// Chunks finished so far.
+    pub(crate) finished: u32,
+    /// No more chunks are taken.
+    pub(crate) out: bool,
+}
+
+/// A peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) rank: u32,
+    pub(crate) segment: PeerSegment,
+    pub(crate) link: Link,
+    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) pid: Option<i32>,
+    /// Whether this rank must use full fences when it tells the peer of something.
+    pub(crate) strong: bool,
+    pub(crate) thresholds: Thresholds,
+
+    /// The ring to the peer, made on the first record.
+    pub(crate) tx: Option<Producer<MappedCells>>,
+    pub(crate) tx_control: ControlHandle,
+    /// Control records that wait for room: they go before everything in `outbox`.
+    pub(crate) replies: VecDeque<(Kind, [u8; BODY])>,
+    /// Sends that wait for room, in their order.
+    pub(crate) outbox: VecDeque<RequestId>,
+    pub(crate) outstanding: Outstanding,
+    pub(crate) pipes: VecDeque<PipeOut>,
+    pub(crate) announced: Vec<Announced>,
+    pub(crate) next_join: u32,
+    pub(crate) credit_used: u64,
+    pub(crate) credit_limit: u64,
+
+    pub(crate) rx: Consumer<MappedCells>,
+    pub(crate) rx_control: ControlHandle,
+    /// Whether `rx` is in the list of rings that are polled.
+    pub(crate) polled: bool,
+    /// Polls of `rx` since it last held a record.
+    pub(crate) idle_polls: u32,
+    pub(crate) incoming: Option<Incoming>,
+    /// Credit to be given back, ever, and how much of it the sender has been told.
+    pub(crate) credit_back: u64,
+    pub(crate) credit_told: u64,
+    pub(crate) unexpected_bytes: u64,
+    /// The transfer that uses the cooperative block of this peer.
+    pub(crate) coop_in_use: Option<u32>,
+
+    pub(crate) gone: Option<Gone>,
+}
+
+impl Peer {
+    /// Whether something waits to be written to the peer.
+    #[inline]
+    pub(crate) fn has_output(&self) -> bool {
+        !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
+    }
+
+    /// Tells the peer of what was just published, if it does not poll this rank's ring. Says whether a sleeper was woken.
+    #[inline(always)]
+    pub(crate) fn notify(&mut self) -> bool {
+        match &self.tx {
+            Some(tx) if tx.must_notify(self.strong) => self.notify_cold(),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn notify_cold(&self) -> bool {
+        self.segment.set_active();
+        self.segment.bell().ring()
+    }
+
+    /// The tail has moved, or credit was given: wakes the peer if it waits for that.
+    #[inline]
+    pub(crate) fn notify_room(&self) -> bool {
+        onecopy_shm::sync::light_fence(self.strong);
+        self.rx_control
+            .sender_waits
+            .load(onecopy_shm::sync::Ordering::Relaxed)
+            != 0
+            && self.segment.bell().ring()
+    }
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The protocols: how a message's bytes get from one rank to the other.
+//!
+//! | protocol | file | payload travels |
+//! | --- | --- | --- |
+//! | inline, eager in slots, eager in chunks | [`eager`] | in the ring, or in chunks that the ring names |
+//! | rendezvous by map, get and put | [`rendezvous`] | straight between the buffers |
+//! | cooperative | [`coop`] | straight between the buffers, copied by both sides |
+//! | pipeline | [`pipeline`] | in recycled chunks, on the receiver's request |
+//! | within a rank | [`own`] | by one copy |
+//!
+//! Sending and receiving side of a protocol are in the same file. All functions work on the core and one peer.
+
+pub(crate) mod coop;
+pub(crate) mod eager;
+pub(crate) mod own;
+pub(crate) mod pipeline;
+pub(crate) mod rendezvous;
+
+use crate::engine::Core;
+use crate::error::Error;
+use crate::matching::Envelope;
+use crate::peer::Peer;
+use crate::request::{RequestId, SendPlan, State, Status};
+use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
+use onecopy_shm::cells::MappedCells;
+use onecopy_shm::ring::{Claim, Record};
+
+/// A message that came before its receive.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// All of its bytes. `sync`: the sender's request that wants to know of the match.
+    Whole { bytes: Vec<u8>, sync: Option<u64> },
+    /// Its first bytes; the rest is under way.
+    Partial { bytes: Vec<u8>, total: u64 },
+    /// Its announcement.
+    Announced(rendezvous::Announcement),
+    /// Sent by this rank to itself, and too long to be buffered.
+    Own(RequestId),
+}
+
+impl Message {
+    /// Whether nothing more is needed of the sender.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole { .. } | Self::Own(_))
+    }
+
+    pub(crate) fn len(&self, core: &Core) -> u64 {
+        match self {
+            Self::Whole { bytes, .. } => bytes.len() as u64,
+            Self::Partial { total, .. } => *total,
+            Self::Announced(announcement) => announcement.len,
+            Self::Own(id) => core.requests.get(*id).map_or(0, |request| request.len),
+        }
+    }
+}
+
+/// What is charged against a sender's credit for an eager message of `len` bytes: empty ones take memory, too.
+#[inline(always)]
+pub(crate) fn charge(len: u64) -> u64 {
+    len + 64
+}
+
+/// Gives credit back to the sender: a message was matched.
+#[inline]
+pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
+    peer.credit_back += bytes;
+    if peer.credit_back - peer.credit_told > core.knobs.eager_credit as u64 / 4 {
+        peer.credit_told = peer.credit_back;
+        peer.rx_control
+            .credit
+            .store(peer.credit_back, onecopy_shm::sync::Ordering::Relaxed);
+    }
+}
+
+/// The status of a message of `total` bytes received into `request`: an error if it did not fit.
+pub(crate) fn receipt(
+    core: &Core,
+    id: RequestId,
+    envelope: Envelope,
+    total: u64,
+) -> Result<Status, Error> {
+    let buffer = core.requests.get(id).map_or(0, |request| request.len);
+    receipt_for(buffer, envelope, total)
+}
+
+#[inline]
+pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result<Status, Error> {
+    let rank = envelope.source as usize;
+    if total > buffer {
+        return Err(Error::Truncated {
+            rank,
+            tag: envelope.tag,
+            message: total,
+            buffer,
+        });
+    }
+    Ok(Status {
+        source: rank,
+        tag: envelope.tag,
+        bytes: total as usize,
+    })
+}
+
+/// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
+pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
+    let mut room = false;
+    for _ in 0..core.knobs.progress_quota {
+        let Some(record) = peer.rx.peek().map_err(|bad| bad.to_string())? else {
+            break;
+        };
+        let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
+        let (context, tag) = wire::from_meta(record.meta);
+        let envelope = Envelope {
+            context,
+            source: peer.rank,
+            tag,
+        };
+        match kind {
+            Kind::Eager | Kind::EagerSync => eager::arrive(core, peer, &record, envelope, kind)?,
+            _ => {
+                let body = body(peer, &record, kind)?;
+                control(core, peer, envelope, kind, &body)?;
+            }
+        }
+        room |= peer.rx.advance(record);
+        if matches!(
+            kind,
+            Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts
+        ) {
+            // A chunk is worth giving back at once: the sender may wait for it.
+            peer.rx.publish_tail();
+            room = true;
+        }
+    }
+    if room && peer.notify_room() {
+        core.counters.doorbells_rung += 1;
+    }
+    Ok(())
+}
+
+fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
+    if record.len != BODY {
+        return Err(wire::BadBody::Length {
+            kind,
+            len: record.len,
+        }
+        .to_string());
+    }
+    let mut body = [0; BODY];
+    peer.rx.read(record, 0, &mut body);
+    Ok(body)
+}
+
+fn control(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    kind: Kind,
+    body: &[u8; BODY],
+) -> Result<(), String> {
+    let text = |bad: wire::BadBody| bad.to_string();
+    match kind {
+        Kind::ChunkFirst => eager::first_chunk(
+            core,
+            peer,
+            envelope,
+            &ChunkBody::decode(kind, body).map_err(text)?,
+        ),
+        Kind::ChunkNext => {
+            eager::next_chunk(core, peer, &ChunkBody::decode(kind, body).map_err(text)?)
+        }
+        Kind::Data => pipeline::arrive(core, peer, &ChunkBody::decode(kind, body).map_err(text)?),
+        Kind::Rts => rendezvous::announced(core, peer, envelope, Rts::decode(body).map_err(text)?),
+        Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
+        Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
+        Kind::Eager | Kind::EagerSync => Ok(()),
+    }
+}
+
+/// The announced send that the peer talks of.
+fn awaiting(core: &Core, peer: &Peer, request: u64) -> Result<RequestId, String> {
+    let id = RequestId(request);
+    match core.requests.get(id) {
+        Some(found) if found.peer == peer.rank && matches!(found.state, State::Awaiting(_)) => {
+            Ok(id)
+        }
+        _ => Err(format!(
+            "it names request {request:#x}, which does not wait for it"
+        )),
+    }
+}
+
+fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
+    let id = awaiting(core, peer, cts.request)?;
+    match cts.wanted {
+        Wanted::Chunks { offset, len } => {
+            pipeline::wanted(core, peer, id, cts.transfer, offset, len)
+        }
+        Wanted::Join => {
+            if let Some(announced) = peer.announced.iter_mut().find(|a| a.request == id) {
+                announced.forced = true;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
+    let id = awaiting(core, peer, fin.request)?;
+    if !peer.announced.is_empty() {
+        peer.announced.retain(|a| a.request != id);
+    }
+    complete_send(core, id);
+    Ok(())
+}
+
+/// A send is complete.
+#[inline]
+pub(crate) fn complete_send(core: &mut Core, id: RequestId) {
+    if let Some(request) = core.requests.get(id) {
+        let status = Status {
+            source: core.me as usize,
+            tag: request.tag,
+            bytes: request.len as usize,
+        };
+        core.requests.complete(id, Ok(status));
+    }
+}
+
+/// Queues a control record for the peer and writes it if there is room.
+pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BODY]) {
+    if peer.gone.is_some() {
+        return;
+    }
+    peer.replies.push_back((kind, body));
+    flush_replies(core, peer);
+    if peer.has_output() {
+        core.make_busy(peer.rank);
+    }
+}
+
+/// Tells the sender that its announced or synchronous message was received.
+pub(crate) fn send_fin(core: &mut Core, peer: &mut Peer, request: u64) {
+    reply(core, peer, Kind::Fin, Fin { request }.encode());
+}
+
+/// Claims slots in the ring to the peer, which is made now if this is the first record.
+#[inline]
+pub(crate) fn claim<'p>(
+    core: &mut Core,
+    peer: &'p mut Peer,
+    slots: usize,
+) -> Option<Claim<'p, MappedCells>> {
+    if peer.tx.is_none() && !make_ring(core, peer) {
+        return None;
+    }
+    let claim = peer.tx.as_mut().and_then(|tx| tx.claim(slots));
+    if claim.is_none() {
+        core.counters.ring_full += 1;
+    }
+    claim
+}
+
+#[cold]
+fn make_ring(core: &mut Core, peer: &mut Peer) -> bool {
+    match peer.segment.producer() {
+        Ok(producer) => {
+            peer.tx = Some(producer);
+            true
+        }
+        Err(error) => {
+            // Nothing can go to this peer: everything queued for it fails with the reason.
+            let error = Error::from(error);
+            for id in peer.outbox.drain(..) {
+                core.requests.complete(id, Err(error.clone()));
+            }
+            peer.replies.clear();
+            peer.pipes.clear();
+            false
+        }
+    }
+}
+
+fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
+    let mut moved = false;
+    while let Some(&(kind, body)) = peer.replies.front() {
+        let Some(mut claim) = claim(core, peer, 1) else {
+            break;
+        };
+        claim.write(0, &body);
+        claim.publish(kind as u8, BODY, 0);
+        peer.replies.pop_front();
+        moved = true;
+        if peer.notify() {
+            core.counters.doorbells_rung += 1;
+        }
+    }
+    moved
+}
+
+/// Publishes one control record. `false`: the ring is full.
+pub(crate) fn put_body(
+    core: &mut Core,
+    peer: &mut Peer,
+    kind: Kind,
+    meta: u64,
+    body: &[u8; BODY],
+) -> bool {
+    let Some(mut claim) = claim(core, peer, 1) else {
+        return false;
+    };
+    claim.write(0, body);
+    claim.publish(kind as u8, BODY, meta);
+    if peer.notify() {
+        core.counters.doorbells_rung += 1;
+    }
+    true
+}
+
+/// Writes to the peer what can be written: replies first, then sends in their order, then chunks of pipelines.
+pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
+    let mut moved = flush_replies(core, peer);
+    while let Some(&id) = peer.outbox.front() {
+        let Some(request) = core.requests.get(id) else {
+            peer.outbox.pop_front();
+            continue;
+        };
+        let State::Queued(plan) = request.state else {
+            peer.outbox.pop_front();
+            continue;
+        };
+        let plan = match plan {
+            SendPlan::Slots => eager::plan(core, peer, id),
+            other => other,
+        };
+        let gone_out = match plan {
+            SendPlan::Slots => eager::send_slots(core, peer, id),
+            SendPlan::Chunks { sent } => eager::send_chunks(core, peer, id, sent, &mut moved),
+            SendPlan::Announced { join } => rendezvous::announce(core, peer, id, join),
+        };
+        if !gone_out {
+            break;
+        }
+        moved = true;
+        peer.outbox.pop_front();
+    }
+    if !peer.pipes.is_empty() {
+        moved |= pipeline::send(core, peer);
+    }
+    moved
+}
+
+/// Gives a whole or announced message to a receive.
+pub(crate) fn accept(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    message: Message,
+    id: RequestId,
+) {
+    if let Some(request) = core.requests.get_mut(id) {
+        request.state = State::Receiving;
+        request.peer = peer.rank;
+    }
+    match message {
+        Message::Whole { bytes, sync } => {
+            eager::accept_whole(core, envelope, &bytes, id);
+            peer.unexpected_bytes = peer
+                .unexpected_bytes
+                .saturating_sub(charge(bytes.len() as u64));
+            give_credit(core, peer, charge(bytes.len() as u64));
+            core.counters.release_unexpected(bytes.len() as u64);
+            core.keep_spare(bytes);
+            if let Some(request) = sync {
+                send_fin(core, peer, request);
+            }
+        }
+        Message::Announced(announcement) => {
+            rendezvous::start(core, peer, envelope, announcement, id)
+        }
+        Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),
+    }
+}

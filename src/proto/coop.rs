@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Cooperative transfers: receiver and sender drain one chunk counter, the one reading, the other writing, so that a processor that would
+//! wait is a second copy engine. See [`onecopy_shm::coop`] for the shared words.
+//!
+//! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the receiver takes
+//! no chunks.
+
+use super::rendezvous::{Announcement, demote, get_range};
+use crate::engine::Core;
+use crate::peer::Peer;
+use crate::request::RequestId;
+use onecopy_btl::{LayerId, RemoteRange};
+use onecopy_shm::coop::CoopTransfer;
+use onecopy_shm::layout::HeapOffset;
+use onecopy_shm::loan::Loan;
+use std::io::IoSlice;
+
+/// Bytes per chunk when the user does not say: large transfers in about sixteen steps per side.
+fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
+    if let Some(size) = core.knobs.coop_chunk {
+        return size as u64;
+    }
+    let (least, most) = if layer == Some(LayerId::Heap) {
+        (16 << 10, 256 << 10)
+    } else {
+        (64 << 10, 512 << 10)
+    };
+    (len / 16).next_power_of_two().clamp(least, most)
+}
+
+/// The receiver's side of a cooperative transfer.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    transfer: CoopTransfer,
+    /// How the receiver copies; none: it leaves that to the sender.
+    layer: Option<LayerId>,
+    /// Chunks that the receiver has copied.
+    mine: u32,
+    /// Chunks that nobody will copy any more in this transfer.
+    dropped: Vec<(u64, u64)>,
+    dropped_chunks: u32,
+}
+
+/// What a step came to.
+pub(crate) enum Step {
+    /// Something was copied; there is more.
+    Moved,
+    /// The sender is copying the last chunks.
+    Waits,
+    /// Nothing more happens here; these ranges are left to do.
+    Over { left: Vec<(u64, u64)> },
+}
+
+impl Receiving {
+    /// Opens the block for a transfer into `loan`.
+    pub(crate) fn open(
+        core: &mut Core,
+        peer: &mut Peer,
+        announcement: &Announcement,
+        loan: Loan,
+        heap: Option<HeapOffset>,
+        len: u64,
+        layer: Option<LayerId>,
+    ) -> Self {
+        let transfer = CoopTransfer {
+            id: announcement.join,
+            address: loan.address() as u64,
+            heap: heap.map(|h| h.0),
+            len,
+            chunk: chunk_size(core, layer, len),
+        };
+        peer.coop_in_use = Some(transfer.id);
+        peer.rx_control.coop.open(&transfer);
+        // A sender that sleeps may take part.
+        onecopy_shm::sync::light_fence(peer.strong);
+        peer.segment.bell().ring();
+        Self {
+            transfer,
+            layer,
+            mine: 0,
+            dropped: Vec::new(),
+            dropped_chunks: 0,
+        }
+    }
+
+    /// Copies some chunks.
+    pub(crate) fn step(
+        &mut self,
+        core: &mut Core,
+        peer: &mut Peer,
+        request: RequestId,
+        announcement: &Announcement,
+    ) -> Step {
+        let chunks = self.transfer.chunks();
+        if let Some(layer) = self.layer {
+            for _ in 0..4 {
+                let Some(chunk) = peer.rx_control.coop.claim(self.transfer.id, chunks) else {
+                    break;
+                };
+                let (begin, len) = self.transfer.range(chunk);
+                match get_range(core, peer, request, &announcement.remote, layer, begin, len) {
+                    Ok(()) => {
+                        self.mine += 1;
+                        core.counters.coop_chunks_receiver += 1;
+                    }
+                    Err(error) => {
+                        self.drop_range((begin, len), 1);
+                        demote(core, peer, &error);
+                        self.give_up(peer, chunks);
+                        break;
+                    }
+                }
+            }
+        }
+        let coop = &peer.rx_control.coop;
+        let failed = coop.failed_by_sender(self.transfer.id);
+        if let Some(chunk) = failed
+            && self.layer.is_none()
+        {
+            // Nobody else copies here: what the sender did not take is left for the next rung.
+            let _ = chunk;
+            self.give_up(peer, chunks);
+        }
+        let coop = &peer.rx_control.coop;
+        let done = coop.finished_by_sender(self.transfer.id);
+        let returned = u32::from(failed.is_some_and(|chunk| chunk < chunks));
+        let settled = self.mine + self.dropped_chunks + done + returned;
+        if settled < chunks {
+            return if coop.taken(self.transfer.id) < chunks && self.layer.is_some() {
+                Step::Moved
+            } else {
+                Step::Waits
+            };
+        }
+        let mut left = std::mem::take(&mut self.dropped);
+        if let Some(chunk) = failed.filter(|&chunk| chunk < chunks) {
+            left.push(self.transfer.range(chunk));
+        }
+        coop.close();
+        peer.coop_in_use = None;
+        Step::Over { left }
+    }
+
+    fn drop_range(&mut self, range: (u64, u64), chunks: u32) {
+        self.dropped.push(range);
+        self.dropped_chunks += chunks;
+    }
+
+    /// Takes all chunks that nobody has taken out of the transfer.
+    fn give_up(&mut self, peer: &Peer, chunks: u32) {
+        let first = peer.rx_control.coop.claim_rest(self.transfer.id, chunks);
+        if first < chunks {
+            let (begin, _) = self.transfer.range(first);
+            self.drop_range((begin, self.transfer.len - begin), chunks - first);
+        }
+        self.layer = None;
+    }
+
+    /// Whether a step would do something.
+    pub(crate) fn could_move(&self, peer: &Peer) -> bool {
+        let chunks = self.transfer.chunks();
+        let coop = &peer.rx_control.coop;
+        let taken = coop.taken(self.transfer.id);
+        let failed = coop.failed_by_sender(self.transfer.id).is_some();
+        let settled = self.mine
+            + self.dropped_chunks
+            + coop.finished_by_sender(self.transfer.id)
+            + u32::from(failed);
+        (taken < chunks && (self.layer.is_some() || failed)) || settled >= chunks
+    }
+}
+
+/// The sender's side: takes chunks of the transfer that the peer has opened, if it is one of ours and we wait, or were asked.
+pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
+    let open = peer.tx_control.coop.open_id();
+    if open == 0 {
+        return false;
+    }
+    let Some(at) = peer
+        .announced
+        .iter()
+        .position(|a| a.join == open && !a.out && (waiting || a.forced))
+    else {
+        return false;
+    };
+    let (id, forced, mut finished) = (
+        peer.announced[at].request,
+        peer.announced[at].forced,
+        peer.announced[at].finished,
+    );
+    let Some(transfer) = peer.tx_control.coop.joined(open) else {
+        return false;
+    };
+    let Some((len, buf)) = core
+        .requests
+        .get(id)
+        .map(|request| (request.len, request.buf.clone()))
+    else {
+        return false;
+    };
+    let chunks = transfer.chunks();
+    let mut moved = false;
+    let mut out = false;
+    if transfer.len > len || transfer.chunk == 0 {
+        peer.announced[at].out = true;
+        return false;
+    }
+    for _ in 0..4 {
+        let target = RemoteRange {
+            address: transfer.address,
+            heap: transfer.heap.map(HeapOffset),
+            len: transfer.len,
+        };
+        let Some(layer) = peer.link.putter(&target) else {
+            // Only when asked does the receiver wait for us: it must learn that we cannot.
+            if forced && let Some(chunk) = peer.tx_control.coop.claim(open, chunks) {
+                peer.tx_control.coop.sender_failed(open, chunk);
+                moved = true;
+            }
+            out = true;
+            break;
+        };
+        let Some(chunk) = peer.tx_control.coop.claim(open, chunks) else {
+            out = true;
+            break;
+        };
+        moved = true;
+        let (begin, n) = transfer.range(chunk);
+        let pieces = buf.pieces(begin, n);
+        let part = [target.part(begin, n)];
+        let put = match pieces.as_slice() {
+            [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
+                peer.link
+                    .put(layer, &peer.segment, &part, &[IoSlice::new(bytes)])
+            }),
+            pieces => core.loans.read_many(pieces, |bytes| {
+                peer.link.put(layer, &peer.segment, &part, bytes)
+            }),
+        };
+        match put {
+            Ok(Ok(())) => {
+                finished += 1;
+                core.counters.coop_chunks_sender += 1;
+                core.counters.put_bytes += n;
+                peer.tx_control.coop.sender_finished(open, finished);
+            }
+            Ok(Err(error)) => {
+                peer.tx_control.coop.sender_failed(open, chunk);
+                demote(core, peer, &error);
+                out = true;
+                break;
+            }
+            Err(_) => {
+                peer.tx_control.coop.sender_failed(open, chunk);
+                out = true;
+                break;
+            }
+        }
+    }
+    if let Some(announced) = peer.announced.get_mut(at) {
+        announced.finished = finished;
+        announced.out |= out;
+    }
+    if moved {
+        // The receiver may sleep until our chunks are done.
+        onecopy_shm::sync::light_fence(peer.strong);
+        peer.segment.bell().ring();
+    }
+    moved
+}

@@ -1,0 +1,606 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
+
+use super::{
+    Message, charge, claim, complete_send, give_credit, put_body, receipt, receipt_for, send_fin,
+};
+use crate::engine::Core;
+use crate::error::{Error, Result};
+use crate::matching::Envelope;
+use crate::peer::{Incoming, Peer, Target};
+use crate::request::{RequestId, SendPlan, State, Status, UserBuf};
+use crate::wire::{self, ChunkBody, Kind, NONE};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::ChunkIndex;
+use onecopy_shm::ring::{Record, slots_for};
+use onecopy_shm::sync::Ordering;
+
+/// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not suffice.
+#[inline(always)]
+fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
+    peer.credit_used + bytes <= peer.credit_limit || refresh_credit(core, peer, bytes)
+}
+
+#[cold]
+fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
+    let back = peer
+        .tx_control
+        .credit
+        .load(Ordering::Relaxed)
+        .min(peer.credit_used);
+    peer.credit_limit = back + core.knobs.eager_credit as u64;
+    peer.credit_used + bytes <= peer.credit_limit
+}
+
+/// The fast path of a send.
+#[inline(always)]
+pub(crate) fn send_now(
+    core: &mut Core,
+    peer: &mut Peer,
+    context: u32,
+    tag: i32,
+    bytes: &[u8],
+) -> bool {
+    let len = bytes.len();
+    if len > peer.thresholds.slots_max
+        || peer.has_output()
+        || peer.gone.is_some()
+        || !has_credit(core, peer, charge(len as u64))
+    {
+        return false;
+    }
+    let slots = slots_for(len);
+    let Some(mut claim) = peer.tx.as_mut().and_then(|tx| tx.claim(slots)) else {
+        return false;
+    };
+    claim.write(0, bytes);
+    claim.publish(Kind::Eager as u8, len, wire::meta(context, tag));
+    if peer.notify() {
+        core.counters.doorbells_rung += 1;
+    }
+    peer.credit_used += charge(len as u64);
+    count_sent(core, slots, len);
+    true
+}
+
+#[inline(always)]
+fn count_sent(core: &mut Core, slots: usize, len: usize) {
+    if slots == 1 {
+        core.counters.sends_inline += 1;
+    } else {
+        core.counters.sends_eager += 1;
+    }
+    core.counters.bytes_sent += len as u64;
+}
+
+/// The fast path of a receive: the message is at the head of the source's ring, and no other receive can have a claim on it.
+#[inline(always)]
+pub(crate) fn receive_now(
+    core: &mut Core,
+    peer: &mut Peer,
+    context: u32,
+    tag: Option<i32>,
+    out: &mut [u8],
+) -> Option<Result<Status>> {
+    if peer.rx.is_empty()
+        || !core.posted.is_empty()
+        || !core.unexpected.is_empty()
+        || peer.gone.is_some()
+    {
+        return None;
+    }
+    let record = peer.rx.peek().ok().flatten()?;
+    let (of_context, of_tag) = wire::from_meta(record.meta);
+    if record.kind != Kind::Eager as u8
+        || of_context != context
+        || tag.is_some_and(|t| t != of_tag)
+        || record.len > out.len()
+    {
+        return None;
+    }
+    peer.rx.read(&record, 0, &mut out[..record.len]);
+    peer.idle_polls = 0;
+    if peer.rx.advance(record) && peer.notify_room() {
+        core.counters.doorbells_rung += 1;
+    }
+    give_credit(core, peer, charge(record.len as u64));
+    core.counters.recv_expected += 1;
+    core.counters.bytes_received += record.len as u64;
+    Some(Ok(Status {
+        source: peer.rank as usize,
+        tag: of_tag,
+        bytes: record.len,
+    }))
+}
+
+/// Decides how the send `id` goes. Called again each time it is tried, as credit may have changed.
+pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
+    let Some(request) = core.requests.get(id) else {
+        return SendPlan::Slots;
+    };
+    let (len, sync) = (request.len, request.sync);
+    let in_heap = matches!(&request.buf, UserBuf::One(loan) if core.segment.heap_offset_of(loan.address(), loan.len()).is_some());
+    let extra = if sync { 8 } else { 0 };
+    let credit = has_credit(core, peer, charge(len));
+    if !credit {
+        core.counters.credit_stalls += 1;
+    }
+    if credit
+        && len + extra <= peer.thresholds.slots_max as u64
+        && len < peer.thresholds.announce_from(in_heap)
+    {
+        return SendPlan::Slots;
+    }
+    let plan = if credit && len > 0 && len < peer.thresholds.announce_from(in_heap) {
+        SendPlan::Chunks { sent: 0 }
+    } else {
+        let join = peer.next_join;
+        peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+        SendPlan::Announced { join }
+    };
+    if let Some(request) = core.requests.get_mut(id) {
+        request.state = State::Queued(plan);
+    }
+    plan
+}
+
+/// Sends `id` in slots. `false`: no room yet.
+pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> bool {
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, sync, meta) = (
+        request.len as usize,
+        request.sync,
+        wire::meta(request.context, request.tag),
+    );
+    let buf = request.buf.clone();
+    let extra = if sync { 8 } else { 0 };
+    let slots = slots_for(len + extra);
+    let Some(mut slot) = claim(core, peer, slots) else {
+        return false;
+    };
+    if sync {
+        slot.write(0, &id.0.to_le_bytes());
+    }
+    if let Err(error) = buf.read(&core.loans, 0, len, |at, bytes| {
+        slot.write(extra + at, bytes)
+    }) {
+        // The claim publishes a no-op when it is dropped.
+        drop(slot);
+        let _ = error;
+        core.requests.complete(
+            id,
+            Err(Error::Withdrawn {
+                rank: peer.rank as usize,
+            }),
+        );
+        return true;
+    }
+    slot.publish(
+        if sync { Kind::EagerSync } else { Kind::Eager } as u8,
+        len + extra,
+        meta,
+    );
+    if peer.notify() {
+        core.counters.doorbells_rung += 1;
+    }
+    peer.credit_used += charge(len as u64);
+    count_sent(core, slots, len);
+    if sync {
+        if let Some(request) = core.requests.get_mut(id) {
+            request.state = State::Awaiting(SendPlan::Slots);
+        }
+    } else {
+        complete_send(core, id);
+    }
+    true
+}
+
+/// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
+pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
+    if !peer.outstanding.is_empty() {
+        let released = peer
+            .tx
+            .as_mut()
+            .map_or(0, onecopy_shm::ring::Producer::released);
+        peer.outstanding.reclaim(released, &mut core.pool);
+    }
+    if peer.outstanding.len() >= share.max(1) {
+        return None;
+    }
+    let segment = &core.segment;
+    let taken = core
+        .pool
+        .take(|first, count| segment.reserve_chunks(first, count));
+    core.counters.pool_chunks = u64::from(core.pool.reserved());
+    // When no more memory can be had, the chunks that are there are waited for.
+    taken.unwrap_or(None)
+}
+
+/// Copies bytes of a request into a chunk and publishes it under `kind`. `false`: no room yet; the chunk is back in the pool.
+pub(crate) fn send_chunk(
+    core: &mut Core,
+    peer: &mut Peer,
+    buf: &UserBuf,
+    chunk: ChunkIndex,
+    kind: Kind,
+    meta: u64,
+    body: &ChunkBody,
+) -> Result<bool> {
+    let room = match &mut peer.tx {
+        Some(tx) => tx.claim_would_fit(1),
+        None => true,
+    };
+    if !room {
+        core.pool.give(chunk);
+        return Ok(false);
+    }
+    let segment = &core.segment;
+    let mut bad = false;
+    let read = buf.read(
+        &core.loans,
+        body.offset,
+        body.piece as usize,
+        |at, bytes| {
+            bad |= segment
+                .write_chunk(chunk, at, bytes, Kernel::Memcpy)
+                .is_err();
+        },
+    );
+    if read.is_err() || bad {
+        core.pool.give(chunk);
+        return Err(Error::Withdrawn {
+            rank: peer.rank as usize,
+        });
+    }
+    if !put_body(core, peer, kind, meta, &body.encode(kind)) {
+        core.pool.give(chunk);
+        return Ok(false);
+    }
+    let position = peer
+        .tx
+        .as_ref()
+        .map_or(0, onecopy_shm::ring::Producer::position);
+    peer.outstanding.push(position, chunk);
+    Ok(true)
+}
+
+/// Sends what can be sent of `id` in chunks. `true`: all of it is sent.
+pub(crate) fn send_chunks(
+    core: &mut Core,
+    peer: &mut Peer,
+    id: RequestId,
+    mut sent: u64,
+    moved: &mut bool,
+) -> bool {
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, sync, meta, buf) = (
+        request.len,
+        request.sync,
+        wire::meta(request.context, request.tag),
+        request.buf.clone(),
+    );
+    let step = eager_step(core, len);
+    let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
+    while sent < len {
+        let Some(chunk) = take_chunk(core, peer, share) else {
+            break;
+        };
+        let piece = step.min(len - sent) as u32;
+        let (kind, number) = if sent == 0 {
+            (Kind::ChunkFirst, if sync { id.0 } else { NONE })
+        } else {
+            (Kind::ChunkNext, NONE)
+        };
+        let body = ChunkBody {
+            total: len,
+            offset: sent,
+            chunk,
+            piece,
+            number,
+        };
+        match send_chunk(core, peer, &buf, chunk, kind, meta, &body) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => {
+                core.requests.complete(id, Err(error));
+                return true;
+            }
+        }
+        *moved = true;
+        if sent == 0 {
+            peer.credit_used += charge(len);
+        }
+        sent += u64::from(piece);
+    }
+    if sent < len {
+        if let Some(request) = core.requests.get_mut(id) {
+            request.state = State::Queued(SendPlan::Chunks { sent });
+        }
+        return false;
+    }
+    core.counters.sends_chunk += 1;
+    core.counters.bytes_sent += len;
+    if sync {
+        if let Some(request) = core.requests.get_mut(id) {
+            request.state = State::Awaiting(SendPlan::Chunks { sent });
+        }
+    } else {
+        complete_send(core, id);
+    }
+    true
+}
+
+/// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
+fn eager_step(core: &Core, len: u64) -> u64 {
+    let chunk = core.knobs.chunk_size as u64;
+    if len <= 4096 {
+        len
+    } else {
+        (len / 4)
+            .next_multiple_of(64)
+            .clamp(2048, core.knobs.pipeline_chunk as u64)
+            .min(chunk)
+    }
+}
+
+/// A message in slots has arrived.
+#[inline]
+pub(crate) fn arrive(
+    core: &mut Core,
+    peer: &mut Peer,
+    record: &Record,
+    envelope: Envelope,
+    kind: Kind,
+) -> Result<(), String> {
+    if peer.incoming.is_some() {
+        return Err("a message begins within another".into());
+    }
+    let mut sync = None;
+    let mut skip = 0;
+    if kind == Kind::EagerSync {
+        if record.len < 8 {
+            return Err("a synchronous message without a request".into());
+        }
+        let mut raw = [0; 8];
+        peer.rx.read(record, 0, &mut raw);
+        sync = Some(u64::from_le_bytes(raw));
+        skip = 8;
+    }
+    let len = record.len - skip;
+    if let Some(id) = core.posted.take(&envelope) {
+        let result = match core.requests.get_mut(id) {
+            Some(request) => {
+                request.peer = peer.rank;
+                let n = len.min(request.len as usize);
+                let rx = &peer.rx;
+                match request.buf.write(&mut core.loans, 0, n, |at, out| {
+                    rx.read(record, skip + at, out)
+                }) {
+                    Ok(()) => receipt_for(request.len, envelope, len as u64),
+                    Err(_) => Err(Error::Withdrawn {
+                        rank: peer.rank as usize,
+                    }),
+                }
+            }
+            None => Err(Error::Cancelled),
+        };
+        count_received(core, &result, len);
+        core.requests.complete(id, result);
+        give_credit(core, peer, charge(len as u64));
+        if let Some(request) = sync {
+            send_fin(core, peer, request);
+        }
+        return Ok(());
+    }
+    let mut bytes = core.spare_buffer();
+    bytes.resize(len, 0);
+    peer.rx.read(record, skip, &mut bytes);
+    hold(core, peer, len as u64)?;
+    core.unexpected
+        .keep(envelope, Message::Whole { bytes, sync });
+    Ok(())
+}
+
+#[inline]
+fn count_received(core: &mut Core, result: &Result<Status>, len: usize) {
+    core.counters.recv_expected += 1;
+    core.counters.bytes_received += len as u64;
+    if matches!(result, Err(Error::Truncated { .. })) {
+        core.counters.truncations += 1;
+    }
+}
+
+/// Charges the peer for a message that no receive waits for.
+fn hold(core: &mut Core, peer: &mut Peer, len: u64) -> Result<(), String> {
+    peer.unexpected_bytes += charge(len);
+    core.counters.recv_unexpected += 1;
+    core.counters.hold_unexpected(len);
+    if peer.unexpected_bytes > 2 * core.knobs.eager_credit as u64 {
+        return Err(format!(
+            "it has {} bytes of eager messages unmatched, more than its credit",
+            peer.unexpected_bytes
+        ));
+    }
+    Ok(())
+}
+
+/// Copies a whole unexpected message to its receive.
+pub(crate) fn accept_whole(core: &mut Core, envelope: Envelope, bytes: &[u8], id: RequestId) {
+    let result =
+        copy_to(core, id, 0, bytes).and_then(|()| receipt(core, id, envelope, bytes.len() as u64));
+    core.counters.bytes_received += bytes.len() as u64;
+    if matches!(result, Err(Error::Truncated { .. })) {
+        core.counters.truncations += 1;
+    }
+    core.requests.complete(id, result);
+}
+
+/// Copies as many of `bytes` as fit to a receive, from `offset` on.
+fn copy_to(core: &mut Core, id: RequestId, offset: u64, bytes: &[u8]) -> Result<()> {
+    let Some(request) = core.requests.get(id) else {
+        return Ok(());
+    };
+    let n = bytes.len().min(request.len.saturating_sub(offset) as usize);
+    request
+        .buf
+        .write(&mut core.loans, offset, n, |at, out| {
+            out.copy_from_slice(&bytes[at..at + out.len()])
+        })
+        .map_err(|_| Error::Withdrawn {
+            rank: request.peer as usize,
+        })
+}
+
+/// The first chunk of a message has arrived.
+pub(crate) fn first_chunk(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    body: &ChunkBody,
+) -> Result<(), String> {
+    if peer.incoming.is_some() || body.offset != 0 {
+        return Err("a message begins within another".into());
+    }
+    let sync = (body.number != NONE).then_some(body.number);
+    let target = match core.posted.take(&envelope) {
+        Some(id) => {
+            if let Some(request) = core.requests.get_mut(id) {
+                request.state = State::Receiving;
+                request.peer = peer.rank;
+                request.tag = envelope.tag;
+            }
+            core.counters.recv_expected += 1;
+            Target::Request(id)
+        }
+        None => {
+            hold(core, peer, body.total)?;
+            let bytes = core.spare_buffer();
+            Target::Entry(core.unexpected.keep(
+                envelope,
+                Message::Partial {
+                    bytes,
+                    total: body.total,
+                },
+            ))
+        }
+    };
+    peer.incoming = Some(Incoming {
+        target,
+        total: body.total,
+        received: 0,
+        envelope,
+        sync,
+    });
+    next_chunk(core, peer, body)
+}
+
+/// A chunk of the message that is under way has arrived.
+pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
+    let Some(mut incoming) = peer.incoming.take() else {
+        return Err("a chunk of no message".into());
+    };
+    if body.total != incoming.total || body.offset != incoming.received || body.piece == 0 {
+        return Err(format!(
+            "a chunk of {} bytes at {} of {}, expected at {} of {}",
+            body.piece, body.offset, body.total, incoming.received, incoming.total
+        ));
+    }
+    let mut failed = None;
+    match incoming.target {
+        Target::Request(id) => {
+            if let Some(request) = core.requests.get(id) {
+                let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
+                let segment = &peer.segment;
+                let written = request
+                    .buf
+                    .write(&mut core.loans, body.offset, n, |at, out| {
+                        if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
+                        {
+                            failed = Some(error.to_string());
+                        }
+                    });
+                if written.is_err() {
+                    core.requests.complete(
+                        id,
+                        Err(Error::Withdrawn {
+                            rank: peer.rank as usize,
+                        }),
+                    );
+                }
+            }
+        }
+        Target::Entry(entry) => {
+            if let Message::Partial { bytes, .. } = core.unexpected.get_mut(entry) {
+                let begin = bytes.len();
+                bytes.resize(begin + body.piece as usize, 0);
+                if let Err(error) =
+                    peer.segment
+                        .read_chunk(body.chunk, 0, &mut bytes[begin..], Kernel::Memcpy)
+                {
+                    failed = Some(error.to_string());
+                }
+            }
+        }
+    }
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    incoming.received += u64::from(body.piece);
+    if incoming.received < incoming.total {
+        peer.incoming = Some(incoming);
+        return Ok(());
+    }
+    match incoming.target {
+        Target::Request(id) => {
+            let result = receipt(core, id, incoming.envelope, incoming.total);
+            core.counters.bytes_received += incoming.total;
+            if result.is_err() {
+                core.counters.truncations += 1;
+            }
+            core.requests.complete(id, result);
+            give_credit(core, peer, charge(incoming.total));
+            if let Some(request) = incoming.sync {
+                send_fin(core, peer, request);
+            }
+        }
+        Target::Entry(entry) => {
+            let message = core.unexpected.get_mut(entry);
+            if let Message::Partial { bytes, .. } = message {
+                *message = Message::Whole {
+                    bytes: std::mem::take(bytes),
+                    sync: incoming.sync,
+                };
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A receive takes over a message of which some chunks are still to come.
+pub(crate) fn adopt(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    id: RequestId,
+    bytes: Vec<u8>,
+    total: u64,
+) {
+    if let Some(request) = core.requests.get_mut(id) {
+        request.state = State::Receiving;
+        request.peer = peer.rank;
+        request.tag = envelope.tag;
+    }
+    if let Err(error) = copy_to(core, id, 0, &bytes) {
+        core.requests.complete(id, Err(error));
+    }
+    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
+    core.counters.release_unexpected(total);
+    core.keep_spare(bytes);
+    if let Some(incoming) = &mut peer.incoming {
+        incoming.target = Target::Request(id);
+    }
+}

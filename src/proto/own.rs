@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes later.
+
+use super::{Message, complete_send, eager, receipt};
+use crate::engine::Core;
+use crate::error::Error;
+use crate::matching::Envelope;
+use crate::request::{RequestId, SendPlan, State};
+
+/// Starts a send to this rank.
+pub(crate) fn send(core: &mut Core, id: RequestId) {
+    let Some(request) = core.requests.get_mut(id) else {
+        return;
+    };
+    request.state = State::Awaiting(SendPlan::Slots);
+    let envelope = Envelope {
+        context: request.context,
+        source: core.me,
+        tag: request.tag,
+    };
+    let (len, sync) = (request.len, request.sync);
+    if let Some(receive) = core.posted.take(&envelope) {
+        move_bytes(core, envelope, id, receive);
+        return;
+    }
+    let held = core.counters.unexpected_bytes_now;
+    if sync
+        || len > core.knobs.eager_credit as u64
+        || held + len > 4 * core.knobs.eager_credit as u64
+    {
+        core.unexpected.keep(envelope, Message::Own(id));
+        return;
+    }
+    let mut bytes = core.spare_buffer();
+    bytes.resize(len as usize, 0);
+    let Some(request) = core.requests.get(id) else {
+        return;
+    };
+    let read = request.buf.read(&core.loans, 0, len as usize, |at, part| {
+        bytes[at..at + part.len()].copy_from_slice(part)
+    });
+    if read.is_err() {
+        core.requests.complete(
+            id,
+            Err(Error::Withdrawn {
+                rank: core.me as usize,
+            }),
+        );
+        return;
+    }
+    core.counters.recv_unexpected += 1;
+    core.counters.hold_unexpected(len);
+    core.counters.bytes_sent += len;
+    core.unexpected
+        .keep(envelope, Message::Whole { bytes, sync: None });
+    complete_send(core, id);
+}
+
+/// Gives a message of this rank to its receive.
+pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, receive: RequestId) {
+    if let Some(request) = core.requests.get_mut(receive) {
+        request.state = State::Receiving;
+        request.peer = core.me;
+    }
+    match message {
+        Message::Whole { bytes, .. } => {
+            eager::accept_whole(core, envelope, &bytes, receive);
+            core.counters.release_unexpected(bytes.len() as u64);
+            core.keep_spare(bytes);
+        }
+        Message::Own(send) => move_bytes(core, envelope, send, receive),
+        Message::Partial { .. } | Message::Announced(_) => {
+            debug_assert!(false, "a rank announces nothing to itself")
+        }
+    }
+}
+
+fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: RequestId) {
+    let (Some(from), Some(to)) = (core.requests.get(send), core.requests.get(receive)) else {
+        core.requests.complete(receive, Err(Error::Cancelled));
+        return;
+    };
+    let total = from.len;
+    let n = total.min(to.len);
+    let (mut sources, targets) = (from.buf.pieces(0, n).into_iter(), to.buf.pieces(0, n));
+    let mut source = sources.next();
+    let mut withdrawn = false;
+    for (target, mut at, mut left) in targets {
+        while left > 0 {
+            let Some((loan, offset, len)) = source else {
+                break;
+            };
+            let step = len.min(left);
+            withdrawn |= core.loans.copy(loan, offset, target, at, step).is_err();
+            (at, left) = (at + step, left - step);
+            source = if step == len {
+                sources.next()
+            } else {
+                Some((loan, offset + step, len - step))
+            };
+        }
+    }
+    core.counters.recv_expected += 1;
+    core.counters.bytes_sent += total;
+    core.counters.bytes_received += total;
+    let result = if withdrawn {
+        Err(Error::Withdrawn {
+            rank: core.me as usize,
+        })
+    } else {
+        receipt(core, receive, envelope, total)
+    };
+    core.requests.complete(receive, result);
+    complete_send(core, send);
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver empties earlier
+//! ones; a few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
+
+use super::eager::{send_chunk, take_chunk};
+use super::rendezvous;
+use crate::engine::Core;
+use crate::error::Error;
+use crate::peer::{Peer, PipeOut};
+use crate::request::RequestId;
+use crate::wire::{ChunkBody, Kind};
+use onecopy_shm::copy::Kernel;
+
+/// The receiver wants `len` bytes from `offset` on.
+pub(crate) fn wanted(
+    core: &mut Core,
+    peer: &mut Peer,
+    id: RequestId,
+    transfer: u64,
+    offset: u64,
+    len: u64,
+) -> Result<(), String> {
+    let total = core.requests.get(id).map_or(0, |request| request.len);
+    let end = offset
+        .checked_add(len)
+        .filter(|&end| end <= total && len > 0);
+    let Some(end) = end else {
+        return Err(format!("it wants {len} bytes at {offset} of {total}"));
+    };
+    peer.pipes.push_back(PipeOut {
+        request: id,
+        transfer,
+        offset,
+        end,
+        total,
+    });
+    core.make_busy(peer.rank);
+    Ok(())
+}
+
+/// Sends chunks of the pipes to a peer, in turn.
+pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
+    let mut moved = false;
+    let step = core.knobs.pipeline_chunk.min(core.knobs.chunk_size) as u64;
+    for _ in 0..core.knobs.progress_quota {
+        let Some(pipe) = peer.pipes.front() else {
+            break;
+        };
+        let (id, transfer, offset, end, total) = (
+            pipe.request,
+            pipe.transfer,
+            pipe.offset,
+            pipe.end,
+            pipe.total,
+        );
+        let Some(buf) = core.requests.get(id).map(|request| request.buf.clone()) else {
+            peer.pipes.pop_front();
+            continue;
+        };
+        let Some(chunk) = take_chunk(core, peer, core.knobs.pipeline_depth) else {
+            break;
+        };
+        let piece = step.min(end - offset) as u32;
+        let body = ChunkBody {
+            total,
+            offset,
+            chunk,
+            piece,
+            number: transfer,
+        };
+        match send_chunk(core, peer, &buf, chunk, Kind::Data, 0, &body) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => {
+                core.requests.complete(id, Err(error));
+                peer.pipes.pop_front();
+                continue;
+            }
+        }
+        moved = true;
+        core.counters.pipeline_bytes += u64::from(piece);
+        if let Some(pipe) = peer.pipes.front_mut() {
+            pipe.offset += u64::from(piece);
+            if pipe.offset == end {
+                peer.pipes.pop_front();
+            }
+        }
+    }
+    moved
+}
+
+/// A chunk has arrived.
+pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
+    let Some((request, piped)) = core.transfers.piped(body.number, peer.rank) else {
+        return Err(format!(
+            "a chunk for transfer {:#x}, which expects none",
+            body.number
+        ));
+    };
+    if body.offset != piped.at || u64::from(body.piece) > piped.end - piped.at || body.piece == 0 {
+        return Err(format!(
+            "a chunk of {} bytes at {}, expected at {} up to {}",
+            body.piece, body.offset, piped.at, piped.end
+        ));
+    }
+    piped.at += u64::from(body.piece);
+    if let Some(found) = core.requests.get(request) {
+        let segment = &peer.segment;
+        let mut failed = None;
+        let written = found.buf.write(
+            &mut core.loans,
+            body.offset,
+            body.piece as usize,
+            |at, out| {
+                if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy) {
+                    failed = Some(error.to_string());
+                }
+            },
+        );
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        if written.is_err() {
+            core.requests.complete(
+                request,
+                Err(Error::Withdrawn {
+                    rank: peer.rank as usize,
+                }),
+            );
+        }
+    }
+    rendezvous::piped_more(core, peer, body.number);
+    Ok(())
+}

@@ -1,0 +1,694 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Announced messages: the sender says where the bytes are, the receiver, which knows both sides, decides how they come.
+//!
+//! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A mechanism that fails is
+//! given up for the pair, the range goes back on the list, and the next rung takes it: the message is never failed by a mechanism.
+
+use super::{Message, coop, put_body, receipt_for, reply, send_fin};
+use crate::engine::Core;
+use crate::error::Error;
+use crate::matching::Envelope;
+use crate::peer::{Announced, Peer};
+use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::select::Thresholds;
+use crate::wire::{self, Cts, Kind, LIST_ENTRY, NONE, Place, Rts, Wanted};
+use onecopy_btl::{CopyError, LayerId, RemoteRange};
+use onecopy_obs::tracepoints;
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::HeapOffset;
+use std::io::IoSliceMut;
+
+/// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
+const STEP: u64 = 1 << 20;
+
+/// Where an announced message's bytes are.
+#[derive(Debug, Clone)]
+pub(crate) enum Remote {
+    One(RemoteRange),
+    Many(Vec<RemoteRange>),
+    /// Too scattered to say: only the sender can collect them.
+    Unknown,
+}
+
+impl Remote {
+    fn ranges(&self, offset: u64, len: u64) -> Vec<RemoteRange> {
+        let (mut skip, mut left) = (offset, len);
+        let all = match self {
+            Self::One(range) => std::slice::from_ref(range),
+            Self::Many(ranges) => ranges,
+            Self::Unknown => &[],
+        };
+        let mut part = Vec::new();
+        for range in all {
+            if skip >= range.len {
+                skip -= range.len;
+                continue;
+            }
+            let n = left.min(range.len - skip);
+            if n == 0 {
+                break;
+            }
+            part.push(range.part(skip, n));
+            (skip, left) = (0, left - n);
+        }
+        part
+    }
+}
+
+/// An announcement, checked.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    pub(crate) len: u64,
+    pub(crate) request: u64,
+    pub(crate) remote: Remote,
+    pub(crate) join: u32,
+}
+
+/// What is being done about the first range of a transfer.
+#[derive(Debug)]
+enum Mode {
+    /// Nothing yet.
+    Choose,
+    /// The receiver reads.
+    Get(LayerId),
+    /// Both sides copy.
+    Coop(coop::Receiving),
+    /// The sender sends chunks.
+    Pipe(Piped),
+}
+
+/// The chunks that a transfer expects.
+#[derive(Debug)]
+pub(crate) struct Piped {
+    pub(crate) at: u64,
+    pub(crate) end: u64,
+}
+
+/// The receiving side of an announced message.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) request: RequestId,
+    pub(crate) peer: u32,
+    pub(crate) envelope: Envelope,
+    pub(crate) announcement: Announcement,
+    /// Bytes that are received: no more than fit.
+    pub(crate) len: u64,
+    todo: Vec<(u64, u64)>,
+    mode: Mode,
+    /// The sender was asked to copy once already.
+    asked: bool,
+    generation: u32,
+}
+
+/// All transfers of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    slots: Vec<Option<Transfer>>,
+    live: usize,
+    next: u32,
+}
+
+impl Transfers {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    fn insert(&mut self, mut transfer: Transfer) -> usize {
+        self.next = self.next.wrapping_add(1);
+        transfer.generation = self.next;
+        self.live += 1;
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => {
+                self.slots[free] = Some(transfer);
+                free
+            }
+            None => {
+                self.slots.push(Some(transfer));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize) -> Option<Transfer> {
+        let transfer = self.slots.get_mut(index)?.take()?;
+        self.live -= 1;
+        Some(transfer)
+    }
+
+    fn put_back(&mut self, index: usize, transfer: Transfer) {
+        self.slots[index] = Some(transfer);
+        self.live += 1;
+    }
+
+    fn number(index: usize, transfer: &Transfer) -> u64 {
+        u64::from(transfer.generation) << 32 | index as u64
+    }
+
+    fn index_of(&self, number: u64, rank: u32) -> Option<usize> {
+        let index = number as u32 as usize;
+        let transfer = self.slots.get(index)?.as_ref()?;
+        (transfer.generation == (number >> 32) as u32 && transfer.peer == rank).then_some(index)
+    }
+
+    /// The chunks that transfer `number` of `rank` expects, and its request.
+    pub(crate) fn piped(&mut self, number: u64, rank: u32) -> Option<(RequestId, &mut Piped)> {
+        let index = self.index_of(number, rank)?;
+        match self.slots[index].as_mut()? {
+            Transfer {
+                request,
+                mode: Mode::Pipe(piped),
+                ..
+            } => Some((*request, piped)),
+            _ => None,
+        }
+    }
+
+    /// Forgets all transfers of a peer that is gone. Their requests are failed by the caller.
+    pub(crate) fn drop_of(&mut self, rank: u32) {
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|transfer| transfer.peer == rank) {
+                *slot = None;
+                self.live -= 1;
+            }
+        }
+    }
+
+    /// Whether a transfer can go on without anything arriving first.
+    pub(crate) fn any_could_move(&self, peers: &[Option<Box<Peer>>]) -> bool {
+        self.slots
+            .iter()
+            .flatten()
+            .any(|transfer| match &transfer.mode {
+                Mode::Choose | Mode::Get(_) => true,
+                Mode::Coop(receiving) => peers[transfer.peer as usize]
+                    .as_ref()
+                    .is_some_and(|peer| receiving.could_move(peer)),
+                Mode::Pipe(_) => false,
+            })
+    }
+}
+
+/// Announces the send `id`. `false`: no room yet.
+pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u32) -> bool {
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, meta, buf) = (
+        request.len,
+        wire::meta(request.context, request.tag),
+        request.buf.clone(),
+    );
+    let mut list = None;
+    let place = match &buf {
+        UserBuf::One(loan) => {
+            let heap = core.segment.heap_offset_of(loan.address(), loan.len());
+            Place::One {
+                address: loan.address() as u64,
+                heap: heap.map(|h| h.0),
+            }
+        }
+        UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.knobs.chunk_size => {
+            let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
+            let Some(chunk) = super::eager::take_chunk(core, peer, share) else {
+                return false;
+            };
+            let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
+            for loan in loans.iter() {
+                let heap = core
+                    .segment
+                    .heap_offset_of(loan.address(), loan.len())
+                    .map_or(NONE, |h| h.0);
+                for word in [loan.address() as u64, heap, loan.len() as u64] {
+                    bytes.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+            if core
+                .segment
+                .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
+                .is_err()
+            {
+                core.pool.give(chunk);
+                Place::Scattered
+            } else {
+                list = Some(chunk);
+                Place::List {
+                    chunk,
+                    count: loans.len() as u32,
+                }
+            }
+        }
+        UserBuf::Many(_) => Place::Scattered,
+    };
+    let join = if core.knobs.coop || list.is_none() {
+        join
+    } else {
+        0
+    };
+    let rts = Rts {
+        len,
+        request: id.0,
+        place,
+        join,
+    };
+    if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
+        if let Some(chunk) = list {
+            core.pool.give(chunk);
+        }
+        return false;
+    }
+    if let Some(chunk) = list {
+        let position = peer
+            .tx
+            .as_ref()
+            .map_or(0, onecopy_shm::ring::Producer::position);
+        peer.outstanding.push(position, chunk);
+    }
+    if join != 0 {
+        peer.announced.push(Announced {
+            join,
+            request: id,
+            forced: false,
+            finished: 0,
+            out: false,
+        });
+    }
+    if let Some(request) = core.requests.get_mut(id) {
+        request.state = State::Awaiting(SendPlan::Announced { join });
+    }
+    core.counters.sends_rendezvous += 1;
+    core.counters.bytes_sent += len;
+    true
+}
+
+/// An announcement has arrived.
+pub(crate) fn announced(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    rts: Rts,
+) -> Result<(), String> {
+    if peer.incoming.is_some() {
+        return Err("a message begins within another".into());
+    }
+    let remote = match rts.place {
+        Place::One { address, heap } => {
+            if let Some(offset) = heap {
+                let limit = core.segment.geometry().heap_bytes;
+                onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
+                    .map_err(|bad| bad.to_string())?;
+            }
+            Remote::One(RemoteRange {
+                address,
+                heap: heap.map(HeapOffset),
+                len: rts.len,
+            })
+        }
+        Place::List { chunk, count } => {
+            let bytes = count as usize * LIST_ENTRY;
+            if bytes > core.knobs.chunk_size {
+                return Err(format!("a list of {count} pieces in one chunk"));
+            }
+            let mut raw = vec![0; bytes];
+            peer.segment
+                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
+                .map_err(|bad| bad.to_string())?;
+            let ranges = read_list(&raw, core.segment.geometry().heap_bytes)?;
+            let sum = ranges
+                .iter()
+                .try_fold(0u64, |sum, range| sum.checked_add(range.len));
+            if sum != Some(rts.len) {
+                return Err(format!(
+                    "a list of pieces that are not {} bytes together",
+                    rts.len
+                ));
+            }
+            Remote::Many(ranges)
+        }
+        Place::Scattered => Remote::Unknown,
+    };
+    let announcement = Announcement {
+        len: rts.len,
+        request: rts.request,
+        remote,
+        join: rts.join,
+    };
+    match core.posted.take(&envelope) {
+        Some(id) => {
+            core.counters.recv_expected += 1;
+            start(core, peer, envelope, announcement, id);
+        }
+        None => {
+            core.counters.recv_unexpected += 1;
+            core.unexpected
+                .keep(envelope, Message::Announced(announcement));
+        }
+    }
+    Ok(())
+}
+
+fn read_list(raw: &[u8], heap_bytes: u64) -> Result<Vec<RemoteRange>, String> {
+    let mut ranges = Vec::with_capacity(raw.len() / LIST_ENTRY);
+    for entry in raw.chunks_exact(LIST_ENTRY) {
+        let word = |at: usize| entry[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let (address, heap, len) = (word(0), word(8), word(16));
+        let heap = (heap != NONE).then_some(heap);
+        if let Some(offset) = heap {
+            onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes)
+                .map_err(|bad| bad.to_string())?;
+        }
+        ranges.push(RemoteRange {
+            address,
+            heap: heap.map(HeapOffset),
+            len,
+        });
+    }
+    Ok(ranges)
+}
+
+/// Starts to receive an announced message into the request `id`.
+pub(crate) fn start(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    announcement: Announcement,
+    id: RequestId,
+) {
+    let Some(request) = core.requests.get_mut(id) else {
+        send_fin(core, peer, announcement.request);
+        return;
+    };
+    request.state = State::Receiving;
+    request.peer = peer.rank;
+    request.tag = envelope.tag;
+    let len = announcement.len.min(request.len);
+    let todo = if len == 0 { Vec::new() } else { vec![(0, len)] };
+    let transfer = Transfer {
+        request: id,
+        peer: peer.rank,
+        envelope,
+        announcement,
+        len,
+        todo,
+        mode: Mode::Choose,
+        asked: false,
+        generation: 0,
+    };
+    let index = core.transfers.insert(transfer);
+    step(core, peer, index);
+}
+
+/// Moves all transfers on.
+pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool {
+    let mut moved = false;
+    for index in 0..core.transfers.slots.len() {
+        let Some(rank) = core.transfers.slots[index]
+            .as_ref()
+            .map(|transfer| transfer.peer)
+        else {
+            continue;
+        };
+        if let Some(peer) = &mut peers[rank as usize] {
+            moved |= step(core, peer, index);
+            if peer.has_output() {
+                core.make_busy(rank);
+            }
+        }
+    }
+    moved
+}
+
+/// A chunk was received for transfer `number`.
+pub(crate) fn piped_more(core: &mut Core, peer: &mut Peer, number: u64) {
+    if let Some(index) = core.transfers.index_of(number, peer.rank) {
+        step(core, peer, index);
+    }
+}
+
+/// Moves one transfer on by a bounded amount. Says whether anything moved.
+fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
+    let Some(mut transfer) = core.transfers.take(index) else {
+        return false;
+    };
+    let mut moved = false;
+    loop {
+        match &mut transfer.mode {
+            Mode::Choose => match transfer.todo.last().copied() {
+                None => {
+                    finish(core, peer, &transfer);
+                    return true;
+                }
+                Some((offset, len)) => {
+                    moved = true;
+                    choose(core, peer, index, &mut transfer, offset, len);
+                }
+            },
+            Mode::Get(layer) => {
+                let layer = *layer;
+                let Some((offset, len)) = transfer.todo.pop() else {
+                    transfer.mode = Mode::Choose;
+                    continue;
+                };
+                let n = len.min(STEP);
+                match get(core, peer, &transfer, layer, offset, n) {
+                    Ok(()) => {
+                        if n < len {
+                            transfer.todo.push((offset + n, len - n));
+                            core.transfers.put_back(index, transfer);
+                            return true;
+                        }
+                        transfer.mode = Mode::Choose;
+                    }
+                    Err(error) => {
+                        transfer.todo.push((offset, len));
+                        transfer.mode = Mode::Choose;
+                        demote(core, peer, &error);
+                    }
+                }
+                moved = true;
+            }
+            Mode::Coop(receiving) => {
+                let request = transfer.request;
+                match receiving.step(core, peer, request, &transfer.announcement) {
+                    coop::Step::Moved => {
+                        core.transfers.put_back(index, transfer);
+                        return true;
+                    }
+                    coop::Step::Waits => {
+                        core.transfers.put_back(index, transfer);
+                        return moved;
+                    }
+                    coop::Step::Over { left } => {
+                        transfer.todo.pop();
+                        transfer.todo.extend(left);
+                        transfer.mode = Mode::Choose;
+                        moved = true;
+                    }
+                }
+            }
+            Mode::Pipe(piped) => {
+                if piped.at < piped.end {
+                    core.transfers.put_back(index, transfer);
+                    return moved;
+                }
+                transfer.todo.pop();
+                transfer.mode = Mode::Choose;
+                moved = true;
+            }
+        }
+    }
+}
+
+/// Gives up a layer for this pair.
+pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
+    tracepoints::layer_demoted(
+        peer.rank as usize,
+        error.layer.name(),
+        error.source.raw_os_error().unwrap_or(0),
+    );
+    tracing::info!(
+        peer = peer.rank,
+        "{error}; the pair goes on without {}",
+        error.layer
+    );
+    core.counters.demotions += 1;
+    peer.link.demote(error);
+    peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
+}
+
+/// Copies `len` bytes from `offset` on into the request's buffer.
+pub(crate) fn get(
+    core: &mut Core,
+    peer: &Peer,
+    transfer: &Transfer,
+    layer: LayerId,
+    offset: u64,
+    len: u64,
+) -> Result<(), CopyError> {
+    get_range(
+        core,
+        peer,
+        transfer.request,
+        &transfer.announcement.remote,
+        layer,
+        offset,
+        len,
+    )
+}
+
+pub(crate) fn get_range(
+    core: &mut Core,
+    peer: &Peer,
+    request: RequestId,
+    remote: &Remote,
+    layer: LayerId,
+    offset: u64,
+    len: u64,
+) -> Result<(), CopyError> {
+    let Some(found) = core.requests.get(request) else {
+        return Ok(());
+    };
+    let result = match (&found.buf, remote) {
+        (UserBuf::One(loan), Remote::One(range)) => {
+            let range = [range.part(offset, len)];
+            core.loans
+                .write(*loan, offset as usize, len as usize, |out| {
+                    peer.link
+                        .get(layer, &peer.segment, &range, &mut [IoSliceMut::new(out)])
+                })
+        }
+        (buf, remote) => {
+            let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
+            core.loans.write_many(&pieces, |out| {
+                peer.link.get(layer, &peer.segment, &ranges, out)
+            })
+        }
+    };
+    match layer {
+        LayerId::Heap => core.counters.map_bytes += len,
+        _ => core.counters.get_bytes += len,
+    }
+    match result {
+        Ok(copied) => copied,
+        Err(_) => {
+            core.requests.complete(
+                request,
+                Err(Error::Withdrawn {
+                    rank: peer.rank as usize,
+                }),
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Chooses what to do about the range `offset..offset + len`.
+fn choose(
+    core: &mut Core,
+    peer: &mut Peer,
+    index: usize,
+    transfer: &mut Transfer,
+    offset: u64,
+    len: u64,
+) {
+    let announcement = &transfer.announcement;
+    let thresholds = peer.thresholds;
+    let known = !matches!(announcement.remote, Remote::Unknown);
+    let can_get = |layer: LayerId| {
+        known
+            && announcement
+                .remote
+                .ranges(offset, len)
+                .iter()
+                .all(|range| peer.link.can_get(layer, range))
+    };
+    let single = |layer: LayerId| match &announcement.remote {
+        Remote::One(range) => peer.link.can_get(layer, range),
+        _ => can_get(layer),
+    };
+    let coop_free =
+        peer.coop_in_use.is_none() && announcement.join != 0 && offset == 0 && len == transfer.len;
+    let contiguous = match core
+        .requests
+        .get(transfer.request)
+        .map(|request| &request.buf)
+    {
+        Some(UserBuf::One(loan)) => Some(*loan),
+        _ => None,
+    };
+
+    let reader = if single(LayerId::Heap) {
+        Some(LayerId::Heap)
+    } else if len >= thresholds.cma_min && single(LayerId::Cma) {
+        Some(LayerId::Cma)
+    } else {
+        None
+    };
+    if let Some(loan) = contiguous
+        && coop_free
+    {
+        let in_heap = core.segment.heap_offset_of(loan.address(), loan.len());
+        let together = reader.is_some_and(|layer| len >= thresholds.coop_min(layer));
+        // The bytes are not in the sender's heap but are to be in ours: a copy by the sender alone is still a single one.
+        let by_sender = reader != Some(LayerId::Heap)
+            && in_heap.is_some()
+            && !transfer.asked
+            && peer.link.heap.layer().is_some();
+        if together || by_sender {
+            let layer = if by_sender && !reader.is_some_and(|l| len >= thresholds.coop_min(l)) {
+                None
+            } else {
+                reader
+            };
+            transfer.asked = true;
+            let number = Transfers::number(index, transfer);
+            transfer.mode = Mode::Coop(coop::Receiving::open(
+                core,
+                peer,
+                &transfer.announcement,
+                loan,
+                in_heap,
+                len,
+                layer,
+            ));
+            if layer.is_none() || by_sender {
+                let cts = Cts {
+                    request: transfer.announcement.request,
+                    transfer: number,
+                    wanted: Wanted::Join,
+                };
+                reply(core, peer, Kind::Cts, cts.encode());
+            }
+            return;
+        }
+    }
+    if let Some(layer) = reader {
+        transfer.mode = Mode::Get(layer);
+        return;
+    }
+    let number = Transfers::number(index, transfer);
+    transfer.mode = Mode::Pipe(Piped {
+        at: offset,
+        end: offset + len,
+    });
+    let cts = Cts {
+        request: transfer.announcement.request,
+        transfer: number,
+        wanted: Wanted::Chunks { offset, len },
+    };
+    reply(core, peer, Kind::Cts, cts.encode());
+}
+
+fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
+    send_fin(core, peer, transfer.announcement.request);
+    let buffer = core
+        .requests
+        .get(transfer.request)
+        .map_or(0, |request| request.len);
+    let result = receipt_for(buffer, transfer.envelope, transfer.announcement.len);
+    core.counters.bytes_received += transfer.len;
+    if result.is_err() {
+        core.counters.truncations += 1;
+    }
+    core.requests.complete(transfer.request, result);
+}

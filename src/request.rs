@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Requests: what the engine knows of each send and receive that is under way.
+
+use crate::error::Error;
+use crate::matching::EntryId;
+use onecopy_shm::loan::{Loan, LoanError, LoanTable};
+use std::sync::Arc;
+
+/// What a completed receive tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// The sender.
+    pub source: usize,
+    /// The tag.
+    pub tag: i32,
+    /// Bytes of the message.
+    pub bytes: usize,
+}
+
+/// A buffer of a request: one loan or several.
+#[derive(Debug, Clone)]
+pub(crate) enum UserBuf {
+    One(Loan),
+    Many(Arc<[Loan]>),
+}
+
+/// A range of a loan.
+pub(crate) type Piece = (Loan, usize, usize);
+
+impl UserBuf {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::One(loan) => loan.len() as u64,
+            Self::Many(loans) => loans.iter().map(|l| l.len() as u64).sum(),
+        }
+    }
+
+    /// The pieces that bytes `offset..offset + len` lie in.
+    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (mut skip, mut left) = (offset, len);
+        let loans = match self {
+            Self::One(loan) => std::slice::from_ref(loan),
+            Self::Many(loans) => loans,
+        };
+        for loan in loans {
+            let size = loan.len() as u64;
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            let n = left.min(size - skip);
+            if n == 0 {
+                break;
+            }
+            pieces.push((*loan, skip as usize, n as usize));
+            (skip, left) = (0, left - n);
+        }
+        pieces
+    }
+
+    /// Lets `f` write bytes `offset..offset + len`, piece by piece: `f(offset within the range, slice)`.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        loans: &mut LoanTable,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), LoanError> {
+        if let Self::One(loan) = self {
+            return loans.write(*loan, offset as usize, len, |out| f(0, out));
+        }
+        let mut at = 0;
+        for (loan, from, n) in self.pieces(offset, len as u64) {
+            loans.write(loan, from, n, |out| f(at, out))?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Shows bytes `offset..offset + len` to `f`, piece by piece.
+    #[inline]
+    pub(crate) fn read(
+        &self,
+        loans: &LoanTable,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(usize, &[u8]),
+    ) -> Result<(), LoanError> {
+        if let Self::One(loan) = self {
+            return loans.read(*loan, offset as usize, len, |bytes| f(0, bytes));
+        }
+        let mut at = 0;
+        for (loan, from, n) in self.pieces(offset, len as u64) {
+            loans.read(loan, from, n, |bytes| f(at, bytes))?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+/// Names a request; dead once the request is freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RequestId(pub(crate) u64);
+
+/// How a send goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendPlan {
+    /// In the ring's slots.
+    Slots,
+    /// In chunks; so many bytes are sent.
+    Chunks { sent: u64 },
+    /// Announced, or about to be. `join` names it for a cooperative transfer.
+    Announced { join: u32 },
+}
+
+/// Where a request is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// A send in its peer's outbox.
+    Queued(SendPlan),
+    /// A send that waits for the receiver: announced, or synchronous.
+    Awaiting(SendPlan),
+    /// A receive that no message has matched yet.
+    Posted(EntryId),
+    /// A receive that a message has matched.
+    Receiving,
+    /// Over; the result is there.
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) state: State,
+    /// The peer of a send; of a receive, the peer once it is matched.
+    pub(crate) peer: u32,
+    pub(crate) context: u32,
+    pub(crate) tag: i32,
+    pub(crate) buf: UserBuf,
+    pub(crate) len: u64,
+    /// A send that is complete only when it is matched.
+    pub(crate) sync: bool,
+    pub(crate) result: Option<Result<Status, Error>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    request: Option<Request>,
+}
+
+/// All requests of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(crate) fn insert(&mut self, request: Request) -> RequestId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 0,
+                request: None,
+            });
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests at once")
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.request = Some(request);
+        RequestId(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: RequestId) -> Option<&Request> {
+        let slot = self.slots.get(id.0 as u32 as usize)?;
+        if slot.generation == (id.0 >> 32) as u32 {
+            slot.request.as_ref()
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: RequestId) -> Option<&mut Request> {
+        let slot = self.slots.get_mut(id.0 as u32 as usize)?;
+        if slot.generation == (id.0 >> 32) as u32 {
+            slot.request.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// Completes a request, unless it is complete already.
+    pub(crate) fn complete(&mut self, id: RequestId, result: Result<Status, Error>) {
+        if let Some(request) = self.get_mut(id)
+            && request.state != State::Done
+        {
+            request.state = State::Done;
+            request.result = Some(result);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Request> {
+        let slot = self.slots.get_mut(id.0 as u32 as usize)?;
+        if slot.generation != (id.0 >> 32) as u32 {
+            return None;
+        }
+        let request = slot.request.take()?;
+        self.free.push(id.0 as u32);
+        Some(request)
+    }
+
+    /// Requests for which `which` holds.
+    pub(crate) fn ids_where(&self, mut which: impl FnMut(&Request) -> bool) -> Vec<RequestId> {
+        let found = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.request.as_ref().is_some_and(&mut which));
+        found
+            .map(|(index, slot)| RequestId(u64::from(slot.generation) << 32 | index as u64))
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A process's part in a job.
+
+use crate::comm::Comm;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::wait;
+use crate::wireup::{self, Wireup};
+use onecopy_btl::cost::Costs;
+use onecopy_btl::{LayerId, Refusal};
+use onecopy_obs::{CounterSnapshot, Knobs};
+use onecopy_shm::gate::Gate;
+use onecopy_shm::heap::{Heap, HeapBuf};
+use onecopy_shm::loan::{LoanTable, WithLoans};
+use onecopy_shm::segment::OwnSegment;
+use std::sync::Arc;
+
+pub use onecopy_shm::gate::Threads;
+
+/// What communicators, requests and the runtime share.
+pub(crate) struct Shared {
+    pub(crate) gate: Gate<Engine>,
+    pub(crate) segment: Arc<OwnSegment>,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+}
+
+/// A handle on the engine.
+#[derive(Clone)]
+pub(crate) struct Handle(pub(crate) Arc<Shared>);
+
+impl WithLoans for Handle {
+    fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
+        f(&mut self.0.gate.enter().core.loans)
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Shared;
+    #[inline(always)]
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Shared {
+    pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Engine) -> Option<R>) -> R {
+        wait::until(&self.gate, &self.segment, done)
+    }
+}
+
+/// How a runtime is made.
+pub struct Options {
+    /// The knobs.
+    pub knobs: Knobs,
+    /// The cost curves that protocols are selected by.
+    pub costs: Costs,
+    /// How many threads use the runtime.
+    pub threads: Threads,
+    /// The way into the job; none: what the environment says.
+    pub wireup: Option<Box<dyn Wireup>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            knobs: Knobs::default(),
+            costs: Costs::default(),
+            threads: Threads::Single,
+            wireup: None,
+        }
+    }
+}
+
+impl Options {
+    /// The options that the environment and the tune file describe.
+    pub fn from_env() -> Result<Self> {
+        let (knobs, costs) = crate::tune::load()?;
+        Ok(Self {
+            knobs,
+            costs,
+            ..Self::default()
+        })
+    }
+}
+
+/// One layer as a pair of ranks sees it.
+#[derive(Debug, Clone)]
+pub struct LayerState {
+    /// The layer.
+    pub layer: LayerId,
+    /// Why it is not used with this peer; none: it was proven.
+    pub refusal: Option<Refusal>,
+}
+
+/// A process's part in a job.
+///
+/// ```
+/// // Two ranks as threads of this process; `onecopy run -n 2` makes them processes.
+/// onecopy::local(2, |rt| {
+///     let world = rt.world();
+///     if world.rank() == 0 {
+///         world.send(&[1.0f64, 2.0], 1, 7).unwrap();
+///     } else {
+///         let mut numbers = [0.0f64; 2];
+///         let status = world.recv(&mut numbers, 0, 7).unwrap();
+///         assert_eq!((numbers, status.bytes), ([1.0, 2.0], 16));
+///     }
+/// });
+/// ```
+pub struct Runtime {
+    handle: Handle,
+    heap: Arc<Heap>,
+    finalized: bool,
+}
+
+impl Runtime {
+    /// Joins the job whose launcher started this process, or makes a job of one rank. Settings come from `ONECOPY_` variables.
+    /// One thread may use the runtime; see [`Self::init_with`].
+    pub fn init() -> Result<Self> {
+        Self::init_with(Options::from_env()?)
+    }
+
+    /// Joins a job with the given options.
+    pub fn init_with(options: Options) -> Result<Self> {
+        let wireup = match options.wireup {
+            Some(wireup) => wireup,
+            None => wireup::from_environment()?,
+        };
+        let engine = Engine::start(options.knobs, options.costs, wireup)?;
+        let segment = Arc::clone(&engine.core.segment);
+        let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
+        let heap = Heap::new(Arc::clone(&segment));
+        let shared = Shared {
+            gate: Gate::new(options.threads, engine),
+            segment,
+            rank,
+            size,
+        };
+        Ok(Self {
+            handle: Handle(Arc::new(shared)),
+            heap,
+            finalized: false,
+        })
+    }
+
+    /// The communicator of all ranks.
+    #[must_use]
+    pub fn world(&self) -> Comm {
+        Comm::new(self.handle.clone(), 0)
+    }
+
+    /// This rank's number.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.handle.rank
+    }
+
+    /// Ranks in the job.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.handle.size
+    }
+
+    /// Allocates memory that peers can read in place, so that messages from and to it need a single copy and no privilege. Zeroed,
+    /// aligned to a page; given back to the system when dropped.
+    ///
+    /// ```
+    /// onecopy::local(2, |rt| {
+    ///     let world = rt.world();
+    ///     let mut buffer = rt.alloc(1 << 20).unwrap();
+    ///     if world.rank() == 0 {
+    ///         buffer.fill(42);
+    ///         world.send(&buffer, 1, 0).unwrap();
+    ///     } else {
+    ///         world.recv(&mut buffer, 0, 0).unwrap();
+    ///         assert!(buffer.iter().all(|&byte| byte == 42));
+    ///     }
+    /// });
+    /// ```
+    pub fn alloc(&self, bytes: usize) -> Result<HeapBuf> {
+        let buffer = self.heap.alloc(bytes)?;
+        self.handle.gate.enter().core.counters.heap_bytes = self.heap.used();
+        Ok(buffer)
+    }
+
+    /// The counters of this rank.
+    #[must_use]
+    pub fn counters(&self) -> CounterSnapshot {
+        self.handle.gate.enter().core.counters.snapshot()
+    }
+
+    /// The layers between this rank and `peer`, which is connected now if it was not before.
+    pub fn layers(&self, peer: usize) -> Result<Vec<LayerState>> {
+        let mut engine = self.handle.gate.enter();
+        let rank = engine.core.check_rank(peer)?;
+        let own = LayerState {
+            layer: LayerId::Own,
+            refusal: None,
+        };
+        if rank == engine.core.me {
+            return Ok(vec![own]);
+        }
+        let (_, peer) = engine.peer(rank)?;
+        Ok(vec![
+            LayerState {
+                layer: LayerId::Heap,
+                refusal: peer.link.heap.refusal().cloned(),
+            },
+            LayerState {
+                layer: LayerId::Cma,
+                refusal: peer.link.cma.refusal().cloned(),
+            },
+            LayerState {
+                layer: LayerId::Cico,
+                refusal: None,
+            },
+        ])
+    }
+
+    /// The thresholds of this rank towards `peer`.
+    pub fn thresholds(&self, peer: usize) -> Result<crate::select::Thresholds> {
+        let mut engine = self.handle.gate.enter();
+        let rank = engine.core.check_rank(peer)?;
+        let (_, peer) = engine.peer(rank)?;
+        Ok(peer.thresholds)
+    }
+
+    /// Whether this rank found more ranks than processors, and so waits with less polling.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.handle.gate.enter().core.patience.crowded
+    }
+
+    /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of them.
+    pub fn acknowledge_deaths(&self) -> Vec<usize> {
+        self.handle.gate.enter().acknowledge_deaths()
+    }
+
+    /// Ends the whole job with `code`.
+    pub fn abort(&self, code: i32) -> Result<()> {
+        self.handle.gate.enter().wireup.abort(code)?;
+        Ok(())
+    }
+
+    /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
+    pub fn finalize(mut self) -> Result<()> {
+        self.leave()
+    }
+
+    fn leave(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.finalized, true) {
+            return Ok(());
+        }
+        let flushed = |engine: &mut Engine| {
+            (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
+        };
+        self.handle.wait(flushed);
+        let met = self.world().barrier();
+        self.handle.wait(flushed);
+        let left = self.handle.gate.enter().wireup.leave();
+        match met {
+            // Peers that died cannot come; leaving is still in order.
+            Ok(())
+            | Err(Error::PeerDied { .. } | Error::PeerLeft { .. } | Error::Protocol { .. }) => {
+                Ok(left?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Engine {
+    /// Whether nothing more waits to be written to any peer.
+    fn is_flushed(&self) -> bool {
+        self.peers.iter().flatten().all(|peer| !peer.has_output())
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if !std::thread::panicking()
+            && let Err(error) = self.leave()
+        {
+            tracing::warn!("leaving the job: {error}");
+        }
+    }
+}
+
+/// Runs `body` on `ranks` ranks that are threads of this process.
+///
+/// # Panics
+/// If the body panics on a rank, or the job cannot be made.
+pub fn local(ranks: usize, body: impl Fn(Runtime) + Sync) {
+    local_with(ranks, &Knobs::default(), body);
+}
+
+/// As [`local`], with knobs.
+///
+/// # Panics
+/// If the body panics on a rank, or the job cannot be made.
+pub fn local_with(ranks: usize, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
+    let world = wireup::local::world(ranks).expect("a job of threads");
+    std::thread::scope(|scope| {
+        for wireup in world {
+            let body = &body;
+            scope.spawn(move || {
+                let options = Options {
+                    knobs: knobs.clone(),
+                    wireup: Some(Box::new(wireup)),
+                    ..Options::default()
+                };
+                body(Runtime::init_with(options).expect("joining a job of threads"));
+            });
+        }
+    });
+}

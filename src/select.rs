@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which protocol carries which size: computed once per pair from cost curves, capabilities and knobs.
+
+use onecopy_btl::LayerId;
+use onecopy_btl::cost::Costs;
+use onecopy_btl::link::Link;
+use onecopy_obs::Knobs;
+use onecopy_shm::ring::{MAX_RECORD_SLOTS, payload_of};
+
+/// From which size on a pair does what. `usize::MAX` or `u64::MAX` stand for never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Up to this payload in slots.
+    pub slots_max: usize,
+    /// From here on announced, if the buffer lies in no heap.
+    pub announce_min: u64,
+    /// From here on announced, if the buffer lies in the heap.
+    pub heap_min: u64,
+    /// From here on the receiver prefers reading by the kernel to chunks.
+    pub cma_min: u64,
+    /// From here on both sides copy, through heaps.
+    pub coop_heap_min: u64,
+    /// From here on both sides copy, through the kernel.
+    pub coop_cma_min: u64,
+}
+
+/// Largest payload that fits into the slots of one record.
+pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
+
+impl Thresholds {
+    /// Computes the thresholds of a pair.
+    #[must_use]
+    pub fn compute(knobs: &Knobs, costs: &Costs, link: &Link) -> Self {
+        let heap = link.heap.layer().is_some();
+        let cma = link.cma.layer().is_some();
+        let never = u64::MAX;
+        let knob = |value: Option<usize>, auto: u64| value.map_or(auto, |v| v as u64);
+        let slots_max = knobs
+            .eager_slots_max
+            .min(SLOTS_LIMIT)
+            .min(knobs.ring_slots * 32 - 64);
+        let coop = |curve, single, layer: bool| {
+            if layer && knobs.coop {
+                Costs::crossing(curve, single, 16 << 10).unwrap_or(never)
+            } else {
+                never
+            }
+        };
+
+        let coop_heap_min = coop(&costs.map_coop, &costs.map, heap);
+        let coop_heap_min = if heap && knobs.coop {
+            knob(knobs.coop_min, coop_heap_min)
+        } else {
+            never
+        };
+        let coop_cma_min = coop(&costs.get_coop, &costs.get, cma);
+        let coop_cma_min = if cma && knobs.coop {
+            knob(knobs.coop_min, coop_cma_min)
+        } else {
+            never
+        };
+
+        let best_get = if knobs.coop {
+            &costs.get_coop
+        } else {
+            &costs.get
+        };
+        let cma_auto = Costs::crossing(best_get, &costs.pipeline, 4096).unwrap_or(never);
+        let cico_allowed = knobs.layers.allows("cico");
+        let cma_min = if cma {
+            knob(knobs.cma_min, if cico_allowed { cma_auto } else { 0 })
+        } else {
+            never
+        };
+
+        let heap_auto = Costs::crossing(&costs.map, &costs.eager, 512).unwrap_or(never);
+        let heap_min = if heap {
+            knob(
+                knobs.heap_min,
+                if cico_allowed {
+                    heap_auto
+                } else {
+                    slots_max as u64 + 1
+                },
+            )
+        } else {
+            never
+        };
+
+        // Without a copy layer an announcement only bounds memory; with one it also saves a copy.
+        let eager_auto = if cma {
+            cma_min.clamp(slots_max as u64 + 1, 256 << 10)
+        } else {
+            256 << 10
+        };
+        let announce_min = match knobs.eager_max {
+            Some(max) => max as u64 + 1,
+            None if cico_allowed => eager_auto.min(64 << 10),
+            None => slots_max as u64 + 1,
+        };
+        Self {
+            slots_max,
+            announce_min,
+            heap_min,
+            cma_min,
+            coop_heap_min,
+            coop_cma_min,
+        }
+    }
+
+    /// From which size on a message that lies in the heap, or not, is announced.
+    #[inline]
+    #[must_use]
+    pub fn announce_from(&self, in_heap: bool) -> u64 {
+        if in_heap {
+            self.heap_min.min(self.announce_min)
+        } else {
+            self.announce_min
+        }
+    }
+
+    /// From which size on both sides copy by `layer`.
+    #[inline]
+    #[must_use]
+    pub fn coop_min(&self, layer: LayerId) -> u64 {
+        if layer == LayerId::Heap {
+            self.coop_heap_min
+        } else {
+            self.coop_cma_min
+        }
+    }
+}

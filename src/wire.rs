@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the records in a ring mean: kinds, and the bodies of the control records.
+//!
+//! A record's meta word is its envelope, `tag i32 | context u32`. Control records carry a body of six words, the last of which checks the
+//! others. Everything is decoded by value; a value that cannot be is an error that fails the peer.
+
+use onecopy_shm::layout::ChunkIndex;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A whole message in the slots.
+    Eager = 1,
+    /// The same, behind the sender's request number: it wants to know when it is matched.
+    EagerSync = 2,
+    /// The first chunk of a message.
+    ChunkFirst = 3,
+    /// A further chunk of the message that is under way.
+    ChunkNext = 4,
+    /// A message is announced.
+    Rts = 5,
+    /// The receiver asks the sender to do something for an announced message.
+    Cts = 6,
+    /// A chunk of an announced message.
+    Data = 7,
+    /// An announced message was received.
+    Fin = 8,
+}
+
+/// A record that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadBody {
+    #[error("unknown record kind {0}")]
+    Kind(u8),
+    #[error("a {kind:?} record with a body of {len} bytes")]
+    Length { kind: Kind, len: usize },
+    #[error("the body of a {0:?} record does not check")]
+    Check(Kind),
+    #[error("a {kind:?} record with {what}")]
+    Value { kind: Kind, what: String },
+}
+
+impl TryFrom<u8> for Kind {
+    type Error = BadBody;
+    #[inline(always)]
+    fn try_from(value: u8) -> Result<Self, BadBody> {
+        Ok(match value {
+            1 => Self::Eager,
+            2 => Self::EagerSync,
+            3 => Self::ChunkFirst,
+            4 => Self::ChunkNext,
+            5 => Self::Rts,
+            6 => Self::Cts,
+            7 => Self::Data,
+            8 => Self::Fin,
+            other => return Err(BadBody::Kind(other)),
+        })
+    }
+}
+
+#[inline(always)]
+pub(crate) fn meta(context: u32, tag: i32) -> u64 {
+    u64::from(tag as u32) | u64::from(context) << 32
+}
+
+#[inline(always)]
+pub(crate) fn from_meta(meta: u64) -> (u32, i32) {
+    ((meta >> 32) as u32, meta as u32 as i32)
+}
+
+/// Bytes of a control body: it fills a slot.
+pub(crate) const BODY: usize = 48;
+/// Stands for "not in a heap" and "no request".
+pub(crate) const NONE: u64 = u64::MAX;
+
+fn seal(kind: Kind, words: [u64; 5]) -> [u8; BODY] {
+    let mut bytes = [0; BODY];
+    let check = check(kind, &words);
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words.iter().chain([&check])) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+fn check(kind: Kind, words: &[u64; 5]) -> u64 {
+    // Rotations by different amounts: exchanging two words changes the sum, as any flipped bit does.
+    words
+        .iter()
+        .enumerate()
+        .fold(0x6f6e_6563_6f70_7900 ^ kind as u64, |sum, (i, word)| {
+            sum ^ word.rotate_left(7 * i as u32 + 1)
+        })
+}
+
+fn open(kind: Kind, bytes: &[u8; BODY]) -> Result<[u64; 5], BadBody> {
+    let mut words = [0u64; 6];
+    for (word, from) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        let mut raw = [0; 8];
+        raw.copy_from_slice(from);
+        *word = u64::from_le_bytes(raw);
+    }
+    let [a, b, c, d, e, sum] = words;
+    let words = [a, b, c, d, e];
+    if sum == check(kind, &words) {
+        Ok(words)
+    } else {
+        Err(BadBody::Check(kind))
+    }
+}
+
+#[inline]
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+#[inline]
+const fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// The first chunk of a message, or a further one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChunkBody {
+    /// Bytes of the whole message.
+    pub(crate) total: u64,
+    /// Where in the message the chunk's bytes belong.
+    pub(crate) offset: u64,
+    pub(crate) chunk: ChunkIndex,
+    /// Bytes in the chunk.
+    pub(crate) piece: u32,
+    /// The sender's request if it waits for the match; for `Data`, the receiver's transfer.
+    pub(crate) number: u64,
+}
+
+impl ChunkBody {
+    pub(crate) fn encode(&self, kind: Kind) -> [u8; BODY] {
+        seal(
+            kind,
+            [
+                self.total,
+                self.offset,
+                pair(self.chunk.0, self.piece),
+                self.number,
+                0,
+            ],
+        )
+    }
+    pub(crate) fn decode(kind: Kind, bytes: &[u8; BODY]) -> Result<Self, BadBody> {
+        let [total, offset, place, number, _] = open(kind, bytes)?;
+        let (chunk, piece) = halves(place);
+        let body = Self {
+            total,
+            offset,
+            chunk: ChunkIndex(chunk),
+            piece,
+            number,
+        };
+        match offset.checked_add(u64::from(piece)) {
+            Some(end) if end <= total => Ok(body),
+            _ => Err(BadBody::Value {
+                kind,
+                what: format!("{piece} bytes at {offset} of {total}"),
+            }),
+        }
+    }
+}
+
+/// Where an announced message's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In one piece.
+    One { address: u64, heap: Option<u64> },
+    /// In several, listed in a chunk.
+    List { chunk: ChunkIndex, count: u32 },
+    /// In too many to list.
+    Scattered,
+}
+
+/// An announcement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rts {
+    pub(crate) len: u64,
+    /// The sender's request.
+    pub(crate) request: u64,
+    pub(crate) place: Place,
+    /// Names a cooperative transfer of this message; 0: the sender will not take part in one.
+    pub(crate) join: u32,
+}
+
+impl Rts {
+    pub(crate) fn encode(&self) -> [u8; BODY] {
+        let (shape, a, b) = match self.place {
+            Place::One { address, heap } => (0, address, heap.unwrap_or(NONE)),
+            Place::List { chunk, count } => (1, u64::from(chunk.0), u64::from(count)),
+            Place::Scattered => (2, 0, 0),
+        };
+        seal(
+            Kind::Rts,
+            [self.len, self.request, a, b, pair(self.join, shape)],
+        )
+    }
+    pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
+        let [len, request, a, b, last] = open(Kind::Rts, bytes)?;
+        let (join, shape) = halves(last);
+        let small = |v: u64| {
+            u32::try_from(v).map_err(|_| BadBody::Value {
+                kind: Kind::Rts,
+                what: format!("a list at {v:#x}"),
+            })
+        };
+        let place = match shape {
+            0 => Place::One {
+                address: a,
+                heap: (b != NONE).then_some(b),
+            },
+            1 => Place::List {
+                chunk: ChunkIndex(small(a)?),
+                count: small(b)?,
+            },
+            2 => Place::Scattered,
+            other => {
+                return Err(BadBody::Value {
+                    kind: Kind::Rts,
+                    what: format!("a source of shape {other}"),
+                });
+            }
+        };
+        Ok(Self {
+            len,
+            request,
+            place,
+            join,
+        })
+    }
+}
+
+/// One piece of a listed source.
+pub(crate) const LIST_ENTRY: usize = 24;
+
+/// What a receiver asks of the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Send these bytes in chunks.
+    Chunks { offset: u64, len: u64 },
+    /// Take part in the cooperative transfer, whether you wait or not: only you can copy.
+    Join,
+}
+
+/// A request of the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cts {
+    /// The sender's request.
+    pub(crate) request: u64,
+    /// The receiver's transfer.
+    pub(crate) transfer: u64,
+    pub(crate) wanted: Wanted,
+}
+
+impl Cts {
+    pub(crate) fn encode(&self) -> [u8; BODY] {
+        let (mode, offset, len) = match self.wanted {
+            Wanted::Chunks { offset, len } => (0, offset, len),
+            Wanted::Join => (1, 0, 0),
+        };
+        seal(Kind::Cts, [self.request, self.transfer, offset, len, mode])
+    }
+    pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
+        let [request, transfer, offset, len, mode] = open(Kind::Cts, bytes)?;
+        let wanted = match mode {
+            0 => Wanted::Chunks { offset, len },
+            1 => Wanted::Join,
+            other => {
+                return Err(BadBody::Value {
+                    kind: Kind::Cts,
+                    what: format!("mode {other}"),
+                });
+            }
+        };
+        Ok(Self {
+            request,
+            transfer,
+            wanted,
+        })
+    }
+}
+
+/// The end of an announced message, or the match of a synchronous one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fin {
+    /// The sender's request.
+    pub(crate) request: u64,
+}
+
+impl Fin {
+    pub(crate) fn encode(self) -> [u8; BODY] {
+        seal(Kind::Fin, [self.request, 0, 0, 0, 0])
+    }
+    pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
+        let [request, ..] = open(Kind::Fin, bytes)?;
+        Ok(Self { request })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, join: u32, count: u32, shape in 0u8..3) {
+            let place = match shape {
+                0 => Place::One { address: a, heap: (b % 2 == 0).then_some(b) },
+                1 => Place::List { chunk: ChunkIndex(join), count },
+                _ => Place::Scattered,
+            };
+            let rts = Rts { len, request, place, join };
+            prop_assert_eq!(Rts::decode(&rts.encode()), Ok(rts));
+            let wanted = if shape == 0 { Wanted::Join } else { Wanted::Chunks { offset: a, len: b } };
+            let cts = Cts { request, transfer: len, wanted };
+            prop_assert_eq!(Cts::decode(&cts.encode()), Ok(cts));
+        }
+
+        #[test]
+        fn a_flipped_bit_is_found(len: u64, request: u64, address: u64, bit in 0usize..BODY * 8) {
+            let mut bytes = Rts { len, request, place: Place::One { address, heap: None }, join: 1 }.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Rts::decode(&bytes).is_err());
+            let mut bytes = Fin { request }.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Fin::decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn chunks_outside_of_their_message_are_refused() {
+        let body = ChunkBody {
+            total: 100,
+            offset: 90,
+            chunk: ChunkIndex(0),
+            piece: 20,
+            number: 0,
+        };
+        assert!(ChunkBody::decode(Kind::Data, &body.encode(Kind::Data)).is_err());
+        let body = ChunkBody {
+            total: 100,
+            offset: u64::MAX,
+            chunk: ChunkIndex(0),
+            piece: 20,
+            number: 0,
+        };
+        assert!(ChunkBody::decode(Kind::Data, &body.encode(Kind::Data)).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask docs`: the pages that come from tables.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{Failure, say};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only say whether the pages are up to date
+    #[arg(long)]
+    check: bool,
+}
+
+fn pages() -> [(&'static str, String); 2] {
+    [
+        ("docs/knobs.md", onecopy_obs::docs::knobs_page()),
+        ("docs/counters.md", onecopy_obs::docs::counters_page()),
+    ]
+}
+
+/// The pages that differ from what the tables say.
+pub(crate) fn stale(root: &Path) -> Vec<&'static str> {
+    pages()
+        .into_iter()
+        .filter(|(path, text)| fs::read_to_string(root.join(path)).ok().as_ref() != Some(text))
+        .map(|(path, _)| path)
+        .collect()
+}
+
+pub(crate) fn run(args: &Args, root: &Path) -> Result<(), Failure> {
+    let stale = stale(root);
+    if args.check {
+        return if stale.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
+                "{}: stale; run `cargo xtask docs`",
+                stale.join(", ")
+            ))
+        };
+    }
+    for (path, text) in pages().iter().filter(|(path, _)| stale.contains(path)) {
+        let file = root.join(path);
+        file.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&file, text))
+            .map_err(|error| format!("{path}: {error}"))?;
+        say::line(&format!("wrote {path}"));
+    }
+    Ok(())
+}

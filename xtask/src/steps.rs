@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Steps of a long task: which one runs, how long each took, what passed and failed in all.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::{Failure, say};
+
+/// What passed and what failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Tests, and steps that are no tests, that passed.
+    pub(crate) passed: u64,
+    /// Those that failed.
+    pub(crate) failed: u64,
+}
+
+impl Tally {
+    /// Adds what a line of a test program's summary tells.
+    fn add(&mut self, line: &str) {
+        let Some(rest) = line.trim_start().strip_prefix("test result: ") else {
+            return;
+        };
+        let mut previous = "";
+        for word in rest.split([' ', ';', '.']).filter(|word| !word.is_empty()) {
+            let number = previous.parse().unwrap_or(0);
+            match word {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "measured" => break,
+                _ => {}
+            }
+            previous = word;
+        }
+    }
+}
+
+/// A `cargo` that is the one that runs us.
+pub(crate) fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(crate::root());
+    command
+}
+
+/// Runs a program with its output shown.
+pub(crate) fn show(command: &mut Command) -> Result<(), Failure> {
+    let status = command
+        .status()
+        .map_err(|error| format!("{}: {error}", name(command)))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{}: {status}", name(command)))
+    }
+}
+
+/// Runs test programs with their output shown and counts their tests.
+pub(crate) fn count(command: &mut Command) -> Result<Tally, (Tally, Failure)> {
+    let mut tally = Tally::default();
+    let spawned = command.stdout(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| (tally, format!("{}: {error}", name(command))))?;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            tally.add(&line);
+            say::line(&line);
+        }
+    }
+    match child.wait() {
+        Ok(status) if status.success() => Ok(tally),
+        Ok(status) => Err((tally, format!("{}: {status}", name(command)))),
+        Err(error) => Err((tally, format!("{}: {error}", name(command)))),
+    }
+}
+
+fn name(command: &Command) -> String {
+    let program = std::path::Path::new(command.get_program());
+    let mut text = program.file_name().map_or_else(
+        || program.display().to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    for arg in command.get_args() {
+        text.push(' ');
+        text.push_str(&arg.to_string_lossy());
+    }
+    text
+}
+
+/// The steps of a task, run one after the other; a failure does not keep later steps from running.
+pub(crate) struct Steps {
+    total: usize,
+    current: usize,
+    started: Instant,
+    tally: Tally,
+    failed: Vec<String>,
+}
+
+impl Steps {
+    pub(crate) fn new(total: usize) -> Self {
+        Self {
+            total,
+            current: 0,
+            started: Instant::now(),
+            tally: Tally::default(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// A step that passes or fails as a whole.
+    pub(crate) fn check(&mut self, what: &str, step: impl FnOnce() -> Result<(), Failure>) {
+        self.tests(what, || match step() {
+            Ok(()) => Ok(Tally {
+                passed: 1,
+                failed: 0,
+            }),
+            Err(failure) => Err((Tally::default(), failure)),
+        });
+    }
+
+    /// A step that runs tests.
+    pub(crate) fn tests(
+        &mut self,
+        what: &str,
+        step: impl FnOnce() -> Result<Tally, (Tally, Failure)>,
+    ) {
+        self.current += 1;
+        let label = format!("[{}/{}] {what}", self.current, self.total);
+        say::line(&format!("{label} ..."));
+        let started = Instant::now();
+        let result = step();
+        let seconds = started.elapsed().as_secs_f64();
+        let tally = match result {
+            Ok(tally) => {
+                say::line(&format!("{label}: ok, {seconds:.1} s"));
+                tally
+            }
+            Err((mut tally, failure)) => {
+                say::line(&format!("{label}: FAILED, {seconds:.1} s: {failure}"));
+                self.failed.push(what.to_owned());
+                // A step that failed without a failed test (it did not build, say) counts as one failure itself.
+                tally.failed = tally.failed.max(1);
+                tally
+            }
+        };
+        self.tally.passed += tally.passed;
+        self.tally.failed += tally.failed;
+    }
+
+    /// The summary, whose last line is `N passed, N failed`.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        let seconds = self.started.elapsed().as_secs_f64();
+        say::line(&format!("{} steps in {seconds:.0} s", self.current));
+        let failed = self.failed.join(", ");
+        if !failed.is_empty() {
+            say::warn(&format!("failed: {failed}"));
+        }
+        say::line(&format!(
+            "{} passed, {} failed",
+            self.tally.passed, self.tally.failed
+        ));
+        if self.tally.failed == 0 && self.tally.passed > 0 {
+            Ok(())
+        } else {
+            Err("not everything passed".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_test_programs_are_added_up() {
+        let mut tally = Tally::default();
+        tally.add("test some::test ... ok");
+        tally.add("test result: ok. 20 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+        tally.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 23,
+                failed: 2
+            }
+        );
+    }
+
+    #[test]
+    fn a_step_that_dies_is_a_failure() {
+        let mut steps = Steps::new(2);
+        steps.check("good", || Ok(()));
+        steps.tests("bad", || {
+            Err((Tally::default(), "did not build".to_owned()))
+        });
+        assert_eq!(
+            steps.tally,
+            Tally {
+                passed: 1,
+                failed: 1
+            }
+        );
+        assert!(steps.finish().is_err());
+    }
+}

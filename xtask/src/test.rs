@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask test`: everything that must pass.
+
+use std::process::Command;
+
+use crate::steps::{Steps, cargo, count, show};
+use crate::{Failure, root, tidy, verify};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Leave out the long steps: the pages of the API and the models under loom
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let mut steps = Steps::new(if args.quick { 4 } else { 6 });
+    steps.check("what tests need", || {
+        show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
+    });
+    steps.check("tidy", || tidy::run(&root()));
+    steps.check("clippy", || {
+        let lint = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        show(cargo().args(lint))
+    });
+    steps.tests("tests", || {
+        count(cargo().args(["test", "--workspace", "--no-fail-fast"]))
+    });
+    if !args.quick {
+        steps.check("pages of the API", || {
+            let doc = [
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+            ];
+            show(cargo().args(doc).env("RUSTDOCFLAGS", "-D warnings"))
+        });
+        steps.tests("models under loom", verify::loom);
+    }
+    steps.finish()
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which package may depend on which.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::Findings;
+use crate::Failure;
+use crate::steps::cargo;
+
+/// Each package with what it may depend on inside the workspace.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("onecopy-obs", &[]),
+    ("onecopy-shm", &["onecopy-obs"]),
+    ("onecopy-btl", &["onecopy-obs", "onecopy-shm"]),
+    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
+    ("xtask", &["onecopy-obs"]),
+];
+
+/// Outside packages that only some may use, because their interface is unsafe.
+const RESERVED: &[(&str, &[&str])] = &[
+    ("libc", &["onecopy-shm", "onecopy-btl"]),
+    ("memmap2", &["onecopy-shm"]),
+];
+
+/// What cargo knows of the workspace.
+pub(crate) fn metadata(root: &Path) -> Result<Value, Failure> {
+    let output = cargo()
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("cargo metadata: {}", reason.trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+pub(super) fn check(root: &Path, findings: &mut Findings) -> Result<(), Failure> {
+    let metadata = metadata(root)?;
+    let packages = metadata["packages"].as_array().map_or(&[][..], |list| list);
+    if packages.is_empty() {
+        return Err("cargo metadata lists no package".to_owned());
+    }
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let manifest = package["manifest_path"].as_str().unwrap_or_default();
+        let place = Path::new(manifest)
+            .strip_prefix(root)
+            .unwrap_or(Path::new(manifest))
+            .display()
+            .to_string();
+        let dependencies = package["dependencies"]
+            .as_array()
+            .map_or(&[][..], |list| list)
+            .iter()
+            // What only tests use draws no arrow.
+            .filter(|dependency| dependency["kind"].as_str() != Some("dev"))
+            .filter_map(|dependency| dependency["name"].as_str());
+        judge(name, dependencies, &place, findings);
+        let text = std::fs::read_to_string(manifest).unwrap_or_default();
+        if !text.contains("[lints]\nworkspace = true") {
+            findings.error(&place, "does not take the workspace's lints");
+        }
+    }
+    Ok(())
+}
+
+fn judge<'a>(
+    name: &str,
+    dependencies: impl Iterator<Item = &'a str>,
+    place: &str,
+    findings: &mut Findings,
+) {
+    let Some((_, allowed)) = ARROWS.iter().find(|(package, _)| *package == name) else {
+        findings.error(place, format!("{name} is not in the table of arrows"));
+        return;
+    };
+    for dependency in dependencies {
+        let internal = ARROWS.iter().any(|(package, _)| *package == dependency);
+        if internal && !allowed.contains(&dependency) {
+            findings.error(place, format!("{name} may not depend on {dependency}"));
+        }
+        if let Some((_, users)) = RESERVED
+            .iter()
+            .find(|(reserved, _)| *reserved == dependency)
+            && !users.contains(&name)
+        {
+            let users = users.join(" and ");
+            findings.error(place, format!("only {users} may use {dependency}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(name: &str, dependencies: &[&str]) -> Vec<String> {
+        let mut findings = Findings::default();
+        judge(
+            name,
+            dependencies.iter().copied(),
+            "Cargo.toml",
+            &mut findings,
+        );
+        findings.errors
+    }
+
+    #[test]
+    fn arrows_point_down() {
+        assert_eq!(errors("onecopy", &["onecopy-btl", "clap"]), [""; 0]);
+        assert_eq!(
+            errors("onecopy-shm", &["onecopy-btl"]),
+            ["Cargo.toml: onecopy-shm may not depend on onecopy-btl"]
+        );
+        assert_eq!(errors("onecopy-obs", &["onecopy-shm"]).len(), 1);
+        assert_eq!(errors("onecopy", &["xtask"]).len(), 1);
+    }
+
+    #[test]
+    fn libc_stays_below() {
+        assert_eq!(errors("onecopy-shm", &["libc"]), [""; 0]);
+        assert_eq!(
+            errors("onecopy", &["libc"]),
+            ["Cargo.toml: only onecopy-shm and onecopy-btl may use libc"]
+        );
+    }
+
+    #[test]
+    fn a_new_package_must_be_placed() {
+        assert_eq!(errors("onecopy-new", &[]).len(), 1);
+    }
+}
