@@ -243,6 +243,33 @@ pub fn timed<D: Driver>(
     Ok(elapsed / (work.iterations.max(1) * work.window as u64) as f64 / halves)
 }
 
+/// Visits all memory of buffers that rotate once, in both directions, so that pages which a mechanism maps on first use are mapped
+/// before anything is timed.
+///
+/// # Errors
+///
+/// If the transport fails.
+pub fn tour<D: Driver>(
+    driver: &mut D,
+    part: Part,
+    buffers: &mut Buffers<D::Buffer>,
+    work: &Work,
+    bytes: usize,
+) -> Result<(), BenchError> {
+    const STEP: usize = 1 << 20;
+    if work.mode != Mode::OffCache {
+        return Ok(());
+    }
+    let tour = Work {
+        pattern: Pattern::PingPong,
+        size: STEP.min(bytes),
+        window: 1,
+        iterations: (bytes / STEP).max(1) as u64,
+        ..work.clone()
+    };
+    run(driver, part, buffers, &tour, &mut Timed)
+}
+
 /// Runs the same messages with a payload that is checked, and gives the number of bytes that this rank found right.
 ///
 /// # Errors

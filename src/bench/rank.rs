@@ -99,22 +99,34 @@ fn pin(processor: usize) -> Result<(), BenchError> {
 fn serve<D: Driver>(
     line: &mut Line,
     part: Part,
-    mut pair: Option<Pair>,
+    pair: Option<Pair>,
     pool: usize,
     mut driver: Option<D>,
+) -> Result<(), BenchError> {
+    if let Err(error) = obey(line, part, pair, pool, &mut driver) {
+        // The peer may be gone or wait for us: say what happened and end, for an orderly way out would wait for it.
+        let _ = line.say(&Answer::Failed(error.to_string()));
+        std::process::exit(1);
+    }
+    if let Some(driver) = driver {
+        driver.leave()?;
+    }
+    line.say(&Answer::Done(Outcome::default()))
+}
+
+fn obey<D: Driver>(
+    line: &mut Line,
+    part: Part,
+    mut pair: Option<Pair>,
+    pool: usize,
+    driver: &mut Option<D>,
 ) -> Result<(), BenchError> {
     let missing = driver.as_ref().map(Driver::missing).unwrap_or_default();
     line.say(&Answer::Ready(missing))?;
     let mut buffers: Option<Buffers<D::Buffer>> = None;
     while let Some(order) = line.hear::<Order>()? {
         let outcome = match order {
-            Order::Leave => {
-                drop(buffers);
-                if let Some(driver) = driver {
-                    driver.leave()?;
-                }
-                return line.say(&Answer::Done(Outcome::default()));
-            }
+            Order::Leave => return Ok(()),
             Order::Release => {
                 buffers = None;
                 if let Some(pair) = &mut pair {
@@ -127,27 +139,23 @@ fn serve<D: Driver>(
                 ..Outcome::default()
             }),
             Order::Batch(work) if work.limit.is_some() => limit(&mut pair, &work),
-            Order::Batch(work) => {
-                with_waiters(&mut driver, part, &mut buffers, pool, &work, |d, b| {
-                    let before_ns = probe(&mut pair, PROBE_ROUNDS)?;
-                    let us = pattern::timed(d, part, b, &work)?;
-                    let after_ns = probe(&mut pair, PROBE_ROUNDS)?;
-                    Ok(Outcome {
-                        us,
-                        before_ns,
-                        after_ns,
-                        checked_bytes: 0,
-                    })
+            Order::Batch(work) => with_waiters(driver, part, &mut buffers, pool, &work, |d, b| {
+                let before_ns = probe(&mut pair, PROBE_ROUNDS)?;
+                let us = pattern::timed(d, part, b, &work)?;
+                let after_ns = probe(&mut pair, PROBE_ROUNDS)?;
+                Ok(Outcome {
+                    us,
+                    before_ns,
+                    after_ns,
+                    checked_bytes: 0,
                 })
-            }
-            Order::Check(work) => {
-                with_waiters(&mut driver, part, &mut buffers, pool, &work, |d, b| {
-                    Ok(Outcome {
-                        checked_bytes: pattern::checked(d, part, b, &work)?,
-                        ..Outcome::default()
-                    })
+            }),
+            Order::Check(work) => with_waiters(driver, part, &mut buffers, pool, &work, |d, b| {
+                Ok(Outcome {
+                    checked_bytes: pattern::checked(d, part, b, &work)?,
+                    ..Outcome::default()
                 })
-            }
+            }),
         };
         match outcome {
             Ok(outcome) => line.say(&Answer::Done(outcome))?,
@@ -156,7 +164,8 @@ fn serve<D: Driver>(
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    // Nobody is left who could give orders, nor take an answer.
+    std::process::exit(1);
 }
 
 /// Lets the two ends do something while the ranks between wait in a receive, which the first rank ends.
@@ -180,7 +189,11 @@ fn with_waiters<D: Driver>(
     let kept = buffers.take().filter(|buffers| buffers.holds(need));
     let mut own = match kept {
         Some(own) => own,
-        None => Buffers::new(driver, need)?,
+        None => {
+            let mut new = Buffers::new(driver, need)?;
+            pattern::tour(driver, part, &mut new, work, need)?;
+            new
+        }
     };
     let outcome = body(driver, &mut own)?;
     *buffers = Some(own);

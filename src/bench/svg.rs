@@ -249,10 +249,9 @@ fn paint(
         } else {
             let series = LineSeries::new(visible(line), line.colour.stroke_width(3));
             chart.draw_series(series).map_err(fail)?;
-            let dots = line
-                .points
-                .iter()
-                .map(|&p| Circle::new(p, 3, line.colour.filled()));
+            let dots = visible(line)
+                .into_iter()
+                .map(|p| Circle::new(p, 3, line.colour.filled()));
             chart.draw_series(dots).map_err(fail)?;
         }
     }

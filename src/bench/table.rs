@@ -84,7 +84,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", run.gate)?;
     writeln!(
         out,
-        "batches: {near} near, {far} far, {dropped} dropped; medians; x is the distance to the limit of the same run"
+        "batches: {near} near, {far} far, {dropped} dropped; medians; x is the median divided by the limit of the same run (* where not near)"
     )?;
     let bytes: u64 = records.iter().map(|record| record.checked_bytes).sum();
     writeln!(
@@ -102,6 +102,15 @@ pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Name of the column with the limit of a mechanism.
+fn limit_of(mechanism: Mechanism) -> &'static str {
+    match mechanism {
+        Mechanism::Cma => "limit cma",
+        Mechanism::CmaHuge => "limit huge",
+        _ => "limit",
+    }
 }
 
 fn write_group(
@@ -122,11 +131,21 @@ fn write_group(
     }
     let far = records.iter().any(|record| record.far.batches > 0);
     let near = records.iter().any(|record| record.near.batches > 0);
+    // With many mechanisms the least times are left to the records: a terminal is only so wide.
+    let min = near && mechanisms.len() <= 2;
     let mut builder = Builder::default();
     let mut head = vec!["size".to_owned()];
+    let mut shown = Vec::new();
     for mechanism in &mechanisms {
+        if !shown.contains(&limit_of(*mechanism)) {
+            shown.push(limit_of(*mechanism));
+            head.push(limit_of(*mechanism).to_owned());
+        }
         if near {
-            head.extend([mechanism.to_string(), "min".into()]);
+            head.push(mechanism.to_string());
+        }
+        if min {
+            head.push("min".to_owned());
         }
         if far {
             head.push(format!("{mechanism} far"));
@@ -134,40 +153,45 @@ fn write_group(
         if !near && !far {
             head.push(format!("{mechanism} any state"));
         }
-        head.extend(["limit".into(), "x".into()]);
+        head.push("x".into());
     }
     builder.push_record(head);
     for size in sizes_seen {
         let mut row = vec![sizes::format(size)];
+        let mut shown = Vec::new();
         for mechanism in &mechanisms {
-            let found = records
+            let record = records
                 .iter()
                 .find(|record| record.size == size && record.mechanism == *mechanism);
-            let Some(record) = found else {
-                let blanks = 2 + 2 * usize::from(near) + usize::from(far || !near);
-                row.extend(std::iter::repeat_n(String::new(), blanks));
-                continue;
+            let cell = |text: &dyn Fn(&Record) -> Option<String>| {
+                record
+                    .and_then(|record| text(record))
+                    .unwrap_or_else(|| "-".into())
             };
+            if !shown.contains(&limit_of(*mechanism)) {
+                shown.push(limit_of(*mechanism));
+                row.push(cell(&|record| record.limit_us.map(figure)));
+            }
             if near {
-                row.push(with_rate(record, record.near.median_us));
-                row.push(record.near.min_us.map_or_else(|| "-".into(), figure));
+                row.push(cell(&|record| {
+                    Some(with_rate(record, record.near.median_us))
+                }));
+            }
+            if min {
+                row.push(cell(&|record| record.near.min_us.map(figure)));
             }
             if far {
-                row.push(median(record.far));
+                row.push(cell(&|record| record.far.median_us.map(figure)));
             }
             if !near && !far {
-                row.push(with_rate(record, record.all.median_us));
+                row.push(cell(&|record| {
+                    Some(with_rate(record, record.all.median_us))
+                }));
             }
-            row.push(match (&record.limit, record.limit_us) {
-                (Some(name), Some(us)) => format!("{} {name}", figure(us)),
-                _ => "-".into(),
-            });
-            let mark = if record.ratio_of == "near" { "" } else { "*" };
-            row.push(
-                record
-                    .ratio
-                    .map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}{mark}")),
-            );
+            row.push(cell(&|record| {
+                let mark = if record.ratio_of == "near" { "" } else { "*" };
+                record.ratio.map(|ratio| format!("{ratio:.2}{mark}"))
+            }));
         }
         builder.push_record(row);
     }
