@@ -129,7 +129,13 @@ fn write_group(
             sizes_seen.push(record.size);
         }
     }
-    let far = records.iter().any(|record| record.far.batches > 0);
+    // A stray far batch is not worth columns, unless a result has nothing else.
+    let of =
+        |count: fn(&Record) -> usize| records.iter().map(|record| count(record)).sum::<usize>();
+    let far = of(|record| record.far.batches) * 20 > of(|record| record.all.batches)
+        || records
+            .iter()
+            .any(|record| record.near.batches == 0 && record.far.batches > 0);
     let near = records.iter().any(|record| record.near.batches > 0);
     // With many mechanisms the least times are left to the records: a terminal is only so wide.
     let min = near && mechanisms.len() <= 2;

@@ -249,8 +249,7 @@ fn record(run: &Run, machine: Machine, name: &str) -> Result<Vec<PathBuf>, CliEr
         records: run.records(),
         limits: run.limits(),
     };
-    let text =
-        serde_json::to_string_pretty(&book).map_err(|error| CliError::Failed(Box::new(error)))?;
+    let text = serde_json::to_string(&book).map_err(|error| CliError::Failed(Box::new(error)))?;
     fs::write(&path, text + "\n").map_err(CliError::io(path.display().to_string()))?;
     let mut written = vec![path];
     written.extend(svg::write(run, &directory.join(name)).map_err(failed)?);
