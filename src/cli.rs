@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line: one definition from which parser, man pages and completions come.
 
+mod bench;
 mod completions;
 mod env;
 mod man;
@@ -32,6 +33,11 @@ enum Command {
     Env(env::Args),
     /// Start ranks, forward their input and output, and end with the code of the job
     Run(run::Args),
+    /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
+    Bench(bench::Args),
+    /// A rank of 'bench'
+    #[command(name = "__bench-rank", hide = true)]
+    BenchRank,
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -42,6 +48,8 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Env(args) => env::run(args),
         Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::BenchRank => bench::run_rank(),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
