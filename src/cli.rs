@@ -181,14 +181,12 @@ fn start_log(level: LogLevel) {
 
 fn start(command: Command) -> Result<ExitCode, CliError> {
     if !command.ignores_knobs() {
-        let (knobs, _, unknown) = Knobs::from_env()?;
-        start_log(knobs.log);
+        let (log, messages) = command.settings()?;
+        start_log(log);
         // `run` starts itself a second time as its own guardian; the first says it already.
-        for variable in unknown
-            .into_iter()
-            .filter(|_| !crate::launch::guard::is_second())
-        {
-            tracing::warn!("{variable}");
+        let first = !crate::launch::guard::is_second();
+        for message in messages.into_iter().filter(|_| first) {
+            tracing::warn!("{message}");
         }
     }
     run(command)

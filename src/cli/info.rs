@@ -4,7 +4,6 @@
 mod layers;
 mod protocols;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;

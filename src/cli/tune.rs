@@ -6,7 +6,6 @@ mod kernels;
 mod rank;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -224,7 +223,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
                 rows.push_record(row(name, seed, None, text::wrap(&note, 50)));
             }
             Found::Measured(batches) => {
-                let points = fit::medians(batches, floor);
+                let points = fit::points(batches, floor);
                 let kept = format!("{} of {}", points.kept, batches.len());
                 match fit::curve(&points.points) {
                     Some(curve) => {

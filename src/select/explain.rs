@@ -340,8 +340,9 @@ impl<'a> Table<'a> {
                 .map(|min| Why::Knob(format!("{name}={min}")))
         };
         let slots = || {
-            (size > self.thresholds.slots_max as u64)
-                .then(|| Why::Knob(format!("ONECOPY_EAGER_SLOTS_MAX={}", k.eager_slots_max)))
+            let max = self.thresholds.slots_max;
+            let text = || format!("slots carry up to {max} bytes, ONECOPY_EAGER_SLOTS_MAX");
+            (size > max as u64).then(|| Why::Range(text()))
         };
         let eager = || {
             k.eager_max

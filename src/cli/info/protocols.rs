@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy info protocols`.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;

@@ -7,7 +7,7 @@ use crate::Curve;
 /// Batches count whose probes are at most this many times the floor.
 const NEAR: f64 = 1.4;
 
-/// The median of each size.
+/// One time for each size.
 pub(super) struct Points {
     /// Bytes and nanoseconds, ascending.
     pub(super) points: Vec<(u64, f64)>,
@@ -15,13 +15,14 @@ pub(super) struct Points {
     pub(super) kept: usize,
 }
 
-fn median(values: &mut [f64]) -> f64 {
+/// What disturbs a copy only makes it slower, and a long batch is more likely to be disturbed between its probes: so not the middle.
+fn lower_quartile(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[values.len() / 4]
 }
 
-/// Medians of the batches during which the machine was fast. A size that has fewer than three of them is left out.
-pub(super) fn medians(batches: &[Batch], floor: f64) -> Points {
+/// Lower quartiles of the batches during which the machine was fast. A size that has fewer than three of them is left out.
+pub(super) fn points(batches: &[Batch], floor: f64) -> Points {
     let near: Vec<&Batch> = batches
         .iter()
         .filter(|batch| batch.before_ns.max(batch.after_ns) <= NEAR * floor)
@@ -37,7 +38,7 @@ pub(super) fn medians(batches: &[Batch], floor: f64) -> Points {
                 .filter(|batch| batch.size == size)
                 .map(|batch| batch.ns)
                 .collect();
-            (times.len() >= 3).then(|| (size, median(&mut times)))
+            (times.len() >= 3).then(|| (size, lower_quartile(&mut times)))
         })
         .collect();
     Points {
@@ -139,8 +140,8 @@ mod tests {
         };
         let mut batches = vec![batch(9999.0, 300.0); 20];
         batches.extend([batch(10.0, 100.0), batch(11.0, 120.0), batch(500.0, 139.0)]);
-        let points = medians(&batches, 100.0);
-        assert_eq!((points.kept, points.points), (3, vec![(64, 11.0)]));
+        let points = points(&batches, 100.0);
+        assert_eq!((points.kept, points.points), (3, vec![(64, 10.0)]));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank of `onecopy tune`: ping-pong in batches, each between two probes of the hand-off time.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
