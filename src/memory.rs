@@ -15,12 +15,13 @@ use onecopy_obs::Knobs;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;
 
-/// Private bytes of a rank that do not depend on the number of ranks: engine, buffers of the wire-up, stack, allocator. Measured
-/// (`Private_*` of smaps without the files of the program), rounded up.
-pub const PRIVATE_BASE: u64 = 512 << 10;
+/// Private bytes of a rank that do not depend on the number of ranks. An estimate from a measurement: 140 KiB of anonymous memory, as much
+/// of relocated program, 40 KiB of page tables; rounded up.
+pub const PRIVATE_BASE: u64 = 384 << 10;
 
-/// Private bytes per peer that a rank talks with: its state, its queues, page tables of what is mapped of it. Measured likewise.
-pub const PRIVATE_PER_PEER: u64 = 24 << 10;
+/// Private bytes per peer that a rank talks with, estimated likewise: 8.5 KiB of page tables for what is mapped of it, its state, its
+/// queues; rounded up.
+pub const PRIVATE_PER_PEER: u64 = 12 << 10;
 
 /// What a job does, as far as memory depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

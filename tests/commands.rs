@@ -462,3 +462,21 @@ fn rank_0_prints_the_knobs_that_are_set() {
         ["onecopy: ONECOPY_COOP=off", "onecopy: ONECOPY_PRINT_ENV=on"]
     );
 }
+
+#[test]
+fn the_pages_name_knobs_that_exist() {
+    for page in ["tuning.md", "trust-model.md", "memory-model.md"] {
+        let path = format!("{}/docs/{page}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).expect("readable");
+        for (at, _) in text.match_indices("ONECOPY_") {
+            let name: String = text[at..]
+                .chars()
+                .take_while(|c| c.is_ascii_uppercase() || *c == '_')
+                .collect();
+            assert!(
+                name.starts_with("ONECOPY_JOB_") || onecopy_obs::knobs::info(&name).is_some(),
+                "{page}: {name}"
+            );
+        }
+    }
+}
