@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line: one definition from which parser, man pages and completions come.
 
+mod bench;
 mod completions;
 mod env;
 mod info;
@@ -49,6 +50,11 @@ enum Command {
     TuneRank(tune::RankArgs),
     /// Start ranks, forward their input and output, and end with the code of the job
     Run(run::Args),
+    /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
+    Bench(bench::Args),
+    /// A rank of 'bench'
+    #[command(name = "__bench-rank", hide = true)]
+    BenchRank,
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -64,6 +70,8 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Prove => info::run_rank(),
         Command::TuneRank(args) => tune::run_rank(&args),
         Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::BenchRank => bench::run_rank(),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }

@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
+pub mod bench;
+#[doc(hidden)]
 pub mod cli;
 mod comm;
 mod engine;

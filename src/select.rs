@@ -5,6 +5,7 @@
 //! what it knows of one message; [`explain`] makes the same ones for every size, and says why the others lost.
 
 pub mod explain;
+pub(crate) mod observed;
 
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;

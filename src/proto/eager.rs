@@ -18,7 +18,7 @@ use onecopy_shm::sync::Ordering;
 
 /// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not suffice.
 #[inline(always)]
-fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
+pub(crate) fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
     peer.credit_used + bytes <= peer.credit_limit || refresh_credit(core, peer, bytes)
 }
 
@@ -33,85 +33,14 @@ fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
     peer.credit_used + bytes <= peer.credit_limit
 }
 
-/// The fast path of a send.
 #[inline(always)]
-pub(crate) fn send_now(
-    core: &mut Core,
-    peer: &mut Peer,
-    context: u32,
-    tag: i32,
-    bytes: &[u8],
-) -> bool {
-    let len = bytes.len();
-    if len > peer.thresholds.fast_max
-        || peer.has_output()
-        || peer.gone.is_some()
-        || !has_credit(core, peer, charge(len as u64))
-    {
-        return false;
-    }
-    let slots = slots_for(len);
-    let Some(mut claim) = peer.tx.as_mut().and_then(|tx| tx.claim(slots)) else {
-        return false;
-    };
-    claim.write(0, bytes);
-    claim.publish(Kind::Eager as u8, len, wire::meta(context, tag));
-    if peer.notify() {
-        core.counters.doorbells_rung += 1;
-    }
-    peer.credit_used += charge(len as u64);
-    count_sent(core, slots, len);
-    true
-}
-
-#[inline(always)]
-fn count_sent(core: &mut Core, slots: usize, len: usize) {
+pub(crate) fn count_sent(core: &mut Core, slots: usize, len: usize) {
     if slots == 1 {
         core.counters.sends_inline += 1;
     } else {
         core.counters.sends_eager += 1;
     }
     core.counters.bytes_sent += len as u64;
-}
-
-/// The fast path of a receive: the message is at the head of the source's ring, and no other receive can have a claim on it.
-#[inline(always)]
-pub(crate) fn receive_now(
-    core: &mut Core,
-    peer: &mut Peer,
-    context: u32,
-    tag: Option<i32>,
-    out: &mut [u8],
-) -> Option<Result<Status>> {
-    if peer.rx.is_empty()
-        || !core.posted.is_empty()
-        || !core.unexpected.is_empty()
-        || peer.gone.is_some()
-    {
-        return None;
-    }
-    let record = peer.rx.peek().ok().flatten()?;
-    let (of_context, of_tag) = wire::from_meta(record.meta);
-    if record.kind != Kind::Eager as u8
-        || of_context != context
-        || tag.is_some_and(|t| t != of_tag)
-        || record.len > out.len()
-    {
-        return None;
-    }
-    peer.rx.read(&record, 0, &mut out[..record.len]);
-    peer.idle_polls = 0;
-    if peer.rx.advance(record) && peer.notify_room() {
-        core.counters.doorbells_rung += 1;
-    }
-    give_credit(core, peer, charge(record.len as u64));
-    core.counters.recv_expected += 1;
-    core.counters.bytes_received += record.len as u64;
-    Some(Ok(Status {
-        source: peer.rank as usize,
-        tag: of_tag,
-        bytes: record.len,
-    }))
 }
 
 /// Decides how the send `id` goes. Called again each time it is tried, as credit may have changed.
@@ -194,14 +123,31 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     true
 }
 
+/// Takes back the chunks that the peer has passed.
+#[cold]
+fn reclaim(core: &mut Core, peer: &mut Peer) {
+    let released = peer
+        .tx
+        .as_mut()
+        .map_or(0, onecopy_shm::ring::Producer::released);
+    peer.outstanding.reclaim(released, &mut core.pool);
+}
+
+/// Owning the lines of the chunk that is used next before it is written takes their transfer out of the next message's latency.
+#[inline]
+pub(crate) fn warm_next_chunk(core: &Core, len: usize) {
+    if let Some(next) = core.pool.next() {
+        core.segment.will_write_chunk(next, len);
+    }
+}
+
 /// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
 pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
-    if !peer.outstanding.is_empty() {
-        let released = peer
-            .tx
-            .as_mut()
-            .map_or(0, onecopy_shm::ring::Producer::released);
-        peer.outstanding.reclaim(released, &mut core.pool);
+    // The receiver's tail is looked at only when chunks are short: its line travels for that.
+    if peer.outstanding.len() >= share.max(1)
+        || (core.pool.next().is_none() && !peer.outstanding.is_empty())
+    {
+        reclaim(core, peer);
     }
     if peer.outstanding.len() >= share.max(1) {
         return None;
@@ -260,6 +206,7 @@ pub(crate) fn send_chunk(
         .as_ref()
         .map_or(0, onecopy_shm::ring::Producer::position);
     peer.outstanding.push(position, chunk);
+    warm_next_chunk(core, body.piece as usize);
     Ok(true)
 }
 
@@ -332,15 +279,12 @@ pub(crate) fn send_chunks(
 }
 
 /// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
-fn eager_step(core: &Core, len: u64) -> u64 {
-    let chunk = core.knobs.chunk_size as u64;
-    if len <= 4096 {
+pub(crate) fn eager_step(core: &Core, len: u64) -> u64 {
+    let most = core.knobs.pipeline_chunk.min(core.knobs.chunk_size) as u64;
+    if len <= most {
         len
     } else {
-        (len / 4)
-            .next_multiple_of(64)
-            .clamp(2048, core.knobs.pipeline_chunk as u64)
-            .min(chunk)
+        (len / 4).next_multiple_of(64).clamp(most / 2, most)
     }
 }
 

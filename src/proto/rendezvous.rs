@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::select::observed::{self, Rival};
 use crate::select::{Ends, Thresholds, Way};
 use crate::wire::{self, Cts, Kind, LIST_ENTRY, NONE, Place, Rts, Wanted};
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
@@ -17,6 +18,7 @@ use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
 use std::io::IoSliceMut;
+use std::time::Instant;
 
 /// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
 const STEP: u64 = 1 << 20;
@@ -95,6 +97,8 @@ pub(crate) struct Transfer {
     pub(crate) len: u64,
     todo: Vec<(u64, u64)>,
     mode: Mode,
+    /// What is being timed: the way, its bytes, its beginning.
+    timed: Option<(Rival, u64, Instant)>,
     /// The sender was asked to copy once already.
     asked: bool,
     generation: u32,
@@ -391,6 +395,7 @@ pub(crate) fn start(
         len,
         todo,
         mode: Mode::Choose,
+        timed: None,
         asked: false,
         generation: 0,
     };
@@ -433,16 +438,21 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
     let mut moved = false;
     loop {
         match &mut transfer.mode {
-            Mode::Choose => match transfer.todo.last().copied() {
-                None => {
-                    finish(core, peer, &transfer);
-                    return true;
+            Mode::Choose => {
+                if let Some((rival, bytes, begun)) = transfer.timed.take() {
+                    peer.observed.learn(rival, bytes, begun.elapsed());
                 }
-                Some((offset, len)) => {
-                    moved = true;
-                    choose(core, peer, index, &mut transfer, offset, len);
+                match transfer.todo.last().copied() {
+                    None => {
+                        finish(core, peer, &transfer);
+                        return true;
+                    }
+                    Some((offset, len)) => {
+                        moved = true;
+                        choose(core, peer, index, &mut transfer, offset, len);
+                    }
                 }
-            },
+            }
             Mode::Get(layer) => {
                 let layer = *layer;
                 let Some((offset, len)) = transfer.todo.pop() else {
@@ -462,6 +472,7 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     Err(error) => {
                         transfer.todo.push((offset, len));
                         transfer.mode = Mode::Choose;
+                        transfer.timed = None;
                         demote(core, peer, &error);
                     }
                 }
@@ -480,6 +491,9 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     }
                     coop::Step::Over { left } => {
                         transfer.todo.pop();
+                        if !left.is_empty() {
+                            transfer.timed = None;
+                        }
                         transfer.todo.extend(left);
                         transfer.mode = Mode::Choose;
                         moved = true;
@@ -625,7 +639,25 @@ fn choose(
             && offset == 0
             && len == transfer.len,
     };
-    match (peer.thresholds.way(len, &ends), loan) {
+    let thresholds = if ends.cma_reads && !ends.heap_writes {
+        peer.observed.decide(peer.thresholds, len)
+    } else {
+        peer.thresholds
+    };
+    let way = thresholds.way(len, &ends);
+    let rival = match way {
+        Way::Get(LayerId::Cma)
+        | Way::Together {
+            reader: Some(LayerId::Cma),
+            ask: false,
+        } => Some(Rival::Cma),
+        Way::Pipeline => Some(Rival::Pipeline),
+        _ => None,
+    };
+    transfer.timed = rival
+        .filter(|_| len >= observed::MIN)
+        .map(|rival| (rival, len, Instant::now()));
+    match (way, loan) {
         (Way::Get(layer), _) => {
             transfer.mode = Mode::Get(layer);
             return;

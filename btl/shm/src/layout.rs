@@ -56,7 +56,9 @@ impl Geometry {
                 self.ring_slots
             ));
         }
-        if !(1024..=1 << 20).contains(&self.chunk_bytes) || self.chunk_bytes as usize % LINE != 0 {
+        if !(1024..=1 << 20).contains(&self.chunk_bytes)
+            || !(self.chunk_bytes as usize).is_multiple_of(LINE)
+        {
             return fail(format!(
                 "chunks of {} bytes; a multiple of 64 from 1 KiB to 1 MiB is needed",
                 self.chunk_bytes
@@ -69,7 +71,7 @@ impl Geometry {
                 1 << 20
             ));
         }
-        if self.heap_bytes % PAGE as u64 != 0 || self.heap_bytes > 1 << 44 {
+        if !self.heap_bytes.is_multiple_of(PAGE as u64) || self.heap_bytes > 1 << 44 {
             return fail(format!(
                 "a heap of {} bytes; a multiple of {PAGE} up to 16 TiB is needed",
                 self.heap_bytes

@@ -150,6 +150,9 @@ impl<C: Cells> Producer<C> {
         self.cells.header(at).store(word, Ordering::Release);
         self.sequence = self.sequence.wrapping_add(1);
         self.head += slots as u64;
+        if slots > 1 {
+            self.cells.will_write(self.index() + 1, slots);
+        }
     }
 
     /// Whether the consumer must be told of what was published: it does not poll this ring at the moment.
