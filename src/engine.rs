@@ -8,6 +8,8 @@ mod connect;
 mod deaths;
 mod sleep;
 
+pub(crate) use connect::{geometry, quota};
+
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
 use crate::peer::{Gone, Incoming, Peer, Target};

@@ -65,7 +65,7 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
 }
 
 /// Processors that this process's control group grants it; 0 for no limit.
-fn quota() -> f32 {
+pub(crate) fn quota() -> f32 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let own = read("/proc/self/cgroup").unwrap_or_default();
     let path = own

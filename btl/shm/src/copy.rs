@@ -71,6 +71,16 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Copies between two slices of the same length with `kernel`, so that kernels can be compared.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn copy_slices(kernel: Kernel, to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len());
+    // SAFETY: slices are valid for their length; an exclusive and a shared one do not overlap.
+    unsafe { copy(kernel, to.as_mut_ptr(), from.as_ptr(), from.len()) };
+}
+
 /// Copies a slice to raw memory; fast for a few bytes.
 ///
 /// # Safety
