@@ -133,7 +133,10 @@ fn start(command: Command) -> Result<ExitCode, CliError> {
         let (knobs, _, unknown) = Knobs::from_env()?;
         start_log(knobs.log);
         // `run` starts itself a second time as its own guardian; the first says it already.
-        for variable in unknown.into_iter().filter(|_| !crate::launch::guard::is_second()) {
+        for variable in unknown
+            .into_iter()
+            .filter(|_| !crate::launch::guard::is_second())
+        {
             tracing::warn!("{variable}");
         }
     }

@@ -7,7 +7,7 @@ use crate::select::Thresholds;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
 use onecopy_shm::cells::MappedCells;
-use onecopy_shm::pool::Outstanding;
+use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, PeerSegment};
 use std::collections::VecDeque;
@@ -126,6 +126,14 @@ impl Peer {
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
         !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
+    }
+
+    /// Takes back the chunks that the peer has read.
+    pub(crate) fn collect_chunks(&mut self, pool: &mut ChunkPool) {
+        if !self.outstanding.is_empty() {
+            let released = self.tx.as_mut().map_or(0, Producer::released);
+            self.outstanding.reclaim(released, pool);
+        }
     }
 
     /// Tells the peer of what was just published, if it does not poll this rank's ring. Says whether a sleeper was woken.

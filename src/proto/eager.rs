@@ -199,13 +199,7 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
 
 /// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
 pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
-    if !peer.outstanding.is_empty() {
-        let released = peer
-            .tx
-            .as_mut()
-            .map_or(0, onecopy_shm::ring::Producer::released);
-        peer.outstanding.reclaim(released, &mut core.pool);
-    }
+    peer.collect_chunks(&mut core.pool);
     if peer.outstanding.len() >= share.max(1) {
         return None;
     }
@@ -215,7 +209,9 @@ pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Opti
         .take(|first, count| segment.reserve_chunks(first, count));
     core.counters.pool_chunks = u64::from(core.pool.reserved());
     // When no more memory can be had, the chunks that are there are waited for.
-    taken.unwrap_or(None)
+    let chunk = taken.unwrap_or(None);
+    core.starved |= chunk.is_none();
+    chunk
 }
 
 /// Copies bytes of a request into a chunk and publishes it under `kind`. `false`: no room yet; the chunk is back in the pool.
