@@ -511,15 +511,19 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
             if let Some(request) = core.requests.get(id) {
                 let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
                 let segment = &peer.segment;
-                let written = request
-                    .buf
-                    .write(&mut core.loans, body.offset, n, |at, out| {
-                        if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
-                        {
-                            failed = Some(error.to_string());
-                        }
-                    });
-                if written.is_err() {
+                // Behind the end of a buffer that is too short there is nothing to write.
+                let written = n == 0
+                    || request
+                        .buf
+                        .write(&mut core.loans, body.offset, n, |at, out| {
+                            if let Err(error) =
+                                segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
+                            {
+                                failed = Some(error.to_string());
+                            }
+                        })
+                        .is_ok();
+                if !written {
                     core.requests.complete(
                         id,
                         Err(Error::Withdrawn {
