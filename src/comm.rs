@@ -103,11 +103,13 @@ impl Comm {
     #[inline]
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
-        let sent = if tag >= 0 {
+        let sent = if tag >= 0
+            && let Ok(peer) = u32::try_from(dest)
+        {
             self.handle
                 .gate
                 .enter()
-                .send_now(dest as u32, self.context, tag, bytes)
+                .send_now(peer, self.context, tag, bytes)
         } else {
             Sent::Nothing
         };
