@@ -366,7 +366,7 @@ impl Comm {
 
 fn whole<T>(status: Status) -> Result<Status> {
     let element = size_of::<T>().max(1);
-    if status.bytes % element == 0 {
+    if status.bytes.is_multiple_of(element) {
         Ok(status)
     } else {
         Err(Error::Uneven {

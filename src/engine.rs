@@ -17,7 +17,7 @@ use crate::proto::direct::{Begun, Received, Sent};
 use crate::proto::rendezvous::Transfers;
 use crate::proto::{self, Message};
 use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
-use crate::wireup::{Card, Wireup};
+use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
 use onecopy_obs::{Counters, Knobs, tracepoints};
@@ -76,7 +76,6 @@ pub(crate) struct Engine {
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
     pub(crate) wireup: Box<dyn Wireup>,
-    pub(crate) cards: Vec<Card>,
     pub(crate) permitted: Permitted,
     pub(crate) geometry: Geometry,
 }

@@ -148,7 +148,6 @@ impl Engine {
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
             wireup,
-            cards,
             permitted,
             geometry,
         })

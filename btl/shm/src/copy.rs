@@ -162,7 +162,6 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
             unsafe { to_last.cast::<$t>().write_unaligned(last) };
         }};
     }
-    #[expect(clippy::cast_ptr_alignment, reason = "the accesses are unaligned ones")]
     match len {
         0 => {}
         1 => {
@@ -210,6 +209,7 @@ mod arch {
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`], with `len >= 32` and AVX2 present.
     #[target_feature(enable = "avx2")]
+    #[expect(clippy::cast_ptr_alignment, reason = "the loads are unaligned ones, the stores are aligned by the lead")]
     unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
         let lead = to.align_offset(32).min(len);
         // SAFETY: lead <= len.
@@ -295,7 +295,7 @@ mod tests {
         for len in 0..=200 {
             let mut target = vec![0; 202];
             // SAFETY: 1 + len <= 201.
-            unsafe { copy_to_raw(target.as_mut_ptr().add(1), &source[..len]) };
+            unsafe { copy_to_raw(target[1..].as_mut_ptr(), &source[..len]) };
             assert_eq!(target[0], 0);
             assert_eq!(&target[1..=len], &source[..len]);
             assert_eq!(target[len + 1], 0);

@@ -122,7 +122,7 @@ impl<C: Cells> Producer<C> {
     /// Claims room for a record of `slots` slots. `None` means that the consumer must catch up first.
     #[inline]
     pub fn claim(&mut self, slots: usize) -> Option<Claim<'_, C>> {
-        debug_assert!(slots >= 1 && slots <= MAX_RECORD_SLOTS && slots < self.cells.slots());
+        debug_assert!((1..=MAX_RECORD_SLOTS).contains(&slots) && slots < self.cells.slots());
         let total = self.cells.slots();
         let to_end = total - self.index();
         let fill = if slots > to_end { to_end } else { 0 };
