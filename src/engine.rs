@@ -53,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     pub(crate) pool: ChunkPool,
+    /// A send found no chunk: those that any peer has given back are to be collected.
+    pub(crate) starved: bool,
     pub(crate) counters: Counters,
     /// Buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,
@@ -423,6 +425,12 @@ impl Engine {
     fn look_after_busy(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         let Self { core, peers, .. } = self;
+        if core.starved {
+            core.starved = false;
+            for peer in peers.iter_mut().flatten() {
+                peer.collect_chunks(&mut core.pool);
+            }
+        }
         let mut index = 0;
         while index < core.busy.len() {
             let rank = core.busy[index];

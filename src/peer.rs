@@ -8,7 +8,7 @@ use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
 use onecopy_shm::cells::MappedCells;
-use onecopy_shm::pool::Outstanding;
+use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, PeerSegment};
 use std::collections::VecDeque;
@@ -148,6 +148,14 @@ impl Peer {
     pub(crate) fn give_back(&mut self) {
         self.chunks_passed = 0;
         self.rx.publish_tail();
+    }
+
+    /// Takes back the chunks that the peer has read.
+    pub(crate) fn collect_chunks(&mut self, pool: &mut ChunkPool) {
+        if !self.outstanding.is_empty() {
+            let released = self.tx.as_mut().map_or(0, Producer::released);
+            self.outstanding.reclaim(released, pool);
+        }
     }
 
     /// Tells the peer of what was just published, if it does not poll this rank's ring. Says whether a sleeper was woken.

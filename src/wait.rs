@@ -123,7 +123,6 @@ pub(crate) fn until<R>(
         }
         if sleeps {
             engine.wake_up();
-            continue;
         }
         engine.core.counters.yields += 1;
         drop(engine);

@@ -131,6 +131,7 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            starved: false,
             counters: Default::default(),
             spare: Vec::new(),
             busy: Vec::new(),

@@ -115,6 +115,20 @@ pub fn prefetch_for_write<T>(at: ptr::NonNull<T>) {
     let _ = at;
 }
 
+/// Asks for the cache line of `at` for reading, ahead of need.
+#[inline(always)]
+pub fn prefetch_for_read<T>(at: ptr::NonNull<T>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint: it accesses no memory as far as the program can tell and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+            at.as_ptr().cast_const().cast(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Asks for the lines of `len` bytes from `at` on for writing, ahead of need.
 #[inline]
 pub fn prefetch_range_for_write(at: ptr::NonNull<u8>, len: usize) {
