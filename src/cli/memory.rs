@@ -180,7 +180,7 @@ fn show(out: &mut dyn Write, f: &Formula) -> io::Result<()> {
     writeln!(
         out,
         "\nPools: a sender takes {} chunks of {} first and doubles; at most {} peers x {} chunks, ONECOPY_POOL_MAX {}",
-        4.min(f.chunks_max),
+        f.pool_after(1) / f.chunk,
         size(f.chunk),
         k,
         f.share,

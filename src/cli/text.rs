@@ -32,7 +32,7 @@ pub(super) fn size(bytes: u64) -> String {
     }
     let factor = 1u64 << (10 * unit);
     // An exact count says more than a rounded one, as long as it is short.
-    if unit == 1 && !bytes.is_multiple_of(factor) && bytes < 100_000 {
+    if unit == 1 && !bytes.is_multiple_of(factor) && bytes < 1 << 18 {
         return format!("{bytes} B");
     }
     if bytes.is_multiple_of(factor) {

@@ -59,8 +59,9 @@ fn solve(mut m: [[f64; 4]; 3]) -> Option<[f64; 3]> {
         for row in 0..3 {
             if row != column {
                 let factor = m[row][column] / m[column][column];
-                for at in column..4 {
-                    m[row][at] -= factor * m[column][at];
+                let above = m[column];
+                for (cell, above) in m[row].iter_mut().zip(above).skip(column) {
+                    *cell -= factor * above;
                 }
             }
         }
