@@ -209,7 +209,10 @@ mod arch {
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`], with `len >= 32` and AVX2 present.
     #[target_feature(enable = "avx2")]
-    #[expect(clippy::cast_ptr_alignment, reason = "the loads are unaligned ones, the stores are aligned by the lead")]
+    #[expect(
+        clippy::cast_ptr_alignment,
+        reason = "the loads are unaligned ones, the stores are aligned by the lead"
+    )]
     unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
         let lead = to.align_offset(32).min(len);
         // SAFETY: lead <= len.
