@@ -134,8 +134,15 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
     let plan = if credit && len > 0 && len < peer.thresholds.announce_from(in_heap) {
         SendPlan::Chunks { sent: 0 }
     } else {
-        let join = peer.next_join;
-        peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+        // One that is announced for want of credit only is too short to be shared.
+        let join = if len < peer.thresholds.announce_from(in_heap) {
+            0
+        } else {
+            peer.next_join
+        };
+        if join != 0 {
+            peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+        }
         SendPlan::Announced { join }
     };
     if let Some(request) = core.requests.get_mut(id) {
