@@ -101,7 +101,7 @@ pub(crate) struct Peer {
     pub(crate) outbox: VecDeque<RequestId>,
     pub(crate) outstanding: Outstanding,
     pub(crate) pipes: VecDeque<PipeOut>,
-    pub(crate) announced: Vec<Announced>,
+    pub(crate) announced: VecDeque<Announced>,
     pub(crate) next_join: u32,
     pub(crate) credit_used: u64,
     pub(crate) credit_limit: u64,

@@ -212,7 +212,7 @@ impl Engine {
             outbox: Default::default(),
             outstanding: Outstanding::default(),
             pipes: Default::default(),
-            announced: Vec::new(),
+            announced: Default::default(),
             next_join: 1,
             credit_used: 0,
             credit_limit: self.core.knobs.eager_credit as u64,

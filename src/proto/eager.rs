@@ -58,6 +58,10 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
     let plan = match peer.thresholds.send_path(len, extra, in_heap, credit) {
         Path::Slots => return SendPlan::Slots,
         Path::Chunks => SendPlan::Chunks { sent: 0 },
+        // One that is announced for want of credit only is too short to be shared.
+        Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
+            SendPlan::Announced { join: 0 }
+        }
         Path::Announced => {
             let join = peer.next_join;
             peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);

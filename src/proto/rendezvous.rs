@@ -269,7 +269,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         peer.outstanding.push(position, chunk);
     }
     if join != 0 {
-        peer.announced.push(Announced {
+        peer.announced.push_back(Announced {
             join,
             request: id,
             forced: false,
