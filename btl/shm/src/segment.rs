@@ -28,7 +28,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -119,7 +119,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(io::Error::other)?;
-        let fd = &fd.try_clone_to_owned()?;
+        // By number, which spares a second descriptor; `fd` is open for the whole call.
+        let fd = fd.as_raw_fd();
         let mut options = MmapOptions::new();
         options.offset(offset).len(len).no_reserve_swap();
         let map = if writable {
