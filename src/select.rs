@@ -107,15 +107,15 @@ impl Thresholds {
             never
         };
 
-        // Without a copy layer an announcement only bounds memory; with one it also saves a copy.
+        // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
         let eager_auto = if cma {
-            cma_min.clamp(slots_max as u64 + 1, 256 << 10)
+            cma_min.clamp(slots_max as u64 + 1, 64 << 10)
         } else {
-            256 << 10
+            (knobs.eager_credit as u64 / 2).max(slots_max as u64 + 1)
         };
         let announce_min = match knobs.eager_max {
             Some(max) => max as u64 + 1,
-            None if cico_allowed => eager_auto.min(64 << 10),
+            None if cico_allowed => eager_auto,
             None => slots_max as u64 + 1,
         };
         let earliest = announce_min.min(heap_min).saturating_sub(1);
