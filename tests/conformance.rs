@@ -150,6 +150,48 @@ suite! {
     all_without_cico: "heap and cma";
 }
 
+/// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is touched once.
+#[test]
+fn a_message_of_more_than_4_gib() {
+    const LEN: usize = (4 << 30) + 4097;
+    let available = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let available = available
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|line| line.trim().split(' ').next()?.parse::<usize>().ok())
+        .expect("MemAvailable");
+    if available < (LEN >> 10) * 3 / 2 {
+        return say(&format!("skipped: {available} KiB of memory are available"));
+    }
+    let marks = [0, 1 << 20, (2 << 30) - 1, (4 << 30) - 1, 4 << 30, LEN - 1];
+    let got = Mutex::new(vec![0u8; LEN]);
+    for (layers, value) in [("heap,cma", 3), ("cico", 5)] {
+        let (knobs, ..) = Knobs::from_iter([("ONECOPY_LAYERS", layers)]).expect("knobs");
+        limited(layers, || {
+            local_with(2, &knobs, |rt| {
+                let world = rt.world();
+                if rt.rank() == 0 {
+                    // Nothing but the marks takes memory.
+                    let mut message = vec![0u8; LEN];
+                    for at in marks {
+                        message[at] = value;
+                    }
+                    world.send(&message, 1, 0).expect("send");
+                } else {
+                    let mut got = got.lock().expect("buffer");
+                    let status = world.recv(&mut got, 0, 0).expect("recv");
+                    assert_eq!(status.bytes, LEN);
+                    assert!(marks.iter().all(|&at| got[at] == value));
+                    let other = got
+                        .chunks(1 << 20)
+                        .filter(|part| part.iter().any(|&b| b != 0));
+                    assert!(other.count() <= marks.len());
+                }
+            });
+        });
+    }
+}
+
 #[test]
 fn every_case_has_its_test() {
     let cases: Vec<_> = CASES.iter().map(|case| case.name).collect();
