@@ -12,7 +12,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(1);
+    let mut steps = Steps::new(2);
+    steps.tests("a message of more than 4 GiB", || {
+        let test = ["test", "--test", "conformance", "--", "4_gib"];
+        count(cargo().args(test).env("TEST_SOAK", "1"))
+    });
     steps.tests("random programs", || {
         let test = ["test", "--test", "property", "--", "--exact", "soak"];
         let mut command = cargo();
