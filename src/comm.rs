@@ -4,10 +4,10 @@
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::{Pattern, Source, Tag};
+use crate::proto::direct::{Begun, Received, Sent};
 use crate::request::{RequestId, Status, UserBuf};
 use crate::runtime::Handle;
 use bytemuck::{AnyBitPattern, NoUninit};
-use onecopy_shm::gate::Threads;
 use onecopy_shm::loan::{self, Loan};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -103,17 +103,34 @@ impl Comm {
     #[inline]
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
-        if tag >= 0
+        let sent = if tag >= 0
             && let Ok(peer) = u32::try_from(dest)
-            && self
-                .handle
+        {
+            self.handle
                 .gate
                 .enter()
                 .send_now(peer, self.context, tag, bytes)
-        {
-            return Ok(());
+        } else {
+            Sent::Nothing
+        };
+        match sent {
+            Sent::All => Ok(()),
+            Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
+            Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard),
         }
-        self.send_mode(bytes, dest, tag, SendMode::Standard)
+    }
+
+    #[cold]
+    fn send_rest(&self, bytes: &[u8], dest: usize, tag: i32, sent: u64) -> Result<()> {
+        loan::lend(&self.handle, bytes, |loan| {
+            let buf = UserBuf::One(loan);
+            let id = self
+                .handle
+                .gate
+                .enter()
+                .send_rest(dest as u32, self.context, tag, buf, sent);
+            self.finish(id).map(drop)
+        })
     }
 
     /// Sends `buf` to `dest` and returns when the receiver has matched it.
@@ -170,38 +187,54 @@ impl Comm {
         let (source, tag) = (source.into(), tag.into());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(buf);
         let status = match self.receive_soon(bytes, source, tag) {
-            Some(result) => result?,
-            None => self.receive_slow(bytes, source, tag)?,
+            Received::All(status) => status,
+            Received::Part(begun) => self.receive_rest(bytes, begun)?,
+            Received::Nothing => self.receive_slow(bytes, source, tag)?,
         };
         whole::<T>(status)
     }
 
     /// Polls the source's ring alone for a while: the shortest way for a message that is about to come.
     #[inline]
-    fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Option<Result<Status>> {
+    fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Received {
         let Source::Rank(source) = source else {
-            return None;
+            return Received::Nothing;
         };
-        let source = u32::try_from(source).ok()?;
+        let Ok(source) = u32::try_from(source) else {
+            return Received::Nothing;
+        };
         let mut engine = self.handle.gate.enter();
-        let polls = if self.handle.gate.threads() == Threads::Single {
+        let polls = if engine.core.alone {
             engine.core.patience.spin.min(2000)
         } else {
             1
         };
-        for poll in 0..=polls {
-            if let Some(result) = engine.receive_now(source, self.context, tag.tag(), bytes) {
-                return Some(result);
+        let mut poll = 0;
+        loop {
+            let received = engine.receive_now(source, self.context, tag.tag(), bytes);
+            if !matches!(received, Received::Nothing)
+                || !engine.may_receive_now(source)
+                || poll >= polls
+            {
+                return received;
             }
-            if !engine.may_receive_now(source) {
-                return None;
-            }
-            if poll % 64 == 63 {
+            poll += 64;
+            if !engine.poll_ring(source, 64) {
                 engine.progress(true);
             }
-            std::hint::spin_loop();
         }
-        None
+    }
+
+    #[cold]
+    fn receive_rest(&self, bytes: &mut [u8], begun: Begun) -> Result<Status> {
+        loan::lend_mut(&self.handle, bytes, |loan| {
+            let id = self
+                .handle
+                .gate
+                .enter()
+                .receive_rest(begun, UserBuf::One(loan));
+            self.finish(id)
+        })
     }
 
     #[cold]
@@ -333,7 +366,7 @@ impl Comm {
 
 fn whole<T>(status: Status) -> Result<Status> {
     let element = size_of::<T>().max(1);
-    if status.bytes % element == 0 {
+    if status.bytes.is_multiple_of(element) {
         Ok(status)
     } else {
         Err(Error::Uneven {
@@ -352,6 +385,21 @@ impl Engine {
             && self.core.transfers.is_empty()
             && self.core.busy.is_empty()
             && matches!(self.peers.get(source as usize), Some(Some(peer)) if peer.rx.is_empty() && peer.gone.is_none())
+    }
+
+    /// Polls the source's ring until something is there, at most `polls` times.
+    #[inline(always)]
+    fn poll_ring(&self, source: u32, polls: usize) -> bool {
+        let Some(Some(peer)) = self.peers.get(source as usize) else {
+            return false;
+        };
+        for _ in 0..polls {
+            if !peer.rx.is_empty() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// The next unexpected message that `pattern` accepts; an error if none can ever come.

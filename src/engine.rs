@@ -8,13 +8,16 @@ mod connect;
 mod deaths;
 mod sleep;
 
+pub(crate) use connect::{geometry, quota};
+
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
-use crate::peer::{Gone, Peer};
+use crate::peer::{Gone, Incoming, Peer, Target};
+use crate::proto::direct::{Begun, Received, Sent};
 use crate::proto::rendezvous::Transfers;
 use crate::proto::{self, Message};
 use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
-use crate::wireup::{Card, Wireup};
+use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
 use onecopy_obs::{Counters, Knobs, tracepoints};
@@ -39,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) me: u32,
     pub(crate) size: u32,
     pub(crate) knobs: Knobs,
+    /// Whether one thread alone uses the engine, so that nothing can come between two of its calls.
+    pub(crate) alone: bool,
     pub(crate) costs: Costs,
     pub(crate) segment: Arc<OwnSegment>,
     pub(crate) fence: HeavyFence,
@@ -71,7 +76,6 @@ pub(crate) struct Engine {
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
     pub(crate) wireup: Box<dyn Wireup>,
-    pub(crate) cards: Vec<Card>,
     pub(crate) permitted: Permitted,
     pub(crate) geometry: Geometry,
 }
@@ -125,13 +129,43 @@ impl Engine {
         }
     }
 
-    /// Sends at once if nothing has to wait: the message fits into slots, the ring has room, nothing is queued before it.
+    /// Sends at once what can be sent at once.
     #[inline(always)]
-    pub(crate) fn send_now(&mut self, dest: u32, context: u32, tag: i32, bytes: &[u8]) -> bool {
+    pub(crate) fn send_now(&mut self, dest: u32, context: u32, tag: i32, bytes: &[u8]) -> Sent {
         let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
-            return false;
+            return Sent::Nothing;
         };
-        proto::eager::send_now(&mut self.core, peer, context, tag, bytes)
+        proto::direct::send(&mut self.core, peer, context, tag, bytes)
+    }
+
+    /// Goes on with a send of which `sent` bytes went out at once.
+    pub(crate) fn send_rest(
+        &mut self,
+        dest: u32,
+        context: u32,
+        tag: i32,
+        buf: UserBuf,
+        sent: u64,
+    ) -> RequestId {
+        let len = buf.len();
+        let state = State::Queued(SendPlan::Chunks { sent });
+        let request = Request {
+            state,
+            peer: dest,
+            context,
+            tag,
+            buf,
+            len,
+            sync: false,
+            result: None,
+        };
+        let id = self.core.requests.insert(request);
+        let Self { core, peers, .. } = self;
+        if let Some(peer) = &mut peers[dest as usize] {
+            peer.outbox.push_back(id);
+            core.make_busy(dest);
+        }
+        id
     }
 
     /// Starts a send.
@@ -185,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Receives at once if the message is there, whole, in the slots of the source's ring, and nobody else has a claim on it.
+    /// Receives at once what is there.
     #[inline(always)]
     pub(crate) fn receive_now(
         &mut self,
@@ -193,12 +227,50 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
         out: &mut [u8],
-    ) -> Option<Result<Status>> {
+    ) -> Received {
         let Self { core, peers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
-            return None;
+            return Received::Nothing;
         };
-        proto::eager::receive_now(core, peer, context, tag, out)
+        proto::direct::receive(core, peer, context, tag, out)
+    }
+
+    /// Goes on with a receive of which the first chunks were received at once.
+    pub(crate) fn receive_rest(&mut self, begun: Begun, buf: UserBuf) -> RequestId {
+        let Begun {
+            total,
+            received,
+            envelope,
+        } = begun;
+        let (
+            len,
+            Envelope {
+                context,
+                source,
+                tag,
+            },
+        ) = (buf.len(), envelope);
+        let request = Request {
+            state: State::Receiving,
+            peer: source,
+            context,
+            tag,
+            buf,
+            len,
+            sync: false,
+            result: None,
+        };
+        let id = self.core.requests.insert(request);
+        if let Some(peer) = &mut self.peers[source as usize] {
+            peer.incoming = Some(Incoming {
+                target: Target::Request(id),
+                total,
+                received,
+                envelope,
+                sync: None,
+            });
+        }
+        id
     }
 
     /// Posts a receive, or matches it at once.
@@ -326,6 +398,10 @@ impl Engine {
             };
             if peer.rx.is_empty() {
                 peer.idle_polls = peer.idle_polls.saturating_add(1);
+                if peer.idle_polls == 64 && peer.chunks_passed > 0 {
+                    peer.give_back();
+                    peer.notify_room();
+                }
                 continue;
             }
             moved = true;

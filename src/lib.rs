@@ -3,12 +3,16 @@
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
+pub mod bench;
+#[doc(hidden)]
 pub mod cli;
 mod comm;
 mod engine;
 pub mod error;
 pub mod launch;
+pub mod machine;
 mod matching;
+pub mod memory;
 mod nonblocking;
 mod peer;
 mod proto;

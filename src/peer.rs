@@ -4,6 +4,7 @@
 use crate::matching::{EntryId, Envelope};
 use crate::request::RequestId;
 use crate::select::Thresholds;
+use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
 use onecopy_shm::cells::MappedCells;
@@ -89,6 +90,7 @@ pub(crate) struct Peer {
     /// Whether this rank must use full fences when it tells the peer of something.
     pub(crate) strong: bool,
     pub(crate) thresholds: Thresholds,
+    pub(crate) observed: Observed,
 
     /// The ring to the peer, made on the first record.
     pub(crate) tx: Option<Producer<MappedCells>>,
@@ -110,6 +112,9 @@ pub(crate) struct Peer {
     pub(crate) polled: bool,
     /// Polls of `rx` since it last held a record.
     pub(crate) idle_polls: u32,
+    /// Chunks passed since the tail was last published, and how many may be.
+    pub(crate) chunks_passed: u32,
+    pub(crate) chunks_held: u32,
     pub(crate) incoming: Option<Incoming>,
     /// Credit to be given back, ever, and how much of it the sender has been told.
     pub(crate) credit_back: u64,
@@ -126,6 +131,23 @@ impl Peer {
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
         !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
+    }
+
+    /// A chunk was read. The tail, which gives it back, is published every few chunks: its line travels to the sender.
+    #[inline]
+    pub(crate) fn passed_chunk(&mut self) -> bool {
+        self.chunks_passed += 1;
+        let due = self.chunks_passed >= self.chunks_held;
+        if due {
+            self.give_back();
+        }
+        due
+    }
+
+    /// Gives back everything that was read.
+    pub(crate) fn give_back(&mut self) {
+        self.chunks_passed = 0;
+        self.rx.publish_tail();
     }
 
     /// Takes back the chunks that the peer has read.

@@ -3,6 +3,7 @@
 //!
 //! | protocol | file | payload travels |
 //! | --- | --- | --- |
+//! | any of them, when nothing has to wait | [`direct`] | the same way, without a request |
 //! | inline, eager in slots, eager in chunks | [`eager`] | in the ring, or in chunks that the ring names |
 //! | rendezvous by map, get and put | [`rendezvous`] | straight between the buffers |
 //! | cooperative | [`coop`] | straight between the buffers, copied by both sides |
@@ -12,6 +13,7 @@
 //! Sending and receiving side of a protocol are in the same file. All functions work on the core and one peer.
 
 pub(crate) mod coop;
+pub(crate) mod direct;
 pub(crate) mod eager;
 pub(crate) mod own;
 pub(crate) mod pipeline;
@@ -128,9 +130,7 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
             kind,
             Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts
         ) {
-            // A chunk is worth giving back at once: the sender may wait for it.
-            peer.rx.publish_tail();
-            room = true;
+            room |= peer.passed_chunk();
         }
     }
     if room && peer.notify_room() {

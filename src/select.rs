@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which protocol carries which size: computed once per pair from cost curves, capabilities and knobs.
+//!
+//! [`Thresholds::send_path`] and [`Thresholds::way`] are the two decisions, the sender's and the receiver's. The runtime makes them with
+//! what it knows of one message; [`explain`] makes the same ones for every size, and says why the others lost.
+
+pub mod explain;
+pub(crate) mod observed;
 
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
@@ -12,6 +18,8 @@ use onecopy_shm::ring::{MAX_RECORD_SLOTS, payload_of};
 pub struct Thresholds {
     /// Up to this payload in slots.
     pub slots_max: usize,
+    /// Up to this payload in slots whatever else is known of the message.
+    pub fast_max: usize,
     /// From here on announced, if the buffer lies in no heap.
     pub announce_min: u64,
     /// From here on announced, if the buffer lies in the heap.
@@ -38,8 +46,13 @@ impl Thresholds {
     /// Computes the thresholds of a pair.
     #[must_use]
     pub fn compute(knobs: &Knobs, costs: &Costs, link: &Link) -> Self {
-        let heap = link.heap.layer().is_some();
-        let cma = link.cma.layer().is_some();
+        let (heap, cma) = (link.heap.layer().is_some(), link.cma.layer().is_some());
+        Self::with_layers(knobs, costs, heap, cma)
+    }
+
+    /// Computes the thresholds of a pair that has these copy layers.
+    #[must_use]
+    pub fn with_layers(knobs: &Knobs, costs: &Costs, heap: bool, cma: bool) -> Self {
         let never = u64::MAX;
         let knob = |value: Option<usize>, auto: u64| value.map_or(auto, |v| v as u64);
         let slots_max = knobs
@@ -105,8 +118,11 @@ impl Thresholds {
             None if cico_allowed => eager_auto.min(64 << 10),
             None => slots_max as u64 + 1,
         };
+        let earliest = announce_min.min(heap_min).saturating_sub(1);
+        let fast_max = slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX));
         Self {
             slots_max,
+            fast_max,
             announce_min,
             heap_min,
             cma_min,
@@ -136,4 +152,90 @@ impl Thresholds {
             self.coop_cma_min
         }
     }
+
+    /// How a message of `len` bytes leaves its sender. `extra` bytes travel with it in slots.
+    #[inline]
+    #[must_use]
+    pub fn send_path(&self, len: u64, extra: u64, in_heap: bool, credit: bool) -> Path {
+        if !credit || len >= self.announce_from(in_heap) && len > self.fast_max as u64 {
+            Path::Announced
+        } else if len + extra <= self.slots_max as u64 {
+            Path::Slots
+        } else if len > 0 {
+            Path::Chunks
+        } else {
+            Path::Announced
+        }
+    }
+
+    /// How the receiver has the `len` bytes of an announced message come.
+    #[inline]
+    #[must_use]
+    pub fn way(&self, len: u64, ends: &Ends) -> Way {
+        let reader = if ends.heap_reads {
+            Some(LayerId::Heap)
+        } else if ends.cma_reads && len >= self.cma_min {
+            Some(LayerId::Cma)
+        } else {
+            None
+        };
+        if ends.block_free {
+            let together = reader.is_some_and(|layer| len >= self.coop_min(layer));
+            // The bytes are not in the sender's heap but are to be in ours: a copy by the sender alone is still a single one.
+            let by_sender = reader != Some(LayerId::Heap) && ends.heap_writes;
+            if together {
+                return Way::Together {
+                    reader,
+                    ask: by_sender,
+                };
+            }
+            if by_sender {
+                return Way::Together {
+                    reader: None,
+                    ask: true,
+                };
+            }
+        }
+        reader.map_or(Way::Pipeline, Way::Get)
+    }
+}
+
+/// How a message leaves its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// In the ring's slots.
+    Slots,
+    /// In chunks of the sender's pool.
+    Chunks,
+    /// Announced: the receiver decides.
+    Announced,
+}
+
+/// What the receiver of an announced message knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// The bytes lie in the sender's heap, which the receiver maps.
+    pub heap_reads: bool,
+    /// The receiver may read the sender's memory by the kernel.
+    pub cma_reads: bool,
+    /// The buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.
+    pub heap_writes: bool,
+    /// Both sides could copy: the buffer is in one piece, and no other message of the pair uses the block for that.
+    pub block_free: bool,
+}
+
+/// How an announced message's bytes come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The receiver copies by this layer.
+    Get(LayerId),
+    /// Both sides may copy.
+    Together {
+        /// How the receiver copies; none: it leaves that to the sender.
+        reader: Option<LayerId>,
+        /// Whether the sender is asked to copy also while it does not wait.
+        ask: bool,
+    },
+    /// The sender sends chunks.
+    Pipeline,
 }

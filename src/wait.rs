@@ -91,10 +91,10 @@ pub(crate) fn until<R>(
         }
         idle += 1;
         if idle <= patience.spin {
-            if idle % 1024 == 0 {
+            if idle.is_multiple_of(1024) {
                 look(&mut engine, &mut looked, patience.period);
             }
-            if shared && idle % 16 == 0 {
+            if shared && idle.is_multiple_of(16) {
                 drop(engine);
                 spin_hint();
                 engine = gate.enter();
@@ -175,7 +175,7 @@ mod tests {
             quota_cpus: 0.5,
             ..card(&[0, 1])
         };
-        assert!(is_crowded(&[half.clone()], 0));
+        assert!(is_crowded(std::slice::from_ref(&half), 0));
         let plenty = Card {
             quota_cpus: 2.0,
             ..card(&[0, 1])

@@ -5,6 +5,7 @@ use super::{Core, Engine};
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::select::Thresholds;
+use crate::select::observed::Observed;
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
@@ -12,6 +13,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::gate::Threads;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::segment::{OwnSegment, PeerSegment};
@@ -63,7 +65,7 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
 }
 
 /// Processors that this process's control group grants it; 0 for no limit.
-fn quota() -> f32 {
+pub(crate) fn quota() -> f32 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let own = read("/proc/self/cgroup").unwrap_or_default();
     let path = own
@@ -92,7 +94,12 @@ fn quota() -> f32 {
 
 impl Engine {
     /// Makes the segment, joins the job and waits for all ranks.
-    pub(crate) fn start(knobs: Knobs, costs: Costs, mut wireup: Box<dyn Wireup>) -> Result<Self> {
+    pub(crate) fn start(
+        knobs: Knobs,
+        costs: Costs,
+        threads: Threads,
+        mut wireup: Box<dyn Wireup>,
+    ) -> Result<Self> {
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let fence = HeavyFence::register();
@@ -116,6 +123,7 @@ impl Engine {
             me,
             size: size as u32,
             costs,
+            alone: threads == Threads::Single,
             fence,
             loans: Default::default(),
             requests: Default::default(),
@@ -140,10 +148,21 @@ impl Engine {
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
             wireup,
-            cards,
             permitted,
             geometry,
         })
+    }
+
+    /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few that the chunks held
+    /// by all peers together leave a sender most of its pool.
+    fn chunks_held(&self) -> u32 {
+        let knobs = &self.core.knobs;
+        let share = knobs
+            .pool_per_peer
+            .min(knobs.pipeline_depth * knobs.chunk_size)
+            / knobs.chunk_size;
+        let pool = self.geometry.chunks / (4 * self.core.size);
+        ((share / 4) as u32).min(pool).max(1)
     }
 
     #[cold]
@@ -182,6 +201,11 @@ impl Engine {
             pid: introduction.pid,
             strong,
             thresholds,
+            observed: Observed::new(
+                &self.core.costs,
+                self.core.knobs.coop,
+                self.core.knobs.cma_min.is_some() || !self.core.knobs.layers.allows("cico"),
+            ),
             tx: None,
             tx_control,
             replies: Default::default(),
@@ -196,6 +220,8 @@ impl Engine {
             rx_control: self.core.segment.control_handle(rank),
             polled: false,
             idle_polls: 0,
+            chunks_passed: 0,
+            chunks_held: self.chunks_held(),
             incoming: None,
             credit_back: 0,
             credit_told: 0,

@@ -10,7 +10,7 @@ use crate::engine::Core;
 use crate::peer::Peer;
 use crate::request::RequestId;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coop::CoopTransfer;
+use onecopy_shm::coop::{CoopTransfer, MAX_CHUNKS};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
@@ -18,14 +18,18 @@ use std::io::IoSlice;
 /// Bytes per chunk when the user does not say: large transfers in about sixteen steps per side.
 fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
     if let Some(size) = core.knobs.coop_chunk {
-        return size as u64;
+        return (size as u64).max(len.div_ceil(u64::from(MAX_CHUNKS)));
     }
+    // Each call to the kernel costs a microsecond or so; each chunk of a heap transfer next to nothing.
     let (least, most) = if layer == Some(LayerId::Heap) {
         (16 << 10, 256 << 10)
     } else {
-        (64 << 10, 512 << 10)
+        ((len / 2).clamp(4 << 10, 128 << 10), 512 << 10)
     };
-    (len / 16).next_power_of_two().clamp(least, most)
+    let pages = (len / 16).next_power_of_two().clamp(least, most);
+    pages
+        .max(len.div_ceil(u64::from(MAX_CHUNKS)))
+        .next_multiple_of(4096)
 }
 
 /// The receiver's side of a cooperative transfer.
@@ -148,10 +152,11 @@ impl Receiving {
 
     /// Takes all chunks that nobody has taken out of the transfer.
     fn give_up(&mut self, peer: &Peer, chunks: u32) {
-        let first = peer.rx_control.coop.claim_rest(self.transfer.id, chunks);
-        if first < chunks {
+        let rest = peer.rx_control.coop.claim_rest(self.transfer.id, chunks);
+        if let Some((first, count)) = rest {
             let (begin, _) = self.transfer.range(first);
-            self.drop_range((begin, self.transfer.len - begin), chunks - first);
+            let end = (begin + u64::from(count) * self.transfer.chunk).min(self.transfer.len);
+            self.drop_range((begin, end - begin), count);
         }
         self.layer = None;
     }
@@ -213,14 +218,14 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         };
         let Some(layer) = peer.link.putter(&target) else {
             // Only when asked does the receiver wait for us: it must learn that we cannot.
-            if forced && let Some(chunk) = peer.tx_control.coop.claim(open, chunks) {
+            if forced && let Some(chunk) = peer.tx_control.coop.claim_back(open, chunks) {
                 peer.tx_control.coop.sender_failed(open, chunk);
                 moved = true;
             }
             out = true;
             break;
         };
-        let Some(chunk) = peer.tx_control.coop.claim(open, chunks) else {
+        let Some(chunk) = peer.tx_control.coop.claim_back(open, chunks) else {
             out = true;
             break;
         };

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, State, Status, UserBuf};
+use crate::select::Path;
 use crate::wire::{self, ChunkBody, Kind, NONE};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::ChunkIndex;
@@ -17,7 +18,7 @@ use onecopy_shm::sync::Ordering;
 
 /// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not suffice.
 #[inline(always)]
-fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
+pub(crate) fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
     peer.credit_used + bytes <= peer.credit_limit || refresh_credit(core, peer, bytes)
 }
 
@@ -32,85 +33,14 @@ fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
     peer.credit_used + bytes <= peer.credit_limit
 }
 
-/// The fast path of a send.
 #[inline(always)]
-pub(crate) fn send_now(
-    core: &mut Core,
-    peer: &mut Peer,
-    context: u32,
-    tag: i32,
-    bytes: &[u8],
-) -> bool {
-    let len = bytes.len();
-    if len > peer.thresholds.slots_max
-        || peer.has_output()
-        || peer.gone.is_some()
-        || !has_credit(core, peer, charge(len as u64))
-    {
-        return false;
-    }
-    let slots = slots_for(len);
-    let Some(mut claim) = peer.tx.as_mut().and_then(|tx| tx.claim(slots)) else {
-        return false;
-    };
-    claim.write(0, bytes);
-    claim.publish(Kind::Eager as u8, len, wire::meta(context, tag));
-    if peer.notify() {
-        core.counters.doorbells_rung += 1;
-    }
-    peer.credit_used += charge(len as u64);
-    count_sent(core, slots, len);
-    true
-}
-
-#[inline(always)]
-fn count_sent(core: &mut Core, slots: usize, len: usize) {
+pub(crate) fn count_sent(core: &mut Core, slots: usize, len: usize) {
     if slots == 1 {
         core.counters.sends_inline += 1;
     } else {
         core.counters.sends_eager += 1;
     }
     core.counters.bytes_sent += len as u64;
-}
-
-/// The fast path of a receive: the message is at the head of the source's ring, and no other receive can have a claim on it.
-#[inline(always)]
-pub(crate) fn receive_now(
-    core: &mut Core,
-    peer: &mut Peer,
-    context: u32,
-    tag: Option<i32>,
-    out: &mut [u8],
-) -> Option<Result<Status>> {
-    if peer.rx.is_empty()
-        || !core.posted.is_empty()
-        || !core.unexpected.is_empty()
-        || peer.gone.is_some()
-    {
-        return None;
-    }
-    let record = peer.rx.peek().ok().flatten()?;
-    let (of_context, of_tag) = wire::from_meta(record.meta);
-    if record.kind != Kind::Eager as u8
-        || of_context != context
-        || tag.is_some_and(|t| t != of_tag)
-        || record.len > out.len()
-    {
-        return None;
-    }
-    peer.rx.read(&record, 0, &mut out[..record.len]);
-    peer.idle_polls = 0;
-    if peer.rx.advance(record) && peer.notify_room() {
-        core.counters.doorbells_rung += 1;
-    }
-    give_credit(core, peer, charge(record.len as u64));
-    core.counters.recv_expected += 1;
-    core.counters.bytes_received += record.len as u64;
-    Some(Ok(Status {
-        source: peer.rank as usize,
-        tag: of_tag,
-        bytes: record.len,
-    }))
 }
 
 /// Decides how the send `id` goes. Called again each time it is tried, as credit may have changed.
@@ -125,25 +55,18 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
     if !credit {
         core.counters.credit_stalls += 1;
     }
-    if credit
-        && len + extra <= peer.thresholds.slots_max as u64
-        && len < peer.thresholds.announce_from(in_heap)
-    {
-        return SendPlan::Slots;
-    }
-    let plan = if credit && len > 0 && len < peer.thresholds.announce_from(in_heap) {
-        SendPlan::Chunks { sent: 0 }
-    } else {
+    let plan = match peer.thresholds.send_path(len, extra, in_heap, credit) {
+        Path::Slots => return SendPlan::Slots,
+        Path::Chunks => SendPlan::Chunks { sent: 0 },
         // One that is announced for want of credit only is too short to be shared.
-        let join = if len < peer.thresholds.announce_from(in_heap) {
-            0
-        } else {
-            peer.next_join
-        };
-        if join != 0 {
-            peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+        Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
+            SendPlan::Announced { join: 0 }
         }
-        SendPlan::Announced { join }
+        Path::Announced => {
+            let join = peer.next_join;
+            peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+            SendPlan::Announced { join }
+        }
     };
     if let Some(request) = core.requests.get_mut(id) {
         request.state = State::Queued(plan);
@@ -204,9 +127,22 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     true
 }
 
+/// Owning the lines of the chunk that is used next before it is written takes their transfer out of the next message's latency.
+#[inline]
+pub(crate) fn warm_next_chunk(core: &Core, len: usize) {
+    if let Some(next) = core.pool.next() {
+        core.segment.will_write_chunk(next, len);
+    }
+}
+
 /// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
 pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
-    peer.collect_chunks(&mut core.pool);
+    // The receiver's tail is looked at only when chunks are short: its line travels for that.
+    if peer.outstanding.len() >= share.max(1)
+        || (core.pool.next().is_none() && !peer.outstanding.is_empty())
+    {
+        peer.collect_chunks(&mut core.pool);
+    }
     if peer.outstanding.len() >= share.max(1) {
         return None;
     }
@@ -266,6 +202,7 @@ pub(crate) fn send_chunk(
         .as_ref()
         .map_or(0, onecopy_shm::ring::Producer::position);
     peer.outstanding.push(position, chunk);
+    warm_next_chunk(core, body.piece as usize);
     Ok(true)
 }
 
@@ -338,15 +275,12 @@ pub(crate) fn send_chunks(
 }
 
 /// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
-fn eager_step(core: &Core, len: u64) -> u64 {
-    let chunk = core.knobs.chunk_size as u64;
-    if len <= 4096 {
+pub(crate) fn eager_step(core: &Core, len: u64) -> u64 {
+    let most = core.knobs.pipeline_chunk.min(core.knobs.chunk_size) as u64;
+    if len <= most {
         len
     } else {
-        (len / 4)
-            .next_multiple_of(64)
-            .clamp(2048, core.knobs.pipeline_chunk as u64)
-            .min(chunk)
+        (len / 4).next_multiple_of(64).clamp(most / 2, most)
     }
 }
 

@@ -10,13 +10,15 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
-use crate::select::Thresholds;
+use crate::select::observed::{self, Rival};
+use crate::select::{Ends, Thresholds, Way};
 use crate::wire::{self, Cts, Kind, LIST_ENTRY, NONE, Place, Rts, Wanted};
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
 use std::io::IoSliceMut;
+use std::time::Instant;
 
 /// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
 const STEP: u64 = 1 << 20;
@@ -95,6 +97,8 @@ pub(crate) struct Transfer {
     pub(crate) len: u64,
     todo: Vec<(u64, u64)>,
     mode: Mode,
+    /// What is being timed: the way, its bytes, its beginning.
+    timed: Option<(Rival, u64, Instant)>,
     /// The sender was asked to copy once already.
     asked: bool,
     generation: u32,
@@ -391,6 +395,7 @@ pub(crate) fn start(
         len,
         todo,
         mode: Mode::Choose,
+        timed: None,
         asked: false,
         generation: 0,
     };
@@ -433,16 +438,21 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
     let mut moved = false;
     loop {
         match &mut transfer.mode {
-            Mode::Choose => match transfer.todo.last().copied() {
-                None => {
-                    finish(core, peer, &transfer);
-                    return true;
+            Mode::Choose => {
+                if let Some((rival, bytes, begun)) = transfer.timed.take() {
+                    peer.observed.learn(rival, bytes, begun.elapsed());
                 }
-                Some((offset, len)) => {
-                    moved = true;
-                    choose(core, peer, index, &mut transfer, offset, len);
+                match transfer.todo.last().copied() {
+                    None => {
+                        finish(core, peer, &transfer);
+                        return true;
+                    }
+                    Some((offset, len)) => {
+                        moved = true;
+                        choose(core, peer, index, &mut transfer, offset, len);
+                    }
                 }
-            },
+            }
             Mode::Get(layer) => {
                 let layer = *layer;
                 let Some((offset, len)) = transfer.todo.pop() else {
@@ -462,6 +472,7 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     Err(error) => {
                         transfer.todo.push((offset, len));
                         transfer.mode = Mode::Choose;
+                        transfer.timed = None;
                         demote(core, peer, &error);
                     }
                 }
@@ -480,6 +491,9 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     }
                     coop::Step::Over { left } => {
                         transfer.todo.pop();
+                        if !left.is_empty() {
+                            transfer.timed = None;
+                        }
                         transfer.todo.extend(left);
                         transfer.mode = Mode::Choose;
                         moved = true;
@@ -592,7 +606,6 @@ fn choose(
     len: u64,
 ) {
     let announcement = &transfer.announcement;
-    let thresholds = peer.thresholds;
     let known = !matches!(announcement.remote, Remote::Unknown);
     let can_get = |layer: LayerId| {
         known
@@ -606,9 +619,7 @@ fn choose(
         Remote::One(range) => peer.link.can_get(layer, range),
         _ => can_get(layer),
     };
-    let coop_free =
-        peer.coop_in_use.is_none() && announcement.join != 0 && offset == 0 && len == transfer.len;
-    let contiguous = match core
+    let loan = match core
         .requests
         .get(transfer.request)
         .map(|request| &request.buf)
@@ -616,30 +627,42 @@ fn choose(
         Some(UserBuf::One(loan)) => Some(*loan),
         _ => None,
     };
-
-    let reader = if single(LayerId::Heap) {
-        Some(LayerId::Heap)
-    } else if len >= thresholds.cma_min && single(LayerId::Cma) {
-        Some(LayerId::Cma)
-    } else {
-        None
+    let in_heap = loan.and_then(|loan| core.segment.heap_offset_of(loan.address(), loan.len()));
+    let heap_reads = single(LayerId::Heap);
+    let ends = Ends {
+        heap_reads,
+        cma_reads: !heap_reads && single(LayerId::Cma),
+        heap_writes: in_heap.is_some() && !transfer.asked && peer.link.heap.layer().is_some(),
+        block_free: loan.is_some()
+            && peer.coop_in_use.is_none()
+            && announcement.join != 0
+            && offset == 0
+            && len == transfer.len,
     };
-    if let Some(loan) = contiguous
-        && coop_free
-    {
-        let in_heap = core.segment.heap_offset_of(loan.address(), loan.len());
-        let together = reader.is_some_and(|layer| len >= thresholds.coop_min(layer));
-        // The bytes are not in the sender's heap but are to be in ours: a copy by the sender alone is still a single one.
-        let by_sender = reader != Some(LayerId::Heap)
-            && in_heap.is_some()
-            && !transfer.asked
-            && peer.link.heap.layer().is_some();
-        if together || by_sender {
-            let layer = if by_sender && !reader.is_some_and(|l| len >= thresholds.coop_min(l)) {
-                None
-            } else {
-                reader
-            };
+    let thresholds = if ends.cma_reads && !ends.heap_writes {
+        peer.observed.decide(peer.thresholds, len)
+    } else {
+        peer.thresholds
+    };
+    let way = thresholds.way(len, &ends);
+    let rival = match way {
+        Way::Get(LayerId::Cma)
+        | Way::Together {
+            reader: Some(LayerId::Cma),
+            ask: false,
+        } => Some(Rival::Cma),
+        Way::Pipeline => Some(Rival::Pipeline),
+        _ => None,
+    };
+    transfer.timed = rival
+        .filter(|_| len >= observed::MIN)
+        .map(|rival| (rival, len, Instant::now()));
+    match (way, loan) {
+        (Way::Get(layer), _) => {
+            transfer.mode = Mode::Get(layer);
+            return;
+        }
+        (Way::Together { reader, ask }, Some(loan)) => {
             transfer.asked = true;
             let number = Transfers::number(index, transfer);
             transfer.mode = Mode::Coop(coop::Receiving::open(
@@ -649,9 +672,9 @@ fn choose(
                 loan,
                 in_heap,
                 len,
-                layer,
+                reader,
             ));
-            if layer.is_none() || by_sender {
+            if ask {
                 let cts = Cts {
                     request: transfer.announcement.request,
                     transfer: number,
@@ -661,10 +684,7 @@ fn choose(
             }
             return;
         }
-    }
-    if let Some(layer) = reader {
-        transfer.mode = Mode::Get(layer);
-        return;
+        (Way::Together { .. } | Way::Pipeline, _) => {}
     }
     let number = Transfers::number(index, transfer);
     transfer.mode = Mode::Pipe(Piped {

@@ -29,6 +29,14 @@ pub trait Cells {
     fn tail(&self) -> &AtomicU64;
     /// Nonzero while the consumer polls this ring; written by the consumer.
     fn wake(&self) -> &AtomicU32;
+    /// A hint that `slots` slots from `slot` on, up to the end of the ring, are written soon.
+    fn will_write(&self, slot: usize, slots: usize) {
+        let _ = (slot, slots);
+    }
+    /// A hint that a slot is read soon.
+    fn will_read(&self, slot: usize) {
+        let _ = slot;
+    }
     /// Copies `bytes` to the payload of the record that begins at `slot`, `offset` bytes into it.
     ///
     /// # Panics
@@ -44,7 +52,7 @@ pub trait Cells {
 #[cfg(not(loom))]
 mod mapped {
     use super::{AtomicU32, AtomicU64, Cells, RECORD_HEAD};
-    use crate::copy::{copy_from_raw, copy_to_raw};
+    use crate::copy::{copy_from_raw, copy_to_raw, prefetch_for_read, prefetch_for_write};
     use crate::layout::LINE;
     use crate::segment::Mapping;
     use std::ptr::NonNull;
@@ -134,6 +142,16 @@ mod mapped {
         fn wake(&self) -> &AtomicU32 {
             // SAFETY: type invariant.
             unsafe { self.wake.as_ref() }
+        }
+        #[inline(always)]
+        fn will_read(&self, slot: usize) {
+            prefetch_for_read(NonNull::from(self.word(slot, 0)));
+        }
+        #[inline(always)]
+        fn will_write(&self, slot: usize, slots: usize) {
+            for slot in slot..(slot + slots).min(self.slots) {
+                prefetch_for_write(NonNull::from(self.word(slot, 0)));
+            }
         }
         #[inline(always)]
         fn write(&self, slot: usize, offset: usize, bytes: &[u8]) {

@@ -4,7 +4,8 @@
 //! A [`CoopBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time per ordered pair. The
 //! receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes chunks too.
 //!
-//! The counter word is `transfer id u32 | next chunk u32`. A chunk is claimed by compare-and-swap on the whole word, so nobody can take a
+//! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`: the receiver takes chunks from the front, the
+//! sender from the back, so that in transfers between the same buffers each side copies the same part again and finds it in its cache. A chunk is claimed by compare-and-swap on the whole word, so nobody can take a
 //! chunk of a transfer that it does not mean. `done` counts the sender's finished chunks of this transfer; `failed` names the one
 //! chunk that the sender claimed and could not copy (it stops then). The transfer is over for the receiver when every chunk is its own, done,
 //! or the failed one; only then does it reuse the block.
@@ -26,7 +27,7 @@ pub struct CoopBlock {
     /// Bytes of one chunk.
     chunk: AtomicU64,
     _line: [AtomicU64; 4],
-    /// `id << 32 | next chunk`.
+    /// `id << 32 | taken from the back << 16 | taken from the front`.
     counter: AtomicU64,
     /// `id << 32 | chunks that the sender finished`.
     done: AtomicU64,
@@ -67,6 +68,15 @@ impl CoopTransfer {
     }
 }
 
+/// Chunks that a transfer may have.
+pub const MAX_CHUNKS: u32 = 1 << 15;
+
+const fn front(ends: u32) -> u32 {
+    ends & 0xFFFF
+}
+const fn back(ends: u32) -> u32 {
+    ends >> 16
+}
 const fn word(id: u32, value: u32) -> u64 {
     (id as u64) << 32 | value as u64
 }
@@ -112,48 +122,54 @@ impl CoopBlock {
         split(self.counter.load(Ordering::Relaxed)).0
     }
 
-    /// Chunks of `id` that are taken, by whomever; all of them if another transfer is open.
+    /// Chunks of `id` that are taken, by whomever; as many as can be if another transfer is open.
     #[must_use]
     pub fn taken(&self, id: u32) -> u32 {
-        let (open, next) = split(self.counter.load(Ordering::Acquire));
-        if open == id { next } else { u32::MAX }
-    }
-
-    /// Takes the next chunk of transfer `id`, which has `chunks` of them. `None`: all are taken, or it is another transfer.
-    pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
-        let mut seen = self.counter.load(Ordering::Acquire);
-        loop {
-            let (open, next) = split(seen);
-            if open != id || next >= chunks {
-                return None;
-            }
-            match self.counter.compare_exchange_weak(
-                seen,
-                word(id, next + 1),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Some(next),
-                Err(now) => seen = now,
-            }
+        let (open, ends) = split(self.counter.load(Ordering::Acquire));
+        if open == id {
+            front(ends) + back(ends)
+        } else {
+            u32::MAX
         }
     }
 
-    /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them, `chunks` if none was left.
-    pub fn claim_rest(&self, id: u32, chunks: u32) -> u32 {
+    /// Takes the first chunk that is left of transfer `id`, which has `chunks` of them. For the receiver. `None`: all are taken, or it is
+    /// another transfer.
+    pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
+        self.take(id, chunks, |ends| (ends + 1, front(ends)))
+    }
+
+    /// Takes the last chunk that is left of transfer `id`, which has `chunks` of them. For the sender.
+    pub fn claim_back(&self, id: u32, chunks: u32) -> Option<u32> {
+        self.take(id, chunks, |ends| {
+            (ends + (1 << 16), chunks - 1 - back(ends))
+        })
+    }
+
+    /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them and their number.
+    pub fn claim_rest(&self, id: u32, chunks: u32) -> Option<(u32, u32)> {
+        self.take(id, chunks, |ends| {
+            let left = chunks - front(ends) - back(ends);
+            (ends + left, (front(ends), left))
+        })
+    }
+
+    fn take<T>(&self, id: u32, chunks: u32, step: impl Fn(u32) -> (u32, T)) -> Option<T> {
         let mut seen = self.counter.load(Ordering::Acquire);
         loop {
-            let (open, next) = split(seen);
-            if open != id || next >= chunks {
-                return chunks;
+            let (open, ends) = split(seen);
+            // A peer can write anything here: the sum must not leave the transfer.
+            if open != id || chunks > MAX_CHUNKS || front(ends) + back(ends) >= chunks {
+                return None;
             }
+            let (next, taken) = step(ends);
             match self.counter.compare_exchange_weak(
                 seen,
-                word(id, chunks),
+                word(id, next),
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return next,
+                Ok(_) => return Some(taken),
                 Err(now) => seen = now,
             }
         }

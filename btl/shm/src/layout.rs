@@ -50,13 +50,15 @@ impl Geometry {
                 self.ranks
             ));
         }
-        if !self.ring_slots.is_power_of_two() || !(16..=65536).contains(&self.ring_slots) {
+        if !self.ring_slots.is_power_of_two() || !(16..=32768).contains(&self.ring_slots) {
             return fail(format!(
-                "{} ring slots; a power of two from 16 to 65536 is needed",
+                "{} ring slots; a power of two from 16 to 32768 is needed",
                 self.ring_slots
             ));
         }
-        if !(1024..=1 << 20).contains(&self.chunk_bytes) || self.chunk_bytes as usize % LINE != 0 {
+        if !(1024..=1 << 20).contains(&self.chunk_bytes)
+            || !(self.chunk_bytes as usize).is_multiple_of(LINE)
+        {
             return fail(format!(
                 "chunks of {} bytes; a multiple of 64 from 1 KiB to 1 MiB is needed",
                 self.chunk_bytes
@@ -69,7 +71,7 @@ impl Geometry {
                 1 << 20
             ));
         }
-        if self.heap_bytes % PAGE as u64 != 0 || self.heap_bytes > 1 << 44 {
+        if !self.heap_bytes.is_multiple_of(PAGE as u64) || self.heap_bytes > 1 << 44 {
             return fail(format!(
                 "a heap of {} bytes; a multiple of {PAGE} up to 16 TiB is needed",
                 self.heap_bytes

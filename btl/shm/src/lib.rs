@@ -16,6 +16,8 @@ pub mod fdpass;
 pub mod gate;
 pub mod heap;
 pub mod layout;
+#[cfg(not(loom))]
+pub mod limits;
 pub mod liveness;
 pub mod loan;
 pub mod pool;

@@ -7,10 +7,11 @@
 use crate::layout::ChunkIndex;
 use std::collections::VecDeque;
 
-/// Free chunks of this rank's pool. The most recently freed is used first: it is the likeliest to be in a cache.
+/// Free chunks of this rank's pool. The one that has been free longest is used first: the lines of one that was just read lie in the
+/// reader's cache, and taking them back costs more than a line that nobody holds any more (docs/performance.md).
 #[derive(Debug)]
 pub struct ChunkPool {
-    free: Vec<ChunkIndex>,
+    free: VecDeque<ChunkIndex>,
     reserved: u32,
     limit: u32,
 }
@@ -20,7 +21,7 @@ impl ChunkPool {
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self {
-            free: Vec::new(),
+            free: VecDeque::new(),
             reserved: 0,
             limit,
         }
@@ -32,20 +33,17 @@ impl ChunkPool {
         &mut self,
         reserve: impl FnOnce(u32, u32) -> Result<(), E>,
     ) -> Result<Option<ChunkIndex>, E> {
-        if let Some(chunk) = self.free.pop() {
+        if let Some(chunk) = self.free.pop_front() {
             return Ok(Some(chunk));
         }
         // Doubling keeps the number of calls small and the memory of a rank that needs one chunk small too.
-        let count = self.reserved.clamp(4, 64).min(self.limit - self.reserved);
+        let count = self.reserved.clamp(8, 64).min(self.limit - self.reserved);
         if count == 0 {
             return Ok(None);
         }
         reserve(self.reserved, count)?;
-        self.free.extend(
-            (self.reserved + 1..self.reserved + count)
-                .rev()
-                .map(ChunkIndex),
-        );
+        self.free
+            .extend((self.reserved + 1..self.reserved + count).map(ChunkIndex));
         let first = ChunkIndex(self.reserved);
         self.reserved += count;
         Ok(Some(first))
@@ -54,7 +52,14 @@ impl ChunkPool {
     /// Gives a chunk back.
     pub fn give(&mut self, chunk: ChunkIndex) {
         debug_assert!(chunk.0 < self.reserved && !self.free.contains(&chunk));
-        self.free.push(chunk);
+        self.free.push_back(chunk);
+    }
+
+    /// The chunk that the next [`Self::take`] gives, if one is free.
+    #[inline]
+    #[must_use]
+    pub fn next(&self) -> Option<ChunkIndex> {
+        self.free.front().copied()
     }
 
     /// Chunks reserved so far.

@@ -476,6 +476,16 @@ impl OwnSegment {
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
+    /// A hint that the first `len` bytes of `chunk` are written soon.
+    #[inline]
+    pub fn will_write_chunk(&self, chunk: ChunkIndex, len: usize) {
+        let size = u64::from(self.geometry.chunk_bytes);
+        let begin = self.geometry.pool_offset().0 + u64::from(chunk.0) * size;
+        let len = (len as u64).min(size);
+        if let Ok(at) = self.map.at("the segment", begin, len) {
+            copy::prefetch_range_for_write(at, len as usize);
+        }
+    }
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.map
     }

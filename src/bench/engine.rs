@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is run in which order, and how often.
+
+use super::gate::{Gate, State};
+use super::jobs::{Job, Layout};
+use super::protocol::{Order, Outcome, Work};
+use super::record::{Contestant, Point, Run, Sample, Who};
+use super::{BenchError, Mechanism, Missing, Mode, Pattern};
+use onecopy_shm::limits::Limit;
+
+/// Length of a batch in microseconds.
+const BATCH_US: f64 = 4000.0;
+/// Iterations with checked payload, for messages below and above a mebibyte.
+const CHECKS: [u64; 2] = [4, 2];
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Patterns and modes, in order.
+    pub rounds: Vec<(Pattern, Mode)>,
+    /// Mechanisms that take turns.
+    pub mechanisms: Vec<Mechanism>,
+    /// Message sizes.
+    pub sizes: Vec<usize>,
+    /// Near batches that each contestant should get.
+    pub batches: usize,
+    /// Batches after which a point ends in any case.
+    pub most_batches: usize,
+    /// Where the ranks run.
+    pub layout: Layout,
+}
+
+/// Is told how far the run is.
+pub trait Watch {
+    /// A point begins.
+    fn point(&mut self, pattern: Pattern, mode: Mode, size: usize);
+    /// A point has ended.
+    fn done(&mut self);
+    /// Something that the user should know.
+    fn note(&mut self, text: &str);
+}
+
+impl Plan {
+    /// Number of points.
+    #[must_use]
+    pub fn points(&self) -> usize {
+        self.rounds
+            .iter()
+            .map(|(pattern, _)| self.sizes_of(*pattern).len())
+            .sum()
+    }
+
+    fn sizes_of(&self, pattern: Pattern) -> Vec<usize> {
+        match pattern {
+            Pattern::Rate => vec![8],
+            // Bandwidth of nothing is nothing.
+            Pattern::Bw | Pattern::BiBw => self.sizes.iter().copied().filter(|&n| n > 0).collect(),
+            _ => self.sizes.clone(),
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    ///
+    /// If no job can be started, or a rank fails.
+    pub fn run(&self, watch: &mut dyn Watch) -> Result<Run, BenchError> {
+        let two = Layout {
+            ranks: 2,
+            processors: vec![
+                self.layout.processors.first().copied().unwrap_or(0),
+                self.layout.processors.last().copied().unwrap_or(0),
+            ],
+            pool: self.layout.pool,
+        };
+        let mut runner = Runner {
+            limits: Job::start(None, &two)?,
+            jobs: Vec::new(),
+            probes: Vec::new(),
+            missing: Vec::new(),
+        };
+        runner.calibrate()?;
+        for &mechanism in &self.mechanisms {
+            match Job::start(Some(mechanism), &self.layout) {
+                Ok(job) if job.missing.is_empty() => runner.jobs.push((mechanism, job)),
+                Ok(job) => {
+                    runner.missing.extend(job.missing.iter().cloned());
+                    job.leave()?;
+                }
+                Err(error) => {
+                    watch.note(&format!("{mechanism} is left out: {error}"));
+                    if !runner
+                        .missing
+                        .iter()
+                        .any(|m| m.mechanism == mechanism.name())
+                    {
+                        runner.missing.push(Missing {
+                            mechanism: mechanism.name().to_owned(),
+                            reason: error.to_string(),
+                            remedy: "see 'onecopy info'".to_owned(),
+                        });
+                    }
+                }
+            }
+        }
+        if runner.jobs.is_empty() && !self.mechanisms.is_empty() {
+            return Err(BenchError::Usage("no mechanism could be started".into()));
+        }
+        let mut points = Vec::new();
+        let mut last = None;
+        for &(pattern, mode) in &self.rounds {
+            if last.is_some_and(|last| last != mode) {
+                runner.everyone(&Order::Release)?;
+            }
+            last = Some(mode);
+            for size in self.sizes_of(pattern) {
+                watch.point(pattern, mode, size);
+                points.push(runner.point(self, pattern, mode, size, watch)?);
+                watch.done();
+            }
+        }
+        let run = Run {
+            gate: runner.gate(),
+            ranks: self.layout.ranks,
+            points,
+            missing: std::mem::take(&mut runner.missing),
+        };
+        for (_, job) in runner.jobs {
+            job.leave()?;
+        }
+        runner.limits.leave()?;
+        Ok(run)
+    }
+}
+
+struct Runner {
+    limits: Job,
+    jobs: Vec<(Mechanism, Job)>,
+    probes: Vec<f64>,
+    missing: Vec<Missing>,
+}
+
+/// A contestant and what its next batch is.
+struct Turn {
+    result: Contestant,
+    work: Work,
+}
+
+impl Runner {
+    /// Learns the floor before anything is judged by it.
+    fn calibrate(&mut self) -> Result<(), BenchError> {
+        for _ in 0..200 {
+            let outcome = self
+                .limits
+                .order(&Order::Probe(super::rank::PROBE_ROUNDS))?;
+            self.probes.push(outcome.before_ns);
+        }
+        Ok(())
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::of_probes(self.probes.iter().copied())
+    }
+
+    fn everyone(&mut self, order: &Order) -> Result<(), BenchError> {
+        self.limits.order(order)?;
+        for (_, job) in &mut self.jobs {
+            job.order(order)?;
+        }
+        Ok(())
+    }
+
+    fn order(&mut self, who: &Who, order: &Order) -> Result<Outcome, BenchError> {
+        match who {
+            Who::Limit(..) => self.limits.order(order),
+            Who::Mechanism(mechanism) => {
+                let job = self.jobs.iter_mut().find(|(name, _)| name == mechanism);
+                let (_, job) = job.ok_or_else(|| {
+                    BenchError::Usage(format!("{mechanism} has not been started"))
+                })?;
+                job.order(order)
+            }
+        }
+    }
+
+    fn contestants(&self, pattern: Pattern, size: usize) -> Vec<Who> {
+        let mut all: Vec<Who> = self
+            .jobs
+            .iter()
+            .map(|(mechanism, _)| Who::Mechanism(*mechanism))
+            .collect();
+        let has = |test: fn(&Mechanism) -> bool| self.jobs.iter().any(|(m, _)| test(m));
+        let windowed = matches!(pattern, Pattern::Bw | Pattern::BiBw | Pattern::Rate);
+        let two_way = matches!(pattern, Pattern::SendRecv | Pattern::BiBw);
+        for limit in Limit::all() {
+            let wanted = limit.carries(size)
+                && match limit {
+                    Limit::HandOff => !windowed,
+                    Limit::NextLine => !windowed,
+                    Limit::Slots => windowed,
+                    Limit::Direct(_) => size > 56 && (windowed || size > 64),
+                    // In two-way flows both cores are busy with their own messages.
+                    Limit::Coop => has(|m| *m == Mechanism::Heap) && !two_way,
+                    Limit::CmaRead => has(|m| m.is_cma()),
+                    Limit::CmaCoop => has(|m| m.is_cma()) && !two_way,
+                };
+            if !wanted {
+                continue;
+            }
+            let name = limit.name().to_owned();
+            if name.starts_with("cma") {
+                if has(|m| *m == Mechanism::Cma) {
+                    all.push(Who::Limit(name.clone(), false));
+                }
+                if has(|m| *m == Mechanism::CmaHuge) {
+                    all.push(Who::Limit(name, true));
+                }
+            } else {
+                all.push(Who::Limit(name, false));
+            }
+        }
+        all
+    }
+
+    fn point(
+        &mut self,
+        plan: &Plan,
+        pattern: Pattern,
+        mode: Mode,
+        size: usize,
+        watch: &mut dyn Watch,
+    ) -> Result<Point, BenchError> {
+        let window = pattern.window(size);
+        let mut turns = Vec::new();
+        for who in self.contestants(pattern, size) {
+            let work = Work {
+                limit: match &who {
+                    Who::Limit(name, _) => Some(name.clone()),
+                    Who::Mechanism(_) => None,
+                },
+                huge: matches!(&who, Who::Limit(_, true)),
+                pattern,
+                mode,
+                size,
+                window,
+                iterations: 1,
+            };
+            let result = Contestant {
+                who,
+                samples: Vec::new(),
+                checked_bytes: 0,
+                refused: None,
+            };
+            turns.push(Turn { result, work });
+        }
+        // Limits on huge and on small pages share their buffers: keep them together, so that they are not made anew each time.
+        for turn in &mut turns {
+            self.prepare(turn, watch)?;
+        }
+        let mut rounds = 0;
+        loop {
+            for turn in &mut turns {
+                self.turn(turn)?;
+            }
+            rounds += 1;
+            let gate = self.gate();
+            let settled = turns.iter().all(|turn| {
+                let near = turn
+                    .result
+                    .samples
+                    .iter()
+                    .filter(|s| gate.state(s.before_ns, s.after_ns) == State::Near)
+                    .count();
+                turn.result.refused.is_some() || near >= plan.batches
+            });
+            // A long message costs more than a batch of short ones: do not insist on it as often.
+            let most = if size >= 16 << 20 {
+                plan.most_batches.min(plan.batches + 2)
+            } else {
+                plan.most_batches
+            };
+            if settled || rounds >= most {
+                break;
+            }
+        }
+        Ok(Point {
+            pattern,
+            mode,
+            size,
+            window,
+            contestants: turns.into_iter().map(|turn| turn.result).collect(),
+        })
+    }
+
+    /// Checks the payload, warms up, and finds out how many iterations fill a batch.
+    fn prepare(&mut self, turn: &mut Turn, watch: &mut dyn Watch) -> Result<(), BenchError> {
+        let who = turn.result.who.clone();
+        if let Who::Mechanism(_) = who {
+            let mut work = turn.work.clone();
+            work.iterations = CHECKS[usize::from(work.size >= 1 << 20)];
+            let outcome = self.order(&who, &Order::Check(work))?;
+            turn.result.checked_bytes += outcome.checked_bytes;
+        }
+        for _ in 0..4 {
+            let outcome = match self.order(&who, &Order::Batch(turn.work.clone())) {
+                Err(BenchError::Rank { reason, .. })
+                    if matches!(who, Who::Limit(..)) && reason.contains("refused") =>
+                {
+                    watch.note(&format!("limit left out: {reason}"));
+                    turn.result.refused = Some(reason);
+                    return Ok(());
+                }
+                other => other?,
+            };
+            let messages = turn.work.window
+                * if turn.work.pattern == Pattern::PingPong {
+                    2
+                } else {
+                    1
+                };
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "clamped to a small range"
+            )]
+            let fit =
+                (BATCH_US / (outcome.us.max(1e-3) * messages as f64)).clamp(1.0, 400_000.0) as u64;
+            let before = turn.work.iterations;
+            // The first iterations are slow: grow step by step.
+            turn.work.iterations = fit.min(before * 32);
+            if fit <= before.saturating_mul(2) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, turn: &mut Turn) -> Result<(), BenchError> {
+        if turn.result.refused.is_some() {
+            return Ok(());
+        }
+        let outcome = self.order(&turn.result.who, &Order::Batch(turn.work.clone()))?;
+        self.probes.extend([outcome.before_ns, outcome.after_ns]);
+        turn.result.samples.push(Sample {
+            us: outcome.us,
+            before_ns: outcome.before_ns,
+            after_ns: outcome.after_ns,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The results as graphs: logarithmic axes, one line per mechanism, the limit dashed.
+
+use super::record::{Record, Run};
+use super::table::gigabytes;
+use super::{BenchError, Mechanism, Mode, Pattern, sizes};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SIZE: (u32, u32) = (960, 600);
+const INK: RGBColor = RGBColor(40, 44, 52);
+const GRID: RGBColor = RGBColor(228, 230, 235);
+const FAINT: RGBColor = RGBColor(244, 245, 247);
+
+/// What the vertical axis shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// Microseconds per message.
+    Latency,
+    /// Gigabytes per second of one direction.
+    Bandwidth,
+}
+
+/// One line of a graph.
+#[derive(Clone, Debug, PartialEq)]
+struct Line {
+    name: String,
+    colour: RGBColor,
+    dashed: bool,
+    points: Vec<(f64, f64)>,
+}
+
+fn colour(mechanism: Mechanism) -> RGBColor {
+    match mechanism {
+        Mechanism::Cico => RGBColor(0, 107, 164),
+        Mechanism::Heap => RGBColor(200, 82, 0),
+        Mechanism::Cma => RGBColor(44, 140, 80),
+        Mechanism::CmaHuge => RGBColor(132, 90, 170),
+        Mechanism::Auto => RGBColor(190, 40, 80),
+        Mechanism::Unix | Mechanism::All => RGBColor(120, 120, 120),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+fn place(record: &Record, us: f64, quantity: Quantity) -> (f64, f64) {
+    let value = match quantity {
+        Quantity::Latency => us,
+        Quantity::Bandwidth => gigabytes(record.size, us),
+    };
+    (record.size as f64, value)
+}
+
+/// Lines of all mechanisms; of the limits, one for those that share it.
+fn lines(records: &[&Record], quantity: Quantity) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut limits: Vec<Line> = Vec::new();
+    for record in records.iter().filter(|record| record.size > 0) {
+        let median = match record.ratio_of.as_str() {
+            "near" => record.near.median_us,
+            "far" => record.far.median_us,
+            _ => record.all.median_us,
+        };
+        if let Some(us) = median {
+            let name = record.mechanism.name();
+            let point = place(record, us, quantity);
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line {
+                    name: name.to_owned(),
+                    colour: colour(record.mechanism),
+                    dashed: false,
+                    points: vec![point],
+                }),
+            }
+        }
+        if let Some(us) = record.limit_us {
+            let (name, shade) = match record.mechanism {
+                Mechanism::Cma => ("limit, cma", RGBColor(150, 195, 165)),
+                Mechanism::CmaHuge => ("limit, cma-huge", RGBColor(190, 170, 205)),
+                _ => ("limit, one-core copy", RGBColor(130, 130, 130)),
+            };
+            let point = place(record, us, quantity);
+            match limits.iter_mut().find(|line| line.name == name) {
+                Some(line) if line.points.iter().all(|p| p.0 < point.0) => line.points.push(point),
+                Some(_) => {}
+                None => limits.push(Line {
+                    name: name.to_owned(),
+                    colour: shade,
+                    dashed: true,
+                    points: vec![point],
+                }),
+            }
+        }
+    }
+    limits.extend(lines);
+    limits
+}
+
+/// Draws all graphs of a run into a directory and gives their paths.
+///
+/// # Errors
+///
+/// If the directory or a file cannot be written.
+pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    fs::create_dir_all(directory).map_err(BenchError::io(directory.display().to_string()))?;
+    let records = run.records();
+    let mut written = Vec::new();
+    for pattern in Pattern::EACH {
+        for mode in Mode::EACH {
+            let group: Vec<&Record> = records
+                .iter()
+                .filter(|record| record.pattern == pattern && record.mode == mode)
+                .filter(|record| record.size > 0)
+                .collect();
+            let distinct = group.first().zip(group.last());
+            // A line needs two sizes.
+            if distinct.is_none_or(|(first, last)| first.size == last.size) {
+                continue;
+            }
+            for quantity in [Quantity::Latency, Quantity::Bandwidth] {
+                let windowed = matches!(pattern, Pattern::Bw | Pattern::BiBw | Pattern::Rate);
+                if windowed && quantity == Quantity::Latency {
+                    continue;
+                }
+                let (what, title) = title(pattern, mode, quantity);
+                let path = directory.join(format!("{}-{}-{what}.svg", pattern.name(), mode.name()));
+                let text = draw(&lines(&group, quantity), &title, run, quantity)?;
+                fs::write(&path, text).map_err(BenchError::io(path.display().to_string()))?;
+                written.push(path);
+            }
+        }
+    }
+    Ok(written)
+}
+
+fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, String) {
+    let (what, quantity) = match quantity {
+        Quantity::Latency => ("latency", "time"),
+        Quantity::Bandwidth => ("bandwidth", "bandwidth"),
+    };
+    let pattern = match pattern {
+        Pattern::PingPong | Pattern::All => "Ping-pong",
+        Pattern::SendRecv => "Sendrecv",
+        Pattern::Bw => "One way, windowed",
+        Pattern::BiBw => "Two ways, windowed",
+        Pattern::Rate => "Message rate",
+    };
+    let mode = match mode {
+        Mode::Same | Mode::All => "same buffers",
+        Mode::OffCache => "off-cache",
+        Mode::Rewrite => "sender rewrites",
+    };
+    (
+        what,
+        format!("{pattern}: {quantity} by message size, {mode}"),
+    )
+}
+
+fn draw(lines: &[Line], title: &str, run: &Run, quantity: Quantity) -> Result<String, BenchError> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        paint(&root, lines, title, run, quantity).map_err(|reason| BenchError::Graph {
+            what: title.to_owned(),
+            reason,
+        })?;
+    }
+    Ok(text)
+}
+
+fn paint(
+    root: &DrawingArea<SVGBackend<'_>, Shift>,
+    lines: &[Line],
+    title: &str,
+    run: &Run,
+    quantity: Quantity,
+) -> Result<(), String> {
+    let fail = |error: DrawingAreaErrorKind<_>| format!("{error}");
+    root.fill(&WHITE).map_err(fail)?;
+    let style = |size: i32| ("sans-serif", size).into_font().color(&INK);
+    root.draw_text(title, &style(22), (24, 18)).map_err(fail)?;
+    let under = format!(
+        "medians, {} ranks; raw hand-off floor {:.0} ns",
+        run.ranks, run.gate.floor_ns
+    );
+    root.draw_text(&under, &style(13), (24, 46)).map_err(fail)?;
+
+    let all = || lines.iter().flat_map(|line| &line.points);
+    let bound = |pick: fn(&(f64, f64)) -> f64, start: f64, fold: fn(f64, f64) -> f64| {
+        all().map(pick).fold(start, fold)
+    };
+    let (left, right) = (
+        bound(|p| p.0, f64::INFINITY, f64::min),
+        bound(|p| p.0, 0.0, f64::max),
+    );
+    let (low, high) = (
+        bound(|p| p.1, f64::INFINITY, f64::min),
+        bound(|p| p.1, 0.0, f64::max),
+    );
+    let decade_below = 10_f64.powf((low * 0.8).log10().floor());
+    let low = if quantity == Quantity::Bandwidth {
+        decade_below.max(0.01)
+    } else {
+        decade_below
+    };
+    let high = high * 1.6;
+    let visible = |line: &Line| -> Vec<(f64, f64)> {
+        line.points.iter().copied().filter(|p| p.1 >= low).collect()
+    };
+
+    // The strip on the right holds the names of the lines.
+    let mut chart = ChartBuilder::on(root)
+        .margin_top(70)
+        .margin_right(150)
+        .margin_left(16)
+        .margin_bottom(14)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
+        .build_cartesian_2d(
+            (left..right).log_scale().base(2.0),
+            (low..high).log_scale().base(10.0),
+        )
+        .map_err(fail)?;
+    chart
+        .configure_mesh()
+        .bold_line_style(GRID)
+        .light_line_style(FAINT)
+        .axis_style(INK)
+        .label_style(style(13))
+        .axis_desc_style(style(14))
+        .x_labels(14)
+        .y_labels(10)
+        .x_desc("message size, bytes")
+        .y_desc(match quantity {
+            Quantity::Latency => "microseconds",
+            Quantity::Bandwidth => "GB/s",
+        })
+        .x_label_formatter(&|size| tick_size(*size))
+        .y_label_formatter(&|value| tick_value(*value))
+        .draw()
+        .map_err(fail)?;
+    for line in lines {
+        if line.dashed {
+            let stroke = line.colour.stroke_width(2);
+            let series = DashedLineSeries::new(visible(line), 7, 5, stroke);
+            chart.draw_series(series).map_err(fail)?;
+        } else {
+            let series = LineSeries::new(visible(line), line.colour.stroke_width(3));
+            chart.draw_series(series).map_err(fail)?;
+            let dots = visible(line)
+                .into_iter()
+                .map(|p| Circle::new(p, 3, line.colour.filled()));
+            chart.draw_series(dots).map_err(fail)?;
+        }
+    }
+    // Each line's name beside its end, pushed down where names would meet.
+    let mut names: Vec<(i32, &Line)> = lines
+        .iter()
+        .filter_map(|line| {
+            let end = chart.backend_coord(line.points.last()?);
+            Some((end.1, line))
+        })
+        .collect();
+    names.sort_by_key(|(y, _)| *y);
+    let across = i32::try_from(SIZE.0).unwrap_or(0) - 142;
+    let mut free = 0;
+    for (y, line) in names {
+        let y = (y - 7).max(free);
+        free = y + 17;
+        let font = ("sans-serif", 14).into_font().color(&line.colour);
+        root.draw_text(&line.name, &font, (across, y))
+            .map_err(fail)?;
+    }
+    root.present().map_err(fail)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "ticks of the axis are sizes"
+)]
+fn tick_size(size: f64) -> String {
+    sizes::format(size.round() as usize)
+}
+
+fn tick_value(value: f64) -> String {
+    if value >= 1.0 {
+        format!("{value:.0}")
+    } else {
+        let text = format!("{value:.4}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gate::Gate;
+    use super::super::record::{Contestant, Point, Sample, Who};
+    use super::*;
+
+    fn run() -> Run {
+        let contestant = |who: Who, us: f64| Contestant {
+            who,
+            samples: vec![Sample {
+                us,
+                before_ns: 60.0,
+                after_ns: 60.0,
+            }],
+            checked_bytes: 0,
+            refused: None,
+        };
+        let point = |size: usize| Point {
+            pattern: Pattern::PingPong,
+            mode: Mode::Same,
+            size,
+            window: 1,
+            contestants: vec![
+                contestant(Who::Mechanism(Mechanism::Cico), 0.1 + size as f64 / 1e4),
+                contestant(Who::Mechanism(Mechanism::Heap), 0.1 + size as f64 / 2e4),
+                contestant(Who::Limit("direct".into(), false), 0.06 + size as f64 / 3e4),
+                contestant(Who::Limit("hand-off".into(), false), 0.06),
+            ],
+        };
+        Run {
+            gate: Gate::new(60.0),
+            ranks: 2,
+            missing: Vec::new(),
+            points: [0, 8, 1024, 1 << 20].map(point).to_vec(),
+        }
+    }
+
+    /// Every element is closed, in order, and text has no bare markup.
+    fn well_formed(text: &str) -> bool {
+        let mut open = Vec::new();
+        for part in text.split('<').skip(1) {
+            let Some((tag, _)) = part.split_once('>') else {
+                return false;
+            };
+            if tag.starts_with(['?', '!']) || tag.ends_with('/') {
+                continue;
+            }
+            if let Some(name) = tag.strip_prefix('/') {
+                if open.pop() != Some(name.trim()) {
+                    return false;
+                }
+            } else {
+                open.push(tag.split_whitespace().next().unwrap_or_default());
+            }
+        }
+        open.is_empty()
+    }
+
+    #[test]
+    fn a_graph_has_one_line_per_mechanism() {
+        let directory = std::env::temp_dir().join(format!("onecopy-svg-{}", std::process::id()));
+        let written = write(&run(), &directory).unwrap();
+        assert_eq!(written.len(), 2);
+        for path in &written {
+            let text = fs::read_to_string(path).unwrap();
+            assert!(well_formed(&text), "{}", path.display());
+            for (mechanism, lines) in [
+                (Mechanism::Cico, 1),
+                (Mechanism::Heap, 1),
+                (Mechanism::Cma, 0),
+            ] {
+                let RGBColor(r, g, b) = colour(mechanism);
+                let stroke = format!("stroke=\"#{r:02X}{g:02X}{b:02X}\"");
+                let found = text
+                    .split('<')
+                    .filter(|part| part.starts_with("polyline") && part.contains(&stroke))
+                    .count();
+                assert_eq!(found, lines, "{mechanism} in {}", path.display());
+            }
+            for word in ["cico", "heap", "limit, one-core copy", "message size"] {
+                assert!(text.contains(word), "{word}");
+            }
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn ticks_are_readable() {
+        assert_eq!(tick_size(1_048_576.0), "1M");
+        assert_eq!(tick_value(0.1), "0.1");
+        assert_eq!(tick_value(100.0), "100");
+    }
+}

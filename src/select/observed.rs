@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What transfers really cost between two ranks, learned from the transfers themselves.
+//!
+//! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
+//! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
+//! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
+//! then, as long as it is not hopeless. A knob that says where cross-memory attach begins (`ONECOPY_CMA_MIN`) is obeyed instead.
+
+use super::Thresholds;
+use onecopy_btl::cost::{Costs, Curve};
+use std::time::Duration;
+
+/// Transfers smaller than this are not timed.
+pub(crate) const MIN: u64 = 32 << 10;
+/// After so many transfers in one way the other is tried.
+const RETRY: u32 = 32;
+/// The other way is not tried if it is known to take more than so many times as long.
+const HOPELESS: f64 = 4.0;
+
+/// The two ways that compete for plain memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rival {
+    /// Through the kernel.
+    Cma,
+    /// In chunks.
+    Pipeline,
+}
+
+/// What is known of the two ways between this rank and a peer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Observed {
+    cma: Rate,
+    pipeline: Rate,
+    /// Transfers since the slower one was last tried.
+    since: u32,
+    fixed: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    setup_ns: f64,
+    per_kib_ns: f64,
+}
+
+impl Rate {
+    fn new(curve: &Curve) -> Self {
+        Self {
+            setup_ns: curve.setup_ns,
+            per_kib_ns: curve.per_kib_ns,
+        }
+    }
+    fn estimate(&self, bytes: u64) -> f64 {
+        self.setup_ns + bytes as f64 / 1024.0 * self.per_kib_ns
+    }
+    /// Good news is believed at once, bad news after a while: a late peer or a lost time slice is not the mechanism's doing.
+    fn learn(&mut self, bytes: u64, took: Duration) {
+        let seen = (took.as_nanos() as f64 - self.setup_ns).max(0.0) / (bytes as f64 / 1024.0);
+        let weight = if seen < self.per_kib_ns { 0.5 } else { 0.1 };
+        // A single outlier must not look like a verdict.
+        let seen = seen.min(self.per_kib_ns * 4.0);
+        self.per_kib_ns += (seen - self.per_kib_ns) * weight;
+    }
+}
+
+impl Observed {
+    /// Nothing but the curves. `fixed`: the user has decided.
+    pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool) -> Self {
+        let cma = Rate::new(if coop { &costs.get_coop } else { &costs.get });
+        Self {
+            cma,
+            pipeline: Rate::new(&costs.pipeline),
+            since: 0,
+            fixed,
+        }
+    }
+
+    /// The thresholds for a transfer of `bytes`, with the choice between the two ways made by what was seen.
+    pub(crate) fn decide(&mut self, thresholds: Thresholds, bytes: u64) -> Thresholds {
+        if self.fixed || bytes < MIN || thresholds.cma_min == 0 {
+            return thresholds;
+        }
+        let (cma, pipeline) = (self.cma.estimate(bytes), self.pipeline.estimate(bytes));
+        self.since += 1;
+        let retry = self.since >= RETRY && cma.max(pipeline) < HOPELESS * cma.min(pipeline);
+        if retry {
+            self.since = 0;
+        }
+        let cma_min = if (cma < pipeline) != retry {
+            0
+        } else {
+            u64::MAX
+        };
+        Thresholds {
+            cma_min,
+            ..thresholds
+        }
+    }
+
+    /// From which size on the other way is the cheaper one, by what is known; none if the same is everywhere.
+    pub(crate) fn crossing(&self) -> Option<u64> {
+        let setup = self.cma.setup_ns - self.pipeline.setup_ns;
+        let slope = self.pipeline.per_kib_ns - self.cma.per_kib_ns;
+        let bytes = setup / slope * 1024.0;
+        // Beyond that nobody measures, and sizes stop being exact.
+        (1.0..1e15).contains(&bytes).then(|| {
+            let near = bytes as u64;
+            let first = self.cma.estimate(near) < self.pipeline.estimate(near);
+            let differs =
+                |size: &u64| (self.cma.estimate(*size) < self.pipeline.estimate(*size)) != first;
+            (near..near + 3).find(differs).unwrap_or(near)
+        })
+    }
+
+    /// A transfer of `bytes` took so long.
+    pub(crate) fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
+        match rival {
+            Rival::Cma => self.cma.learn(bytes, took),
+            Rival::Pipeline => self.pipeline.learn(bytes, took),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_obs::Knobs;
+
+    fn run(
+        observed: &mut Observed,
+        cma_ns_per_kib: u64,
+        pipeline_ns_per_kib: u64,
+        rounds: usize,
+    ) -> usize {
+        let thresholds = Thresholds::with_layers(&Knobs::default(), &Costs::default(), true, true);
+        let bytes = 1 << 20;
+        let mut by_cma = 0;
+        for _ in 0..rounds {
+            let decided = observed.decide(thresholds, bytes);
+            let (rival, ns) = if decided.cma_min == 0 {
+                by_cma += 1;
+                (Rival::Cma, cma_ns_per_kib)
+            } else {
+                (Rival::Pipeline, pipeline_ns_per_kib)
+            };
+            observed.learn(rival, bytes, Duration::from_nanos(ns * 1024 + 1000));
+        }
+        by_cma
+    }
+
+    #[test]
+    fn the_faster_way_is_found_and_a_change_is_noticed() {
+        let mut observed = Observed::new(&Costs::default(), true, false);
+        run(&mut observed, 30, 90, 300);
+        assert!(run(&mut observed, 30, 90, 320) >= 300);
+        run(&mut observed, 120, 40, 600);
+        assert!(run(&mut observed, 120, 40, 320) <= 20);
+    }
+
+    #[test]
+    fn a_knob_is_obeyed() {
+        let mut observed = Observed::new(&Costs::default(), true, true);
+        let thresholds = Thresholds::with_layers(&Knobs::default(), &Costs::default(), true, true);
+        for _ in 0..100 {
+            assert_eq!(observed.decide(thresholds, 1 << 20), thresholds);
+            observed.learn(Rival::Cma, 1 << 20, Duration::from_secs(1));
+        }
+    }
+}
