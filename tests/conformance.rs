@@ -150,6 +150,59 @@ suite! {
     all_without_cico: "heap and cma";
 }
 
+/// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is touched once.
+#[test]
+fn a_message_of_more_than_4_gib() {
+    const LEN: usize = (4 << 30) + 4097;
+    let available = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let available = available
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|line| line.trim().split(' ').next()?.parse::<usize>().ok())
+        .expect("MemAvailable");
+    if available < (LEN >> 10) * 3 / 2 {
+        return say(&format!("skipped: {available} KiB of memory are available"));
+    }
+    let marks = [0, 1 << 20, (2 << 30) - 1, (4 << 30) - 1, 4 << 30, LEN - 1];
+    let got = Mutex::new(vec![0u8; LEN]);
+    // Through chunks only as much as fits into a short buffer, unless there is time: it is slow where processors are busy.
+    let short = if std::env::var_os("TEST_SOAK").is_some() {
+        LEN
+    } else {
+        5 << 20
+    };
+    for (layers, value, room) in [("heap,cma", 3, LEN), ("cico", 5, short)] {
+        let (knobs, ..) = Knobs::from_iter([("ONECOPY_LAYERS", layers)]).expect("knobs");
+        limited(layers, || {
+            local_with(2, &knobs, |rt| {
+                let world = rt.world();
+                if rt.rank() == 0 {
+                    // Nothing but the marks takes memory.
+                    let mut message = vec![0u8; LEN];
+                    for at in marks {
+                        message[at] = value;
+                    }
+                    world.send(&message, 1, 0).expect("send");
+                } else {
+                    let mut got = got.lock().expect("buffer");
+                    match world.recv(&mut got[..room], 0, 0) {
+                        Ok(status) => assert_eq!(status.bytes, LEN),
+                        Err(onecopy::Error::Truncated { message, .. }) => {
+                            assert_eq!((message, room < LEN), (LEN as u64, true));
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    let marks = marks.iter().filter(|&&at| at < room);
+                    assert!(marks.clone().all(|&at| got[at] == value));
+                    let parts = got[..room].chunks(1 << 20);
+                    let other = parts.filter(|part| part.iter().any(|&byte| byte != 0));
+                    assert!(other.count() <= marks.count());
+                }
+            });
+        });
+    }
+}
+
 #[test]
 fn every_case_has_its_test() {
     let cases: Vec<_> = CASES.iter().map(|case| case.name).collect();

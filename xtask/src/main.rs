@@ -5,6 +5,7 @@
 mod docs;
 mod install;
 mod say;
+mod soak;
 mod steps;
 mod test;
 mod tidy;
@@ -33,6 +34,8 @@ enum Task {
     Verify(verify::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
+    /// Run random programs of messages against an oracle for a long time
+    Soak(soak::Args),
     /// Build and install the command, its man pages and completions
     Install(install::Args),
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&root()),
         Task::Verify(args) => verify::run(&args),
         Task::Docs(args) => docs::run(&args, &root()),
+        Task::Soak(args) => soak::run(&args),
         Task::Install(args) => install::run(&args),
     };
     match result {
