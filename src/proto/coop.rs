@@ -27,7 +27,9 @@ fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
         ((len / 2).clamp(4 << 10, 128 << 10), 512 << 10)
     };
     let pages = (len / 16).next_power_of_two().clamp(least, most);
-    pages.max(len.div_ceil(u64::from(MAX_CHUNKS))).next_multiple_of(4096)
+    pages
+        .max(len.div_ceil(u64::from(MAX_CHUNKS)))
+        .next_multiple_of(4096)
 }
 
 /// The receiver's side of a cooperative transfer.

@@ -126,7 +126,11 @@ impl CoopBlock {
     #[must_use]
     pub fn taken(&self, id: u32) -> u32 {
         let (open, ends) = split(self.counter.load(Ordering::Acquire));
-        if open == id { front(ends) + back(ends) } else { u32::MAX }
+        if open == id {
+            front(ends) + back(ends)
+        } else {
+            u32::MAX
+        }
     }
 
     /// Takes the first chunk that is left of transfer `id`, which has `chunks` of them. For the receiver. `None`: all are taken, or it is
@@ -137,7 +141,9 @@ impl CoopBlock {
 
     /// Takes the last chunk that is left of transfer `id`, which has `chunks` of them. For the sender.
     pub fn claim_back(&self, id: u32, chunks: u32) -> Option<u32> {
-        self.take(id, chunks, |ends| (ends + (1 << 16), chunks - 1 - back(ends)))
+        self.take(id, chunks, |ends| {
+            (ends + (1 << 16), chunks - 1 - back(ends))
+        })
     }
 
     /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them and their number.

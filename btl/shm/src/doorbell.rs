@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "the system call futex")]
 
 use crate::sync::{AtomicU32, Ordering};
+#[cfg(not(loom))]
 use std::time::Duration;
 
 /// The bell of one rank, in its segment.
