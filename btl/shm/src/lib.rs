@@ -15,6 +15,7 @@ pub mod coop;
 #[cfg(not(loom))]
 pub mod copy;
 pub mod doorbell;
+pub mod fault;
 #[cfg(not(loom))]
 pub mod fdpass;
 #[cfg(not(loom))]
