@@ -170,6 +170,8 @@ impl Peer {
     #[cold]
     fn notify_cold(&self) -> bool {
         self.segment.set_active();
+        // The sleeper arms its bell and then looks at its bitmap: one of us must see the other.
+        onecopy_shm::sync::light_fence(self.strong);
         self.segment.bell().ring()
     }
 

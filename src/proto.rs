@@ -26,6 +26,7 @@ use crate::peer::Peer;
 use crate::request::{RequestId, SendPlan, State, Status};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use onecopy_shm::cells::MappedCells;
+use onecopy_shm::fault;
 use onecopy_shm::ring::{Claim, Record};
 
 /// A message that came before its receive.
@@ -72,6 +73,7 @@ pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
         peer.rx_control
             .credit
             .store(peer.credit_back, onecopy_shm::sync::Ordering::Relaxed);
+        fault::point("credit.given");
     }
 }
 
@@ -292,12 +294,25 @@ fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
         claim.write(0, &body);
         claim.publish(kind as u8, BODY, 0);
         peer.replies.pop_front();
+        sent(kind);
         moved = true;
         if peer.notify() {
             core.counters.doorbells_rung += 1;
         }
     }
     moved
+}
+
+/// A control record was published.
+#[inline(always)]
+fn sent(kind: Kind) {
+    match kind {
+        Kind::Rts => fault::point("rts.sent"),
+        Kind::Cts => fault::point("cts.sent"),
+        Kind::Data => fault::point("data.sent"),
+        Kind::Fin => fault::point("fin.sent"),
+        _ => {}
+    }
 }
 
 /// Publishes one control record. `false`: the ring is full.
@@ -313,6 +328,7 @@ pub(crate) fn put_body(
     };
     claim.write(0, body);
     claim.publish(kind as u8, BODY, meta);
+    sent(kind);
     if peer.notify() {
         core.counters.doorbells_rung += 1;
     }

@@ -9,6 +9,7 @@ use crate::wireup::{self, Wireup};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{CounterSnapshot, Knobs};
+use onecopy_shm::fault;
 use onecopy_shm::gate::Gate;
 use onecopy_shm::heap::{Heap, HeapBuf};
 use onecopy_shm::loan::{LoanTable, WithLoans};
@@ -259,9 +260,12 @@ impl Runtime {
             (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
         };
         self.handle.wait(flushed);
+        fault::point("leave.before");
         let met = self.world().barrier();
         self.handle.wait(flushed);
+        fault::point("leave.met");
         let left = self.handle.gate.enter().wireup.leave();
+        fault::point("leave.after");
         match met {
             // Peers that died cannot come; leaving is still in order.
             Ok(())

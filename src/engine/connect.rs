@@ -13,6 +13,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
@@ -111,7 +112,9 @@ impl Engine {
             ..Card::of_this_process()
         };
         permit_tracing(&knobs);
+        fault::point("join.before");
         let cards = wireup.join(card, segment.fd())?;
+        fault::point("join.after");
         let plan = copy_plan(&knobs);
         let permitted = Permitted {
             heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
@@ -173,6 +176,7 @@ impl Engine {
         let introduction = self.wireup.introduce(rank as usize)?;
         let mut segment =
             PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry)?;
+        fault::point("connect.mapped");
         let link =
             Link::connect(&mut segment, introduction.pid, &self.permitted).map_err(|refusal| {
                 Error::Unreachable {
@@ -180,6 +184,7 @@ impl Engine {
                     reason: refusal.to_string(),
                 }
             })?;
+        fault::point("connect.proven");
         let mut proven = vec![LayerId::Cico.name()];
         for (name, refusal) in [
             (LayerId::Heap.name(), link.heap.refusal()),

@@ -96,6 +96,7 @@ impl CoopBlock {
         self.failed.store(0, Ordering::Relaxed);
         // SYNC(coop.open): release the description
         self.counter.store(word(transfer.id, 0), Ordering::Release);
+        crate::fault::point("coop.opened");
     }
 
     /// The open transfer, if it is `id` and chunks are left. For the sender.
@@ -169,7 +170,10 @@ impl CoopBlock {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Some(taken),
+                Ok(_) => {
+                    crate::fault::point("coop.claimed");
+                    return Some(taken);
+                }
                 Err(now) => seen = now,
             }
         }
@@ -179,6 +183,7 @@ impl CoopBlock {
     pub fn sender_finished(&self, id: u32, total: u32) {
         // SYNC(coop.done): release the bytes that the sender wrote
         self.done.store(word(id, total), Ordering::Release);
+        crate::fault::point("coop.done");
     }
 
     /// The sender could not copy `chunk` of `id` and takes no more.
@@ -207,5 +212,6 @@ impl CoopBlock {
     /// Closes the block: nobody finds a transfer here.
     pub fn close(&self) {
         self.counter.store(0, Ordering::Release);
+        crate::fault::point("coop.closed");
     }
 }

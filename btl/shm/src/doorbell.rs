@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "the system call futex")]
 
 use crate::sync::{AtomicU32, Ordering};
+#[cfg(not(loom))]
 use std::time::Duration;
 
 /// The bell of one rank, in its segment.
@@ -38,6 +39,7 @@ impl Doorbell {
     /// Announces that the owner is about to sleep. The caller issues a heavy fence next and looks once more for work.
     pub fn arm(&self) {
         self.0.store(1, Ordering::SeqCst);
+        crate::fault::point("bell.armed");
     }
 
     /// The owner is awake again.
@@ -64,6 +66,7 @@ impl Doorbell {
         let asleep = self.take();
         if asleep {
             self.wake();
+            crate::fault::point("bell.rung");
         }
         asleep
     }

@@ -17,6 +17,7 @@
 //! field is found. Whatever the consumer finds wrong is reported as [`BadRecord`], and the peer is failed.
 
 use crate::cells::{Cells, FIRST_PAYLOAD, RECORD_HEAD};
+use crate::fault;
 use crate::layout::LINE;
 use crate::sync::{Ordering, light_fence};
 
@@ -138,6 +139,7 @@ impl<C: Cells> Producer<C> {
             self.publish(NOP, step, 0, 0);
             left -= step;
         }
+        fault::point("ring.claim");
         Some(Claim { ring: self, slots })
     }
 
@@ -162,8 +164,10 @@ impl<C: Cells> Producer<C> {
         }
         self.cells.meta(at).store(meta, Ordering::Relaxed);
         let word = encode(kind, slots, len, self.sequence, meta);
+        fault::point("ring.publish");
         // SYNC(ring.publish): release the payload, the meta word and the next header if it was cleared
         self.cells.header(at).store(word, Ordering::Release);
+        fault::point("ring.published");
         self.sequence = self.sequence.wrapping_add(1);
         self.head += slots as u64;
         if slots > 1 {
@@ -365,8 +369,10 @@ impl<C: Cells> Consumer<C> {
     pub fn publish_tail(&mut self) {
         if self.tail_published != self.head {
             self.tail_published = self.head;
+            fault::point("ring.release");
             // SYNC(ring.release): release our reads of the slots before the tail
             self.cells.tail().store(self.head, Ordering::Release);
+            fault::point("ring.released");
         }
     }
 

@@ -475,6 +475,7 @@ impl OwnSegment {
         let to = self.map.at("the segment", at, bytes.len() as u64)?;
         // SAFETY: `to` is valid for the length; the pool does not overlap memory of the program.
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
+        crate::fault::point("chunk.written");
         Ok(())
     }
     /// A hint that the first `len` bytes of `chunk` are written soon.
@@ -685,6 +686,7 @@ impl PeerSegment {
             .shared((BITMAP_OFFSET + self.me as usize / 64 * 8) as u64);
         // SYNC(active.set): release what made this rank active
         word.fetch_or(1 << (self.me % 64), Ordering::AcqRel);
+        crate::fault::point("active.set");
     }
     /// Address of the peer's header in the peer, and the number to be found at [`Self::nonce_address`].
     #[must_use]
@@ -784,6 +786,7 @@ impl PeerSegment {
         )?;
         // SAFETY: valid for the length; does not overlap memory of the program.
         unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
+        crate::fault::point("chunk.read");
         Ok(())
     }
 

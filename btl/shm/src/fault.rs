@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Points at which a test kills the process.
+//!
+//! Without the feature `fault-points` nothing of this is in the program. With it, `ONECOPY_JOB_FAULT=label:count[:rank]` in the environment
+//! makes the `count`-th passing of a label by that rank (by any rank, if none is given) the process's last act: it kills itself by
+//! `SIGKILL`, which no handler sees. `ONECOPY_JOB_FAULT=list` counts passings instead, see [`passed`].
+
+/// A place where a process may be killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// Its name.
+    pub name: &'static str,
+    /// What has happened there, and what has not.
+    pub doc: &'static str,
+}
+
+macro_rules! labels {
+    ($($name:literal $doc:literal,)+) => {
+        /// All labels.
+        pub static LABELS: &[Label] = &[$(Label { name: $name, doc: $doc }),+];
+    };
+}
+
+labels! {
+    "join.before" "The segment exists; the launcher does not know of it.",
+    "join.after" "All ranks have joined; no peer is connected.",
+    "connect.mapped" "A peer's segment is mapped; no mechanism is proven.",
+    "connect.proven" "The mechanisms towards a peer are proven; nothing was sent.",
+    "ring.claim" "Slots are claimed, nothing is written to them.",
+    "ring.publish" "Payload is written; the header is not.",
+    "ring.published" "A record is published; the consumer was not told.",
+    "ring.release" "Records were read; the tail does not say so.",
+    "ring.released" "The tail says that records were read; a producer that waits was not told.",
+    "active.set" "The sender's bit stands in the bitmap; the bell was not rung.",
+    "bell.armed" "The rank is about to sleep.",
+    "bell.rung" "A sleeper was woken.",
+    "chunk.written" "A chunk is filled; no record names it.",
+    "chunk.read" "A chunk was read; it was not given back.",
+    "credit.given" "Credit was given back.",
+    "rts.sent" "A message is announced.",
+    "cts.sent" "The receiver has asked for something.",
+    "data.sent" "A chunk of an announced message is sent.",
+    "fin.sent" "An announced or synchronous message is received, and the sender was told.",
+    "coop.opened" "A cooperative transfer is open.",
+    "coop.claimed" "A chunk of a cooperative transfer is taken and not copied.",
+    "coop.done" "The sender has copied a chunk and said so.",
+    "coop.closed" "A cooperative transfer is over; the sender was not told.",
+    "leave.before" "Everything is sent; the last barrier is not begun.",
+    "leave.met" "All ranks have come to the last barrier; the launcher does not know that this one leaves.",
+    "leave.after" "The launcher knows that this rank leaves.",
+}
+
+/// Passes the point `label`.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub fn point(label: &'static str) {
+    let _ = label;
+}
+
+#[cfg(feature = "fault-points")]
+pub use armed::{passed, point};
+
+#[cfg(feature = "fault-points")]
+mod armed {
+    use super::LABELS;
+    use crate::sync::{AtomicU64, Ordering};
+    use std::sync::OnceLock;
+
+    struct Plan {
+        label: String,
+        count: u64,
+        only: bool,
+    }
+
+    fn plan() -> Option<&'static Plan> {
+        static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
+        PLAN.get_or_init(|| {
+            let text = std::env::var("ONECOPY_JOB_FAULT").ok()?;
+            let mut parts = text.split(':');
+            let label = parts.next()?.to_owned();
+            let count = parts.next().and_then(|n| n.parse().ok()).unwrap_or(1);
+            let only = match parts.next() {
+                Some(rank) => std::env::var("ONECOPY_JOB_RANK").as_deref() == Ok(rank),
+                None => true,
+            };
+            Some(Plan { label, count, only })
+        })
+        .as_ref()
+    }
+
+    fn counts() -> &'static [AtomicU64] {
+        static COUNTS: OnceLock<Vec<AtomicU64>> = OnceLock::new();
+        COUNTS.get_or_init(|| LABELS.iter().map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Passes the point `label`.
+    ///
+    /// # Panics
+    /// If there is no such label.
+    pub fn point(label: &'static str) {
+        let Some(plan) = plan() else { return };
+        let index = LABELS.iter().position(|known| known.name == label);
+        let index = index.unwrap_or_else(|| panic!("{label} is not in the list of fault points"));
+        let count = counts()[index].fetch_add(1, Ordering::Relaxed) + 1;
+        if plan.only && plan.label == label && plan.count == count {
+            // Nothing after this line happens.
+            let _ =
+                nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+
+    /// How often each label was passed so far, while `ONECOPY_JOB_FAULT` is set.
+    #[must_use]
+    pub fn passed() -> Vec<(&'static str, u64)> {
+        LABELS
+            .iter()
+            .zip(counts())
+            .map(|(label, count)| (label.name, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}

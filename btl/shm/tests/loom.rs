@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Models of the lock-free core: loom runs each of them in every interleaving (up to a number of preemptions) and with every value that
+//! the memory model permits a load to see. `cargo xtask verify loom` runs them.
+//!
+//! Payload lies in loom's `UnsafeCell` ([`watched`]), so a slot, a chunk or a range that two sides touch without an order between them is reported as a
+//! data race; control words are loom's atomics. The kernel's part of a sleep is a mutex and a condition variable that, besides the
+//! sleeper, only the ringer that took the bell touches: they order nothing that the bell does not.
+#![cfg(loom)]
+
+#[path = "models/bell.rs"]
+mod bell;
+#[path = "models/cells.rs"]
+mod cells;
+#[path = "models/coop.rs"]
+mod coop;
+#[path = "models/pool.rs"]
+mod pool;
+#[path = "models/ring.rs"]
+mod ring;
+#[path = "models/watched.rs"]
+mod watched;
+
+/// Runs a model with at most `preemptions` preemptions of a thread by another.
+fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(body);
+}
