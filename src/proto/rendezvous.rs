@@ -578,12 +578,16 @@ pub(crate) fn get_range(
             })
         }
     };
-    match layer {
-        LayerId::Heap => core.counters.map_bytes += len,
-        _ => core.counters.get_bytes += len,
-    }
     match result {
-        Ok(copied) => copied,
+        Ok(copied) => {
+            if copied.is_ok() {
+                match layer {
+                    LayerId::Heap => core.counters.map_bytes += len,
+                    _ => core.counters.get_bytes += len,
+                }
+            }
+            copied
+        }
         Err(_) => {
             core.requests.complete(
                 request,
