@@ -28,7 +28,8 @@ pub(crate) struct Patience {
 impl Patience {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
         let crowded = is_crowded(cards, me);
-        let (spin, yields) = if crowded { (16, 4) } else { (20_000, 100) };
+        // A yield costs little when nobody else wants the processor, and is all there is to do when a peer does.
+        let (spin, yields) = if crowded { (16, 4) } else { (1000, 4000) };
         Self {
             spin: knobs.wait_spin.unwrap_or(spin),
             yields: knobs.wait_yield.unwrap_or(yields),
