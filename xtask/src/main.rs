@@ -5,6 +5,7 @@
 mod docs;
 mod install;
 mod say;
+mod soak;
 mod steps;
 mod test;
 mod tidy;
@@ -31,6 +32,8 @@ enum Task {
     Tidy,
     /// Run a tool that checks the lock-free core
     Verify(verify::Args),
+    /// Run tests that find more the longer they run
+    Soak(soak::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
     /// Build and install the command, its man pages and completions
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Tidy => tidy::run(&root()),
         Task::Verify(args) => verify::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::Docs(args) => docs::run(&args, &root()),
         Task::Install(args) => install::run(&args),
     };
