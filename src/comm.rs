@@ -7,6 +7,7 @@ use crate::matching::{Pattern, Source, Tag};
 use crate::proto::direct::{Begun, Received, Sent};
 use crate::request::{RequestId, Status, UserBuf};
 use crate::runtime::Handle;
+use crate::wireup::Death;
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
 use std::io::{IoSlice, IoSliceMut};
@@ -338,29 +339,69 @@ impl Comm {
         }
     }
 
-    /// Returns when all ranks have called it.
+    /// Returns when all ranks have called it. If one cannot any more, all others get the error that names it.
     pub fn barrier(&self) -> Result<()> {
         let own = Self {
             handle: self.handle.clone(),
             context: self.context | OWN_CONTEXTS,
         };
         let (rank, size) = (self.rank(), self.size());
+        // A rank that finds another one dead goes on, and tells all later partners: they would wait for it otherwise.
+        let mut failure: Option<Error> = None;
         let mut distance = 1;
         while distance < size {
             let to = (rank + distance) % size;
             let from = (rank + size - distance) % size;
-            let mut nothing = [0u8; 0];
-            own.sendrecv::<u8, u8>(
-                &[],
-                to,
-                distance as i32,
-                &mut nothing,
-                from,
-                distance as i32,
-            )?;
+            let (news, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
+            let sent = own.send(&news, to, distance as i32);
+            let received = own.recv(&mut heard, from, distance as i32);
+            for result in [sent, received.map(drop), Failed::decode(heard[0])] {
+                match (result, &failure) {
+                    (Ok(()), _) => {}
+                    (Err(error), None) => failure = Some(error),
+                    // The first one stands, unless it is less than a death.
+                    (Err(error), Some(Error::PeerLeft { .. })) => failure = Some(error),
+                    (Err(_), Some(_)) => {}
+                }
+            }
             distance *= 2;
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+/// What a rank tells its partners in a barrier about those who cannot come: `rank + 1` and how it ended, or 0.
+struct Failed;
+
+impl Failed {
+    fn encode(failure: Option<&Error>) -> u64 {
+        let (rank, how) = match failure {
+            None => return 0,
+            Some(Error::PeerDied { rank, how }) => match how {
+                Death::Code(code) => (*rank, 1 | u64::from(*code as u32 & 0xFFFF) << 8),
+                Death::Signal(signal) => (*rank, 2 | u64::from(*signal as u32 & 0xFFFF) << 8),
+                Death::Unknown => (*rank, 3),
+            },
+            Some(Error::PeerLeft { rank }) => (*rank, 4),
+            // This rank is cut off from another one in some other way; only the fact is told.
+            Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => (*rank, 3),
+            Some(_) => return 0,
+        };
+        (rank as u64 + 1) << 32 | how
+    }
+
+    fn decode(word: u64) -> Result<()> {
+        let (rank, detail) = ((word >> 32) as usize, (word as u32 >> 8) as i32);
+        let Some(rank) = rank.checked_sub(1) else {
+            return Ok(());
+        };
+        let how = match word as u8 {
+            1 => Death::Code(detail),
+            2 => Death::Signal(detail),
+            4 => return Err(Error::PeerLeft { rank }),
+            _ => Death::Unknown,
+        };
+        Err(Error::PeerDied { rank, how })
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random programs of sends and receives against an oracle: what arrives, and in which order.
 //!
-//! `cargo xtask soak` runs the same for as long as it is told to (`TEST_SOAK` seconds).
+//! `cargo xtask soak programs` runs the same for as long as it is told to (`TEST_SOAK` seconds).
 
 #[path = "harness/bytes.rs"]
 mod bytes;

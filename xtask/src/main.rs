@@ -32,10 +32,10 @@ enum Task {
     Tidy,
     /// Run a tool that checks the lock-free core
     Verify(verify::Args),
+    /// Run tests that find more the longer they run
+    Soak(soak::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
-    /// Run random programs of messages against an oracle for a long time
-    Soak(soak::Args),
     /// Build and install the command, its man pages and completions
     Install(install::Args),
 }
@@ -54,8 +54,8 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Tidy => tidy::run(&root()),
         Task::Verify(args) => verify::run(&args),
-        Task::Docs(args) => docs::run(&args, &root()),
         Task::Soak(args) => soak::run(&args),
+        Task::Docs(args) => docs::run(&args, &root()),
         Task::Install(args) => install::run(&args),
     };
     match result {

@@ -24,6 +24,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "clippy",
             "--workspace",
             "--all-targets",
+            "--features",
+            "fault-points",
             "--",
             "-D",
             "warnings",
@@ -31,7 +33,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         show(cargo().args(lint))
     });
     steps.tests("tests", || {
-        count(cargo().args(["test", "--workspace", "--no-fail-fast"]))
+        count(cargo().args([
+            "test",
+            "--workspace",
+            "--features",
+            "fault-points",
+            "--no-fail-fast",
+        ]))
     });
     if !args.quick {
         steps.check("pages of the API", || {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks that die, and ranks that write nonsense: the others go on.
+//!
+//! The ranks are this very test program, started by the launcher with the one test [`as_rank`]. Nothing depends on how long something
+//! takes; limits are generous, and beyond them a test fails instead of hanging.
+
+#[path = "crash/job.rs"]
+mod job;
+#[path = "crash/kills.rs"]
+mod kills;
+#[cfg(feature = "fault-points")]
+#[path = "crash/points.rs"]
+mod points;
+#[path = "crash/traffic.rs"]
+mod traffic;
+#[path = "crash/waits.rs"]
+mod waits;
+
+/// What a rank does. Not a test of its own: without a role it does nothing.
+#[test]
+fn as_rank() {
+    match std::env::var(job::ROLE).as_deref() {
+        Ok("traffic") => traffic::rank(),
+        Ok("waits") => waits::rank(),
+        Ok(other) => panic!("no role {other}"),
+        Err(_) => {}
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs jobs of this program and looks at what they leave.
+
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use onecopy::launch::{Job, Output, Stream};
+use onecopy::wireup::Death;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+/// Variable with a rank's role.
+pub(crate) const ROLE: &str = "TEST_ROLE";
+/// Ranks of all jobs here.
+pub(crate) const RANKS: usize = 4;
+/// Beyond this something hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How a job ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// How each rank ended.
+    pub(crate) ranks: Vec<Death>,
+    /// What each rank said.
+    pub(crate) lines: Vec<Vec<String>>,
+    /// What each rank complained of.
+    pub(crate) complaints: Vec<Vec<String>>,
+}
+
+impl Ran {
+    /// The words behind `word` in the lines of `rank`.
+    pub(crate) fn said(&self, rank: usize, word: &str) -> Vec<Vec<String>> {
+        let lines = self.lines[rank].iter().filter_map(|line| {
+            let mut words = line.split_ascii_whitespace().map(str::to_owned);
+            (words.next()? == word).then(|| words.collect())
+        });
+        lines.collect()
+    }
+
+    /// Everything that was written, for a failure's message.
+    pub(crate) fn story(&self) -> String {
+        format!("{self:#?}")
+    }
+}
+
+/// One job at a time: what they leave is counted.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn names(dir: &str) -> BTreeSet<std::ffi::OsString> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).collect()
+}
+
+/// Runs four ranks in `role` that go on when one of them dies, and checks that nothing is left of them.
+pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
+    let _one = ONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let temporary = std::env::temp_dir().join(format!("crash-{}", std::process::id()));
+    std::fs::create_dir_all(&temporary).expect("a directory of our own");
+    let shm = names("/dev/shm");
+    let descriptors = names("/proc/self/fd").len();
+    let (pids, heard) = (
+        Arc::new(Mutex::new(Vec::new())),
+        Arc::new(Mutex::new(Vec::new())),
+    );
+    let mut job = Job::new(std::env::current_exe().expect("own path"), RANKS)
+        .args([
+            "--exact",
+            "as_rank",
+            "--nocapture",
+            "-q",
+            "--test-threads",
+            "1",
+        ])
+        .env(ROLE, role)
+        .env("TMPDIR", &temporary)
+        .env("RUST_BACKTRACE", "0")
+        .keep_going(true)
+        .quiet(true)
+        .timeout(LIMIT)
+        .output(Output::Lines(Box::new({
+            let heard = Arc::clone(&heard);
+            move |rank, stream, line: &[u8]| {
+                let line = String::from_utf8_lossy(line).trim_end().to_owned();
+                heard.lock().expect("lock").push((rank, stream, line));
+            }
+        })))
+        .on_start({
+            let pids = Arc::clone(&pids);
+            move |_, pid| pids.lock().expect("lock").push(pid)
+        });
+    for (name, value) in env {
+        job = job.env(name, value);
+    }
+    let outcome = job.run().expect("a job");
+    let mut ran = Ran {
+        ranks: outcome.ranks,
+        lines: vec![Vec::new(); RANKS],
+        complaints: vec![Vec::new(); RANKS],
+    };
+    for (rank, stream, line) in heard.lock().expect("lock").drain(..) {
+        match stream {
+            Stream::Stdout => ran.lines[rank].push(line),
+            Stream::Stderr => ran.complaints[rank].push(line),
+        }
+    }
+    assert!(
+        !ran.ranks.contains(&Death::Signal(15)),
+        "hangs: {env:?} {}",
+        ran.story()
+    );
+    for &pid in pids.lock().expect("lock").iter() {
+        assert!(
+            kill(Pid::from_raw(pid), None).is_err(),
+            "process {pid} is left of {env:?}"
+        );
+    }
+    assert_eq!(names("/dev/shm"), shm, "left in /dev/shm by {env:?}");
+    let files = names(temporary.to_str().expect("path"));
+    assert!(files.is_empty(), "left in TMPDIR by {env:?}: {files:?}");
+    std::fs::remove_dir(&temporary).expect("remove an empty directory");
+    assert_eq!(
+        names("/proc/self/fd").len(),
+        descriptors,
+        "descriptors are left of {env:?}"
+    );
+    ran
+}
+
+/// Says something to the test.
+pub(crate) fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // One write: the process may be killed at any moment.
+    let _ = out.write_all(format!("\n{text}\n").as_bytes());
+    let _ = out.flush();
+}
+
+/// Microseconds since some moment that all processes agree on.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
+/// This process dies here.
+pub(crate) fn die() -> ! {
+    loop {
+        let _ = kill(Pid::this(), nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+/// A small generator of numbers that look random.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % limit.max(1)
+    }
+}
