@@ -62,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) busy: Vec<u32>,
     /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
     pub(crate) unacknowledged: Vec<u32>,
+    /// Peers found out in the middle of something, and at what; they are failed at the end of a round of progress.
+    pub(crate) broken: Vec<(u32, String)>,
     /// Something that ends every wait.
     pub(crate) fatal: Option<Error>,
     /// Whether a wait may sleep, and how long it polls first.
@@ -417,6 +419,9 @@ impl Engine {
         }
         if !self.core.transfers.is_empty() {
             moved |= proto::rendezvous::step_all(&mut self.core, &mut self.peers);
+            while let Some((rank, detail)) = self.core.broken.pop() {
+                self.fail_peer(rank, Gone::Protocol(detail));
+            }
         }
         moved
     }

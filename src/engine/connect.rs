@@ -3,7 +3,7 @@
 
 use super::{Core, Engine};
 use crate::error::{Error, Result};
-use crate::peer::Peer;
+use crate::peer::{Gone, Peer};
 use crate::select::Thresholds;
 use crate::select::observed::Observed;
 use crate::wait::Patience;
@@ -17,7 +17,7 @@ use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::segment::{OwnSegment, PeerSegment};
+use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -139,6 +139,7 @@ impl Engine {
             spare: Vec::new(),
             busy: Vec::new(),
             unacknowledged: Vec::new(),
+            broken: Vec::new(),
             fatal: None,
             patience,
             knobs,
@@ -174,8 +175,16 @@ impl Engine {
             return Err(gone.error(rank));
         }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let mut segment =
-            PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry)?;
+        let opened = PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry);
+        let mut segment = match opened {
+            Err(foreign @ SegmentError::Foreign { .. }) => {
+                // Nothing can be believed of this peer, now or later.
+                let gone = Gone::Protocol(foreign.to_string());
+                self.fail_peer(rank, gone.clone());
+                return Err(gone.error(rank));
+            }
+            opened => opened?,
+        };
         fault::point("connect.mapped");
         let link =
             Link::connect(&mut segment, introduction.pid, &self.permitted).map_err(|refusal| {

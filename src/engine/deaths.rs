@@ -152,6 +152,7 @@ impl Engine {
             .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
             if let proto::Message::Partial { bytes, total } = message {
+                // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
                 self.core.keep_spare(bytes);
             }

@@ -51,6 +51,8 @@ pub(crate) enum Step {
     Moved,
     /// The sender is copying the last chunks.
     Waits,
+    /// The sender has written what no correct one writes.
+    Broken(String),
     /// Nothing more happens here; these ranges are left to do.
     Over { left: Vec<(u64, u64)> },
 }
@@ -128,9 +130,20 @@ impl Receiving {
         let coop = &peer.rx_control.coop;
         let done = coop.finished_by_sender(self.transfer.id);
         let returned = u32::from(failed.is_some_and(|chunk| chunk < chunks));
-        let settled = self.mine + self.dropped_chunks + done + returned;
-        if settled < chunks {
-            return if coop.taken(self.transfer.id) < chunks && self.layer.is_some() {
+        let settled = u64::from(self.mine)
+            + u64::from(self.dropped_chunks)
+            + u64::from(done)
+            + u64::from(returned);
+        // The block is open for this transfer until we close it, and each chunk is settled once.
+        let taken = coop.taken(self.transfer.id);
+        if taken > chunks || settled > u64::from(chunks) {
+            return Step::Broken(format!(
+                "cooperative transfer {:#x} has {taken} of {chunks} chunks taken and {settled} settled",
+                self.transfer.id
+            ));
+        }
+        if settled < u64::from(chunks) {
+            return if taken < chunks && self.layer.is_some() {
                 Step::Moved
             } else {
                 Step::Waits
@@ -167,10 +180,9 @@ impl Receiving {
         let coop = &peer.rx_control.coop;
         let taken = coop.taken(self.transfer.id);
         let failed = coop.failed_by_sender(self.transfer.id).is_some();
-        let settled = self.mine
-            + self.dropped_chunks
-            + coop.finished_by_sender(self.transfer.id)
-            + u32::from(failed);
+        let settled = coop
+            .finished_by_sender(self.transfer.id)
+            .saturating_add(self.mine + self.dropped_chunks + u32::from(failed));
         (taken < chunks && (self.layer.is_some() || failed)) || settled >= chunks
     }
 }

@@ -353,15 +353,15 @@ fn count_received(core: &mut Core, result: &Result<Status>, len: usize) {
 
 /// Charges the peer for a message that no receive waits for.
 fn hold(core: &mut Core, peer: &mut Peer, len: u64) -> Result<(), String> {
+    let unmatched = peer.unexpected_bytes.saturating_add(len).saturating_add(64);
+    if unmatched > 2 * core.knobs.eager_credit as u64 {
+        return Err(format!(
+            "it has {unmatched} bytes of eager messages unmatched, more than its credit"
+        ));
+    }
     peer.unexpected_bytes += charge(len);
     core.counters.recv_unexpected += 1;
     core.counters.hold_unexpected(len);
-    if peer.unexpected_bytes > 2 * core.knobs.eager_credit as u64 {
-        return Err(format!(
-            "it has {} bytes of eager messages unmatched, more than its credit",
-            peer.unexpected_bytes
-        ));
-    }
     Ok(())
 }
 
@@ -401,6 +401,13 @@ pub(crate) fn first_chunk(
 ) -> Result<(), String> {
     if peer.incoming.is_some() || body.offset != 0 {
         return Err("a message begins within another".into());
+    }
+    // Only what the credit covers is sent before it is asked for.
+    if body.total > core.knobs.eager_credit as u64 {
+        return Err(format!(
+            "an eager message of {} bytes, more than its credit",
+            body.total
+        ));
     }
     let sync = (body.number != NONE).then_some(body.number);
     let target = match core.posted.take(&envelope) {

@@ -489,6 +489,12 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                         core.transfers.put_back(index, transfer);
                         return moved;
                     }
+                    coop::Step::Broken(detail) => {
+                        // The request ends with the peer.
+                        core.broken.push((peer.rank, detail));
+                        core.transfers.put_back(index, transfer);
+                        return true;
+                    }
                     coop::Step::Over { left } => {
                         transfer.todo.pop();
                         if !left.is_empty() {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Three ranks: a victim, a friend of it, and the rogue.
+
+use onecopy::wireup::{Card, Wireup, local};
+use onecopy::{Comm, Knobs, Options, Runtime};
+use onecopy_shm::cells::MappedCells;
+use onecopy_shm::layout::Geometry;
+use onecopy_shm::ring::{Consumer, Producer};
+use onecopy_shm::segment::{OwnSegment, PeerSegment};
+use onecopy_shm::sync::HeavyFence;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
+use std::time::Duration;
+
+pub(crate) const VICTIM: usize = 0;
+pub(crate) const FRIEND: usize = 1;
+pub(crate) const ROGUE: usize = 2;
+const RANKS: u32 = 3;
+/// Beyond this something hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) fn geometry() -> Geometry {
+    let knobs = knobs();
+    Geometry {
+        ranks: RANKS,
+        ring_slots: knobs.ring_slots as u32,
+        chunk_bytes: knobs.chunk_size as u32,
+        chunks: (knobs.pool_max / knobs.chunk_size) as u32,
+        heap_bytes: 4 << 20,
+    }
+}
+
+fn knobs() -> Knobs {
+    Knobs {
+        heap_size: Some(4 << 20),
+        coop_min: Some(64 << 10),
+        ..Knobs::default()
+    }
+}
+
+/// The rogue's means.
+pub(crate) struct Rogue {
+    pub(crate) own: OwnSegment,
+    pub(crate) victim: PeerSegment,
+    /// The victim's segment as a file: anything can be written anywhere.
+    pub(crate) file: File,
+    pub(crate) out: Producer<MappedCells>,
+    /// What the victim sends to the rogue.
+    pub(crate) inbox: Consumer<MappedCells>,
+}
+
+impl Rogue {
+    /// Tells the victim that something is there.
+    pub(crate) fn notify(&self) {
+        self.victim.set_active();
+        self.victim.bell().ring();
+    }
+
+    /// Publishes a record. `false`: the ring is full.
+    pub(crate) fn publish(&mut self, kind: u8, meta: u64, body: &[u8]) -> bool {
+        let slots = onecopy_shm::ring::slots_for(body.len());
+        let Some(mut claim) = self.out.claim(slots) else {
+            return false;
+        };
+        claim.write(0, body);
+        claim.publish(kind, body.len(), meta);
+        self.notify();
+        true
+    }
+
+    /// Writes raw bytes into the victim's segment.
+    pub(crate) fn scribble(&self, offset: u64, bytes: &[u8]) {
+        self.file
+            .write_all_at(bytes, offset)
+            .expect("write to the segment");
+    }
+
+    /// Where the rogue's ring in the victim's segment is.
+    pub(crate) fn ring(&self) -> u64 {
+        geometry().ring_offset(ROGUE as u32).0
+    }
+
+    /// Where the control lines of the rogue are in the victim's segment.
+    pub(crate) fn control(&self) -> u64 {
+        geometry().ctrl_offset(ROGUE as u32).0
+    }
+}
+
+/// Runs `rogue` against `victim`. Meanwhile and afterwards victim and friend exchange messages, which must all arrive.
+pub(crate) fn play<R: Send>(
+    name: &str,
+    rogue: impl FnOnce(&mut Rogue, &dyn Fn() -> bool) + Send,
+    victim: impl FnOnce(&Runtime, &Comm) -> R + Send,
+) -> R {
+    let world = local::world(RANKS as usize).expect("a job of threads");
+    let [for_victim, for_friend, for_rogue] =
+        <[_; 3]>::try_from(world).unwrap_or_else(|_| panic!("three"));
+    let (over, is_over) = mpsc::channel::<()>();
+    let (finished, watch) = mpsc::channel::<()>();
+    let watched = name.to_owned();
+    let watchdog = std::thread::spawn(move || {
+        // A hang cannot be told to the test that hangs.
+        if watch.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "rogue: {watched}: hangs");
+            std::process::abort();
+        }
+    });
+    let options = |wireup| Options {
+        knobs: knobs(),
+        wireup: Some(Box::new(wireup) as Box<dyn Wireup>),
+        ..Options::default()
+    };
+    let result = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let rt = Runtime::init_with(options(for_friend)).expect("join");
+            let world = rt.world();
+            talk(&world, VICTIM, 0);
+            talk(&world, VICTIM, 1);
+            drop(world);
+            // The rogue comes to no barrier; that is its business.
+            rt.finalize().expect("finalize");
+        });
+        scope.spawn(move || {
+            let mut wireup = for_rogue;
+            let own = OwnSegment::create(
+                ROGUE as u32,
+                geometry(),
+                HeavyFence::without_membarrier(),
+                77,
+            )
+            .expect("segment");
+            wireup
+                .join(Card::of_this_process(), own.fd())
+                .expect("join");
+            let known = wireup.introduce(VICTIM).expect("introduce");
+            let file = File::from(known.segment.try_clone().expect("descriptor"));
+            let segment =
+                PeerSegment::open(known.segment, VICTIM as u32, ROGUE as u32, &geometry())
+                    .expect("open");
+            let out = segment.producer().expect("ring");
+            let inbox = own.consumer(VICTIM as u32);
+            let mut means = Rogue {
+                own,
+                victim: segment,
+                file,
+                out,
+                inbox,
+            };
+            let done = std::cell::Cell::new(false);
+            let is_done = || {
+                if !done.get() && is_over.try_recv() != Err(mpsc::TryRecvError::Empty) {
+                    done.set(true);
+                }
+                done.get()
+            };
+            rogue(&mut means, &is_done);
+            if !done.get() {
+                // Fails when the victim has failed.
+                let _ = is_over.recv();
+            }
+            wireup.leave().expect("leave");
+        });
+        let rt = Runtime::init_with(options(for_victim)).expect("join");
+        let world = rt.world();
+        talk(&world, FRIEND, 0);
+        let result = victim(&rt, &world);
+        talk(&world, FRIEND, 1);
+        drop(over);
+        drop(world);
+        rt.finalize().expect("finalize");
+        result
+    });
+    drop(finished);
+    watchdog.join().expect("watchdog");
+    result
+}
+
+/// Messages of all protocols between victim and friend.
+fn talk(world: &Comm, peer: usize, part: i32) {
+    for (tag, size) in (100..).zip([8usize, 500, 9000, 300_000]) {
+        let tag = tag + part * 10;
+        let mine = vec![world.rank() as u8 + tag as u8; size];
+        let mut theirs = vec![0u8; size];
+        world
+            .sendrecv(&mine, peer, tag, &mut theirs, peer, tag)
+            .expect("a friend");
+        assert!(theirs.iter().all(|&byte| byte == peer as u8 + tag as u8));
+    }
+}
+
+/// Fails unless the rogue was found out.
+pub(crate) fn expect_protocol_error(name: &str, result: &onecopy::Result<onecopy::Status>) {
+    assert!(
+        matches!(result, Err(onecopy::Error::Protocol { rank: ROGUE, .. })),
+        "{name}: {result:?}"
+    );
+}
