@@ -355,7 +355,14 @@ impl Comm {
             let (news, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
             let sent = own.send(&news, to, distance as i32);
             let received = own.recv(&mut heard, from, distance as i32);
-            for result in [sent, received.map(drop), Failed::decode(heard[0])] {
+            let told = Failed::decode(heard[0]);
+            if let Err(Error::PeerDied { rank, how }) = &told {
+                // The partner has seen it; this rank may not have looked yet.
+                let mut engine = self.handle.gate.enter();
+                engine.check_liveness();
+                engine.believe_dead(*rank, *how);
+            }
+            for result in [sent, received.map(drop), told] {
                 match (result, &failure) {
                     (Ok(()), _) => {}
                     (Err(error), None) => failure = Some(error),

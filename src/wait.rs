@@ -79,6 +79,7 @@ pub(crate) fn until<R>(
     let shared = gate.threads() == Threads::Multiple;
     let mut idle = 0usize;
     let mut looked: Option<Instant> = None;
+    let mut slept = false;
     loop {
         if let Some(result) = done(&mut engine) {
             return result;
@@ -106,6 +107,11 @@ pub(crate) fn until<R>(
         look(&mut engine, &mut looked, patience.period);
         engine.retire_idle();
         let sleeps = patience.sleep && idle > patience.spin + patience.yields;
+        if sleeps && !slept {
+            // Whoever is dead already will not ring.
+            slept = true;
+            engine.check_liveness();
+        }
         if sleeps && engine.prepare_sleep() {
             engine.core.counters.sleeps += 1;
             drop(engine);
@@ -115,11 +121,17 @@ pub(crate) fn until<R>(
             } else {
                 patience.period
             };
-            if segment.bell().sleep(bound) == Woken::Refused {
+            let woken = segment.bell().sleep(bound);
+            if woken == Woken::Refused {
                 std::thread::sleep(Duration::from_micros(50));
             }
             engine = gate.enter();
             engine.wake_up();
+            if woken == Woken::TimedOut && !shared {
+                // Nobody rang for a whole period.
+                engine.check_liveness();
+                looked = Some(Instant::now());
+            }
             continue;
         }
         if sleeps {

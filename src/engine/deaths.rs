@@ -173,6 +173,13 @@ impl Engine {
         }
     }
 
+    /// A peer says that `rank` is dead.
+    pub(crate) fn believe_dead(&mut self, rank: usize, how: Death) {
+        if rank < self.gone.len() {
+            self.mark_gone(rank as u32, Gone::Died(how));
+        }
+    }
+
     /// The program knows of all deaths so far: receives from any source go on without the dead.
     pub(crate) fn acknowledge_deaths(&mut self) -> Vec<usize> {
         self.core.unacknowledged.clear();
