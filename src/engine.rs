@@ -426,6 +426,12 @@ impl Engine {
     fn look_after_busy(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         let Self { core, peers, .. } = self;
+        if core.pool.next().is_none() {
+            // Chunks may be back from peers to whom nothing more goes.
+            for peer in peers.iter_mut().flatten() {
+                proto::eager::reclaim(core, peer);
+            }
+        }
         let mut index = 0;
         while index < core.busy.len() {
             let rank = core.busy[index];

@@ -125,7 +125,10 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
 
 /// Takes back the chunks that the peer has passed.
 #[cold]
-fn reclaim(core: &mut Core, peer: &mut Peer) {
+pub(crate) fn reclaim(core: &mut Core, peer: &mut Peer) {
+    if peer.outstanding.is_empty() {
+        return;
+    }
     let released = peer
         .tx
         .as_mut()
