@@ -350,7 +350,12 @@ impl Comm {
             let (news, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
             let sent = own.send(&news, to, distance as i32);
             let received = own.recv(&mut heard, from, distance as i32);
-            for result in [sent, received.map(drop), Failed::decode(heard[0])] {
+            let told = Failed::decode(heard[0]);
+            if told.is_err() {
+                // What ended there can be seen here, too.
+                self.handle.gate.enter().check_liveness();
+            }
+            for result in [sent, received.map(drop), told] {
                 match (result, &failure) {
                     (Ok(()), _) => {}
                     (Err(error), None) => failure = Some(error),
