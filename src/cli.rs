@@ -4,8 +4,13 @@
 mod bench;
 mod completions;
 mod env;
+mod info;
 mod man;
+mod memory;
+mod pair;
 mod run;
+mod text;
+mod tune;
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -31,6 +36,18 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed b
 enum Command {
     /// List every knob with its value, where the value comes from, default, range and meaning
     Env(env::Args),
+    /// Show the layers with what was seen of each, the machine as the runtime sees it, and which protocol carries which size
+    Info(info::Args),
+    /// Show the memory that a job will take, by formula, before it runs
+    Memory(memory::Args),
+    /// Measure this machine's cost curves and copy kernels, and write them to a file that every job reads
+    Tune(tune::Args),
+    /// A rank of 'info'
+    #[command(name = "__prove", hide = true)]
+    Prove,
+    /// A rank of 'tune'
+    #[command(name = "__tune-rank", hide = true)]
+    TuneRank(tune::RankArgs),
     /// Start ranks, forward their input and output, and end with the code of the job
     Run(run::Args),
     /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
@@ -47,6 +64,11 @@ enum Command {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Env(args) => env::run(args),
+        Command::Info(args) => info::run(&args),
+        Command::Memory(args) => memory::run(&args),
+        Command::Tune(args) => tune::run(args),
+        Command::Prove => info::run_rank(),
+        Command::TuneRank(args) => tune::run_rank(&args),
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchRank => bench::run_rank(),
@@ -59,6 +81,25 @@ impl Command {
     /// Whether the command works on text alone, so that no knob may get in its way; `env` reports knobs itself.
     const fn ignores_knobs(&self) -> bool {
         matches!(self, Self::Env(_) | Self::Completions(_) | Self::Man(_))
+    }
+
+    /// The log level, and what is odd about the settings.
+    fn settings(&self) -> Result<(LogLevel, Vec<String>), CliError> {
+        match self {
+            // The file is what it makes: an old one must not be in its way.
+            Self::Tune(_) => {
+                let (knobs, _, unknown) = Knobs::from_env()?;
+                Ok((knobs.log, unknown.iter().map(ToString::to_string).collect()))
+            }
+            // What they start themselves is silent about what was said before.
+            Self::Prove | Self::TuneRank(_) => Ok((LogLevel::Warn, Vec::new())),
+            _ => {
+                let settings = crate::tune::settings()?;
+                let unknown = settings.unknown.iter().map(ToString::to_string);
+                let messages = unknown.chain(settings.warnings).collect();
+                Ok((settings.knobs.log, messages))
+            }
+        }
     }
 }
 
@@ -85,6 +126,16 @@ pub(crate) enum CliError {
     #[allow(dead_code, reason = "for the commands that need it")]
     #[error(transparent)]
     Failed(#[from] Box<dyn Error + Send + Sync>),
+}
+
+impl From<crate::Error> for CliError {
+    fn from(error: crate::Error) -> Self {
+        match error {
+            crate::Error::Knob(error) => Self::Knob(error),
+            bad @ crate::Error::TuneFile { .. } => Self::Usage(bad.to_string()),
+            other => Self::Failed(other.into()),
+        }
+    }
 }
 
 impl CliError {
@@ -138,14 +189,12 @@ fn start_log(level: LogLevel) {
 
 fn start(command: Command) -> Result<ExitCode, CliError> {
     if !command.ignores_knobs() {
-        let (knobs, _, unknown) = Knobs::from_env()?;
-        start_log(knobs.log);
+        let (log, messages) = command.settings()?;
+        start_log(log);
         // `run` starts itself a second time as its own guardian; the first says it already.
-        for variable in unknown
-            .into_iter()
-            .filter(|_| !crate::launch::guard::is_second())
-        {
-            tracing::warn!("{variable}");
+        let first = !crate::launch::guard::is_second();
+        for message in messages.into_iter().filter(|_| first) {
+            tracing::warn!("{message}");
         }
     }
     run(command)

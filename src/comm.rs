@@ -104,11 +104,13 @@ impl Comm {
     #[inline]
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
-        let sent = if tag >= 0 {
+        let sent = if tag >= 0
+            && let Ok(peer) = u32::try_from(dest)
+        {
             self.handle
                 .gate
                 .enter()
-                .send_now(dest as u32, self.context, tag, bytes)
+                .send_now(peer, self.context, tag, bytes)
         } else {
             Sent::Nothing
         };
@@ -186,7 +188,7 @@ impl Comm {
         let (source, tag) = (source.into(), tag.into());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(buf);
         let status = match self.receive_soon(bytes, source, tag) {
-            Received::All(result) => result?,
+            Received::All(status) => status,
             Received::Part(begun) => self.receive_rest(bytes, begun)?,
             Received::Nothing => self.receive_slow(bytes, source, tag)?,
         };
@@ -208,17 +210,20 @@ impl Comm {
         } else {
             1
         };
-        for poll in 0..=polls {
+        let mut poll = 0;
+        loop {
             let received = engine.receive_now(source, self.context, tag.tag(), bytes);
-            if !matches!(received, Received::Nothing) || !engine.may_receive_now(source) {
+            if !matches!(received, Received::Nothing)
+                || !engine.may_receive_now(source)
+                || poll >= polls
+            {
                 return received;
             }
-            if poll % 64 == 63 {
+            poll += 64;
+            if !engine.poll_ring(source, 64) {
                 engine.progress(true);
             }
-            std::hint::spin_loop();
         }
-        Received::Nothing
     }
 
     #[cold]
@@ -407,7 +412,7 @@ impl Failed {
 
 fn whole<T>(status: Status) -> Result<Status> {
     let element = size_of::<T>().max(1);
-    if status.bytes % element == 0 {
+    if status.bytes.is_multiple_of(element) {
         Ok(status)
     } else {
         Err(Error::Uneven {
@@ -426,6 +431,21 @@ impl Engine {
             && self.core.transfers.is_empty()
             && self.core.busy.is_empty()
             && matches!(self.peers.get(source as usize), Some(Some(peer)) if peer.rx.is_empty() && peer.gone.is_none())
+    }
+
+    /// Polls the source's ring until something is there, at most `polls` times.
+    #[inline(always)]
+    fn poll_ring(&self, source: u32, polls: usize) -> bool {
+        let Some(Some(peer)) = self.peers.get(source as usize) else {
+            return false;
+        };
+        for _ in 0..polls {
+            if !peer.rx.is_empty() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// The next unexpected message that `pattern` accepts; an error if none can ever come.

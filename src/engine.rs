@@ -8,6 +8,8 @@ mod connect;
 mod deaths;
 mod sleep;
 
+pub(crate) use connect::{geometry, quota};
+
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
 use crate::peer::{Gone, Incoming, Peer, Target};
@@ -15,7 +17,7 @@ use crate::proto::direct::{Begun, Received, Sent};
 use crate::proto::rendezvous::Transfers;
 use crate::proto::{self, Message};
 use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
-use crate::wireup::{Card, Wireup};
+use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
 use onecopy_obs::{Counters, Knobs, tracepoints};
@@ -51,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     pub(crate) pool: ChunkPool,
+    /// A send found no chunk: those that any peer has given back are to be collected.
+    pub(crate) starved: bool,
     pub(crate) counters: Counters,
     /// Buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,
@@ -74,7 +78,6 @@ pub(crate) struct Engine {
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
     pub(crate) wireup: Box<dyn Wireup>,
-    pub(crate) cards: Vec<Card>,
     pub(crate) permitted: Permitted,
     pub(crate) geometry: Geometry,
 }
@@ -426,10 +429,10 @@ impl Engine {
     fn look_after_busy(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         let Self { core, peers, .. } = self;
-        if core.pool.next().is_none() {
-            // Chunks may be back from peers to whom nothing more goes.
+        if core.starved {
+            core.starved = false;
             for peer in peers.iter_mut().flatten() {
-                proto::eager::reclaim(core, peer);
+                peer.collect_chunks(&mut core.pool);
             }
         }
         let mut index = 0;

@@ -63,7 +63,7 @@ impl Pattern {
         usize::from(self.source.is_none()) | usize::from(self.tag.is_none()) << 1
     }
 
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn accepts(&self, envelope: &Envelope) -> bool {
         self.context == envelope.context
             && self.source.is_none_or(|s| s == envelope.source)
@@ -109,6 +109,7 @@ impl<T: Copy> Posted<T> {
         self.bins.is_empty()
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.bins.len()
     }
@@ -174,6 +175,7 @@ impl<T> Unexpected<T> {
         self.bins.is_empty()
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.bins.len()
     }

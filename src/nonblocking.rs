@@ -150,9 +150,8 @@ pub fn test_any<B>(requests: &mut [Request<B>]) -> Option<usize> {
 
 /// Whether all requests are complete. Never waits.
 pub fn test_all<B>(requests: &mut [Request<B>]) -> bool {
-    requests
-        .iter_mut()
-        .fold(true, |all, request| request.test() && all)
+    // Each is tested, also behind one that is not complete.
+    test_some(requests).len() == requests.len()
 }
 
 impl Engine {
@@ -404,11 +403,12 @@ impl<'env> Scope<'_, 'env> {
 
     /// Waits for all requests that were not waited for yet, and gives their results in the order of their start, or the first error.
     pub fn wait_all(&self) -> Result<Vec<Status>> {
-        let ids = self.pending.borrow().clone();
-        let results: Vec<_> = ids
-            .into_iter()
-            .map(|id| self.wait(ScopedRequest(id)))
-            .collect();
+        let mut results = Vec::with_capacity(self.pending.borrow().len());
+        // Each stays among the pending until it is complete, so that a panic leaves none behind.
+        while let Some(&id) = self.pending.borrow().get(results.len()) {
+            results.push(self.comm.finish(id));
+        }
+        self.pending.borrow_mut().clear();
         results.into_iter().collect()
     }
 

@@ -8,7 +8,7 @@ use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
 use onecopy_shm::cells::MappedCells;
-use onecopy_shm::pool::Outstanding;
+use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, PeerSegment};
 use std::collections::VecDeque;
@@ -101,7 +101,7 @@ pub(crate) struct Peer {
     pub(crate) outbox: VecDeque<RequestId>,
     pub(crate) outstanding: Outstanding,
     pub(crate) pipes: VecDeque<PipeOut>,
-    pub(crate) announced: Vec<Announced>,
+    pub(crate) announced: VecDeque<Announced>,
     pub(crate) next_join: u32,
     pub(crate) credit_used: u64,
     pub(crate) credit_limit: u64,
@@ -148,6 +148,14 @@ impl Peer {
     pub(crate) fn give_back(&mut self) {
         self.chunks_passed = 0;
         self.rx.publish_tail();
+    }
+
+    /// Takes back the chunks that the peer has read.
+    pub(crate) fn collect_chunks(&mut self, pool: &mut ChunkPool) {
+        if !self.outstanding.is_empty() {
+            let released = self.tx.as_mut().map_or(0, Producer::released);
+            self.outstanding.reclaim(released, pool);
+        }
     }
 
     /// Tells the peer of what was just published, if it does not poll this rank's ring. Says whether a sleeper was woken.

@@ -210,8 +210,9 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
     let id = awaiting(core, peer, fin.request)?;
-    if !peer.announced.is_empty() {
-        peer.announced.retain(|a| a.request != id);
+    // Nearly always the first: a receiver finishes in the order of announcements.
+    if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
+        peer.announced.remove(at);
     }
     complete_send(core, id);
     Ok(())

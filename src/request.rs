@@ -223,8 +223,4 @@ impl Requests {
             .map(|(index, slot)| RequestId(u64::from(slot.generation) << 32 | index as u64))
             .collect()
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
 }

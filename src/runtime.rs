@@ -128,6 +128,9 @@ impl Runtime {
             Some(wireup) => wireup,
             None => wireup::from_environment()?,
         };
+        if options.knobs.print_env && wireup.rank() == 0 {
+            crate::tune::print_knobs(&options.knobs);
+        }
         let engine = Engine::start(options.knobs, options.costs, options.threads, wireup)?;
         let segment = Arc::clone(&engine.core.segment);
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);

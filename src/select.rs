@@ -35,6 +35,13 @@ pub struct Thresholds {
 /// Largest payload that fits into the slots of one record.
 pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
 
+/// Slots of the largest record that always finds room in an emptied ring of `slots`: it may need as many again, less one, to fill the
+/// ring's end, one slot stays free, and the consumer may keep back a quarter of the ring that it has not given back yet.
+const fn largest_record(slots: usize) -> usize {
+    let kept_back = slots / 4 - 1;
+    (slots - kept_back) / 2
+}
+
 impl Thresholds {
     /// Computes the thresholds of a pair.
     #[must_use]
@@ -51,7 +58,7 @@ impl Thresholds {
         let slots_max = knobs
             .eager_slots_max
             .min(SLOTS_LIMIT)
-            .min(knobs.ring_slots * 32 - 64);
+            .min(payload_of(largest_record(knobs.ring_slots)));
         let coop = |curve, single, layer: bool| {
             if layer && knobs.coop {
                 Costs::crossing(curve, single, 16 << 10).unwrap_or(never)
@@ -100,15 +107,15 @@ impl Thresholds {
             never
         };
 
-        // Without a copy layer an announcement only bounds memory; with one it also saves a copy.
+        // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
         let eager_auto = if cma {
-            cma_min.clamp(slots_max as u64 + 1, 256 << 10)
+            cma_min.clamp(slots_max as u64 + 1, 64 << 10)
         } else {
-            256 << 10
+            (knobs.eager_credit as u64 / 2).max(slots_max as u64 + 1)
         };
         let announce_min = match knobs.eager_max {
             Some(max) => max as u64 + 1,
-            None if cico_allowed => eager_auto.min(64 << 10),
+            None if cico_allowed => eager_auto,
             None => slots_max as u64 + 1,
         };
         let earliest = announce_min.min(heap_min).saturating_sub(1);

@@ -1,16 +1,390 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tune file: this machine's cost curves, written by `onecopy tune`, read when a runtime starts.
+//! The tune file: this machine's cost curves and copy kernels, written by `onecopy tune`, read when a runtime starts.
+//!
+//! `ONECOPY_TUNE_FILE` names it. Without that variable the user's own is looked for, `onecopy/tune.json` below `$XDG_CONFIG_HOME` or
+//! `~/.config`, and used if it was written on this machine; `ONECOPY_TUNE_FILE=none` uses none.
 
 use crate::error::{Error, Result};
-use onecopy_btl::cost::Costs;
-use onecopy_obs::Knobs;
+use crate::machine;
+use onecopy_btl::cost::{Costs, Curve};
+use onecopy_obs::{Knobs, Origins, UnknownVariable};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const VARIABLE: &str = "ONECOPY_TUNE_FILE";
+
+/// Version of the file's format.
+pub const FORMAT: u32 = 1;
+
+/// What a file's figures hold for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    /// Processor model.
+    pub processor: String,
+    /// Processors that are switched on, as the kernel writes a list.
+    pub processors: String,
+    /// Kernel release.
+    pub kernel: String,
+}
+
+impl Fingerprint {
+    /// This machine's.
+    #[must_use]
+    pub fn here() -> Self {
+        Self {
+            processor: machine::processor(),
+            processors: machine::online(),
+            kernel: machine::kernel(),
+        }
+    }
+}
+
+impl std::fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            processor,
+            processors,
+            kernel,
+        } = self;
+        write!(f, "{processor}, processors {processors}, Linux {kernel}")
+    }
+}
+
+/// A cost curve as the file has it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CurveText {
+    /// Nanoseconds of a message without payload.
+    pub setup_ns: f64,
+    /// Nanoseconds per KiB up to the knee.
+    pub per_kib_ns: f64,
+    /// Bytes from where the second slope counts.
+    pub knee: u64,
+    /// Nanoseconds per KiB beyond.
+    pub per_kib_far_ns: f64,
+}
+
+impl From<Curve> for CurveText {
+    fn from(curve: Curve) -> Self {
+        // A tenth of a nanosecond is finer than any measurement here.
+        let round = |ns: f64| (ns * 10.0).round() / 10.0;
+        Self {
+            setup_ns: round(curve.setup_ns),
+            per_kib_ns: round(curve.per_kib_ns),
+            knee: curve.knee,
+            per_kib_far_ns: round(curve.per_kib_far_ns),
+        }
+    }
+}
+
+impl CurveText {
+    fn curve(self) -> Result<Curve, String> {
+        for (name, value) in [
+            ("setup_ns", self.setup_ns),
+            ("per_kib_ns", self.per_kib_ns),
+            ("per_kib_far_ns", self.per_kib_far_ns),
+        ] {
+            if !(0.0..=1e9).contains(&value) {
+                return Err(format!("{name} is {value}; 0 to 1e9 is possible"));
+            }
+        }
+        Ok(Curve {
+            setup_ns: self.setup_ns,
+            per_kib_ns: self.per_kib_ns,
+            knee: self.knee,
+            per_kib_far_ns: self.per_kib_far_ns,
+        })
+    }
+}
+
+/// Names of the curves in a file, in the order of [`Costs`].
+pub const CURVES: [&str; 6] = ["eager", "pipeline", "map", "map_coop", "get", "get_coop"];
+
+/// The curve with this name.
+#[must_use]
+pub fn curve<'c>(costs: &'c mut Costs, name: &str) -> Option<&'c mut Curve> {
+    Some(match name {
+        "eager" => &mut costs.eager,
+        "pipeline" => &mut costs.pipeline,
+        "map" => &mut costs.map,
+        "map_coop" => &mut costs.map_coop,
+        "get" => &mut costs.get,
+        "get_coop" => &mut costs.get_coop,
+        _ => return None,
+    })
+}
+
+/// A tune file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuneFile {
+    /// Version of the format.
+    pub format: u32,
+    /// Version of onecopy that wrote it.
+    pub onecopy: String,
+    /// Day of the measurement.
+    pub date: String,
+    /// The machine of the measurement.
+    pub machine: Fingerprint,
+    /// Curves by name; those that are missing stay at their seeds.
+    pub curves: BTreeMap<String, CurveText>,
+    /// Knobs by the names of their variables.
+    #[serde(default)]
+    pub knobs: BTreeMap<String, String>,
+}
+
+impl TuneFile {
+    /// Reads and checks a file. The error says what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let file: Self = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        if file.format != FORMAT {
+            return Err(format!("format {} instead of {FORMAT}", file.format));
+        }
+        file.costs()?;
+        let none = std::iter::empty::<(&str, &str)>();
+        let (_, _, unknown) = Knobs::load(none, &file.knobs).map_err(|error| error.to_string())?;
+        match unknown.first() {
+            Some(variable) => Err(variable.to_string()),
+            None => Ok(file),
+        }
+    }
+
+    /// The seeds, with this file's curves in their place.
+    pub fn costs(&self) -> Result<Costs, String> {
+        let mut costs = Costs::default();
+        for (name, text) in &self.curves {
+            let place =
+                curve(&mut costs, name).ok_or_else(|| format!("no curve is called '{name}'"))?;
+            *place = text.curve().map_err(|bad| format!("curve {name}: {bad}"))?;
+        }
+        Ok(costs)
+    }
+
+    /// Writes the file, whole or not at all.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        if let Some(parent) = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            std::fs::create_dir_all(parent)?;
+        }
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        std::fs::write(&beside, text)?;
+        std::fs::rename(&beside, path)
+    }
+}
+
+/// The user's own tune file, whether it exists or not; none without a home.
+#[must_use]
+pub fn default_path() -> Option<PathBuf> {
+    let set = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(base.join("onecopy").join("tune.json"))
+}
+
+/// Everything that is set from outside.
+#[derive(Debug)]
+pub struct Settings {
+    /// The knobs.
+    pub knobs: Knobs,
+    /// Where each comes from.
+    pub origins: Origins,
+    /// Variables that are no knobs.
+    pub unknown: Vec<UnknownVariable>,
+    /// The cost curves.
+    pub costs: Costs,
+    /// The tune file that was used.
+    pub file: Option<PathBuf>,
+    /// What is odd about the tune file.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the environment and the tune file. Nothing is logged.
+pub fn settings() -> Result<Settings> {
+    let pairs = onecopy_obs::knobs::env_pairs()?;
+    let named = pairs.iter().any(|(name, _)| name == VARIABLE);
+    let path = if named {
+        Knobs::from_iter(pairs_of(&pairs))?.0.tune_file
+    } else {
+        default_path().filter(|path| path.exists())
+    };
+    let mut warnings = Vec::new();
+    let Some(path) = path else {
+        let (knobs, origins, unknown) = Knobs::from_iter(pairs)?;
+        return Ok(Settings {
+            knobs,
+            origins,
+            unknown,
+            costs: Costs::default(),
+            file: None,
+            warnings,
+        });
+    };
+    let bad = |reason| Error::TuneFile {
+        path: path.display().to_string(),
+        reason,
+    };
+    let file = TuneFile::read(&path).map_err(bad)?;
+    let here = Fingerprint::here();
+    let foreign = file.machine != here;
+    if foreign {
+        warnings.push(format!(
+            "tune file {}: {} on {}, this is {here}; run `onecopy tune` again",
+            path.display(),
+            if named {
+                "measured"
+            } else {
+                "not used, as it was measured"
+            },
+            file.machine
+        ));
+    }
+    let used = named || !foreign;
+    let from_file = if used {
+        file.knobs.clone()
+    } else {
+        BTreeMap::new()
+    };
+    let (knobs, origins, unknown) = Knobs::load(pairs, from_file)?;
+    Ok(Settings {
+        knobs,
+        origins,
+        unknown,
+        costs: if used {
+            file.costs().map_err(bad)?
+        } else {
+            Costs::default()
+        },
+        file: used.then(|| path.clone()),
+        warnings,
+    })
+}
+
+fn pairs_of(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
+    pairs
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect()
+}
 
 /// The knobs and cost curves that the environment and the tune file describe.
 pub(crate) fn load() -> Result<(Knobs, Costs)> {
-    let (knobs, _, unknown) = Knobs::from_env()?;
-    for variable in unknown {
+    let settings = settings()?;
+    for variable in settings.unknown {
         tracing::warn!("{variable}");
     }
-    let _: Option<Error> = None;
-    Ok((knobs, Costs::default()))
+    for warning in settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok((settings.knobs, settings.costs))
+}
+
+/// Prints every knob that is not at its default to standard error.
+pub(crate) fn print_knobs(knobs: &Knobs) {
+    let mut text = String::new();
+    for info in onecopy_obs::KNOBS {
+        let value = knobs.text(info.name).unwrap_or_default();
+        if value != info.default_text() {
+            text.push_str(&format!("onecopy: {}={value}\n", info.name));
+        }
+    }
+    // A rank without standard error has asked for nothing that could fail.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> TuneFile {
+        TuneFile {
+            format: FORMAT,
+            onecopy: "0".into(),
+            date: "2026-01-01".into(),
+            machine: Fingerprint::here(),
+            curves: [("get".to_owned(), Costs::default().map.into())].into(),
+            knobs: [("ONECOPY_NT_MIN".to_owned(), "1 MiB".to_owned())].into(),
+        }
+    }
+
+    fn written(file: &TuneFile, name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("onecopy-tune-{}-{name}", std::process::id()));
+        file.write(&path).expect("written");
+        path
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written() {
+        let path = written(&file(), "same");
+        let read = TuneFile::read(&path).expect("read");
+        std::fs::remove_file(path).expect("removed");
+        assert_eq!(read, file());
+        assert_eq!(read.costs().expect("good").get, Costs::default().map);
+        assert_eq!(read.costs().expect("good").eager, Costs::default().eager);
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_with_the_reason() {
+        for (change, word) in [
+            (
+                TuneFile {
+                    format: 9,
+                    ..file()
+                },
+                "format 9",
+            ),
+            (
+                TuneFile {
+                    curves: [("gett".to_owned(), Costs::default().get.into())].into(),
+                    ..file()
+                },
+                "gett",
+            ),
+            (
+                TuneFile {
+                    curves: [(
+                        "get".to_owned(),
+                        CurveText {
+                            setup_ns: -1.0,
+                            ..Costs::default().get.into()
+                        },
+                    )]
+                    .into(),
+                    ..file()
+                },
+                "setup_ns",
+            ),
+            (
+                TuneFile {
+                    knobs: [("ONECOPY_RING_SLOTS".to_owned(), "7".to_owned())].into(),
+                    ..file()
+                },
+                "ONECOPY_RING_SLOTS=7",
+            ),
+            (
+                TuneFile {
+                    knobs: [("ONECOPY_NTMIN".to_owned(), "7".to_owned())].into(),
+                    ..file()
+                },
+                "ONECOPY_NT_MIN",
+            ),
+        ] {
+            let path = written(&change, word);
+            let error = TuneFile::read(&path).expect_err("refused");
+            std::fs::remove_file(path).expect("removed");
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(TuneFile::read(Path::new("/nonexistent/x")).is_err());
+    }
 }

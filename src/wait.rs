@@ -28,7 +28,8 @@ pub(crate) struct Patience {
 impl Patience {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
         let crowded = is_crowded(cards, me);
-        let (spin, yields) = if crowded { (16, 4) } else { (20_000, 100) };
+        // A yield costs little when nobody else wants the processor, and is all there is to do when a peer does.
+        let (spin, yields) = if crowded { (16, 4) } else { (1000, 4000) };
         Self {
             spin: knobs.wait_spin.unwrap_or(spin),
             yields: knobs.wait_yield.unwrap_or(yields),
@@ -91,10 +92,10 @@ pub(crate) fn until<R>(
         }
         idle += 1;
         if idle <= patience.spin {
-            if idle % 1024 == 0 {
+            if idle.is_multiple_of(1024) {
                 look(&mut engine, &mut looked, patience.period);
             }
-            if shared && idle % 16 == 0 {
+            if shared && idle.is_multiple_of(16) {
                 drop(engine);
                 spin_hint();
                 engine = gate.enter();
@@ -123,7 +124,6 @@ pub(crate) fn until<R>(
         }
         if sleeps {
             engine.wake_up();
-            continue;
         }
         engine.core.counters.yields += 1;
         drop(engine);
@@ -176,7 +176,7 @@ mod tests {
             quota_cpus: 0.5,
             ..card(&[0, 1])
         };
-        assert!(is_crowded(&[half.clone()], 0));
+        assert!(is_crowded(std::slice::from_ref(&half), 0));
         let plenty = Card {
             quota_cpus: 2.0,
             ..card(&[0, 1])

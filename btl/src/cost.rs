@@ -56,7 +56,7 @@ impl Default for Costs {
             eager: curve(90.0, 55.0, 256, 45.0),
             pipeline: curve(500.0, 45.0, 1024, 60.0),
             map: curve(150.0, 20.0, 256, 33.0),
-            map_coop: curve(500.0, 16.0, 1024, 20.0),
+            map_coop: curve(380.0, 16.0, 1024, 20.0),
             get: curve(2200.0, 110.0, 1024, 110.0),
             get_coop: curve(2600.0, 55.0, 1024, 62.0),
         }

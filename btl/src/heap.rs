@@ -132,14 +132,13 @@ impl CopyLayer for HeapLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
-        let lens: Vec<usize>;
         let fail = |e| failed(peer, "copy from the peer's heap", total, e);
         if let ([range], [out]) = (from, &mut *out) {
             let offset = range.heap.ok_or(NOT_IN_HEAP).map_err(fail)?;
             self.populate(peer, offset, range.len);
             return peer.read_heap(offset, out, kernel).map_err(fail);
         }
-        lens = out.iter().map(|o| o.len()).collect();
+        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
         walk(from, lens.into_iter(), |range, index, at, len| {
             let offset = range.heap.ok_or(NOT_IN_HEAP)?;
             self.populate(peer, offset, range.len);

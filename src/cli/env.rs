@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy env`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use onecopy_obs::{KNOBS, Knobs, Origins, UnknownVariable};
 use serde::Serialize;
 use tabled::settings::Style;
 
+use super::text::wrap;
 use super::{CliError, print};
 
 #[derive(Debug, clap::Args)]
@@ -36,6 +38,8 @@ struct Unknown {
 
 #[derive(Serialize)]
 struct Listing {
+    tune_file: Option<String>,
+    warnings: Vec<String>,
     knobs: Vec<Line>,
     unknown: Vec<Unknown>,
 }
@@ -56,25 +60,6 @@ fn lines(knobs: &Knobs, origins: &Origins) -> Vec<Line> {
         .collect()
 }
 
-/// Breaks lines between words. (The table's own wrapping leaves blanks at the start of lines.)
-fn wrap(text: &str, width: usize) -> String {
-    let mut wrapped = String::new();
-    let mut column = 0;
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > width {
-            wrapped.push('\n');
-            column = 0;
-        } else if column > 0 {
-            wrapped.push(' ');
-            column += 1;
-        }
-        wrapped.push_str(word);
-        column += length;
-    }
-    wrapped
-}
-
 fn table(lines: &[Line]) -> String {
     let mut rows = tabled::builder::Builder::default();
     rows.push_record([
@@ -93,8 +78,15 @@ fn table(lines: &[Line]) -> String {
     rows.build().with(Style::psql()).to_string()
 }
 
-fn json(lines: Vec<Line>, unknown: Vec<UnknownVariable>) -> Result<String, CliError> {
+fn json(
+    lines: Vec<Line>,
+    unknown: Vec<UnknownVariable>,
+    file: Option<&Path>,
+    warnings: Vec<String>,
+) -> Result<String, CliError> {
     let listing = Listing {
+        tune_file: file.map(|path| path.display().to_string()),
+        warnings,
         knobs: lines,
         unknown: unknown
             .into_iter()
@@ -105,15 +97,28 @@ fn json(lines: Vec<Line>, unknown: Vec<UnknownVariable>) -> Result<String, CliEr
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
-    let (knobs, origins, unknown) = Knobs::from_env()?;
+    let crate::tune::Settings {
+        knobs,
+        origins,
+        unknown,
+        file,
+        warnings,
+        ..
+    } = crate::tune::settings()?;
     let lines = lines(&knobs, &origins);
     if args.json {
-        let text = json(lines, unknown)?;
+        let text = json(lines, unknown, file.as_deref(), warnings)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
         let text = table(&lines);
         print(|out| {
             writeln!(out, "{text}")?;
+            if let Some(file) = file {
+                writeln!(out, "tune file: {}", file.display())?;
+            }
+            for warning in warnings {
+                writeln!(out, "warning: {warning}")?;
+            }
             unknown
                 .iter()
                 .try_for_each(|variable| writeln!(out, "unknown: {variable}"))
@@ -151,7 +156,7 @@ mod tests {
     #[test]
     fn the_json_tells_values_origins_and_unknown_variables() {
         let (lines, unknown) = sample();
-        let text = json(lines, unknown).expect("serializable");
+        let text = json(lines, unknown, None, Vec::new()).expect("serializable");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let knobs = value["knobs"].as_array().expect("a list");
         assert_eq!(knobs.len(), KNOBS.len());

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "core|none|LIST", default_value = "auto", hide_default_value = true, value_parser = str::parse::<Bind>)]
     bind: Bind,
 
-    /// Put [rank] in front of each line of output.
+    /// Put `[rank]` in front of each line of output.
     #[arg(long)]
     tag_output: bool,
 

@@ -66,7 +66,7 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
 }
 
 /// Processors that this process's control group grants it; 0 for no limit.
-fn quota() -> f32 {
+pub(crate) fn quota() -> f32 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let own = read("/proc/self/cgroup").unwrap_or_default();
     let path = own
@@ -134,6 +134,7 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            starved: false,
             counters: Default::default(),
             spare: Vec::new(),
             busy: Vec::new(),
@@ -151,7 +152,6 @@ impl Engine {
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
             wireup,
-            cards,
             permitted,
             geometry,
         })
@@ -226,7 +226,7 @@ impl Engine {
             outbox: Default::default(),
             outstanding: Outstanding::default(),
             pipes: Default::default(),
-            announced: Vec::new(),
+            announced: Default::default(),
             next_join: 1,
             credit_used: 0,
             credit_limit: self.core.knobs.eager_credit as u64,

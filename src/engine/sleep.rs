@@ -57,7 +57,7 @@ impl crate::peer::Peer {
     /// Whether output that waits could go out now.
     fn could_move(&mut self, knobs: &onecopy_obs::Knobs) -> bool {
         let joined = self.tx_control.coop.open_id();
-        if self.announced.iter().any(|a| !a.out && a.join == joined) {
+        if joined != 0 && self.announced.iter().any(|a| !a.out && a.join == joined) {
             return true;
         }
         if !self.has_output() {

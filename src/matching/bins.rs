@@ -67,6 +67,7 @@ impl<T, const N: usize> Bins<T, N> {
         self.len == 0
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }

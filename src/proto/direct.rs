@@ -8,7 +8,6 @@
 use super::eager::{count_sent, eager_step, has_credit, take_chunk, warm_next_chunk};
 use super::{charge, give_credit, put_body, send_fin};
 use crate::engine::Core;
-use crate::error::Result;
 use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::request::Status;
@@ -43,7 +42,7 @@ pub(crate) struct Begun {
 #[derive(Debug)]
 pub(crate) enum Received {
     /// It is complete.
-    All(Result<Status>),
+    All(Status),
     /// A message has begun to arrive; the rest must be received before anything else from this peer.
     Part(Begun),
     /// Nothing.
@@ -224,11 +223,11 @@ fn received(core: &mut Core, peer: &mut Peer, tag: i32, bytes: usize, charged: b
     }
     core.counters.recv_expected += 1;
     core.counters.bytes_received += bytes as u64;
-    Received::All(Ok(Status {
+    Received::All(Status {
         source: peer.rank as usize,
         tag,
         bytes,
-    }))
+    })
 }
 
 fn receive_longer(

@@ -58,6 +58,10 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
     let plan = match peer.thresholds.send_path(len, extra, in_heap, credit) {
         Path::Slots => return SendPlan::Slots,
         Path::Chunks => SendPlan::Chunks { sent: 0 },
+        // One that is announced for want of credit only is too short to be shared.
+        Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
+            SendPlan::Announced { join: 0 }
+        }
         Path::Announced => {
             let join = peer.next_join;
             peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
@@ -123,19 +127,6 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     true
 }
 
-/// Takes back the chunks that the peer has passed.
-#[cold]
-pub(crate) fn reclaim(core: &mut Core, peer: &mut Peer) {
-    if peer.outstanding.is_empty() {
-        return;
-    }
-    let released = peer
-        .tx
-        .as_mut()
-        .map_or(0, onecopy_shm::ring::Producer::released);
-    peer.outstanding.reclaim(released, &mut core.pool);
-}
-
 /// Owning the lines of the chunk that is used next before it is written takes their transfer out of the next message's latency.
 #[inline]
 pub(crate) fn warm_next_chunk(core: &Core, len: usize) {
@@ -150,7 +141,7 @@ pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Opti
     if peer.outstanding.len() >= share.max(1)
         || (core.pool.next().is_none() && !peer.outstanding.is_empty())
     {
-        reclaim(core, peer);
+        peer.collect_chunks(&mut core.pool);
     }
     if peer.outstanding.len() >= share.max(1) {
         return None;
@@ -161,7 +152,9 @@ pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Opti
         .take(|first, count| segment.reserve_chunks(first, count));
     core.counters.pool_chunks = u64::from(core.pool.reserved());
     // When no more memory can be had, the chunks that are there are waited for.
-    taken.unwrap_or(None)
+    let chunk = taken.unwrap_or(None);
+    core.starved |= chunk.is_none();
+    chunk
 }
 
 /// Copies bytes of a request into a chunk and publishes it under `kind`. `false`: no room yet; the chunk is back in the pool.
@@ -466,15 +459,19 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
             if let Some(request) = core.requests.get(id) {
                 let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
                 let segment = &peer.segment;
-                let written = request
-                    .buf
-                    .write(&mut core.loans, body.offset, n, |at, out| {
-                        if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
-                        {
-                            failed = Some(error.to_string());
-                        }
-                    });
-                if written.is_err() {
+                // Behind the end of a buffer that is too short there is nothing to write.
+                let written = n == 0
+                    || request
+                        .buf
+                        .write(&mut core.loans, body.offset, n, |at, out| {
+                            if let Err(error) =
+                                segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
+                            {
+                                failed = Some(error.to_string());
+                            }
+                        })
+                        .is_ok();
+                if !written {
                     core.requests.complete(
                         id,
                         Err(Error::Withdrawn {

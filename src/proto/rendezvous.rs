@@ -269,7 +269,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         peer.outstanding.push(position, chunk);
     }
     if join != 0 {
-        peer.announced.push(Announced {
+        peer.announced.push_back(Announced {
             join,
             request: id,
             forced: false,
@@ -584,12 +584,16 @@ pub(crate) fn get_range(
             })
         }
     };
-    match layer {
-        LayerId::Heap => core.counters.map_bytes += len,
-        _ => core.counters.get_bytes += len,
-    }
     match result {
-        Ok(copied) => copied,
+        Ok(copied) => {
+            if copied.is_ok() {
+                match layer {
+                    LayerId::Heap => core.counters.map_bytes += len,
+                    _ => core.counters.get_bytes += len,
+                }
+            }
+            copied
+        }
         Err(_) => {
             core.requests.complete(
                 request,

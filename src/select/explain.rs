@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which protocol carries which size, and why the others do not: the runtime's own decisions, made for every size.
 
+use super::observed::{self, Observed};
 use super::{Ends, Path, Thresholds, Way};
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::{LayerId, Refusal};
@@ -107,6 +108,8 @@ pub enum Why {
     Knob(String),
     /// It would be slower.
     Slower,
+    /// It is slower by the curves, which a pair replaces by the times that it sees.
+    Learned,
     /// It serves other sizes.
     Range(String),
 }
@@ -118,7 +121,7 @@ impl Why {
         match self {
             Self::Refused(_) => "refused",
             Self::Knob(_) => "knob",
-            Self::Slower => "slower",
+            Self::Slower | Self::Learned => "slower",
             Self::Range(_) => "range",
         }
     }
@@ -130,6 +133,9 @@ impl fmt::Display for Why {
             Self::Refused(text) => write!(f, "refused: {text}"),
             Self::Knob(text) => write!(f, "off by {text}"),
             Self::Slower => f.write_str("slower"),
+            Self::Learned => {
+                f.write_str("slower at first; then the pair goes by the times it sees")
+            }
             Self::Range(text) => f.write_str(text),
         }
     }
@@ -204,13 +210,20 @@ impl<'a> Table<'a> {
             Path::Chunks => return Protocol::Chunks,
             Path::Announced => {}
         }
+        let heap_reads = memory.from_heap && heap;
         let ends = Ends {
-            heap_reads: memory.from_heap && heap,
-            cma_reads: self.layers.cma.is_none(),
+            heap_reads,
+            cma_reads: self.layers.cma.is_none() && !heap_reads,
             heap_writes: memory.to_heap && heap,
             block_free: true,
         };
-        match self.thresholds.way(size, &ends) {
+        let thresholds = if ends.cma_reads && !ends.heap_writes {
+            // A pair that has seen no transfer yet.
+            self.unobserved().decide(self.thresholds, size)
+        } else {
+            self.thresholds
+        };
+        match thresholds.way(size, &ends) {
             Way::Get(LayerId::Heap) => Protocol::Map,
             Way::Get(_) => Protocol::Get,
             Way::Together {
@@ -223,6 +236,22 @@ impl<'a> Table<'a> {
             Way::Together { reader: None, .. } => Protocol::Put,
             Way::Pipeline => Protocol::Pipeline,
         }
+    }
+
+    fn unobserved(&self) -> Observed {
+        Observed::new(self.costs, self.knobs.coop, self.fixed())
+    }
+
+    /// Whether the user has decided between reading by the kernel and the pipeline.
+    fn fixed(&self) -> bool {
+        self.knobs.cma_min.is_some() || !self.knobs.layers.allows("cico")
+    }
+
+    /// Whether reading by the kernel and the pipeline compete for this size by what the pair sees.
+    fn contested(&self, size: u64, memory: Memory) -> bool {
+        let heap = self.layers.heap.is_none() && (memory.from_heap || memory.to_heap);
+        let fixed = self.fixed() || self.thresholds.cma_min == 0;
+        size >= observed::MIN && self.layers.cma.is_none() && !heap && !fixed
     }
 
     /// All sizes, in ranges.
@@ -239,7 +268,9 @@ impl<'a> Table<'a> {
             t.cma_min,
             t.coop_heap_min,
             t.coop_cma_min,
+            observed::MIN,
         ];
+        begins.extend(self.unobserved().crossing());
         begins.retain(|&begin| begin != u64::MAX);
         begins.sort_unstable();
         begins.dedup();
@@ -286,6 +317,10 @@ impl<'a> Table<'a> {
         self.impossible(protocol, size, memory)
             .or_else(|| self.kept_out(protocol, size, memory))
             .unwrap_or_else(|| {
+                let rival = |p| matches!(p, Protocol::Pipeline | Protocol::Get | Protocol::GetCoop);
+                if rival(protocol) && rival(chosen) && self.contested(size, memory) {
+                    return Why::Learned;
+                }
                 if self.cost_us(protocol, size) >= self.cost_us(chosen, size) {
                     return Why::Slower;
                 }
@@ -340,8 +375,9 @@ impl<'a> Table<'a> {
                 .map(|min| Why::Knob(format!("{name}={min}")))
         };
         let slots = || {
-            (size > self.thresholds.slots_max as u64)
-                .then(|| Why::Knob(format!("ONECOPY_EAGER_SLOTS_MAX={}", k.eager_slots_max)))
+            let max = self.thresholds.slots_max;
+            let text = || format!("slots carry up to {max} bytes, ONECOPY_EAGER_SLOTS_MAX");
+            (size > max as u64).then(|| Why::Range(text()))
         };
         let eager = || {
             k.eager_max

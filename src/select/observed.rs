@@ -96,6 +96,21 @@ impl Observed {
         }
     }
 
+    /// From which size on the other way is the cheaper one, by what is known; none if the same is everywhere.
+    pub(crate) fn crossing(&self) -> Option<u64> {
+        let setup = self.cma.setup_ns - self.pipeline.setup_ns;
+        let slope = self.pipeline.per_kib_ns - self.cma.per_kib_ns;
+        let bytes = setup / slope * 1024.0;
+        // Beyond that nobody measures, and sizes stop being exact.
+        (1.0..1e15).contains(&bytes).then(|| {
+            let near = bytes as u64;
+            let first = self.cma.estimate(near) < self.pipeline.estimate(near);
+            let differs =
+                |size: &u64| (self.cma.estimate(*size) < self.pipeline.estimate(*size)) != first;
+            (near..near + 3).find(differs).unwrap_or(near)
+        })
+    }
+
     /// A transfer of `bytes` took so long.
     pub(crate) fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
         match rival {

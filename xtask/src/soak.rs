@@ -21,10 +21,19 @@ enum What {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Runs random programs of messages against an oracle, and a message of more than 4 GiB
+    Programs {
+        /// For how long
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+    },
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(1);
+    let mut steps = Steps::new(match args.what {
+        What::Kills { .. } => 1,
+        What::Programs { .. } => 2,
+    });
     match args.what {
         What::Kills { count: kills, seed } => steps.tests(&format!("{kills} random kills"), || {
             count(
@@ -35,6 +44,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     .env("TEST_SEED", seed.to_string()),
             )
         }),
+        What::Programs { seconds } => {
+            steps.tests("a message of more than 4 GiB", || {
+                let test = ["test", "--test", "conformance", "--", "4_gib"];
+                count(cargo().args(test).env("TEST_SOAK", "1"))
+            });
+            steps.tests("random programs", || {
+                let test = ["test", "--test", "property", "--", "--exact", "soak"];
+                let mut command = cargo();
+                command
+                    .args(test)
+                    .arg("--nocapture")
+                    .env("TEST_SOAK", seconds.to_string());
+                count(&mut command)
+            });
+        }
     }
     steps.finish()
 }

@@ -80,7 +80,7 @@ counters! {
     map_bytes: "bytes" Sum;
     /// Payload read from a peer's memory by the kernel.
     get_bytes: "bytes" Sum;
-    /// Payload written to a peer's memory by the kernel.
+    /// Payload written by this rank, the sender, into a peer's buffer: by stores into its heap or by the kernel.
     put_bytes: "bytes" Sum;
     /// Payload moved through recycled chunks.
     pipeline_bytes: "bytes" Sum;

@@ -204,7 +204,7 @@ knobs! {
         /// sending.
         ONECOPY_EAGER_CREDIT => eager_credit: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
-        ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 65536 };
+        ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
         /// Bytes in one chunk of a pool.
         ONECOPY_CHUNK_SIZE => chunk_size: usize = 8 * KIB, Size { min: 4 * KIB, max: MIB };
         /// Bytes of chunks that messages to one peer may occupy at a time.

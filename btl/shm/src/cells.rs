@@ -33,6 +33,10 @@ pub trait Cells {
     fn will_write(&self, slot: usize, slots: usize) {
         let _ = (slot, slots);
     }
+    /// A hint that a slot is read soon.
+    fn will_read(&self, slot: usize) {
+        let _ = slot;
+    }
     /// Copies `bytes` to the payload of the record that begins at `slot`, `offset` bytes into it.
     ///
     /// # Panics
@@ -48,7 +52,7 @@ pub trait Cells {
 #[cfg(not(loom))]
 mod mapped {
     use super::{AtomicU32, AtomicU64, Cells, RECORD_HEAD};
-    use crate::copy::{copy_from_raw, copy_to_raw, prefetch_for_write};
+    use crate::copy::{copy_from_raw, copy_to_raw, prefetch_for_read, prefetch_for_write};
     use crate::layout::LINE;
     use crate::segment::Mapping;
     use std::ptr::NonNull;
@@ -138,6 +142,10 @@ mod mapped {
         fn wake(&self) -> &AtomicU32 {
             // SAFETY: type invariant.
             unsafe { self.wake.as_ref() }
+        }
+        #[inline(always)]
+        fn will_read(&self, slot: usize) {
+            prefetch_for_read(NonNull::from(self.word(slot, 0)));
         }
         #[inline(always)]
         fn will_write(&self, slot: usize, slots: usize) {

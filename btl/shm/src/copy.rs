@@ -71,6 +71,16 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Copies between two slices of the same length with `kernel`, so that kernels can be compared.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn copy_slices(kernel: Kernel, to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len());
+    // SAFETY: slices are valid for their length; an exclusive and a shared one do not overlap.
+    unsafe { copy(kernel, to.as_mut_ptr(), from.as_ptr(), from.len()) };
+}
+
 /// Copies a slice to raw memory; fast for a few bytes.
 ///
 /// # Safety
@@ -100,6 +110,20 @@ pub fn prefetch_for_write<T>(at: ptr::NonNull<T>) {
     // SAFETY: a prefetch is a hint: it accesses no memory as far as the program can tell and never faults.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the cache line of `at` for reading, ahead of need.
+#[inline(always)]
+pub fn prefetch_for_read<T>(at: ptr::NonNull<T>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint: it accesses no memory as far as the program can tell and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+            at.as_ptr().cast_const().cast(),
+        );
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
@@ -138,7 +162,6 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
             unsafe { to_last.cast::<$t>().write_unaligned(last) };
         }};
     }
-    #[expect(clippy::cast_ptr_alignment, reason = "the accesses are unaligned ones")]
     match len {
         0 => {}
         1 => {
@@ -186,6 +209,10 @@ mod arch {
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`], with `len >= 32` and AVX2 present.
     #[target_feature(enable = "avx2")]
+    #[expect(
+        clippy::cast_ptr_alignment,
+        reason = "the loads are unaligned ones, the stores are aligned by the lead"
+    )]
     unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
         let lead = to.align_offset(32).min(len);
         // SAFETY: lead <= len.
@@ -271,7 +298,7 @@ mod tests {
         for len in 0..=200 {
             let mut target = vec![0; 202];
             // SAFETY: 1 + len <= 201.
-            unsafe { copy_to_raw(target.as_mut_ptr().add(1), &source[..len]) };
+            unsafe { copy_to_raw(target[1..].as_mut_ptr(), &source[..len]) };
             assert_eq!(target[0], 0);
             assert_eq!(&target[1..=len], &source[..len]);
             assert_eq!(target[len + 1], 0);

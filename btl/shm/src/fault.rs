@@ -3,7 +3,7 @@
 //!
 //! Without the feature `fault-points` nothing of this is in the program. With it, `ONECOPY_JOB_FAULT=label:count[:rank]` in the environment
 //! makes the `count`-th passing of a label by that rank (by any rank, if none is given) the process's last act: it kills itself by
-//! `SIGKILL`, which no handler sees. `ONECOPY_JOB_FAULT=list` counts passings instead, see [`passed`].
+//! `SIGKILL`, which no handler sees. `ONECOPY_JOB_FAULT=list` counts passings instead, see `passed`.
 
 /// A place where a process may be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

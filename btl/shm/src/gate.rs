@@ -7,7 +7,8 @@
 //! that thread alone). In multi-threaded mode passes exclude one another by a lock bit with acquire and release ordering.
 #![allow(unsafe_code, reason = "a lock")]
 
-use crate::sync::{AtomicU32, Ordering, spin_hint};
+use crate::sync::{AtomicU32, Ordering};
+use crossbeam_utils::Backoff;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
@@ -87,18 +88,14 @@ impl<T> Gate<T> {
 
     #[cold]
     fn lock(&self) {
-        let mut spins = 0u32;
+        // Spins a little, then yields: whoever holds the gate may have lost its processor.
+        let backoff = Backoff::new();
         while self
             .held
             .compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
-            spins += 1;
-            if spins < 64 {
-                spin_hint();
-            } else {
-                std::thread::yield_now();
-            }
+            backoff.snooze();
         }
     }
 }

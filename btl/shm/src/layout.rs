@@ -50,9 +50,9 @@ impl Geometry {
                 self.ranks
             ));
         }
-        if !self.ring_slots.is_power_of_two() || !(16..=65536).contains(&self.ring_slots) {
+        if !self.ring_slots.is_power_of_two() || !(16..=32768).contains(&self.ring_slots) {
             return fail(format!(
-                "{} ring slots; a power of two from 16 to 65536 is needed",
+                "{} ring slots; a power of two from 16 to 32768 is needed",
                 self.ring_slots
             ));
         }

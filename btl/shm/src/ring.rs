@@ -4,11 +4,14 @@
 //! A *record* spans one or more consecutive slots and never wraps; a no-op fills the end of the ring when it would. The header word of a
 //! record's first slot publishes it: header and payload of a small record share one line, so the consumer touches one line.
 //!
-//! Two facts make the ring work without a shared head index and without writes by the consumer:
+//! Three facts make the ring work without a shared head index and without writes by the consumer:
 //!
-//! 1. The header word at the producer's head is zero until a record is published there: before the producer publishes a record of `n` slots
-//!    at `p` it clears the header at `p + n`. That slot is free, because a claim always leaves one slot free.
-//! 2. So whatever the consumer finds at its own head is zero or a header, never a byte of some earlier payload.
+//! 1. A slot's header word is what the producer wrote there last: a header, or payload if the slot was inside of a record. Before the producer
+//!    publishes a record whose end is a slot of the latter kind, it clears that slot's header word; the slot is free, because a claim
+//!    always leaves one slot free. So at the consumer's head stands zero or a header, never a byte of some earlier payload.
+//! 2. The consumer remembers the header that it read in each slot. As long as the same stands there, nothing new is published: the
+//!    sequence number makes a header differ from the one of the lap before.
+//! 3. So a stream of one-slot records writes each line once per lap, and reading it moves each line once.
 //!
 //! The header: `kind u8 | slots u8 | len u16 | sequence u16 | check u16`. `check` folds header and meta word so that a flipped bit in any
 //! field is found. Whatever the consumer finds wrong is reported as [`BadRecord`], and the peer is failed.
@@ -22,6 +25,9 @@ use crate::sync::{Ordering, light_fence};
 pub const NOP: u8 = 0xFF;
 /// Slots that the largest record may span.
 pub const MAX_RECORD_SLOTS: usize = 65;
+
+/// How many slots ahead of its head a consumer asks for.
+const READ_AHEAD: usize = 6;
 
 /// Slots of a record with `payload` bytes.
 #[inline(always)]
@@ -61,6 +67,8 @@ pub struct Producer<C> {
     head: u64,
     tail_seen: u64,
     sequence: u16,
+    /// Per slot, whether its header word may hold something else than zero or a header.
+    inside: Box<[bool]>,
 }
 
 /// Slots that were claimed and are not yet published. Dropping it publishes a no-op, so that the consumer can pass.
@@ -74,11 +82,13 @@ pub struct Claim<'ring, C: Cells> {
 impl<C: Cells> Producer<C> {
     /// The writing end of an empty, zeroed ring.
     pub fn new(cells: C) -> Self {
+        let inside = vec![false; cells.slots()].into_boxed_slice();
         Self {
             cells,
             head: 0,
             tail_seen: 0,
             sequence: 0,
+            inside,
         }
     }
 
@@ -113,7 +123,7 @@ impl<C: Cells> Producer<C> {
     /// Claims room for a record of `slots` slots. `None` means that the consumer must catch up first.
     #[inline]
     pub fn claim(&mut self, slots: usize) -> Option<Claim<'_, C>> {
-        debug_assert!(slots >= 1 && slots <= MAX_RECORD_SLOTS && slots < self.cells.slots());
+        debug_assert!((1..=MAX_RECORD_SLOTS).contains(&slots) && slots < self.cells.slots());
         let total = self.cells.slots();
         let to_end = total - self.index();
         let fill = if slots > to_end { to_end } else { 0 };
@@ -145,11 +155,17 @@ impl<C: Cells> Producer<C> {
     fn publish(&mut self, kind: u8, slots: usize, len: usize, meta: u64) {
         let at = self.index();
         let next = (self.head as usize + slots) & (self.cells.slots() - 1);
-        self.cells.header(next).store(0, Ordering::Relaxed);
+        if self.inside[next] {
+            self.inside[next] = false;
+            self.cells.header(next).store(0, Ordering::Relaxed);
+        }
+        if slots > 1 {
+            self.inside[at + 1..at + slots].fill(true);
+        }
         self.cells.meta(at).store(meta, Ordering::Relaxed);
         let word = encode(kind, slots, len, self.sequence, meta);
         fault::point("ring.publish");
-        // SYNC(ring.publish): release the payload, the meta word and the cleared next header
+        // SYNC(ring.publish): release the payload, the meta word and the next header if it was cleared
         self.cells.header(at).store(word, Ordering::Release);
         fault::point("ring.published");
         self.sequence = self.sequence.wrapping_add(1);
@@ -210,6 +226,7 @@ pub struct Record {
     pub meta: u64,
     slots: usize,
     at: usize,
+    header: u64,
 }
 
 /// A header that no correct peer writes.
@@ -233,16 +250,20 @@ pub struct Consumer<C> {
     head: u64,
     tail_published: u64,
     sequence: u16,
+    /// The header that was read last in each slot; zero where the producer clears.
+    read: Box<[u64]>,
 }
 
 impl<C: Cells> Consumer<C> {
     /// The reading end of an empty, zeroed ring.
     pub fn new(cells: C) -> Self {
+        let read = vec![0; cells.slots()].into_boxed_slice();
         Self {
             cells,
             head: 0,
             tail_published: 0,
             sequence: 0,
+            read,
         }
     }
 
@@ -254,10 +275,8 @@ impl<C: Cells> Consumer<C> {
     /// Whether nothing is published at the head. A cheap look without any check.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.cells
-            .header(self.head as usize & (self.cells.slots() - 1))
-            .load(Ordering::Relaxed)
-            == 0
+        let at = self.head as usize & (self.cells.slots() - 1);
+        self.cells.header(at).load(Ordering::Relaxed) == self.read[at]
     }
 
     /// The record at the head, if one is published there. No-ops are passed.
@@ -267,7 +286,7 @@ impl<C: Cells> Consumer<C> {
             let at = self.head as usize & (self.cells.slots() - 1);
             // SYNC(ring.publish): acquire the payload and the meta word
             let header = self.cells.header(at).load(Ordering::Acquire);
-            if header == 0 {
+            if header == self.read[at] {
                 return Ok(None);
             }
             let record = self.decode(at, header)?;
@@ -309,6 +328,7 @@ impl<C: Cells> Consumer<C> {
             meta,
             slots,
             at,
+            header,
         })
     }
 
@@ -326,8 +346,16 @@ impl<C: Cells> Consumer<C> {
     #[inline(always)]
     pub fn advance(&mut self, record: Record) -> bool {
         debug_assert_eq!(record.at, self.head as usize & (self.cells.slots() - 1));
+        self.read[record.at] = record.header;
+        if record.slots > 1 {
+            self.read[record.at + 1..record.at + record.slots].fill(0);
+        }
         self.sequence = self.sequence.wrapping_add(1);
         self.head += record.slots as u64;
+        // A line that the producer has not written again since we read it is still in our cache, so this costs nothing; one that it has
+        // written is on its way before it is needed.
+        let ahead = (self.head as usize + READ_AHEAD) & (self.cells.slots() - 1);
+        self.cells.will_read(ahead);
         let due = self.head - self.tail_published >= (self.cells.slots() / 4) as u64;
         if due {
             self.publish_tail();

@@ -136,7 +136,7 @@ fn unknown_variables_are_reported_with_the_nearest_knob() {
 fn a_value_out_of_range_is_named_with_its_range() {
     assert_eq!(
         fails("ONECOPY_RING_SLOTS", "100"),
-        "ONECOPY_RING_SLOTS=100: not a power of two; accepted: a power of two from 32 to 65536"
+        "ONECOPY_RING_SLOTS=100: not a power of two; accepted: a power of two from 32 to 32768"
     );
     assert_eq!(
         fails("ONECOPY_EAGER_SLOTS_MAX", "5K"),
@@ -190,9 +190,9 @@ fn knobs_that_contradict_each_other_are_named() {
         error.to_string(),
         "ONECOPY_EAGER_SLOTS_MAX=2 KiB: more than half a ring; accepted: up to 1 KiB while ONECOPY_RING_SLOTS=32"
     );
-    from(&[("ONECOPY_CHUNK_SIZE", "128K")]).expect_err("more than POOL_PER_PEER");
+    from(&[("ONECOPY_CHUNK_SIZE", "256K")]).expect_err("more than POOL_PER_PEER");
     from(&[
-        ("ONECOPY_CHUNK_SIZE", "128K"),
+        ("ONECOPY_CHUNK_SIZE", "256K"),
         ("ONECOPY_POOL_PER_PEER", "256K"),
     ])
     .expect("agree");

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The segment that a rank owns.
+//!
+//! # Safety
+//! See [`crate::segment`].
+#![allow(unsafe_code, reason = "raw copies to and from mappings")]
+
+use super::{
+    ControlHandle, Header, Mapping, PairControl, SegmentError, call_failed, cells, reserve,
+};
+use crate::cells::MappedCells;
+use crate::copy::{self, Kernel};
+use crate::doorbell::Doorbell;
+use crate::layout::{
+    BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
+};
+use crate::ring::Consumer;
+use crate::sync::{AtomicU64, HeavyFence, Ordering};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The segment that this rank owns.
+#[derive(Debug)]
+pub struct OwnSegment {
+    fd: OwnedFd,
+    map: Arc<Mapping>,
+    geometry: Geometry,
+    rank: u32,
+}
+
+impl OwnSegment {
+    /// Makes the segment of `rank`. `nonce` should be unpredictable.
+    pub fn create(
+        rank: u32,
+        geometry: Geometry,
+        fence: HeavyFence,
+        nonce: u64,
+    ) -> Result<Self, SegmentError> {
+        geometry.check()?;
+        let object = || format!("the segment of rank {rank}");
+        let fd = memfd_create(
+            "onecopy",
+            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+        )
+        .map_err(|e| {
+            call_failed(
+                "memfd_create",
+                object(),
+                e,
+                "a kernel of 3.17 or later that permits memfd_create is needed",
+            )
+        })?;
+        let file = File::from(fd);
+        file.set_len(geometry.total_bytes()).map_err(|e| {
+            call_failed(
+                "ftruncate",
+                object(),
+                e,
+                "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
+            )
+        })?;
+        let fd = OwnedFd::from(file);
+        fcntl(
+            &fd,
+            FcntlArg::F_ADD_SEALS(
+                SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL,
+            ),
+        )
+        .map_err(|e| {
+            call_failed(
+                "fcntl(F_ADD_SEALS)",
+                object(),
+                e,
+                "a kernel with memfd seals is needed",
+            )
+        })?;
+        reserve(
+            fd.as_fd(),
+            "a rank's control lines",
+            0,
+            geometry.base_bytes(),
+        )?;
+        let map = Mapping::new(fd.as_fd(), 0, geometry.total_bytes(), true).map_err(|e| {
+            call_failed(
+                "mmap",
+                object(),
+                e,
+                "lower ONECOPY_HEAP_SIZE, or raise the address space limit (ulimit -v)",
+            )
+        })?;
+        // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes nothing.
+        map.advise(
+            geometry.heap_offset().0,
+            geometry.heap_bytes,
+            libc::MADV_HUGEPAGE,
+        );
+        let header: &Header = map.shared(0);
+        header.rank.store(rank, Ordering::Relaxed);
+        header.ranks.store(geometry.ranks, Ordering::Relaxed);
+        header
+            .ring_slots
+            .store(geometry.ring_slots, Ordering::Relaxed);
+        header
+            .chunk_bytes
+            .store(geometry.chunk_bytes, Ordering::Relaxed);
+        header.chunks.store(geometry.chunks, Ordering::Relaxed);
+        header
+            .heap_bytes
+            .store(geometry.heap_bytes, Ordering::Relaxed);
+        header
+            .strong_fences
+            .store(u32::from(!fence.is_expedited()), Ordering::Relaxed);
+        header
+            .address
+            .store(map.base().as_ptr() as u64, Ordering::Relaxed);
+        header.nonce.store(nonce, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(Self {
+            fd,
+            map: Arc::new(map),
+            geometry,
+            rank,
+        })
+    }
+
+    /// The descriptor to hand to peers.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+    /// The geometry.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+    /// The owner's rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+    /// This rank's bell.
+    #[must_use]
+    pub fn bell(&self) -> &Doorbell {
+        &self.map.shared::<Header>(0).bell
+    }
+    /// Control words of the pair `sender` → this rank.
+    #[must_use]
+    pub fn control(&self, sender: u32) -> &PairControl {
+        self.map.shared(self.geometry.ctrl_offset(sender).0)
+    }
+    /// A handle on the control words of the pair `sender` → this rank.
+    #[must_use]
+    pub fn control_handle(&self, sender: u32) -> ControlHandle {
+        ControlHandle::new(&self.map, self.geometry.ctrl_offset(sender))
+    }
+    /// Takes the senders that became active since the last call out of word `index` of the bitmap.
+    #[inline]
+    #[must_use]
+    pub fn take_active(&self, index: usize) -> u64 {
+        let word = self.bitmap_word(index);
+        if word.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        // SYNC(active.set): acquire what made the sender active
+        word.swap(0, Ordering::AcqRel)
+    }
+    /// Whether senders became active since the last [`Self::take_active`].
+    #[must_use]
+    pub fn has_active(&self, index: usize) -> bool {
+        self.bitmap_word(index).load(Ordering::Acquire) != 0
+    }
+    /// Words of the bitmap of active senders.
+    #[must_use]
+    pub fn bitmap_words(&self) -> usize {
+        (self.geometry.ranks as usize).div_ceil(64)
+    }
+    #[inline]
+    fn bitmap_word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.bitmap_words());
+        self.map.shared((BITMAP_OFFSET + index * 8) as u64)
+    }
+    /// The reading end of the ring that `sender` writes. To be made once per sender.
+    #[must_use]
+    pub fn consumer(&self, sender: u32) -> Consumer<MappedCells> {
+        Consumer::new(cells(&self.map, &self.geometry, sender))
+    }
+    /// What peers left in the proof word `index`.
+    #[must_use]
+    pub fn proof(&self, index: u32) -> u64 {
+        self.map.shared::<Header>(0).proof[index as usize % 64].load(Ordering::Acquire)
+    }
+    /// Reserves `count` chunks of the pool from `first` on.
+    pub fn reserve_chunks(&self, first: u32, count: u32) -> Result<(), SegmentError> {
+        let size = u64::from(self.geometry.chunk_bytes);
+        reserve(
+            self.fd.as_fd(),
+            "payload chunks",
+            self.geometry.pool_offset().0 + u64::from(first) * size,
+            u64::from(count) * size,
+        )
+    }
+    /// Copies `bytes` into a chunk of the pool.
+    #[inline]
+    pub fn write_chunk(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        bytes: &[u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
+        let size = u64::from(self.geometry.chunk_bytes);
+        check_range("a chunk", offset as u64, bytes.len() as u64, size)?;
+        let at = self.geometry.pool_offset().0 + u64::from(chunk.0) * size + offset as u64;
+        check_range(
+            "the pool",
+            at,
+            bytes.len() as u64,
+            self.geometry.heap_offset().0,
+        )?;
+        let to = self.map.at("the segment", at, bytes.len() as u64)?;
+        // SAFETY: `to` is valid for the length; the pool does not overlap memory of the program.
+        unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
+        crate::fault::point("chunk.written");
+        Ok(())
+    }
+    /// A hint that the first `len` bytes of `chunk` are written soon.
+    #[inline]
+    pub fn will_write_chunk(&self, chunk: ChunkIndex, len: usize) {
+        let size = u64::from(self.geometry.chunk_bytes);
+        let begin = self.geometry.pool_offset().0 + u64::from(chunk.0) * size;
+        let len = (len as u64).min(size);
+        if let Ok(at) = self.map.at("the segment", begin, len) {
+            copy::prefetch_range_for_write(at, len as usize);
+        }
+    }
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.map
+    }
+    pub(crate) fn reserve_heap(&self, offset: u64, bytes: u64) -> Result<(), SegmentError> {
+        reserve(
+            self.fd.as_fd(),
+            "memory from alloc",
+            self.geometry.heap_offset().0 + offset,
+            bytes,
+        )
+    }
+    pub(crate) fn release_heap(&self, offset: u64, bytes: u64) {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        // A refusal only keeps the pages.
+        let _ = fallocate(
+            self.fd.as_fd(),
+            flags,
+            (self.geometry.heap_offset().0 + offset) as libc::off_t,
+            bytes as libc::off_t,
+        );
+    }
+    /// Where in this rank's heap an address of this process lies, if it does with all of `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn heap_offset_of(&self, address: usize, len: usize) -> Option<HeapOffset> {
+        let begin = self.map.base().as_ptr() as usize + self.geometry.heap_offset().0 as usize;
+        let offset = address.checked_sub(begin)? as u64;
+        (offset.checked_add(len as u64)? <= self.geometry.heap_bytes
+            && offset < self.geometry.heap_bytes)
+            .then_some(HeapOffset(offset))
+    }
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A peer's segment as a rank sees it.
+//!
+//! # Safety
+//! See [`crate::segment`].
+#![allow(unsafe_code, reason = "raw copies to and from mappings")]
+
+use super::{ControlHandle, Header, Mapping, SegmentError, call_failed, cells, reserve};
+use crate::cells::MappedCells;
+use crate::copy::{self, Kernel};
+use crate::doorbell::Doorbell;
+use crate::layout::{
+    BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
+};
+use crate::ring::Producer;
+use crate::sync::{AtomicU64, Ordering};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A peer's segment as this rank sees it.
+#[derive(Debug)]
+pub struct PeerSegment {
+    fd: OwnedFd,
+    /// Header, control lines, rings: written by this rank too.
+    control: Arc<Mapping>,
+    /// The payload pool: read only.
+    pool: Option<Mapping>,
+    heap: Option<Mapping>,
+    geometry: Geometry,
+    rank: u32,
+    me: u32,
+}
+
+impl PeerSegment {
+    /// Opens the segment of `rank` for rank `me`. Everything that the peer claims in its header is checked.
+    pub fn open(
+        fd: OwnedFd,
+        rank: u32,
+        me: u32,
+        expected: &Geometry,
+    ) -> Result<Self, SegmentError> {
+        let foreign = |reason: String| SegmentError::Foreign { rank, reason };
+        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS)
+            .map_err(|e| foreign(format!("it is not a sealed memfd ({e})")))?;
+        if SealFlag::from_bits_truncate(seals) & SealFlag::F_SEAL_SHRINK != SealFlag::F_SEAL_SHRINK
+        {
+            return Err(foreign("it is not sealed against shrinking".into()));
+        }
+        let size = nix::sys::stat::fstat(&fd)
+            .map_err(|e| foreign(format!("fstat: {e}")))?
+            .st_size;
+        if u64::try_from(size).is_ok_and(|size| size < expected.total_bytes()) || size < 0 {
+            return Err(foreign(format!(
+                "it has {size} bytes instead of {}; do all ranks have the same ONECOPY_ settings?",
+                expected.total_bytes()
+            )));
+        }
+        let control = Mapping::new(fd.as_fd(), 0, expected.pool_offset().0, true).map_err(|e| {
+            call_failed(
+                "mmap",
+                format!("the segment of rank {rank}"),
+                e,
+                "raise the limits on mappings and address space",
+            )
+        })?;
+        let header: &Header = control.shared(0);
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(foreign(
+                "it does not begin as a segment of this version does".into(),
+            ));
+        }
+        if header.rank.load(Ordering::Relaxed) != rank || header.geometry() != *expected {
+            return Err(foreign(format!(
+                "it was made for rank {} with {:?} instead of {expected:?}; do all ranks have the same ONECOPY_ settings?",
+                header.rank.load(Ordering::Relaxed),
+                header.geometry()
+            )));
+        }
+        Ok(Self {
+            fd,
+            control: Arc::new(control),
+            pool: None,
+            heap: None,
+            geometry: *expected,
+            rank,
+            me,
+        })
+    }
+
+    /// The peer's rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+    /// Whether this peer can only be woken behind full fences.
+    #[must_use]
+    pub fn needs_strong_fences(&self) -> bool {
+        self.control
+            .shared::<Header>(0)
+            .strong_fences
+            .load(Ordering::Relaxed)
+            != 0
+    }
+    /// The peer's bell.
+    #[must_use]
+    pub fn bell(&self) -> &Doorbell {
+        &self.control.shared::<Header>(0).bell
+    }
+    /// Reserves this rank's ring in the peer's segment and gives its writing end. To be made once.
+    pub fn producer(&self) -> Result<Producer<MappedCells>, SegmentError> {
+        reserve(
+            self.fd.as_fd(),
+            "a ring",
+            self.geometry.ring_offset(self.me).0,
+            self.geometry.ring_bytes(),
+        )?;
+        Ok(Producer::new(cells(&self.control, &self.geometry, self.me)))
+    }
+    /// Control words of the pair this rank → peer.
+    #[must_use]
+    pub fn control_handle(&self) -> ControlHandle {
+        ControlHandle::new(&self.control, self.geometry.ctrl_offset(self.me))
+    }
+    /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.
+    pub fn set_active(&self) {
+        let word: &AtomicU64 = self
+            .control
+            .shared((BITMAP_OFFSET + self.me as usize / 64 * 8) as u64);
+        // SYNC(active.set): release what made this rank active
+        word.fetch_or(1 << (self.me % 64), Ordering::AcqRel);
+        crate::fault::point("active.set");
+    }
+    /// Address of the peer's header in the peer, and the number to be found at [`Self::nonce_address`].
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.control
+            .shared::<Header>(0)
+            .nonce
+            .load(Ordering::Relaxed)
+    }
+    /// Address, in the peer, of its nonce.
+    #[must_use]
+    pub fn nonce_address(&self) -> u64 {
+        self.control
+            .shared::<Header>(0)
+            .address
+            .load(Ordering::Relaxed)
+            + std::mem::offset_of!(Header, nonce) as u64
+    }
+    /// Address, in the peer, of the word where this rank may write to prove that it can.
+    #[must_use]
+    pub fn proof_address(&self) -> u64 {
+        let index = self.me as usize % 64;
+        self.control
+            .shared::<Header>(0)
+            .address
+            .load(Ordering::Relaxed)
+            + (std::mem::offset_of!(Header, proof) + index * 8) as u64
+    }
+    /// What stands in that word, seen through the mapping.
+    #[must_use]
+    pub fn proof(&self) -> u64 {
+        self.control.shared::<Header>(0).proof[self.me as usize % 64].load(Ordering::Acquire)
+    }
+
+    /// Writes a number to this rank's word in the peer's segment and looks whether it stands there.
+    #[must_use]
+    pub fn prove(&self) -> bool {
+        let word = &self.control.shared::<Header>(0).proof[self.me as usize % 64];
+        let token = self.nonce().rotate_left(self.me % 64) | 1;
+        word.store(token, Ordering::Release);
+        word.load(Ordering::Acquire) == token
+    }
+
+    fn pool(&mut self) -> Result<&Mapping, SegmentError> {
+        if self.pool.is_none() {
+            let map = Mapping::new(
+                self.fd.as_fd(),
+                self.geometry.pool_offset().0,
+                self.geometry.pool_bytes(),
+                false,
+            )
+            .map_err(|e| {
+                call_failed(
+                    "mmap",
+                    format!("the payload pool of rank {}", self.rank),
+                    e,
+                    "raise the limits on mappings and address space",
+                )
+            })?;
+            self.pool = Some(map);
+        }
+        Ok(self.pool.as_ref().expect("set above"))
+    }
+
+    /// Maps the peer's payload pool if it is not mapped yet.
+    pub fn map_pool(&mut self) -> Result<(), SegmentError> {
+        self.pool().map(|_| ())
+    }
+
+    /// Copies bytes of one of the peer's chunks to `out`. The pool must be mapped.
+    #[inline]
+    pub fn read_chunk(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
+        let size = u64::from(self.geometry.chunk_bytes);
+        check_range("a chunk", offset as u64, out.len() as u64, size)?;
+        let pool = self.pool.as_ref().ok_or(OutOfBounds {
+            what: "a pool that is not mapped",
+            offset: 0,
+            len: 0,
+            limit: 0,
+        })?;
+        check_range(
+            "the pool's chunks",
+            u64::from(chunk.0),
+            1,
+            u64::from(self.geometry.chunks),
+        )?;
+        let from = pool.at(
+            "the pool",
+            u64::from(chunk.0) * size + offset as u64,
+            out.len() as u64,
+        )?;
+        // SAFETY: valid for the length; does not overlap memory of the program.
+        unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
+        crate::fault::point("chunk.read");
+        Ok(())
+    }
+
+    /// Maps the peer's heap if it is not mapped yet.
+    pub fn map_heap(&mut self) -> Result<(), SegmentError> {
+        if self.heap.is_none() {
+            if self.geometry.heap_bytes == 0 {
+                return Err(SegmentError::Foreign {
+                    rank: self.rank,
+                    reason: "it has no heap (ONECOPY_HEAP_SIZE is 0)".into(),
+                });
+            }
+            let map = Mapping::new(
+                self.fd.as_fd(),
+                self.geometry.heap_offset().0,
+                self.geometry.heap_bytes,
+                true,
+            )
+            .map_err(|e| {
+                call_failed(
+                    "mmap",
+                    format!("the heap of rank {}", self.rank),
+                    e,
+                    "lower ONECOPY_HEAP_SIZE or raise the address space limit (ulimit -v)",
+                )
+            })?;
+            map.advise(0, self.geometry.heap_bytes, libc::MADV_HUGEPAGE);
+            self.heap = Some(map);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn heap_at(&self, offset: HeapOffset, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
+        let heap = self.heap.as_ref().ok_or(OutOfBounds {
+            what: "a heap that is not mapped",
+            offset: 0,
+            len: 0,
+            limit: 0,
+        })?;
+        heap.at("the peer's heap", offset.0, len as u64)
+    }
+
+    /// Copies from the peer's heap. The heap must be mapped.
+    #[inline]
+    pub fn read_heap(
+        &self,
+        offset: HeapOffset,
+        out: &mut [u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
+        let from = self.heap_at(offset, out.len())?;
+        // SAFETY: valid for the length. `out` is memory of this process's program, which is not in the peer's segment.
+        unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies into the peer's heap. The heap must be mapped.
+    #[inline]
+    pub fn write_heap(
+        &self,
+        offset: HeapOffset,
+        bytes: &[u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
+        let to = self.heap_at(offset, bytes.len())?;
+        // SAFETY: as above.
+        unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Fills the page tables for a range of the peer's heap in one call instead of a fault per page. A refusal changes nothing.
+    pub fn populate_heap(&self, offset: HeapOffset, len: u64, write: bool) {
+        if let Some(heap) = &self.heap {
+            heap.advise(
+                offset.0,
+                len,
+                if write {
+                    libc::MADV_POPULATE_WRITE
+                } else {
+                    libc::MADV_POPULATE_READ
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One suite for every layer: each body runs over each case (a layer that is forced, and where the buffers lie), on ranks that are
+//! threads and on ranks that are processes.
+//!
+//! A case whose layer is not available here is skipped only if `tests/expected-skips/` says so; what is skipped is printed with the
+//! reason that the layer gave.
+
+#[path = "harness/bytes.rs"]
+mod bytes;
+#[path = "harness/processes.rs"]
+mod processes;
+
+#[path = "conformance/cases.rs"]
+mod cases;
+#[path = "conformance/requests.rs"]
+mod requests;
+#[path = "conformance/shapes.rs"]
+mod shapes;
+#[path = "conformance/sizes.rs"]
+mod sizes;
+#[path = "conformance/skips.rs"]
+mod skips;
+#[path = "conformance/matching.rs"]
+mod tags;
+
+use cases::{Body, CASES, Case, Rank};
+use onecopy::{Knobs, Options, Runtime, local_with};
+use processes::{Ranks, limited, say};
+use std::sync::Mutex;
+
+fn bodies() -> Vec<&'static Body> {
+    [
+        sizes::BODIES,
+        shapes::BODIES,
+        tags::BODIES,
+        requests::BODIES,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Runs all bodies that are for so many ranks; the reason if the case's layer is not available.
+fn run_bodies(rt: &Runtime, case: &'static Case) -> Option<String> {
+    let rank = Rank::new(rt, case);
+    if let Some(reason) = rank.lacks() {
+        return Some(reason);
+    }
+    let mut counters = rt.counters();
+    for body in bodies() {
+        if body.ranks.contains(&rt.size()) {
+            say(&format!(
+                "{} on rank {} of {}: {}",
+                case.name,
+                rt.rank(),
+                rt.size(),
+                body.name
+            ));
+            (body.run)(&rank);
+            counters = rt.counters();
+            rank.world.barrier().expect("barrier");
+        }
+    }
+    rank.check_counters(&counters);
+    None
+}
+
+/// What a rank does. Not a test of its own: outside of a job it does nothing.
+#[test]
+fn as_rank() {
+    let Some(name) = processes::body() else {
+        return;
+    };
+    let case = cases::named(&name);
+    let rt = Runtime::init_with(Options::from_env().expect("knobs")).expect("join");
+    if let Some(reason) = run_bodies(&rt, case) {
+        say(&format!("LACKS {reason}"));
+    }
+    rt.finalize().expect("finalize");
+}
+
+/// Numbers of ranks that some body is for.
+fn counts() -> Vec<usize> {
+    let mut counts: Vec<_> = bodies().iter().flat_map(|b| b.ranks).copied().collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+fn as_threads(name: &str) {
+    let case = cases::named(name);
+    let (knobs, _, unknown) = Knobs::from_iter(case.knobs()).expect("knobs");
+    assert!(unknown.is_empty(), "{unknown:?}");
+    // Many ranks are left to the processes.
+    for count in counts().into_iter().filter(|&count| count <= 3) {
+        let lacks = Mutex::new(Vec::new());
+        limited(name, || {
+            local_with(count, &knobs, |rt| {
+                if let Some(reason) = run_bodies(&rt, case) {
+                    lacks.lock().expect("lacks").push(reason);
+                }
+            });
+        });
+        let lacks = lacks.into_inner().expect("lacks");
+        if let Some(reason) = lacks.first() {
+            return skips::expect(case, reason);
+        }
+    }
+}
+
+fn as_processes(name: &str) {
+    let case = cases::named(name);
+    for count in counts() {
+        let mut ranks = Ranks::new(count, name);
+        for (knob, value) in case.knobs() {
+            ranks = ranks.env(knob, value);
+        }
+        let ran = ranks.run().expect_success();
+        if let Some(reason) = ran.said("LACKS ").first() {
+            return skips::expect(case, reason);
+        }
+    }
+}
+
+macro_rules! suite {
+    ($($test:ident: $case:literal;)+) => {
+        mod threads {
+            $(#[test] fn $test() { super::as_threads($case) })+
+        }
+        mod ranks {
+            $(#[test] fn $test() { super::as_processes($case) })+
+        }
+        const NAMES: &[&str] = &[$($case),+];
+    };
+}
+
+suite! {
+    cico: "cico";
+    cico_in_little_memory: "cico in little memory";
+    heap: "heap";
+    heap_by_the_receiver_alone: "heap, receiver alone";
+    heap_to_plain: "heap to plain";
+    plain_to_heap: "plain to heap";
+    plain_to_heap_by_put_alone: "plain to heap, put alone";
+    cma: "cma";
+    cma_by_the_receiver_alone: "cma, receiver alone";
+    cma_together_in_small_chunks: "cma, small chunks";
+    heap_together_in_small_chunks: "heap, small chunks";
+    all_plain: "all, plain";
+    all_heap: "all, heap";
+    all_without_cico: "heap and cma";
+}
+
+/// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is touched once.
+#[test]
+fn a_message_of_more_than_4_gib() {
+    const LEN: usize = (4 << 30) + 4097;
+    let available = std::fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let available = available
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|line| line.trim().split(' ').next()?.parse::<usize>().ok())
+        .expect("MemAvailable");
+    if available < (LEN >> 10) * 3 / 2 {
+        return say(&format!("skipped: {available} KiB of memory are available"));
+    }
+    let marks = [0, 1 << 20, (2 << 30) - 1, (4 << 30) - 1, 4 << 30, LEN - 1];
+    let got = Mutex::new(vec![0u8; LEN]);
+    // Through chunks only as much as fits into a short buffer, unless there is time: it is slow where processors are busy.
+    let short = if std::env::var_os("TEST_SOAK").is_some() {
+        LEN
+    } else {
+        5 << 20
+    };
+    for (layers, value, room) in [("heap,cma", 3, LEN), ("cico", 5, short)] {
+        let (knobs, ..) = Knobs::from_iter([("ONECOPY_LAYERS", layers)]).expect("knobs");
+        limited(layers, || {
+            local_with(2, &knobs, |rt| {
+                let world = rt.world();
+                if rt.rank() == 0 {
+                    // Nothing but the marks takes memory.
+                    let mut message = vec![0u8; LEN];
+                    for at in marks {
+                        message[at] = value;
+                    }
+                    world.send(&message, 1, 0).expect("send");
+                } else {
+                    let mut got = got.lock().expect("buffer");
+                    match world.recv(&mut got[..room], 0, 0) {
+                        Ok(status) => assert_eq!(status.bytes, LEN),
+                        Err(onecopy::Error::Truncated { message, .. }) => {
+                            assert_eq!((message, room < LEN), (LEN as u64, true));
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    let marks = marks.iter().filter(|&&at| at < room);
+                    assert!(marks.clone().all(|&at| got[at] == value));
+                    let parts = got[..room].chunks(1 << 20);
+                    let other = parts.filter(|part| part.iter().any(|&byte| byte != 0));
+                    assert!(other.count() <= marks.count());
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn every_case_has_its_test() {
+    let cases: Vec<_> = CASES.iter().map(|case| case.name).collect();
+    assert_eq!(cases, NAMES);
+}

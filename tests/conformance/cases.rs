@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cases that every body runs over.
+
+use onecopy::{Comm, CounterSnapshot, HeapBuf, LayerId, Runtime};
+use std::ops::{Deref, DerefMut};
+
+/// Where a buffer lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Plain,
+    Heap,
+}
+
+/// A layer that is forced, and where the buffers lie.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    layers: &'static str,
+    more: &'static [(&'static str, &'static str)],
+    send: Place,
+    recv: Place,
+    /// Layers without which the case says nothing.
+    needs: &'static [LayerId],
+    /// Counters that are above zero at the end, in all ranks together.
+    moves: &'static [&'static str],
+    /// Counters that stay zero.
+    never: &'static [&'static str],
+}
+
+impl Case {
+    /// The knobs that force it.
+    pub(crate) fn knobs(&self) -> Vec<(&'static str, &'static str)> {
+        let mut knobs = vec![
+            ("ONECOPY_LAYERS", self.layers),
+            ("ONECOPY_CMA_PTRACER", "any"),
+        ];
+        knobs.extend(self.more);
+        knobs
+    }
+}
+
+const fn case(
+    name: &'static str,
+    layers: &'static str,
+    more: &'static [(&'static str, &'static str)],
+    (send, recv): (Place, Place),
+) -> Case {
+    Case {
+        name,
+        layers,
+        more,
+        send,
+        recv,
+        needs: &[],
+        moves: &[],
+        never: &[],
+    }
+}
+
+const PLAIN: (Place, Place) = (Place::Plain, Place::Plain);
+const HEAP: (Place, Place) = (Place::Heap, Place::Heap);
+const NO_COOP: &[(&str, &str)] = &[("ONECOPY_COOP", "off")];
+const SMALL_COOP: &[(&str, &str)] = &[("ONECOPY_COOP_MIN", "1"), ("ONECOPY_COOP_CHUNK", "4K")];
+const LITTLE: &[(&str, &str)] = &[
+    ("ONECOPY_RING_SLOTS", "32"),
+    ("ONECOPY_CHUNK_SIZE", "4K"),
+    ("ONECOPY_POOL_PER_PEER", "4K"),
+    ("ONECOPY_POOL_MAX", "16K"),
+    ("ONECOPY_EAGER_CREDIT", "4K"),
+    ("ONECOPY_PROGRESS_QUOTA", "1"),
+    ("ONECOPY_PIPELINE_DEPTH", "2"),
+    ("ONECOPY_PIPELINE_CHUNK", "1K"),
+];
+
+/// All cases.
+pub(crate) static CASES: &[Case] = &[
+    Case {
+        moves: &[
+            "pipeline_bytes",
+            "sends_chunk",
+            "sends_inline",
+            "sends_eager",
+        ],
+        never: &["map_bytes", "get_bytes", "put_bytes"],
+        ..case("cico", "cico", &[], PLAIN)
+    },
+    Case {
+        moves: &["pipeline_bytes"],
+        never: &["map_bytes", "get_bytes", "put_bytes"],
+        ..case("cico in little memory", "cico", LITTLE, PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["map_bytes"],
+        never: &["get_bytes"],
+        ..case("heap", "heap", &[], HEAP)
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["map_bytes"],
+        never: &["get_bytes", "coop_chunks_receiver"],
+        ..case("heap, receiver alone", "heap", NO_COOP, HEAP)
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["map_bytes"],
+        never: &["get_bytes"],
+        ..case("heap to plain", "heap", &[], (Place::Heap, Place::Plain))
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["put_bytes"],
+        never: &["get_bytes"],
+        ..case("plain to heap", "heap", &[], (Place::Plain, Place::Heap))
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["put_bytes"],
+        never: &["get_bytes"],
+        ..case(
+            "plain to heap, put alone",
+            "heap",
+            NO_COOP,
+            (Place::Plain, Place::Heap),
+        )
+    },
+    Case {
+        needs: &[LayerId::Cma],
+        moves: &["get_bytes"],
+        never: &["map_bytes"],
+        ..case("cma", "cma", &[], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Cma],
+        moves: &["get_bytes"],
+        never: &["map_bytes", "coop_chunks_receiver"],
+        ..case("cma, receiver alone", "cma", NO_COOP, PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Cma],
+        moves: &["coop_chunks_receiver"],
+        never: &["map_bytes"],
+        ..case("cma, small chunks", "cma", SMALL_COOP, PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["coop_chunks_receiver"],
+        never: &["get_bytes"],
+        ..case("heap, small chunks", "heap", SMALL_COOP, HEAP)
+    },
+    Case {
+        ..case("all, plain", "all", &[], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Heap],
+        moves: &["map_bytes"],
+        ..case("all, heap", "all", &[], HEAP)
+    },
+    Case {
+        needs: &[LayerId::Heap, LayerId::Cma],
+        moves: &["get_bytes"],
+        ..case("heap and cma", "heap,cma", &[], PLAIN)
+    },
+];
+
+/// The case of this name.
+pub(crate) fn named(name: &str) -> &'static Case {
+    let found = CASES.iter().find(|case| case.name == name);
+    found.expect("a case of this name")
+}
+
+/// Something that every layer must do.
+pub(crate) struct Body {
+    pub(crate) name: &'static str,
+    /// Numbers of ranks that it is run on.
+    pub(crate) ranks: &'static [usize],
+    pub(crate) run: fn(&Rank<'_>),
+}
+
+/// A buffer, plain or in the heap.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    Plain(Vec<u8>),
+    Heap(HeapBuf),
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Plain(bytes) => bytes,
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Plain(bytes) => bytes,
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+/// A rank in a case.
+pub(crate) struct Rank<'rt> {
+    pub(crate) rt: &'rt Runtime,
+    pub(crate) world: Comm,
+    pub(crate) me: usize,
+    pub(crate) size: usize,
+    case: &'static Case,
+}
+
+impl<'rt> Rank<'rt> {
+    pub(crate) fn new(rt: &'rt Runtime, case: &'static Case) -> Self {
+        Self {
+            rt,
+            world: rt.world(),
+            me: rt.rank(),
+            size: rt.size(),
+            case,
+        }
+    }
+
+    /// Why the case cannot be run here.
+    pub(crate) fn lacks(&self) -> Option<String> {
+        for peer in 0..self.size {
+            if peer == self.me {
+                continue;
+            }
+            let layers = self.rt.layers(peer).expect("layers");
+            for state in layers {
+                if let Some(refusal) = state.refusal
+                    && self.case.needs.contains(&state.layer)
+                {
+                    return Some(format!("{}: {refusal}", state.layer));
+                }
+            }
+        }
+        None
+    }
+
+    fn buffer(&self, place: Place, len: usize) -> Memory {
+        match place {
+            Place::Plain => Memory::Plain(vec![0; len]),
+            Place::Heap => Memory::Heap(self.rt.alloc(len).expect("alloc")),
+        }
+    }
+
+    /// A buffer to send from, filled with message `seed`.
+    pub(crate) fn message(&self, len: usize, seed: usize) -> Memory {
+        let mut buffer = self.buffer(self.case.send, len);
+        crate::bytes::fill(&mut buffer, seed);
+        buffer
+    }
+
+    /// A buffer to receive into.
+    pub(crate) fn space(&self, len: usize) -> Memory {
+        let mut buffer = self.buffer(self.case.recv, len);
+        buffer.fill(0xee);
+        buffer
+    }
+
+    /// The other of two ranks.
+    pub(crate) fn peer(&self) -> usize {
+        1 - self.me
+    }
+
+    /// That the case's layer carried what it was to carry. `counters` are from before the last barrier.
+    pub(crate) fn check_counters(&self, counters: &CounterSnapshot) {
+        let of = |name: &str| counters.get(name).expect("a counter of this name");
+        assert_eq!(of("demotions"), 0, "{counters:?}");
+        assert_eq!(of("unexpected_bytes_now"), 0, "{counters:?}");
+        for name in self.case.never {
+            assert_eq!(of(name), 0, "{name}: {counters:?}");
+        }
+        if self.size != 2 {
+            return;
+        }
+        for name in self.case.moves {
+            let (mine, mut theirs) = ([of(name)], [0u64]);
+            let peer = self.peer();
+            self.world
+                .sendrecv(&mine, peer, 0, &mut theirs, peer, 0)
+                .expect("exchange");
+            assert!(mine[0] + theirs[0] > 0, "{name}: {counters:?}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank uses while it waits or does not receive: memory that is bounded, and hardly any processor.
+
+#[path = "harness/bytes.rs"]
+mod bytes;
+#[path = "harness/processes.rs"]
+mod processes;
+
+use bytes::{check, pattern};
+use nix::sys::resource::{UsageWho, getrusage};
+use onecopy::{Options, Runtime};
+use processes::{Ranks, say};
+use std::time::{Duration, Instant};
+
+/// What a rank does. Not a test of its own: outside of a job it does nothing.
+#[test]
+fn as_rank() {
+    let Some(role) = processes::body() else {
+        return;
+    };
+    let rt = Runtime::init_with(Options::from_env().expect("knobs")).expect("join");
+    match role.as_str() {
+        "flood" => flood(&rt),
+        "flood unseen" => flood_unseen(&rt),
+        "idle" => idle(&rt),
+        "crowd" => crowd(&rt),
+        other => panic!("no role {other}"),
+    }
+    rt.finalize().expect("finalize");
+}
+
+/// Memory of this process in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next());
+    kib.and_then(|n| n.parse::<u64>().ok()).expect("VmRSS") * 1024
+}
+
+const CREDIT: u64 = 256 << 10;
+const FLOOD: usize = 100_000;
+const FLOOD_SIZES: [usize; 6] = [8, 0, 600, 40, 3000, 1];
+
+fn send_flood(rt: &Runtime, windows: usize) {
+    let world = rt.world();
+    let mut sent = 0;
+    for _ in 0..windows {
+        let requests: Vec<_> = (0..FLOOD / windows)
+            .map(|_| {
+                let message = pattern(FLOOD_SIZES[sent % FLOOD_SIZES.len()], sent);
+                sent += 1;
+                world.isend(message, 0, 1).expect("isend")
+            })
+            .collect();
+        // Behind the flood, and received before it.
+        world.send(&[sent as u64], 0, 2).expect("send");
+        onecopy::wait_all(requests).expect("wait");
+    }
+}
+
+fn receive_flood(rt: &Runtime, source: usize, range: std::ops::Range<usize>) {
+    let mut got = vec![0u8; 3000];
+    for i in range {
+        let status = rt.world().recv(&mut got, source, 1).expect("recv");
+        assert_eq!(status.bytes, FLOOD_SIZES[i % FLOOD_SIZES.len()], "{i}");
+        check(&got[..status.bytes], i, "in order");
+    }
+}
+
+/// Rank 0 takes what comes, but receives nothing of the flood until all of it has been announced.
+fn flood(rt: &Runtime) {
+    let world = rt.world();
+    let senders = rt.size() - 1;
+    if rt.rank() > 0 {
+        let before = resident();
+        send_flood(rt, 1);
+        let grown = resident().saturating_sub(before);
+        // The program's own buffers and one request each; the runtime holds no copies.
+        assert!(grown < 200 << 20, "a sender grew by {grown} bytes");
+        return;
+    }
+    let before = resident();
+    for sender in 1..=senders {
+        world.recv(&mut [0u64], sender, 2).expect("recv");
+    }
+    let counters = rt.counters();
+    let limit = CREDIT * senders as u64 * 2;
+    assert!(counters.recv_unexpected > 1000, "{counters:?}");
+    assert!(counters.unexpected_bytes_peak <= limit, "{counters:?}");
+    let grown = resident().saturating_sub(before);
+    // An announcement takes memory, too, but no payload.
+    let announcements = (senders * FLOOD * 400) as u64;
+    assert!(grown < announcements + (32 << 20), "grew by {grown} bytes");
+    for sender in 1..=senders {
+        receive_flood(rt, sender, 0..FLOOD);
+    }
+    assert_eq!(rt.counters().unexpected_bytes_now, 0);
+    let peak = rt.counters().unexpected_bytes_peak;
+    assert!(peak <= limit, "{peak} bytes");
+}
+
+/// Rank 0 does not even look until the senders have started everything.
+fn flood_unseen(rt: &Runtime) {
+    let path = std::env::var_os("TEST_FILE").expect("a file");
+    if rt.rank() == 1 {
+        let world = rt.world();
+        let requests: Vec<_> = (0..FLOOD)
+            .map(|i| {
+                let message = pattern(FLOOD_SIZES[i % FLOOD_SIZES.len()], i);
+                world.isend(message, 0, 1).expect("isend")
+            })
+            .collect();
+        std::fs::write(path, b"started").expect("write");
+        onecopy::wait_all(requests).expect("wait");
+    } else {
+        let before = resident();
+        while std::fs::read(&path).is_ok_and(|text| text.is_empty()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 8 << 20, "grew by {grown} bytes");
+        receive_flood(rt, 1, 0..FLOOD);
+        let peak = rt.counters().unexpected_bytes_peak;
+        assert!(peak <= 2 * CREDIT, "{peak} bytes");
+    }
+}
+
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage");
+    let of = |t: nix::sys::time::TimeVal| {
+        Duration::from_micros((t.tv_sec() * 1_000_000 + t.tv_usec()).unsigned_abs())
+    };
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+fn idle(rt: &Runtime) {
+    let world = rt.world();
+    world.barrier().expect("barrier");
+    if rt.rank() == 0 {
+        // This is the time that the others wait.
+        std::thread::sleep(Duration::from_secs(2));
+        for peer in 1..rt.size() {
+            world.send(&[1u8], peer, 0).expect("send");
+        }
+        return;
+    }
+    let (before, started) = (processor_time(), Instant::now());
+    world.recv(&mut [0u8], 0, 0).expect("recv");
+    let (used, waited) = (processor_time() - before, started.elapsed());
+    say(&format!("IDLE {used:?} of {waited:?}"));
+    assert!(used * 100 < waited, "{used:?} of {waited:?}");
+}
+
+fn crowd(rt: &Runtime) {
+    let world = rt.world();
+    assert!(rt.is_crowded());
+    for round in 0..50 {
+        for size in [8, 5000, 100_000] {
+            for distance in 1..rt.size() {
+                let to = (rt.rank() + distance) % rt.size();
+                let from = (rt.rank() + rt.size() - distance) % rt.size();
+                let mut got = vec![0; size];
+                world
+                    .sendrecv(&pattern(size, rt.rank() + round), to, 1, &mut got, from, 1)
+                    .expect("sendrecv");
+                check(&got, from + round, "in a crowd");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flood_to_a_rank_that_does_not_receive_is_bounded() {
+    Ranks::new(2, "flood").run().expect_success();
+    Ranks::new(4, "flood").run().expect_success();
+}
+
+#[test]
+fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
+    let path = std::env::temp_dir().join(format!("onecopy-flow-{}", std::process::id()));
+    std::fs::write(&path, b"").expect("a file");
+    let ran = Ranks::new(2, "flood unseen")
+        .env("TEST_FILE", &path.to_string_lossy())
+        .run();
+    std::fs::remove_file(&path).expect("remove");
+    ran.expect_success();
+}
+
+#[test]
+fn an_idle_rank_uses_hardly_any_processor() {
+    let ran = Ranks::new(4, "idle").env("ONECOPY_WAIT_SLEEP", "on").run();
+    let ran = ran.expect_success();
+    assert_eq!(ran.said("IDLE ").len(), 3, "{ran:#?}");
+}
+
+#[test]
+fn more_ranks_than_processors_finish() {
+    let processors = std::thread::available_parallelism().expect("processors");
+    let ranks = (processors.get() * 4).min(32);
+    Ranks::new(ranks, "crowd").run().expect_success();
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks as real processes: this very test program, run with one test only, `as_rank`, which finds in its environment what it is to do.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onecopy::launch::{Bind, Job, JobOutcome, Output};
+
+/// Beyond this something hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+const BODY: &str = "TEST_BODY";
+
+/// What this process is to do as a rank; nothing if it is not one.
+pub(crate) fn body() -> Option<String> {
+    std::env::var(BODY).ok()
+}
+
+/// Writes a line where the test that started us finds it, in one piece.
+pub(crate) fn say(text: &str) {
+    let line = format!("{text}\n");
+    std::io::stderr()
+        .write_all(line.as_bytes())
+        .expect("write a line");
+}
+
+/// What a job left.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) outcome: JobOutcome,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Ran {
+    /// Fails with everything that the ranks wrote if one of them failed.
+    #[track_caller]
+    pub(crate) fn expect_success(self) -> Self {
+        assert_eq!(
+            self.outcome.code,
+            0,
+            "{:?}\n{}",
+            self.outcome,
+            self.lines.join("\n")
+        );
+        self
+    }
+
+    /// What follows `mark` in the lines that contain it.
+    pub(crate) fn said(&self, mark: &str) -> Vec<String> {
+        let found = self.lines.iter().filter_map(|line| line.split_once(mark));
+        found.map(|(_, rest)| rest.to_owned()).collect()
+    }
+}
+
+/// A job of ranks of this program.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    count: usize,
+    env: Vec<(String, String)>,
+    wrapper: Vec<String>,
+}
+
+impl Ranks {
+    pub(crate) fn new(count: usize, body: &str) -> Self {
+        Self {
+            count,
+            env: vec![(BODY.to_owned(), body.to_owned())],
+            wrapper: Vec::new(),
+        }
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts each rank by this command.
+    pub(crate) fn wrapped(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    pub(crate) fn run(self) -> Ran {
+        let own = std::env::current_exe().expect("own path");
+        let mut line: Vec<_> = self.wrapper.into_iter().map(Into::into).collect();
+        line.push(own.into_os_string());
+        let rest = ["--exact", "as_rank", "--nocapture", "-q"];
+        line.extend(rest.map(Into::into));
+        let mut line = line.into_iter();
+        let program = line.next().expect("a program");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let collected = Arc::clone(&lines);
+        let mut job = Job::new(program, self.count)
+            .args(line)
+            .bind(Bind::None)
+            .quiet(true)
+            .env("RUST_BACKTRACE", "0")
+            .timeout(LIMIT)
+            .output(Output::Lines(Box::new(move |rank, _, line| {
+                let line = String::from_utf8_lossy(line);
+                let line = format!("[{rank}] {}", line.trim_end());
+                collected.lock().expect("lines").push(line);
+            })));
+        for (name, value) in self.env {
+            job = job.env(name, value);
+        }
+        let outcome = job.run().expect("start the job");
+        let lines = std::mem::take(&mut *lines.lock().expect("lines"));
+        Ran { outcome, lines }
+    }
+}
+
+/// Ends this process if `f` hangs: a rank that is a thread cannot be killed.
+pub(crate) fn limited<R>(what: &str, f: impl FnOnce() -> R) -> R {
+    let (done, waiting) = std::sync::mpsc::channel::<()>();
+    let what = what.to_owned();
+    std::thread::spawn(move || {
+        let waited = waiting.recv_timeout(LIMIT);
+        if waited == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            say(&format!("{what}: hangs"));
+            std::process::abort();
+        }
+    });
+    let result = f();
+    drop(done);
+    result
+}
