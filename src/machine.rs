@@ -83,13 +83,13 @@ pub struct Machine {
     pub abilities: Vec<Ability>,
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
 }
 
-fn field(text: &str, name: &str) -> Option<String> {
+pub(crate) fn field(text: &str, name: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| key.trim() == name)
@@ -97,7 +97,7 @@ fn field(text: &str, name: &str) -> Option<String> {
 }
 
 /// The word in brackets.
-fn setting(path: &str) -> String {
+pub(crate) fn setting(path: &str) -> String {
     let text = read(path);
     text.split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'))
@@ -157,7 +157,7 @@ pub fn spread_processors() -> Vec<u16> {
     first.into_iter().chain(second).collect()
 }
 
-fn caches(processors: &[u16]) -> Vec<Cache> {
+pub(crate) fn caches(processors: &[u16]) -> Vec<Cache> {
     let mut caches = Vec::new();
     for cpu in processors {
         let at = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
@@ -324,6 +324,7 @@ mod tests {
     fn days_become_dates() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(20_778), "2026-11-21");
         assert_eq!(date(20_818), "2026-12-31");
     }
 

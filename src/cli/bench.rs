@@ -159,7 +159,10 @@ impl Args {
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let processors = if args.bind.is_empty() {
-        machine::processors()
+        crate::machine::spread_processors()
+            .into_iter()
+            .map(usize::from)
+            .collect()
     } else {
         args.bind.clone()
     };
@@ -230,7 +233,7 @@ fn write_records(run: &Run, path: &Path) -> Result<(), CliError> {
 }
 
 fn record(run: &Run, machine: Machine, name: &str) -> Result<Vec<PathBuf>, CliError> {
-    let date = machine::today();
+    let date = crate::machine::today();
     let name = if name.is_empty() { &date } else { name };
     if name.contains('/') {
         return Err(CliError::Usage(format!("'{name}' is not a plain name")));
