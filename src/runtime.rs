@@ -248,11 +248,14 @@ impl Runtime {
     }
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
+    ///
+    /// A runtime that is dropped instead leaves without waiting for the others, so that a rank that gives up early holds up nobody:
+    /// whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
     pub fn finalize(mut self) -> Result<()> {
-        self.leave()
+        self.leave(true)
     }
 
-    fn leave(&mut self) -> Result<()> {
+    fn leave(&mut self, together: bool) -> Result<()> {
         if std::mem::replace(&mut self.finalized, true) {
             return Ok(());
         }
@@ -261,7 +264,11 @@ impl Runtime {
         };
         self.handle.wait(flushed);
         fault::point("leave.before");
-        let met = self.world().barrier();
+        let met = if together {
+            self.world().barrier()
+        } else {
+            Ok(())
+        };
         self.handle.wait(flushed);
         fault::point("leave.met");
         let left = self.handle.gate.enter().wireup.leave();
@@ -287,7 +294,7 @@ impl Engine {
 impl Drop for Runtime {
     fn drop(&mut self) {
         if !std::thread::panicking()
-            && let Err(error) = self.leave()
+            && let Err(error) = self.leave(false)
         {
             tracing::warn!("leaving the job: {error}");
         }

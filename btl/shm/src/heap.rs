@@ -5,7 +5,7 @@
 //! allocated and given back to the system when it is freed.
 //!
 //! # Safety
-//! A [`HeapBuf`] is the only owner of its range, whose pages are reserved and mapped while it exists, so its slices are valid.
+//! A [`HeapBuf`] is the only owner of its range (or of its private bytes, when there is no heap), whose pages are reserved and mapped while it exists, so its slices are valid.
 //! They lie in memory that peers of the same job can map. Peers write there only where this rank posted a receive, for
 //! which the buffer is lent and thus not accessible to the program; a peer that breaks this rule could also use `ptrace`: the ranks of a job
 //! trust one another this far (docs/trust-model.md).
@@ -54,9 +54,18 @@ impl Heap {
         Arc::new(Self { segment, ranges })
     }
 
-    /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on).
+    /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on). Without a heap (its size is 0) the memory is private.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let limit = self.segment.geometry().heap_bytes;
+        if limit == 0 {
+            // The layer is switched off: ordinary memory, so that programs run all the same.
+            return Ok(HeapBuf {
+                heap: Arc::clone(self),
+                range: 0..0,
+                private: Some(vec![0; bytes]),
+                len: bytes,
+            });
+        }
         let full = || AllocError::Full {
             bytes: bytes as u64,
             limit,
@@ -85,6 +94,7 @@ impl Heap {
         Ok(HeapBuf {
             heap: Arc::clone(self),
             range,
+            private: None,
             len: bytes,
         })
     }
@@ -105,17 +115,24 @@ impl Heap {
 pub struct HeapBuf {
     heap: Arc<Heap>,
     range: Range<u64>,
+    /// The bytes of a buffer that lies in no heap. A vector keeps them in place when it moves, and its pointer may be written through.
+    private: Option<Vec<u8>>,
     len: usize,
 }
 
 impl HeapBuf {
-    /// Where in the heap the buffer is.
+    /// Where in the heap the buffer is; none if it is private.
     #[must_use]
-    pub fn offset(&self) -> HeapOffset {
-        HeapOffset(self.range.start)
+    pub fn offset(&self) -> Option<HeapOffset> {
+        self.private
+            .is_none()
+            .then_some(HeapOffset(self.range.start))
     }
 
     fn address(&self) -> *mut u8 {
+        if let Some(private) = &self.private {
+            return private.as_ptr().cast_mut();
+        }
         let segment = &self.heap.segment;
         let at = segment.geometry().heap_offset().0 + self.range.start;
         segment
@@ -143,6 +160,9 @@ impl DerefMut for HeapBuf {
 
 impl Drop for HeapBuf {
     fn drop(&mut self) {
+        if self.private.is_some() {
+            return;
+        }
         self.heap
             .segment
             .release_heap(self.range.start, self.range.end - self.range.start);
@@ -202,10 +222,10 @@ mod tests {
         assert!(a.iter().all(|&b| b == 0));
         a.fill(3);
         let b = heap.alloc(3 << 20).unwrap();
-        assert_eq!(b.offset().0 % (2 << 20), 0);
+        assert_eq!(b.offset().unwrap().0 % (2 << 20), 0);
         assert_eq!(
             heap.segment.heap_offset_of(a.as_ptr() as usize, a.len()),
-            Some(a.offset())
+            a.offset()
         );
         assert_eq!(
             heap.segment.heap_offset_of(&raw const heap as usize, 8),
@@ -216,6 +236,18 @@ mod tests {
         assert!(
             heap.alloc(10_000).unwrap().iter().all(|&b| b == 0),
             "freed memory comes back zeroed"
+        );
+    }
+
+    #[test]
+    fn without_a_heap_memory_is_private() {
+        let heap = heap(0);
+        let mut a = heap.alloc(100_000).unwrap();
+        assert!(a.iter().all(|&b| b == 0) && a.offset().is_none());
+        a[99_999] = 1;
+        assert_eq!(
+            heap.segment.heap_offset_of(a.as_ptr() as usize, a.len()),
+            None
         );
     }
 
