@@ -352,9 +352,17 @@ impl Comm {
         while distance < size {
             let to = (rank + distance) % size;
             let from = (rank + size - distance) % size;
+            // No news is an empty message.
             let (news, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
-            let sent = own.send(&news, to, distance as i32);
-            let received = own.recv(&mut heard, from, distance as i32);
+            let news = &news[..usize::from(failure.is_some())];
+            // The receive is posted first: two ranks that send to one another must not both wait to be received.
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut heard);
+            let (sent, received) = loan::lend_mut(&self.handle, bytes, |loan| {
+                let tag = distance as i32;
+                let receive = own.start_receive(UserBuf::One(loan), from.into(), tag.into());
+                let sent = own.send(news, to, tag);
+                (sent, receive.and_then(|id| own.finish(id)))
+            });
             let told = Failed::decode(heard[0]);
             if let Err(Error::PeerDied { rank, how }) = &told {
                 // The partner has seen it; this rank may not have looked yet.

@@ -10,8 +10,13 @@ impl Engine {
     #[cold]
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         for &rank in &self.polled {
-            if let Some(peer) = &self.peers[rank as usize] {
+            if let Some(peer) = &mut self.peers[rank as usize] {
                 peer.rx.set_polling(false);
+                if peer.chunks_passed > 0 {
+                    // The sender may wait for what we hold.
+                    peer.give_back();
+                    peer.notify_room();
+                }
             }
         }
         for &rank in &self.core.busy {
