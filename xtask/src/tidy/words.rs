@@ -27,15 +27,14 @@ const FORBIDDEN: &[(&[&str], &str)] = &[
     (&["the ", "brief says"], "how the text was written"),
     (&["issue ", "#"], "a number that means nothing here"),
     (&["arti", "factory"], "a registry"),
-    (&["index.", "crates.io"], "a registry"),
-    (&["static.", "crates.io"], "a registry"),
+    (&["index.crates", ".io"], "a registry"),
+    (&["static.crates", ".io"], "a registry"),
     (&["[source", "."], "a registry"),
 ];
 
 /// Hosts that a link may point to.
 const HOSTS: &[&str] = &[
     "apache.org",
-    "crates.io",
     "doc.rust-lang.org",
     "docs.kernel.org",
     "docs.rs",
