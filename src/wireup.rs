@@ -262,7 +262,7 @@ pub enum WireupError {
         source: FdPassError,
     },
     /// A system call failed.
-    #[error("{call}: {what}: {source}")]
+    #[error("{call}: {what}: {source}{}", remedy(source))]
     System {
         /// The call of this interface.
         call: &'static str,
@@ -271,6 +271,15 @@ pub enum WireupError {
         /// What the kernel said.
         source: std::io::Error,
     },
+}
+
+/// What helps against a failed system call, as the end of its message.
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error().map(nix::errno::Errno::from_raw) {
+        Some(nix::errno::Errno::EMFILE) => "; raise the limit on descriptors (ulimit -n)",
+        Some(nix::errno::Errno::ENFILE) => "; the system has no descriptors left (fs.file-max)",
+        _ => "",
+    }
 }
 
 /// The way into a job. One object per rank, used by one thread at a time.

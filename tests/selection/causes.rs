@@ -47,7 +47,7 @@ pub(crate) fn named(name: &str) -> Cause {
         "no-memfd" => Cause::Filter(&[MEMFD_CREATE], EPERM),
         "not-dumpable" => Cause::NotDumpable,
         "few-descriptors" => Cause::Descriptors(24),
-        "no-descriptors" => Cause::Descriptors(8),
+        "no-descriptors" => Cause::Descriptors(3),
         "small-address-space" => Cause::AddressSpace(1 << 30),
         other => panic!("no cause {other}"),
     }
