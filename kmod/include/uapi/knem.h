@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
+/*
+ * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI although some say the opposite of
+ * what is copied: a number is compared as a whole.
+ */
+#ifndef ONECOPY_UAPI_KNEM_H
+#define ONECOPY_UAPI_KNEM_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define KNEM_ABI_VERSION 0x0000000d
+#define KNEM_DEVICE_FILENAME "/dev/knem"
+#define KNEM_IOC_MAGIC 'K'
+
+typedef __u64 knem_cookie_t;
+
+/* One byte per asynchronous operation, in the array that is mapped from offset 0 of the device. */
+typedef __u8 knem_status_t;
+#define KNEM_STATUS_PENDING 0
+#define KNEM_STATUS_SUCCESS 1
+#define KNEM_STATUS_FAILED 2
+
+#define KNEM_FEATURE_DMA 0x1
+
+#define KNEM_FLAG_DMA 0x1
+#define KNEM_FLAG_ASYNCDMACOMPLETE 0x2
+#define KNEM_FLAG_DMATHREAD 0x4
+#define KNEM_FLAG_MEMCPYTHREAD 0x8
+#define KNEM_FLAG_PINLOCAL 0x10
+#define KNEM_FLAG_SINGLEUSE 0x20
+#define KNEM_FLAG_NOTIFY_FD 0x40
+#define KNEM_FLAG_ANY_USER_ACCESS 0x80
+
+/* Bytes of one process: fixed width, unlike struct iovec. */
+struct knem_cmd_param_iovec {
+	__u64 base;
+	__u64 len;
+};
+
+struct knem_cmd_info {
+	__u32 abi;
+	__u32 features;
+	__u32 ignored_flags;
+	__u32 forced_flags;
+};
+#define KNEM_CMD_GET_INFO _IOW(KNEM_IOC_MAGIC, 0x10, struct knem_cmd_info)
+
+#define KNEM_BIND_FLAG_CUSTOM 0x1
+#define KNEM_BIND_FLAG_CURRENT 0x2
+#define KNEM_BIND_FLAG_CURRENT_REVERSED 0x4
+
+/* Where the worker runs. Before the status array is mapped; EBUSY afterwards. */
+struct knem_cmd_bind_offload {
+	__u32 flags;
+	__u32 mask_len;
+	__u64 mask_ptr;
+};
+#define KNEM_CMD_BIND_OFFLOAD _IOR(KNEM_IOC_MAGIC, 0x11, struct knem_cmd_bind_offload)
+
+/* protection: PROT_READ, PROT_WRITE of sys/mman.h, what others may do with the region. flags: SINGLEUSE, ANY_USER_ACCESS. */
+struct knem_cmd_create_region {
+	__u64 iovec_array;
+	__u32 iovec_nr;
+	__u32 flags;
+	__u32 protection;
+	__u32 pad1;
+	knem_cookie_t cookie; /* out */
+};
+#define KNEM_CMD_CREATE_REGION _IOWR(KNEM_IOC_MAGIC, 0x21, struct knem_cmd_create_region)
+#define KNEM_CMD_DESTROY_REGION _IOR(KNEM_IOC_MAGIC, 0x22, knem_cookie_t)
+
+struct knem_cmd_copy {
+	knem_cookie_t src_cookie;
+	__u64 src_offset;
+	knem_cookie_t dst_cookie;
+	__u64 dst_offset;
+	__u32 flags;
+	__u32 current_status; /* out */
+	__u32 async_status_index;
+	__u32 pad;
+};
+#define KNEM_CMD_COPY _IOR(KNEM_IOC_MAGIC, 0x32, struct knem_cmd_copy)
+
+struct knem_cmd_copy_bounded {
+	knem_cookie_t src_cookie;
+	__u64 src_offset;
+	knem_cookie_t dst_cookie;
+	__u64 dst_offset;
+	__u64 length;
+	__u32 flags;
+	__u32 current_status; /* out */
+	__u32 async_status_index;
+	__u32 pad;
+};
+#define KNEM_CMD_COPY_BOUNDED _IOR(KNEM_IOC_MAGIC, 0x34, struct knem_cmd_copy_bounded)
+
+struct knem_cmd_inline_copy {
+	__u64 local_iovec_array;
+	__u32 local_iovec_nr;
+	__u32 write; /* non-zero: from local to remote */
+	knem_cookie_t remote_cookie;
+	__u64 remote_offset;
+	__u32 flags;
+	__u32 current_status; /* out */
+	__u32 async_status_index;
+	__u32 pad;
+};
+#define KNEM_CMD_INLINE_COPY _IOR(KNEM_IOC_MAGIC, 0x33, struct knem_cmd_inline_copy)
+
+struct knem_cmd_inline_copy_bounded {
+	__u64 local_iovec_array;
+	__u32 local_iovec_nr;
+	__u32 write;
+	knem_cookie_t remote_cookie;
+	__u64 remote_offset;
+	__u64 length;
+	__u32 flags;
+	__u32 current_status; /* out */
+	__u32 async_status_index;
+	__u32 pad;
+};
+#define KNEM_CMD_INLINE_COPY_BOUNDED _IOR(KNEM_IOC_MAGIC, 0x35, struct knem_cmd_inline_copy_bounded)
+
+/* The interface before regions: a sender exposes memory once, a receiver takes it. */
+struct knem_cmd_init_send_param {
+	__u64 send_iovec_array;
+	__u32 send_iovec_nr;
+	__u32 flags;
+	knem_cookie_t send_cookie; /* out */
+};
+#define KNEM_CMD_INIT_SEND _IOWR(KNEM_IOC_MAGIC, 0x20, struct knem_cmd_init_send_param)
+
+struct knem_cmd_init_async_recv_param {
+	__u64 recv_iovec_array;
+	__u32 recv_iovec_nr;
+	__u32 status_index;
+	knem_cookie_t send_cookie;
+	__u32 flags;
+	__u32 pad;
+};
+#define KNEM_CMD_INIT_ASYNC_RECV _IOR(KNEM_IOC_MAGIC, 0x30, struct knem_cmd_init_async_recv_param)
+
+struct knem_cmd_sync_recv_param {
+	__u64 recv_iovec_array;
+	__u32 recv_iovec_nr;
+	__u32 status; /* out */
+	knem_cookie_t send_cookie;
+	__u32 flags;
+	__u32 pad;
+};
+#define KNEM_CMD_SYNC_RECV _IOR(KNEM_IOC_MAGIC, 0x31, struct knem_cmd_sync_recv_param)
+
+#endif

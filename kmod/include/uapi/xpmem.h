@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
+/*
+ * The XPMEM ioctl ABI, as /dev/xpmem speaks it. No command carries its size in its number. Ids are opaque to callers.
+ */
+#ifndef ONECOPY_UAPI_XPMEM_H
+#define ONECOPY_UAPI_XPMEM_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* The version of the interface, as major (12 bits), minor (8), step (12): what XPMEM_CMD_VERSION returns. */
+#define XPMEM_CURRENT_VERSION 0x00027004
+
+#define XPMEM_IOC_MAGIC 'x'
+#define XPMEM_CMD_VERSION _IO(XPMEM_IOC_MAGIC, 0)
+#define XPMEM_CMD_MAKE _IO(XPMEM_IOC_MAGIC, 1)
+#define XPMEM_CMD_REMOVE _IO(XPMEM_IOC_MAGIC, 2)
+#define XPMEM_CMD_GET _IO(XPMEM_IOC_MAGIC, 3)
+#define XPMEM_CMD_RELEASE _IO(XPMEM_IOC_MAGIC, 4)
+#define XPMEM_CMD_ATTACH _IO(XPMEM_IOC_MAGIC, 5)
+#define XPMEM_CMD_DETACH _IO(XPMEM_IOC_MAGIC, 6)
+#define XPMEM_CMD_FORK_BEGIN _IO(XPMEM_IOC_MAGIC, 7)
+#define XPMEM_CMD_FORK_END _IO(XPMEM_IOC_MAGIC, 8)
+
+/* xpmem_cmd_get.flags */
+#define XPMEM_RDONLY 0x1
+#define XPMEM_RDWR 0x2
+/* permit_type: permit_value is a mode like that of a file, 0 to 0777 */
+#define XPMEM_PERMIT_MODE 0x1
+/* xpmem_cmd_make.size: up to the end of the address space */
+#define XPMEM_MAXADDR_SIZE ((__u64)-1)
+/* "this process has not opened the device", beyond the kernel's own errors: a forked child opens it anew */
+#define XPMEM_ERRNO_NOPROC 2004
+
+typedef __s64 xpmem_segid_t;
+typedef __s64 xpmem_apid_t;
+
+/* Export [vaddr, vaddr + size), both multiples of the page size. */
+struct xpmem_cmd_make {
+	__u64 vaddr;
+	__u64 size;
+	__s32 permit_type;
+	__u32 pad;
+	__u64 permit_value;
+	xpmem_segid_t segid; /* out */
+};
+
+struct xpmem_cmd_remove {
+	xpmem_segid_t segid;
+};
+
+/* Ask for access to a segment; permit_value must be zero. */
+struct xpmem_cmd_get {
+	xpmem_segid_t segid;
+	__s32 flags;
+	__s32 permit_type;
+	__u64 permit_value;
+	xpmem_apid_t apid; /* out */
+};
+
+struct xpmem_cmd_release {
+	xpmem_apid_t apid;
+};
+
+/* Map size bytes that begin offset bytes into the segment. vaddr: where, or zero; then where it lies. fd, flags: unused. */
+struct xpmem_cmd_attach {
+	xpmem_apid_t apid;
+	__s64 offset;
+	__u64 size;
+	__u64 vaddr; /* in, out */
+	__s32 fd;
+	__s32 flags;
+};
+
+struct xpmem_cmd_detach {
+	__u64 vaddr;
+};
+
+#endif
