@@ -14,8 +14,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-obs", &[]),
     ("onecopy-shm", &["onecopy-obs"]),
     ("onecopy-btl", &["onecopy-obs", "onecopy-shm"]),
-    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
-    ("xtask", &["onecopy-obs"]),
+    (
+        "onecopy",
+        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-vm"],
+    ),
+    ("onecopy-vm", &[]),
+    ("xtask", &["onecopy-obs", "onecopy-vm"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
