@@ -17,6 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-sys", &[]),
     ("xpmem-sys", &[]),
     (
+        "onecopy-kmod-tests",
+        &["knem-sys", "onecopy-sys", "xpmem-sys"],
+    ),
+    (
         "onecopy-btl",
         &[
             "onecopy-obs",
@@ -37,6 +41,7 @@ const RESERVED: &[(&str, &[&str])] = &[
         &[
             "onecopy-shm",
             "onecopy-btl",
+            "onecopy-kmod-tests",
             "knem-sys",
             "onecopy-sys",
             "xpmem-sys",
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and knem-sys and onecopy-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
             ]
         );
     }
