@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tests want of the system: users, limits, files of /proc and /sys.
+//!
+//! # Safety
+//!
+//! The few calls here take numbers or strings that outlive them.
+#![allow(unsafe_code, reason = "system calls that no crate wraps")]
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
+
+use crate::outcome::{At, Fault, Outcome};
+
+/// The module's name, and the folder of its parameters.
+const PARAMETERS: &str = "/sys/module/onecopy/parameters";
+
+/// Ends this process without running what its parent wants to run at its own end.
+pub(crate) fn leave(code: i32) -> ! {
+    // SAFETY: takes a number.
+    unsafe { libc::_exit(code) }
+}
+
+/// Does nothing until it is killed: what a test starts with exec.
+pub(crate) fn idle() -> Outcome<bool> {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(600) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    Ok(false)
+}
+
+/// Where in the kernel a process is, as far as /proc says.
+pub(crate) fn where_is(pid: Pid) -> String {
+    let stack = fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
+    let stack: Vec<&str> = stack
+        .lines()
+        .map(|line| line.split_once("] ").map_or(line, |(_, place)| place))
+        .collect();
+    let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    format!(
+        "state {}, in {wchan} {}",
+        state(pid).unwrap_or('?'),
+        stack.join(" < ")
+    )
+}
+
+/// The state letter of a process: R, S, D, T, Z.
+pub(crate) fn state(pid: Pid) -> Option<char> {
+    stat(pid).and_then(|stat| stat.split_whitespace().next()?.chars().next())
+}
+
+/// What follows the name in /proc/PID/stat.
+fn stat(pid: Pid) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.to_owned())
+}
+
+/// The living and unreaped children of this process.
+pub(crate) fn children() -> Vec<Pid> {
+    let own = std::process::id().to_string();
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw))
+        .filter(|pid| {
+            stat(*pid).is_some_and(|stat| stat.split_whitespace().nth(1) == Some(own.as_str()))
+        })
+        .collect()
+}
+
+/// Waits until a process sleeps in the kernel, so that what follows finds it waiting.
+pub(crate) fn until_asleep(pid: Pid) -> Outcome {
+    let begin = Instant::now();
+    let mut seen = 0;
+    // Twice in a row: between two system calls it would be seen asleep by accident only.
+    while seen < 3 {
+        std::thread::sleep(Duration::from_millis(20));
+        match state(pid) {
+            Some('S' | 'D') => seen += 1,
+            Some('Z') | None => {
+                return Err(Fault::Fail(format!(
+                    "process {pid} ended instead of waiting"
+                )));
+            }
+            _ => seen = 0,
+        }
+        if begin.elapsed() > Duration::from_secs(20) {
+            return Err(Fault::Fail(format!(
+                "process {pid} does not wait: {}",
+                where_is(pid)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Becomes an ordinary user, for good.
+pub(crate) fn become_user(id: u32) -> Outcome {
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    setgroups(&[]).at("setgroups")?;
+    setresgid(gid, gid, gid).at("setresgid")?;
+    setresuid(uid, uid, uid).at("setresuid")
+}
+
+/// Enters a new user namespace, in which this user is root, and a new pid namespace for later children.
+pub(crate) fn become_namespace_root() -> Outcome {
+    let (uid, gid) = (Uid::current(), Gid::current());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
+        .map_err(|error| Fault::Skip(format!("no user namespaces: unshare: {error}")))?;
+    let _ = fs::write("/proc/self/setgroups", "deny");
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1")).at("uid_map")?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1")).at("gid_map")
+}
+
+/// One of the module's parameters.
+pub(crate) fn parameter(name: &str) -> Outcome<String> {
+    let text = fs::read_to_string(Path::new(PARAMETERS).join(name))
+        .at(format_args!("parameter {name} of the module"))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Sets one of the module's parameters.
+pub(crate) fn set_parameter(name: &str, value: &str) -> Outcome {
+    fs::write(Path::new(PARAMETERS).join(name), value)
+        .at(format_args!("parameter {name} = {value} of the module"))
+}
+
+/// Gives a parameter its old value when it is dropped.
+pub(crate) struct Parameter {
+    name: &'static str,
+    old: String,
+}
+
+impl Parameter {
+    pub(crate) fn set(name: &'static str, value: &str) -> Outcome<Self> {
+        let old = parameter(name)?;
+        set_parameter(name, value)?;
+        Ok(Self { name, old })
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        let _ = set_parameter(self.name, &self.old);
+    }
+}
+
+/// Lets other users open a device until it is dropped.
+pub(crate) struct OpenToAll(&'static str);
+
+impl OpenToAll {
+    pub(crate) fn device(path: &'static str) -> Outcome<Self> {
+        set_mode(path, 0o666)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let _ = set_mode(self.0, 0o600);
+    }
+}
+
+fn set_mode(path: &str, mode: u32) -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).at(format_args!("chmod {path}"))
+}
+
+/// `delete_module`, without waiting.
+pub(crate) fn unload(name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the string outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_delete_module, name.as_ptr(), libc::O_NONBLOCK) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// A number of /proc/meminfo, /proc/vmstat or alike, by its name.
+pub(crate) fn number(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| {
+        line.split(|c: char| c.is_whitespace() || c == ':')
+            .next()
+            .is_some_and(|first| first == name)
+    })?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Waits for something to become true.
+pub(crate) fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if begin.elapsed() > patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `swapon`.
+pub(crate) fn swap_on(path: &str) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the string outlives the call.
+    let result = unsafe { libc::swapon(path.as_ptr(), 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// `swapoff`.
+pub(crate) fn swap_off(path: &str) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the string outlives the call.
+    let result = unsafe { libc::swapoff(path.as_ptr()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
