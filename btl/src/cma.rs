@@ -371,7 +371,7 @@ mod tests {
                 let range = RemoteRange {
                     address: source[i * 100..].as_ptr() as u64,
                     heap: None,
-            region: None,
+                    region: None,
                     len: 100,
                 };
                 (local, remote_iovec(&range))

@@ -198,12 +198,7 @@ fn copy_all<'s>(
     Ok(())
 }
 
-fn failed(
-    peer: &PeerSegment,
-    call: &'static str,
-    bytes: u64,
-    source: io::Error,
-) -> CopyError {
+fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, source: io::Error) -> CopyError {
     CopyError {
         layer: LayerId::Knem,
         call,

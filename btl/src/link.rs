@@ -196,7 +196,7 @@ impl Link {
             return Some(LayerId::Heap);
         }
         let xpmem = self.xpmem.layer();
-        if xpmem.is_some_and(|l| l.can_write() && l.reaches(range)) {
+        if xpmem.is_some_and(|l| l.can_write() && l.reaches(range) && l.is_ready(range)) {
             return Some(LayerId::Xpmem);
         }
         if self.cma.layer().is_some_and(cma::CmaLayer::can_write) {

@@ -88,6 +88,18 @@ impl<W> AttachCache<W> {
         }
     }
 
+    /// What bounds it.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Gives up all windows.
+    pub fn clear(&mut self) {
+        self.windows.clear();
+        self.bytes = 0;
+    }
+
     /// Bytes attached now.
     #[must_use]
     pub fn bytes(&self) -> u64 {

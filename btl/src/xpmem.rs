@@ -20,7 +20,7 @@ use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_shm::sync::{Ordering, fence};
 use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -73,6 +73,8 @@ pub struct XpmemLayer {
     plan: CopyPlan,
     can_write: bool,
     end: u64,
+    /// Windows and bytes at the last count.
+    told: Cell<(i64, i64)>,
     /// Units of the peer's memory whose pages were mapped by a call, since their window was made.
     populated: RefCell<HashSet<u64>>,
 }
@@ -191,6 +193,7 @@ impl XpmemLayer {
             plan,
             can_write,
             end: limits.end,
+            told: Cell::default(),
             populated: RefCell::default(),
         };
         layer.prove_by_transfer(peer).map(|()| layer)
@@ -253,10 +256,33 @@ impl XpmemLayer {
         cache.earned(range.address, range.len, total)
     }
 
-    /// What the attach cache did since the last call, and the windows and bytes that it holds.
-    pub fn take_stats(&self) -> (Stats, u64, u64) {
+    /// Whether a transfer that ends in this range needs no attachment that it has not earned.
+    pub(crate) fn is_ready(&self, range: &RemoteRange) -> bool {
+        let cache = self.cache.borrow();
+        range.len >= cache.limits().earn || cache.covers(range.address, range.len)
+    }
+
+    /// Attaches a range before it is copied in parts, in as few windows as possible. If that is refused, the copy will tell.
+    pub fn reserve(&self, range: &RemoteRange) {
         let mut cache = self.cache.borrow_mut();
-        (cache.take_stats(), cache.count() as u64, cache.bytes())
+        if range.len > 0 && range.len <= cache.limits().bytes / 2 {
+            let attach = |begin, len| self.attach(begin, len);
+            let nothing = |_: &Window, _, _, _| Ok::<_, io::Error>(());
+            let _ = cache.with(range.address, range.len, attach, nothing);
+        }
+    }
+
+    /// Gives up all windows.
+    pub fn detach(&self) {
+        self.cache.borrow_mut().clear();
+    }
+
+    /// What the attach cache did since the last call, and by how much its windows and bytes grew.
+    pub fn take_stats(&self) -> (Stats, i64, i64) {
+        let mut cache = self.cache.borrow_mut();
+        let now = (cache.count() as i64, cache.bytes() as i64);
+        let before = self.told.replace(now);
+        (cache.take_stats(), now.0 - before.0, now.1 - before.1)
     }
 
     fn attach(&self, begin: u64, len: u64) -> io::Result<Window> {

@@ -166,11 +166,7 @@ fn old_action() -> libc::sigaction {
 }
 
 /// Takes a SIGBUS of a guarded copy, and passes on any other.
-extern "C" fn handler(
-    signal: libc::c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::c_void,
-) {
+extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid siginfo_t.
     let code = unsafe { (*info).si_code };
     if code > 0 {
