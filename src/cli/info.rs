@@ -49,10 +49,13 @@ struct Said {
     remedy: String,
 }
 
-#[derive(Serialize, serde::Deserialize)]
+/// What two ranks found: why each layer is refused.
+#[derive(Default, Serialize, serde::Deserialize)]
 struct Proof {
     heap: Option<Said>,
+    xpmem: Option<Said>,
     cma: Option<Said>,
+    knem: Option<Said>,
 }
 
 /// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
@@ -79,7 +82,9 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
     };
     let layers = Layers {
         heap: of(LayerId::Heap),
+        xpmem: of(LayerId::Xpmem),
         cma: of(LayerId::Cma),
+        knem: of(LayerId::Knem),
     };
     let pair = Pair {
         rank: runtime.rank(),
@@ -126,7 +131,9 @@ fn prove() -> Result<Layers, CliError> {
     let refusal = |said: Option<Said>| said.map(|said| Refusal::new(said.reason, said.remedy));
     Ok(Layers {
         heap: refusal(proof.heap),
+        xpmem: refusal(proof.xpmem),
         cma: refusal(proof.cma),
+        knem: refusal(proof.knem),
     })
 }
 
@@ -144,7 +151,9 @@ pub(super) fn run_rank() -> Result<ExitCode, CliError> {
         };
         let proof = Proof {
             heap: said(LayerId::Heap)?,
+            xpmem: said(LayerId::Xpmem)?,
             cma: said(LayerId::Cma)?,
+            knem: said(LayerId::Knem)?,
         };
         let line = text::json_line(&proof)?;
         print(|out| writeln!(out, "{line}"))?;

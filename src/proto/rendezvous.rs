@@ -13,7 +13,7 @@ use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::observed::{self, Rival};
 use crate::select::{Ends, Thresholds, Way};
 use crate::wire::{self, Cts, Kind, LIST_ENTRY, NONE, Place, Rts, Wanted};
-use onecopy_btl::{CopyError, LayerId, RemoteRange};
+use onecopy_btl::{CopyError, LayerId, RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
@@ -207,9 +207,17 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     let place = match &buf {
         UserBuf::One(loan) => {
             let heap = core.segment.heap_offset_of(loan.address(), loan.len());
-            Place::One {
-                address: loan.address() as u64,
-                heap: heap.map(|h| h.0),
+            let address = loan.address() as u64;
+            let cookie = match heap {
+                None => expose(core, peer, id, &buf, len),
+                Some(_) => None,
+            };
+            match cookie {
+                Some(cookie) => Place::Region { address, cookie },
+                None => Place::One {
+                    address,
+                    heap: heap.map(|h| h.0),
+                },
             }
         }
         UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.knobs.chunk_size => {
@@ -239,6 +247,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
                 Place::List {
                     chunk,
                     count: loans.len() as u32,
+                    cookie: expose(core, peer, id, &buf, len),
                 }
             }
         }
@@ -285,6 +294,43 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     true
 }
 
+/// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no better way.
+fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) -> Option<u64> {
+    if let Some(region) = core.requests.region(id) {
+        return Some(region.cookie());
+    }
+    let knem = peer.link.knem.layer()?;
+    let hint = &peer.tx_control.wants_region;
+    let wanted = match hint.load(onecopy_shm::sync::Ordering::Relaxed) {
+        // It has not said yet; as a rule it has what we have.
+        0 => peer.link.wants_region(),
+        said => said == 2,
+    };
+    if !wanted || len < peer.thresholds.knem_min {
+        return None;
+    }
+    let loans = match buf {
+        UserBuf::One(loan) => std::slice::from_ref(loan),
+        UserBuf::Many(loans) => loans,
+    };
+    match knem.expose(loans.iter().map(|loan| (loan.address(), loan.len())))? {
+        Ok(region) => {
+            let cookie = region.cookie();
+            core.requests.keep_region(id, region);
+            core.counters.knem_regions += 1;
+            Some(cookie)
+        }
+        Err(error) => {
+            if core.counters.knem_refused == 0 {
+                let why = onecopy_btl::knem::explain("KNEM create region", peer.rank, &error);
+                tracing::info!("{why}; the message goes another way");
+            }
+            core.counters.knem_refused += 1;
+            None
+        }
+    }
+}
+
 /// An announcement has arrived.
 pub(crate) fn announced(
     core: &mut Core,
@@ -305,10 +351,21 @@ pub(crate) fn announced(
             Remote::One(RemoteRange {
                 address,
                 heap: heap.map(HeapOffset),
+                region: None,
                 len: rts.len,
             })
         }
-        Place::List { chunk, count } => {
+        Place::Region { address, cookie } => Remote::One(RemoteRange {
+            address,
+            heap: None,
+            region: Some(RegionPart { cookie, offset: 0 }),
+            len: rts.len,
+        }),
+        Place::List {
+            chunk,
+            count,
+            cookie,
+        } => {
             let bytes = count as usize * LIST_ENTRY;
             if bytes > core.knobs.chunk_size {
                 return Err(format!("a list of {count} pieces in one chunk"));
@@ -317,7 +374,7 @@ pub(crate) fn announced(
             peer.segment
                 .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
                 .map_err(|bad| bad.to_string())?;
-            let ranges = read_list(&raw, core.segment.geometry().heap_bytes)?;
+            let ranges = read_list(&raw, core.segment.geometry().heap_bytes, cookie)?;
             let sum = ranges
                 .iter()
                 .try_fold(0u64, |sum, range| sum.checked_add(range.len));
@@ -351,7 +408,9 @@ pub(crate) fn announced(
     Ok(())
 }
 
-fn read_list(raw: &[u8], heap_bytes: u64) -> Result<Vec<RemoteRange>, String> {
+fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<RemoteRange>, String> {
+    // The region has the pieces in their order.
+    let mut offset = 0u64;
     let mut ranges = Vec::with_capacity(raw.len() / LIST_ENTRY);
     for entry in raw.chunks_exact(LIST_ENTRY) {
         let word = |at: usize| entry[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
@@ -364,8 +423,10 @@ fn read_list(raw: &[u8], heap_bytes: u64) -> Result<Vec<RemoteRange>, String> {
         ranges.push(RemoteRange {
             address,
             heap: heap.map(HeapOffset),
+            region: cookie.map(|cookie| RegionPart { cookie, offset }),
             len,
         });
+        offset = offset.wrapping_add(len);
     }
     Ok(ranges)
 }
@@ -532,8 +593,36 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
         error.layer
     );
     core.counters.demotions += 1;
+    if error.layer == LayerId::Xpmem {
+        detach(core, peer);
+    }
     peer.link.demote(error);
     peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
+    peer.tell_how_it_reads();
+}
+
+/// Counts what the attach cache of this peer did.
+pub(crate) fn note_attachments(core: &mut Core, peer: &Peer) {
+    let Some(xpmem) = peer.link.xpmem.layer() else {
+        return;
+    };
+    let (stats, windows, bytes) = xpmem.take_stats();
+    let counters = &mut core.counters;
+    counters.attaches += stats.attached;
+    counters.attach_hits += stats.hits;
+    counters.attach_evictions += stats.evicted;
+    counters.attach_holes += stats.dropped;
+    counters.attach_unearned += stats.unearned;
+    counters.attached_windows = counters.attached_windows.wrapping_add_signed(windows);
+    counters.attached_bytes = counters.attached_bytes.wrapping_add_signed(bytes);
+}
+
+/// Gives up all that is attached of this peer.
+pub(crate) fn detach(core: &mut Core, peer: &Peer) {
+    if let Some(xpmem) = peer.link.xpmem.layer() {
+        xpmem.detach();
+        note_attachments(core, peer);
+    }
 }
 
 /// Copies `len` bytes from `offset` on into the request's buffer.
@@ -584,11 +673,16 @@ pub(crate) fn get_range(
             })
         }
     };
+    if layer == LayerId::Xpmem {
+        note_attachments(core, peer);
+    }
     match result {
         Ok(copied) => {
             if copied.is_ok() {
                 match layer {
                     LayerId::Heap => core.counters.map_bytes += len,
+                    LayerId::Xpmem => core.counters.attach_bytes += len,
+                    LayerId::Knem => core.counters.knem_bytes += len,
                     _ => core.counters.get_bytes += len,
                 }
             }
@@ -639,9 +733,16 @@ fn choose(
     };
     let in_heap = loan.and_then(|loan| core.segment.heap_offset_of(loan.address(), loan.len()));
     let heap_reads = single(LayerId::Heap);
+    let xpmem_reads = !heap_reads
+        && len >= peer.thresholds.xpmem_min
+        && single(LayerId::Xpmem)
+        && has_earned(peer, transfer, offset, len);
+    let by_kernel = |layer| !heap_reads && !xpmem_reads && single(layer);
     let ends = Ends {
         heap_reads,
-        cma_reads: !heap_reads && single(LayerId::Cma),
+        xpmem_reads,
+        cma_reads: by_kernel(LayerId::Cma),
+        knem_reads: by_kernel(LayerId::Knem),
         heap_writes: in_heap.is_some() && !transfer.asked && peer.link.heap.layer().is_some(),
         block_free: loan.is_some()
             && peer.coop_in_use.is_none()
@@ -649,18 +750,18 @@ fn choose(
             && offset == 0
             && len == transfer.len,
     };
-    let thresholds = if ends.cma_reads && !ends.heap_writes {
+    let thresholds = if (ends.cma_reads || ends.knem_reads) && !ends.heap_writes {
         peer.observed.decide(peer.thresholds, len)
     } else {
         peer.thresholds
     };
     let way = thresholds.way(len, &ends);
     let rival = match way {
-        Way::Get(LayerId::Cma)
+        Way::Get(LayerId::Cma | LayerId::Knem)
         | Way::Together {
-            reader: Some(LayerId::Cma),
+            reader: Some(LayerId::Cma | LayerId::Knem),
             ask: false,
-        } => Some(Rival::Cma),
+        } => Some(Rival::Kernel),
         Way::Pipeline => Some(Rival::Pipeline),
         _ => None,
     };
@@ -707,6 +808,19 @@ fn choose(
         wanted: Wanted::Chunks { offset, len },
     };
     reply(core, peer, Kind::Cts, cts.encode());
+}
+
+/// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as possible.
+fn has_earned(peer: &Peer, transfer: &Transfer, offset: u64, len: u64) -> bool {
+    let Some(xpmem) = peer.link.xpmem.layer() else {
+        return false;
+    };
+    let ranges = transfer.announcement.remote.ranges(offset, len);
+    let earned = ranges.iter().all(|range| xpmem.earned(range, transfer.len));
+    if earned {
+        ranges.iter().for_each(|range| xpmem.reserve(range));
+    }
+    earned
 }
 
 fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {

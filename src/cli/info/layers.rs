@@ -3,6 +3,7 @@
 
 use crate::select::explain::Layers;
 use crate::{LayerId, Refusal};
+use onecopy_btl::module::{Module, probe};
 use onecopy_btl::{Probe, cma, heap};
 use onecopy_obs::Knobs;
 use serde::Serialize;
@@ -104,13 +105,27 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
     } else {
         heap::probe(heap_bytes)
     };
+    let (xpmem, knem) = (knobs.layers.allows("xpmem"), knobs.layers.allows("knem"));
+    let module = Module::open(xpmem, knem, knobs.module_abi);
     vec![
         Layer {
             seen: "messages of a rank to itself".into(),
             ..layer(LayerId::Own, own, "", None)
         },
         layer(LayerId::Heap, heap_probe, &proven, layers.heap.as_ref()),
+        layer(
+            LayerId::Xpmem,
+            probe(module.behind_xpmem()),
+            &proven,
+            layers.xpmem.as_ref(),
+        ),
         layer(LayerId::Cma, cma::probe(), &proven, layers.cma.as_ref()),
+        layer(
+            LayerId::Knem,
+            probe(module.behind_knem()),
+            &proven,
+            layers.knem.as_ref(),
+        ),
         layer(LayerId::Cico, segment, &proven, None),
     ]
 }
@@ -122,14 +137,14 @@ mod tests {
     #[test]
     fn a_refused_layer_keeps_reason_and_remedy() {
         let layers = Layers {
-            heap: None,
             cma: Some(Refusal::new("EPERM", "ask")),
+            ..Layers::default()
         };
         let list = list(&layers, None, &Knobs::default());
         let names: Vec<_> = list.iter().map(|layer| layer.name).collect();
-        assert_eq!(names, ["self", "heap", "cma", "cico"]);
-        assert_eq!(list[2].state, "unavailable");
+        assert_eq!(names, ["self", "heap", "xpmem", "cma", "knem", "cico"]);
+        assert_eq!(list[3].state, "unavailable");
         assert_eq!(list[1].state, "available");
-        assert!(list[3].seen.contains("proven"), "{:?}", list[3]);
+        assert!(list[5].seen.contains("proven"), "{:?}", list[5]);
     }
 }
