@@ -20,7 +20,7 @@ use super::{CliError, print};
 const AFTER_HELP: &str = "The kernel is fetched once, unpacked in ~/.cache/onecopy/vm (ONECOPY_VM_CACHE names another place) and never \
     installed; nothing on this machine changes. Under translation a guest is some ten times slower than the machine: of its times \
     only ratios mean something.\n\nExamples:\n  onecopy vm\n  onecopy vm --kernel newest\n  onecopy vm -- onecopy info\n  \
-    onecopy vm --out bench-out -- 'onecopy bench --quick --out /results'";
+    onecopy vm --out graphs -- 'onecopy bench --quick --svg /results'";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]

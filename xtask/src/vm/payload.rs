@@ -190,7 +190,7 @@ pub(super) fn pack(
 
 /// The script of the tests.
 fn script(slower: u32, tests: &[Test]) -> String {
-    let mut script = String::from(". /payload/lib.sh\n");
+    let mut script = format!(". /payload/lib.sh\nexport SLOWER={slower}\n");
     for test in tests {
         let seconds = test.seconds * slower;
         let command = test.command.replace('\'', "'\\''");
