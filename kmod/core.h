@@ -249,7 +249,6 @@ void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src
 extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
-int oc_knem_init(void);
 void oc_knem_exit(void);
 
 #endif

@@ -39,9 +39,6 @@ static int __init oc_init(void)
 	err = oc_fault_init();
 	if (err)
 		return err;
-	err = oc_knem_init();
-	if (err)
-		goto fault;
 	oc_inject_init();
 	for (i = 0; i < ARRAY_SIZE(oc_devices); i++) {
 		err = misc_register(oc_devices[i]);
@@ -57,7 +54,6 @@ devices:
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
 	oc_knem_exit();
-fault:
 	oc_fault_exit();
 	return err;
 }
