@@ -207,9 +207,21 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        if !self.reaped {
-            let _ = kill(self.pid, Signal::SIGKILL);
-            let _ = wait_for(self.pid, Duration::from_secs(20));
+        if self.reaped {
+            return;
+        }
+        let _ = kill(self.pid, Signal::SIGKILL);
+        if let Ok(WaitStatus::Exited(..)) = wait_for(self.pid, Duration::from_secs(20)) {
+            // It ended before, and the test, which fails for that, may not know why.
+            let _ = self.report.set_read_timeout(Some(Duration::from_secs(1)));
+            let mut reason = String::new();
+            let _ = self.report.read_to_string(&mut reason);
+            if !reason.is_empty() {
+                let _ = writeln!(
+                    std::io::stderr().lock(),
+                    "  a process of the test: {reason}"
+                );
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use crate::outcome::{At, Fault, Outcome};
 use crate::{device, peer, probe, system};
@@ -45,18 +46,20 @@ pub(crate) struct Arguments {
     /// Print how long each test took.
     #[arg(long)]
     times: bool,
+    /// Leave out the tests whose names contain this.
+    #[arg(long, value_name = "TEST")]
+    except: Vec<String>,
     /// Run the tests whose names contain one of these.
     tests: Vec<String>,
 }
 
 /// Runs the tests that were asked for. Whether all is well.
 pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
+    let named =
+        |parts: &[String], name: &str| parts.iter().any(|part| name.contains(part.as_str()));
     let wanted = |name: &str| {
-        arguments.tests.is_empty()
-            || arguments
-                .tests
-                .iter()
-                .any(|part| name.contains(part.as_str()))
+        (arguments.tests.is_empty() || named(&arguments.tests, name))
+            && !named(&arguments.except, name)
     };
     let chosen: Vec<&Test> = tests.iter().filter(|test| wanted(test.name)).collect();
     if arguments.list {
@@ -71,11 +74,12 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
     set_child_subreaper(true).at("becoming a subreaper")?;
     probe::install();
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
+    let mut stubborn = Vec::new();
     for test in &chosen {
         let begin = Instant::now();
         let limit = Duration::from_secs(test.seconds) * arguments.patience;
         let mut outcome = alone(test.body, limit);
-        let left = left_behind();
+        let left = left_behind(&mut stubborn);
         if outcome.is_ok() {
             outcome = left;
         }
@@ -132,11 +136,12 @@ fn alone(body: fn() -> Outcome, limit: Duration) -> Outcome {
 }
 
 /// Ends what a test left running. Fails if anything cannot be ended, or if the module still holds something.
-fn left_behind() -> Outcome {
-    let mut stubborn = Ok(());
+fn left_behind(stubborn: &mut Vec<Pid>) -> Outcome {
     let begin = Instant::now();
     loop {
-        let children = system::children();
+        // What could not be ended after an earlier test has been reported with that one.
+        let mut children = system::children();
+        children.retain(|pid| !stubborn.contains(pid));
         if children.is_empty() {
             break;
         }
@@ -152,15 +157,14 @@ fn left_behind() -> Outcome {
                 .iter()
                 .map(|pid| format!("{pid} {}", system::where_is(*pid)))
                 .collect();
-            stubborn = Err(Fault::Fail(format!(
+            stubborn.extend(children);
+            return Err(Fault::Fail(format!(
                 "cannot be killed: {}",
                 places.join("; ")
             )));
-            break;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    stubborn?;
     let device = device::onecopy()?;
     let mut gauges = [("", 0); 4];
     let empty = system::until(Duration::from_secs(10), || {

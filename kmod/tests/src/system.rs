@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
 
 use crate::outcome::{At, Fault, Outcome};
@@ -107,7 +108,9 @@ pub(crate) fn become_user(id: u32) -> Outcome {
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     setgroups(&[]).at("setgroups")?;
     setresgid(gid, gid, gid).at("setresgid")?;
-    setresuid(uid, uid, uid).at("setresuid")
+    setresuid(uid, uid, uid).at("setresuid")?;
+    // As if the user had started it: its files in /proc are its own.
+    set_dumpable(true).at("prctl")
 }
 
 /// Enters a new user namespace, in which this user is root, and a new pid namespace for later children.

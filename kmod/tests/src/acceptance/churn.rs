@@ -59,7 +59,7 @@ fn contestant(seed: u64) -> Outcome<Peer> {
                 let stored = page as u64;
                 let words = [
                     mix(3 - seed, page * PAGE),
-                    mix(3 - seed, page.wrapping_sub(16) * PAGE),
+                    mix(3 - seed, page.saturating_sub(16) * PAGE),
                     0,
                     stored,
                 ];
@@ -137,7 +137,6 @@ fn rounds(churn: Churn) -> Outcome<u64> {
         rounds += 1;
     }
     owner.link.turn()?;
-    owner.link.tell(0)?;
     owner.join()?;
     Ok(rounds)
 }

@@ -354,10 +354,11 @@ pub(super) fn exec() -> Outcome {
         );
     }
     device::detach(&device, &legacy).at("DETACH")?;
-    check!(
-        device.get(segid as i64, xpmem_sys::XPMEM_RDWR).is_err(),
-        "GET after exec worked"
-    );
+    // The new program has not the old one's descriptors, which exec closes last.
+    let refused = system::until(Duration::from_secs(20), || {
+        device.get(segid as i64, xpmem_sys::XPMEM_RDWR).is_err()
+    });
+    check!(refused, "GET after exec worked");
     owner.signal(Signal::SIGKILL)?;
     owner.wait(Duration::from_secs(20))?;
     Ok(())

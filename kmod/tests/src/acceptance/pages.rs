@@ -317,7 +317,7 @@ pub(super) fn memory_pressure() -> Outcome {
         let page = device::generation(&segment)?;
         let begin = Instant::now();
         let mut rounds = 0u64;
-        while begin.elapsed() < Duration::from_secs(12) {
+        while begin.elapsed() < Duration::from_secs(6) {
             rounds += 1;
             view.verify_marks(1)?;
             for at in (0..SIZE).step_by(PAGE) {
