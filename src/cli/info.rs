@@ -167,6 +167,9 @@ struct Info<'a> {
     onecopy: &'static str,
     pair: Option<&'a Pair>,
     layers: &'a [Layer],
+    /// What the kernel module guarantees, in the order of its questions.
+    questions: [&'static str; 6],
+    modules: &'a [layers::Module; 2],
     tune_file: Option<String>,
     machine: &'a Machine,
 }
@@ -289,12 +292,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
+    let modules = layers::modules(&settings.knobs);
     let file = settings.file.map(|path| path.display().to_string());
     if args.json {
         let text = text::json(&Info {
             onecopy: env!("CARGO_PKG_VERSION"),
             pair: known.pair.as_ref(),
             layers: &layers,
+            questions: layers::QUESTIONS,
+            modules: &modules,
             tune_file: file,
             machine: &machine,
         })?;
@@ -307,6 +313,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 writeln!(out, "{pair}")?;
             }
             writeln!(out, "\n{table}\n")?;
+            if let Some(guarantees) = layers::guarantees(&modules) {
+                writeln!(out, "{guarantees}\n")?;
+            }
             for (name, fact) in facts(&machine) {
                 writeln!(out, "{name:<16} {fact}")?;
             }

@@ -271,7 +271,7 @@ impl Engine {
 /// What bounds the windows that are attached of one peer.
 fn attach_limits(knobs: &Knobs) -> Limits {
     Limits {
-        window: knobs.attach_window as u64,
+        window: (knobs.attach_window as u64).next_multiple_of(2 << 20),
         bytes: knobs.attach_bytes as u64,
         count: knobs.attach_max,
         earn: knobs.attach_min as u64,

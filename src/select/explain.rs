@@ -312,9 +312,13 @@ impl<'a> Table<'a> {
             t.fast_max as u64 + 1,
             t.announce_min,
             t.heap_min,
+            t.xpmem_min,
             t.cma_min,
+            t.knem_min,
             t.coop_heap_min,
+            t.coop_xpmem_min,
             t.coop_cma_min,
+            t.coop_knem_min,
             observed::MIN,
         ];
         begins.extend(self.unobserved().crossing());

@@ -89,7 +89,7 @@ fn break_in_the_middle(rt: &Runtime, cause: impl Fn(), who: usize) {
         let mut request = world.irecv(vec![0u8; len], 0, 3).expect("irecv");
         let begun = |rt: &Runtime| {
             let counters = rt.counters();
-            counters.get_bytes + counters.map_bytes
+            counters.get_bytes + counters.map_bytes + counters.attach_bytes + counters.knem_bytes
         };
         let before = begun(rt);
         while begun(rt) == before && !request.test() {}

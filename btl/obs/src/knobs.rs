@@ -202,8 +202,8 @@ knobs! {
         /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
         /// for before.
         ONECOPY_ATTACH_MIN => attach_min: usize = 128 * KIB, ANY_SIZE;
-        /// Attached windows of a peer's memory begin and end at multiples of this.
-        ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, PowerOfTwo { min: 2 * MIB, max: GIB };
+        /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
+        ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
         /// Windows of one peer's memory that may be attached at a time.
         ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
         /// Bytes of one peer's memory that may be attached at a time. They take address range, and page tables where they are used.
