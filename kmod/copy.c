@@ -38,7 +38,11 @@ u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_
 		unsigned long left;
 		void *map = oc_map_page(page), *k = map + ((off + done) & ~PAGE_MASK);
 
-		left = to_user ? copy_to_user(u, k, n) : copy_from_user(k, u, n);
+		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
+		if (to_user)
+			left = copy_to_user(u, k, n);
+		else
+			left = access_ok(u, n) ? __copy_from_user(k, u, n) : n;
 		oc_unmap_page(page, map);
 		done += n - left;
 		if (left)

@@ -217,8 +217,13 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 	default:
 		err = -EINVAL;
 	}
-	if (!err && !cpumask_intersects(mask, cpu_online_mask))
-		err = -EINVAL;
+	/* A process that may run anywhere leaves nothing on the other side: then the worker may run anywhere too. */
+	if (!err && !cpumask_intersects(mask, cpu_online_mask)) {
+		if (b->flags == KNEM_BIND_FLAG_CURRENT_REVERSED)
+			cpumask_clear(mask);
+		else
+			err = -EINVAL;
+	}
 	mutex_lock(&k->lock);
 	if (!err && k->worker)
 		err = -EBUSY;

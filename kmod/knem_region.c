@@ -19,8 +19,12 @@ static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU *
 static int oc_account(struct oc_region *r, unsigned long pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	u64 now = atomic64_add_return(pages, &r->mm->pinned_vm);
+	u64 now;
 
+	/* More than there is, or than one array of pages can name: not even for who has no limit. */
+	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
+		return -ENOMEM;
+	now = atomic64_add_return(pages, &r->mm->pinned_vm);
 	if (now > limit && !capable(CAP_IPC_LOCK)) {
 		atomic64_sub(pages, &r->mm->pinned_vm);
 		return -ENOMEM;
@@ -81,13 +85,28 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 	return flags;
 }
 
+/*
+ * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting is for this, which a kill ends.
+ */
+static int oc_fault_in(unsigned long addr, bool write)
+{
+	int err;
+
+	if (mmap_read_lock_killable(current->mm))
+		return -EINTR;
+	err = fixup_user_fault(current->mm, addr, write ? FAULT_FLAG_WRITE : 0, &(bool){ false });
+	mmap_read_unlock(current->mm);
+	return err;
+}
+
 static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool write)
 {
 	unsigned long n = oc_pages_of(iov->base, iov->len), addr = iov->base & PAGE_MASK;
+	bool again = false;
 
 	if (!n)
 		return 0;
-	p->pages = kvmalloc_array(n, sizeof(*p->pages), GFP_KERNEL_ACCOUNT);
+	p->pages = kvmalloc_array(n, sizeof(*p->pages), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!p->pages)
 		return -ENOMEM;
 	while (p->n < n) {
@@ -102,8 +121,16 @@ static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool wri
 		if (flags < 0)
 			return flags;
 		got = pin_user_pages_fast(addr, batch, flags, p->pages + p->n);
+		if (got == -EFAULT && !again) {
+			got = oc_fault_in(addr, flags & FOLL_WRITE);
+			if (got)
+				return got;
+			again = true;
+			continue;
+		}
 		if (got <= 0)
 			return got ?: -EFAULT;
+		again = false;
 		p->n += got;
 		addr += (unsigned long)got << PAGE_SHIFT;
 		cond_resched();

@@ -34,11 +34,6 @@ static inline u64 oc_round_pages(u64 len)
 	return up < len ? 0 : up & PAGE_MASK;
 }
 
-static inline bool oc_overlap(unsigned long a, unsigned long a_end, unsigned long b, unsigned long b_end)
-{
-	return a < b_end && b < a_end;
-}
-
 /* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
 struct oc_window {
 	unsigned long lo;
@@ -62,17 +57,6 @@ static inline void oc_window_around(struct oc_window *w, unsigned long addr, uns
 	w->lo = addr - back;
 	w->hi = addr + ahead;
 	w->at = owner - back;
-}
-
-/* Members beyond what we know must be zero; flags and reserved members too. */
-static inline bool oc_all_zero(const void *p, size_t n)
-{
-	const u8 *b = p;
-
-	while (n--)
-		if (*b++)
-			return false;
-	return true;
 }
 
 /* The permission bits of a mode, 4 read and 2 write, that apply to somebody. */
