@@ -307,3 +307,25 @@ pub(crate) fn export_with(device: &onecopy_sys::Device, area: &Area) -> io::Resu
     // SAFETY: see the module.
     unsafe { device.export(area.base(), area.length() as u64, false) }
 }
+
+/// ATTACH with any values.
+pub(crate) fn try_attach(
+    device: &xpmem_sys::Device,
+    apid: xpmem_apid_t,
+    offset: i64,
+    size: u64,
+) -> io::Result<Area> {
+    let base = device.attach(apid, offset, size)?;
+    Ok(Area::of(base, size as usize).whole_pages())
+}
+
+/// EXPORT with any values.
+pub(crate) fn export_on(
+    device: &onecopy_sys::Device,
+    address: usize,
+    length: u64,
+    write: bool,
+) -> io::Result<Segment> {
+    // SAFETY: see the module.
+    unsafe { device.export(address, length, write) }
+}

@@ -36,9 +36,12 @@ enum Command {
     Speed(speed::Arguments),
     /// Random calls on the three devices by several processes.
     Fuzz(fuzz::Arguments),
-    /// What a test starts with exec: does nothing until it is killed.
+    /// What a test starts with exec: does nothing for a while.
     #[command(hide = true)]
-    Idle,
+    Idle {
+        /// How long.
+        seconds: u64,
+    },
 }
 
 fn main() -> ExitCode {
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
         Command::Acceptance(arguments) => runner::run(acceptance::TESTS, &arguments),
         Command::Speed(arguments) => speed::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
-        Command::Idle => system::idle(),
+        Command::Idle { seconds } => system::idle(seconds),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

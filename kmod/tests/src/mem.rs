@@ -91,6 +91,24 @@ impl Area {
         try_map(0, length, protection, flags, fd, offset).at("mmap")
     }
 
+    /// Fresh anonymous memory at a place where nothing is, with addresses behind it where nothing ever will be.
+    pub(crate) fn fixed(address: usize, length: usize, guard: usize) -> Outcome<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let reserve = flags | libc::MAP_NORESERVE;
+        let whole = try_map(address, length + guard, NONE, reserve, None, 0).at("mmap")?;
+        let area = whole.part(0, length);
+        area.replace()?;
+        Ok(area)
+    }
+
+    /// With the rest of its last page, which is mapped too.
+    pub(crate) fn whole_pages(&self) -> Self {
+        Self {
+            base: self.base,
+            length: self.length.next_multiple_of(PAGE),
+        }
+    }
+
     /// What another part of the program mapped.
     pub(crate) fn of(base: NonNull<u8>, length: usize) -> Self {
         Self {

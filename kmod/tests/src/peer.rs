@@ -9,10 +9,11 @@
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -136,6 +137,65 @@ pub(crate) fn peer(body: impl FnOnce(&Link) -> Outcome) -> Outcome<Peer> {
             system::leave(code)
         }
     }
+}
+
+/// Runs the body in a forked process that has no line to this one.
+pub(crate) fn fork_plain(body: impl FnOnce() -> Outcome) -> Outcome<Pid> {
+    // SAFETY: see the module.
+    match unsafe { fork() }.at("fork")? {
+        ForkResult::Parent { child } => Ok(child),
+        ForkResult::Child => {
+            let code = finish(body, |text| {
+                let _ = writeln!(std::io::stderr().lock(), "  {text}");
+            });
+            system::leave(code)
+        }
+    }
+}
+
+/// Sends a descriptor with a mark.
+pub(crate) fn send(to: &UnixDatagram, fd: BorrowedFd<'_>, mark: u8) -> std::io::Result<()> {
+    let fds: [RawFd; 1] = [fd.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    sendmsg::<()>(
+        to.as_raw_fd(),
+        &[IoSlice::new(&[mark])],
+        &rights,
+        MsgFlags::empty(),
+        None,
+    )?;
+    Ok(())
+}
+
+/// A descriptor that was sent, with its mark.
+pub(crate) fn receive(from: &UnixDatagram) -> std::io::Result<(OwnedFd, u8)> {
+    let mut mark = [0];
+    let mut slices = [IoSliceMut::new(&mut mark)];
+    let mut space = nix::cmsg_space!(RawFd);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(from.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    let mut found = None;
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control
+            && let Some(fd) = fds.first()
+        {
+            // SAFETY: the kernel has just made the descriptor for this receiver.
+            found = Some(unsafe { OwnedFd::from_raw_fd(*fd) });
+        }
+    }
+    let fd = found.ok_or_else(|| std::io::Error::from_raw_os_error(libc::EMFILE))?;
+    Ok((fd, mark[0]))
+}
+
+/// Reads what a device has to say, if it has anything.
+pub(crate) fn poll_read(fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    if poll(&mut fds, PollTimeout::ZERO)? == 0 {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
+    let mut bytes = [0; 4];
+    nix::unistd::read(fd, &mut bytes)?;
+    Ok(())
 }
 
 /// Runs a body, hands its failure to `say`, and returns the exit status that tells it.

@@ -9,6 +9,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
 
+use crate::mem::{Area, PAGE};
 use crate::outcome::{At, Fault, Outcome};
 
 /// The module's name, and the folder of its parameters.
@@ -27,13 +29,72 @@ pub(crate) fn leave(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Does nothing until it is killed: what a test starts with exec.
-pub(crate) fn idle() -> Outcome<bool> {
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(600) {
-        std::thread::sleep(Duration::from_secs(1));
+/// Does nothing for a while: what a test starts with exec.
+pub(crate) fn idle(seconds: u64) -> Outcome<bool> {
+    std::thread::sleep(Duration::from_secs(seconds));
+    Ok(true)
+}
+
+/// Lets the allocator take all it needs from one place, and no mapping of its own.
+pub(crate) fn quiet_allocator() {
+    for (parameter, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_MMAP_THRESHOLD, 1 << 30),
+        (libc::M_TOP_PAD, 16 << 20),
+    ] {
+        // SAFETY: takes numbers.
+        unsafe { libc::mallopt(parameter, value) };
     }
-    Ok(false)
+}
+
+/// Ends this process when its parent ends.
+pub(crate) fn die_with_parent() {
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+}
+
+/// Gives an attachment to a system call that reads, writes, locks or describes it.
+pub(crate) fn touch_by_syscall(area: &Area, what: u64) -> io::Result<()> {
+    let length = area.length().min(4 * PAGE);
+    let address = area.pointer().as_ptr().cast::<libc::c_void>();
+    let local = libc::iovec {
+        iov_base: address,
+        iov_len: length,
+    };
+    let result = match what {
+        0 => {
+            let file = fs::File::create("/tmp/fuzz-sink")?;
+            // SAFETY: the kernel reads the area, or says that it cannot.
+            unsafe { libc::pwrite(file.as_raw_fd(), address, length, 0) }
+        }
+        1 => {
+            let file = fs::File::open("/proc/self/exe")?;
+            // SAFETY: the kernel writes to the area, which only tests use, or says that it cannot.
+            unsafe { libc::pread(file.as_raw_fd(), address, length, 0) }
+        }
+        2 => {
+            let pid = std::process::id() as libc::pid_t;
+            // SAFETY: as for pread; both sides are the area.
+            unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const local, 1, 0) }
+        }
+        3 => {
+            // SAFETY: locks pages of the area.
+            unsafe { libc::mlock(address, length) as isize }
+        }
+        4 => {
+            let mut present = [0u8; 4];
+            // SAFETY: at most four pages are described.
+            unsafe { libc::mincore(address, length, present.as_mut_ptr()) as isize }
+        }
+        _ => {
+            // SAFETY: the area is used by tests only.
+            unsafe { libc::madvise(address, length, libc::MADV_DONTNEED) as isize }
+        }
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Where in the kernel a process is, as far as /proc says.

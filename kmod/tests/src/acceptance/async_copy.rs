@@ -12,6 +12,8 @@ use knem_sys::{
 };
 use libc::{EBUSY, EINVAL};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 use crate::device::{Inline, knem, region, vector};
 use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
@@ -99,7 +101,8 @@ pub(super) fn status_array() -> Outcome {
     }
     let inline = Inline {
         flags: KNEM_FLAG_MEMCPYTHREAD,
-        index: 16,
+        // The array is whole pages.
+        index: 4096,
         ..Inline::read(cookie, SIZE)
     };
     let beyond = inline.run(&device, &[vector(&areas[0])]);
@@ -172,6 +175,10 @@ pub(super) fn notification_ring_is_bounded() -> Outcome {
 
 pub(super) fn bind() -> Outcome {
     let (owner, cookie) = owner(SIZE)?;
+    // So that "where the caller may not run" is somewhere.
+    let mut here = CpuSet::new();
+    here.set(0).at("a set of processors")?;
+    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
     for flags in [
         KNEM_BIND_FLAG_CURRENT,
         KNEM_BIND_FLAG_CURRENT_REVERSED,

@@ -89,6 +89,7 @@ pub(super) fn done_and_errno() -> Outcome {
     for (hole, start) in [(1, 0), (1, 100), (37, 8), (300, 4088), (511, 0), (599, 1)] {
         let (from, to) = (Area::new(SIZE)?, Area::new(SIZE)?);
         from.fill(5);
+        to.fill(6);
         from.part(hole * PAGE, PAGE).unmap()?;
         let length = SIZE - start;
         let progress = copy(&device, own(&from, start), own(&to, 0), length);
@@ -103,6 +104,14 @@ pub(super) fn done_and_errno() -> Outcome {
             let wrong = bytes.find(|at| to.load(*at) != from.load(start + at));
             check!(wrong.is_none(), "wrong bytes at {wrong:?} before the hole");
         }
+        let behind = (hole * PAGE - start).next_multiple_of(8);
+        let wrong = (behind..SIZE)
+            .step_by(8)
+            .find(|at| to.load(*at) != mix(6, *at));
+        check!(
+            wrong.is_none(),
+            "bytes at {wrong:?}, which were not copied, changed"
+        );
         let progress = copy(&device, own(&to, 0), own(&from, start), length);
         refused(progress.result, &[EFAULT], "COPY to a hole")?;
         check_eq!(

@@ -320,7 +320,7 @@ pub(super) fn exec() -> Outcome {
         link.give(export(&area, true)?.as_fd())?;
         link.hear()?;
         let error = std::process::Command::new("/proc/self/exe")
-            .arg("idle")
+            .args(["idle", "600"])
             .exec();
         Err(Fault::Fail(format!("exec: {error}")))
     })?;

@@ -10,7 +10,7 @@ use onecopy_sys::{Place, Segment};
 
 use crate::device::{self, attach_all, copy, export, make, map, region};
 use crate::mem::{Area, PAGE, READ, WRITE};
-use crate::outcome::{At, Fault, Outcome, check, check_eq};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::{system, uffd};
 
@@ -122,10 +122,17 @@ pub(super) fn kill_in_copy() -> Outcome {
 }
 
 pub(super) fn kill_in_region() -> Outcome {
-    killed("CREATE_REGION", |_| {
+    // A region of memory whose faults are not answered is refused at once, or waits for the answer.
+    killed("CREATE_REGION", |link| {
         let area = Area::new(SIZE)?;
         let _blocked = uffd::block(&area)?;
-        region(&device::knem()?, &area, READ, 0).map(|_| ())
+        let made = device::try_region(&device::knem()?, &[device::vector(&area)], READ, 0);
+        refused(
+            made,
+            &[libc::EFAULT],
+            "CREATE_REGION of memory that is not there",
+        )?;
+        link.hear().map(|_| ())
     })?;
     let area = Area::new(SIZE)?;
     area.fill(1);
