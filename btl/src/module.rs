@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 const LOAD: &str = "load the module: see kmod/README.md";
+const UNSET: &str = "set ONECOPY_MODULE_ABI=auto";
 const PERMIT: &str = "permit this user to open the device: see the udev rule in kmod/README.md";
 
 /// A device that cannot be used.
@@ -37,7 +38,20 @@ fn refused(device: &str, error: &io::Error) -> Refusal {
 fn switched_off(device: &str, abi: ModuleAbi) -> Refusal {
     Refusal::new(
         format!("{device} is not used: ONECOPY_MODULE_ABI={abi}"),
-        "set ONECOPY_MODULE_ABI=auto",
+        UNSET,
+    )
+}
+
+/// Neither interface can be used.
+pub(crate) fn neither(plain: &Refusal, extension: &Refusal) -> Refusal {
+    let remedy = if plain.remedy == UNSET {
+        &extension.remedy
+    } else {
+        &plain.remedy
+    };
+    Refusal::new(
+        format!("{}, and {}", plain.reason, extension.reason),
+        remedy.clone(),
     )
 }
 
@@ -192,10 +206,7 @@ impl Module {
         match (&self.onecopy, plain) {
             (Ok(device), _) => Ok((release(device), Interface::Extension)),
             (Err(_), Ok(device)) => Ok((text(device), Interface::Plain)),
-            (Err(extension), Err(plain)) => Err(Refusal::new(
-                format!("{}, and {}", plain.reason, extension.reason),
-                plain.remedy.clone(),
-            )),
+            (Err(extension), Err(plain)) => Err(neither(plain, extension)),
         }
     }
 }

@@ -14,7 +14,7 @@
 use crate::attachment::{Window, WindowError};
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
 use crate::heap::walk;
-use crate::module::{Interface, Module, Offer};
+use crate::module::{Interface, Module, Offer, neither};
 use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::segment::PeerSegment;
@@ -125,10 +125,7 @@ pub(crate) fn interface<P, O>(
         (Ok(()), true, _, _) => Ok(Ok(())),
         (_, _, Ok(plain), Some(offer)) => Ok(Err((plain, offer))),
         (Ok(()), false, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
-        (Err(extension), _, Err(plain), _) => Err(Refusal::new(
-            format!("{}, and {}", plain.reason, extension.reason),
-            plain.remedy.clone(),
-        )),
+        (Err(extension), _, Err(plain), _) => Err(neither(plain, extension)),
     }
 }
 

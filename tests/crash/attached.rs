@@ -79,7 +79,7 @@ pub(crate) fn rank() {
 }
 
 #[test]
-fn a_death_while_its_memory_is_read_is_an_error_and_no_signal() {
+fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
     let number = |name: &str, default: u64| {
         let text = std::env::var(name).ok();
         text.and_then(|text| text.parse().ok()).unwrap_or(default)

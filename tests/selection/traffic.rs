@@ -155,7 +155,10 @@ pub(crate) fn report(rt: &Runtime) {
 
 /// A job whose large messages go by cross-memory attach where it is possible.
 pub(crate) fn ranks(count: usize, role: &str) -> Ranks {
-    Ranks::new(count, role).env("ONECOPY_CMA_MIN", "64K")
+    Ranks::new(count, role)
+        .env("ONECOPY_CMA_MIN", "64K")
+        // Where a kernel module is loaded, attached memory would come first.
+        .env("ONECOPY_LAYERS", "^xpmem,knem")
 }
 
 /// Runs a role on so many ranks; none may fail.
