@@ -12,6 +12,7 @@ pub(crate) use connect::{geometry, quota};
 
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
+use crate::memory::pool::Pool;
 use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto::direct::{Begun, Received, Sent};
 use crate::proto::rendezvous::Transfers;
@@ -21,12 +22,14 @@ use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
 use onecopy_obs::{Counters, Knobs, tracepoints};
+use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::loan::LoanTable;
 use onecopy_shm::pool::ChunkPool;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::HeavyFence;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,12 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     pub(crate) pool: ChunkPool,
+    /// The rank's heap, which `alloc` and the temporary buffers share.
+    pub(crate) heap: Arc<Heap>,
+    /// Temporary buffers.
+    pub(crate) buffers: Pool,
+    /// Rounds of progress, to look for cold buffers now and then.
+    pub(crate) rounds: u32,
     /// A send found no chunk: those that any peer has given back are to be collected.
     pub(crate) starved: bool,
     pub(crate) counters: Counters,
@@ -383,6 +392,10 @@ impl Engine {
     #[inline]
     pub(crate) fn progress(&mut self, waiting: bool) -> bool {
         let mut moved = false;
+        self.core.rounds = self.core.rounds.wrapping_add(1);
+        if self.core.rounds.is_multiple_of(1024) {
+            self.core.buffers.tick(Instant::now());
+        }
         for word in 0..self.core.segment.bitmap_words() {
             let active = self.core.segment.take_active(word);
             if active != 0 {

@@ -3,6 +3,7 @@
 
 use super::{Core, Engine};
 use crate::error::{Error, Result};
+use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
 use crate::select::Thresholds;
 use crate::select::observed::Observed;
@@ -15,6 +16,7 @@ use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
+use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
@@ -121,6 +123,7 @@ impl Engine {
             cma: knobs.layers.allows("cma"),
             plan,
         };
+        let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
         let core = Core {
             me,
@@ -134,6 +137,9 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
+            heap,
+            rounds: 0,
             starved: false,
             counters: Default::default(),
             spare: Vec::new(),
