@@ -32,6 +32,7 @@ pub mod loan;
 pub mod pool;
 #[cfg(not(loom))]
 pub mod process;
+pub mod reduce;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
