@@ -65,7 +65,7 @@ pub(crate) struct Core {
     /// A send found no chunk: those that any peer has given back are to be collected.
     pub(crate) starved: bool,
     pub(crate) counters: Counters,
-    /// Buffers of unexpected messages, for use again.
+    /// Short buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,
     /// Ranks that have output or announced messages to look after.
     pub(crate) busy: Vec<u32>,
@@ -97,17 +97,6 @@ impl Core {
     pub(crate) fn make_busy(&mut self, rank: u32) {
         if !self.busy.contains(&rank) {
             self.busy.push(rank);
-        }
-    }
-
-    pub(crate) fn spare_buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    pub(crate) fn keep_spare(&mut self, mut buffer: Vec<u8>) {
-        if self.spare.len() < 64 && buffer.capacity() <= 64 << 10 {
-            buffer.clear();
-            self.spare.push(buffer);
         }
     }
 
@@ -393,8 +382,8 @@ impl Engine {
     pub(crate) fn progress(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         self.core.rounds = self.core.rounds.wrapping_add(1);
-        if self.core.rounds.is_multiple_of(1024) {
-            self.core.buffers.tick(Instant::now());
+        if self.core.rounds.is_multiple_of(64) {
+            self.age(Instant::now());
         }
         for word in 0..self.core.segment.bitmap_words() {
             let active = self.core.segment.take_active(word);
@@ -437,6 +426,22 @@ impl Engine {
             }
         }
         moved
+    }
+
+    /// Gives back to the system what has not been needed for a while, if it is time to look.
+    #[cold]
+    pub(crate) fn age(&mut self, now: Instant) {
+        if !self.core.buffers.tick(now) {
+            return;
+        }
+        let Self { core, peers, .. } = self;
+        for peer in peers.iter_mut().flatten() {
+            peer.collect_chunks(&mut core.pool);
+        }
+        if let Some((first, count)) = core.pool.shrink() {
+            core.segment.release_chunks(first, count);
+            core.counters.pool_chunks = u64::from(core.pool.reserved());
+        }
     }
 
     fn look_after_busy(&mut self, waiting: bool) -> bool {

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | base | in each rank's segment | at the start |
 //! | ring | in the receiver's segment, one per sender | with the first record of the pair |
-//! | chunks | in the sender's segment | when messages need them, some at first, then doubling |
+//! | chunks | in the sender's segment | when messages need them, some at first, then doubling; given back when cold |
 //! | heap | in the segment of whoever calls `alloc` | at the call; given back on drop |
 //! | buffers | in the segment, from its heap | while in use; what is retained is bounded and ages out |
 

@@ -151,6 +151,10 @@ impl Runtime {
         })
     }
 
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// The communicator of all ranks.
     #[must_use]
     pub fn world(&self) -> Comm {

@@ -154,7 +154,7 @@ impl Engine {
             if let proto::Message::Partial { bytes, total } = message {
                 // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
-                self.core.keep_spare(bytes);
+                self.core.give_back(bytes);
             }
         }
         for id in self

@@ -345,13 +345,10 @@ impl Pool {
         buf
     }
 
-    /// Releases what is cold, if it is time to look. Cheap when it is not. Called from progress.
-    pub fn tick(&self, now: Instant) {
+    /// Releases what is cold, if it is time to look, and says whether it was. Cheap when it is not. Called from progress.
+    pub fn tick(&self, now: Instant) -> bool {
         let common = self.common();
         let size = common.size.load(Ordering::Relaxed);
-        if size == 0 {
-            return;
-        }
         let now = now.saturating_duration_since(common.born).as_micros() as u64;
         let due = common.due.load(Ordering::Relaxed);
         let age = common.settings.age.as_micros() as u64;
@@ -362,7 +359,7 @@ impl Pool {
             0
         };
         if now + early < due {
-            return;
+            return false;
         }
         let claimed =
             common
@@ -371,6 +368,7 @@ impl Pool {
         if claimed.is_ok() {
             self.age_out();
         }
+        claimed.is_ok()
     }
 
     /// Releases what was not needed since the last call.

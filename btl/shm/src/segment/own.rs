@@ -224,6 +224,12 @@ impl OwnSegment {
             u64::from(count) * size,
         )
     }
+    /// Gives the memory of `count` chunks from `first` on back to the system. Nobody may read them any more.
+    pub fn release_chunks(&self, first: u32, count: u32) {
+        let size = u64::from(self.geometry.chunk_bytes);
+        let begin = self.geometry.pool_offset().0 + u64::from(first) * size;
+        self.release(begin, u64::from(count) * size);
+    }
     /// Copies `bytes` into a chunk of the pool.
     #[inline]
     pub fn write_chunk(
@@ -270,12 +276,15 @@ impl OwnSegment {
         )
     }
     pub(crate) fn release_heap(&self, offset: u64, bytes: u64) {
+        self.release(self.geometry.heap_offset().0 + offset, bytes);
+    }
+    fn release(&self, begin: u64, bytes: u64) {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         // A refusal only keeps the pages.
         let _ = fallocate(
             self.fd.as_fd(),
             flags,
-            (self.geometry.heap_offset().0 + offset) as libc::off_t,
+            begin as libc::off_t,
             bytes as libc::off_t,
         );
     }
