@@ -55,6 +55,9 @@ impl Engine {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
+        if !self.colls.active.is_empty() {
+            self.check_colls();
+        }
     }
 
     fn take_news(&mut self) {
