@@ -267,11 +267,7 @@ impl Channel {
 
     fn area(&self, offset: usize, len: usize) -> NonNull<u8> {
         self.map
-            .at(
-                "a channel",
-                self.begin + offset as u64,
-                len as u64,
-            )
+            .at("a channel", self.begin + offset as u64, len as u64)
             .expect("channels lie in the part of the segment that all map")
     }
 
