@@ -315,7 +315,7 @@ impl Comm {
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status> {
         let pattern = self.pattern(source.into(), tag.into())?;
         self.handle
-            .wait(|engine| engine.probe(&pattern).transpose())
+            .wait(|engine| engine.awaited(&pattern, Engine::probe).transpose())
     }
 
     pub(crate) fn pattern(&self, source: Source, tag: Tag) -> Result<Pattern> {
