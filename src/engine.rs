@@ -89,6 +89,8 @@ pub(crate) struct Engine {
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
     pub(crate) geometry: Geometry,
+    /// Collectives, by communicator.
+    pub(crate) colls: crate::coll::state::Colls,
 }
 
 impl Core {

@@ -158,7 +158,7 @@ impl Runtime {
     /// The communicator of all ranks.
     #[must_use]
     pub fn world(&self) -> Comm {
-        Comm::new(self.handle.clone(), 0)
+        Comm::all(self.handle.clone())
     }
 
     /// This rank's number.
@@ -288,7 +288,7 @@ impl Runtime {
         self.handle.wait(flushed);
         fault::point("leave.before");
         let met = if together {
-            self.world().barrier()
+            self.world().meet()
         } else {
             Ok(())
         };

@@ -2,6 +2,9 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
+use crate::coll::group::CHANNEL_RANKS;
+use crate::coll::state::{Colls, State as CollState};
+use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
@@ -40,6 +43,7 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
             .unwrap_or(u32::MAX)
             .max(1),
         heap_bytes: heap,
+        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
     }
 }
 
@@ -140,6 +144,11 @@ impl Engine {
             quota_cpus: quota(),
             ..Card::of_this_process()
         };
+        let channel = (geometry.coll_channels > 0 && size <= CHANNEL_RANKS).then_some(0);
+        if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
+            // Before anyone can look at it.
+            end.open(1, 0);
+        }
         permit_tracing(&knobs);
         fault::point("join.before");
         let cards = wireup.join(card, segment.fd())?;
@@ -187,6 +196,17 @@ impl Engine {
             wireup,
             permitted,
             geometry,
+            colls: Colls {
+                slots: vec![Some(Box::new(CollState::new(
+                    (0..size as u32).collect(),
+                    me as usize,
+                    OWN_CONTEXTS,
+                    1,
+                    channel,
+                )))],
+                channels: u64::from(channel.is_some()),
+                ..Colls::default()
+            },
         })
     }
 

@@ -64,6 +64,9 @@ impl Engine {
                 self.core.requests.complete(id, Err(error.clone()));
             }
         }
+        if !self.colls.active.is_empty() {
+            self.check_colls();
+        }
     }
 
     /// Whether a rank that waits can get no message from anyone, because every other rank is gone and it has no second thread that could

@@ -90,6 +90,10 @@ counters! {
     coop_chunks_sender: "chunks" Sum;
     /// Layers given up for a peer after a failure.
     demotions: "events" Sum;
+    /// Collectives started.
+    collectives: "collectives" Sum;
+    /// Collectives that went by messages, because the communicator has no channel.
+    coll_by_messages: "collectives" Sum;
     /// Sends that found the ring full.
     ring_full: "events" Sum;
     /// Sends that were announced because the receiver's credit was used up.

@@ -231,6 +231,7 @@ mod tests {
             chunk_bytes: 4096,
             chunks: 4,
             heap_bytes: bytes,
+            coll_channels: 0,
         };
         Heap::new(Arc::new(
             OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 1).unwrap(),
