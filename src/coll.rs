@@ -16,6 +16,7 @@
 
 mod api;
 mod exchange;
+mod fast;
 mod fold;
 pub(crate) mod group;
 mod messages;
