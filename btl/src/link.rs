@@ -5,6 +5,7 @@ use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
 use crate::module::{Module, Offer};
 use crate::rcache::Limits;
 use crate::{cico, cma, heap, knem, xpmem};
+use onecopy_shm::coll::View;
 use onecopy_shm::copy::CopyPlan;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{IoSlice, IoSliceMut};
@@ -186,6 +187,13 @@ impl Link {
                 .knem
                 .layer()
                 .is_some_and(|l| l.interface() == crate::module::Interface::Plain)
+    }
+
+    /// The bytes of `range` to be read in place, where a layer maps them.
+    #[inline]
+    #[must_use]
+    pub fn view<'p>(&self, peer: &'p PeerSegment, range: &RemoteRange) -> Option<View<'p>> {
+        self.heap.layer().and_then(|layer| layer.view(peer, range))
     }
 
     /// The best layer that can write to `range`.

@@ -2,12 +2,17 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
+use crate::coll::group::CHANNEL_RANKS;
+use crate::coll::state::{Colls, State as CollState};
+use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
+use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
 use crate::select::observed::Observed;
 use crate::select::{Has, Thresholds};
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Means, Permitted};
@@ -17,6 +22,7 @@ use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
+use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
@@ -28,7 +34,7 @@ use std::sync::Arc;
 pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     let heap = knobs
         .heap_size
-        .unwrap_or_else(default_heap)
+        .unwrap_or_else(|| default_heap(ranks))
         .next_multiple_of(PAGE) as u64;
     let heap = if knobs.layers.allows("heap") { heap } else { 0 };
     Geometry {
@@ -39,11 +45,37 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
             .unwrap_or(u32::MAX)
             .max(1),
         heap_bytes: heap,
+        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
     }
 }
 
-/// As much address range as the machine has memory: no single rank can use more.
-fn default_heap() -> usize {
+/// As much address range as the machine has memory: no single rank can use more. Where the address space is limited, as much as lets a
+/// rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the same: the limit itself counts,
+/// not what is left of it.
+fn default_heap(ranks: usize) -> usize {
+    let wanted = machine_heap();
+    let limit = match getrlimit(Resource::RLIMIT_AS) {
+        Ok((soft, _)) if soft != RLIM_INFINITY => usize::try_from(soft).unwrap_or(usize::MAX),
+        _ => return wanted,
+    };
+    let each = (limit / 2 / ranks.max(1)).max(1 << 20);
+    wanted.min(1 << each.ilog2())
+}
+
+/// Says so if the heap is smaller than it would be.
+fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
+    let (wanted, got) = (machine_heap() as u64, geometry.heap_bytes);
+    if knobs.heap_size.is_none() && (1..wanted).contains(&got) {
+        tracing::warn!(
+            "the address space is limited (ulimit -v), so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
+             set ONECOPY_HEAP_SIZE or raise the limit",
+            got >> 20,
+            wanted >> 20
+        );
+    }
+}
+
+fn machine_heap() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text
         .lines()
@@ -107,12 +139,18 @@ impl Engine {
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let fence = HeavyFence::register();
         let geometry = geometry(&knobs, size);
+        tell_of_small_heap(&knobs, &geometry);
         let nonce = RandomState::new().hash_one(std::process::id()) | 1;
         let segment = Arc::new(OwnSegment::create(me, geometry, fence, nonce)?);
         let card = Card {
             quota_cpus: quota(),
             ..Card::of_this_process()
         };
+        let channel = (geometry.coll_channels > 0 && size <= CHANNEL_RANKS).then_some(0);
+        if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
+            // Before anyone can look at it.
+            end.open(1, 0);
+        }
         permit_tracing(&knobs);
         let (xpmem, knem) = (
             size > 1 && knobs.layers.allows("xpmem"),
@@ -138,6 +176,7 @@ impl Engine {
             module,
             limits: attach_limits(&knobs),
         };
+        let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
         let core = Core {
             me,
@@ -151,6 +190,9 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
+            heap,
+            rounds: 0,
             starved: false,
             counters: Default::default(),
             spare: Vec::new(),
@@ -173,6 +215,17 @@ impl Engine {
             offers: cards.iter().map(|card| card.offer).collect(),
             _exposed: exposed,
             geometry,
+            colls: Colls {
+                slots: vec![Some(Box::new(CollState::new(
+                    (0..size as u32).collect(),
+                    me as usize,
+                    OWN_CONTEXTS,
+                    1,
+                    channel,
+                )))],
+                channels: u64::from(channel.is_some()),
+                ..Colls::default()
+            },
         })
     }
 

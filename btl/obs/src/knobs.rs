@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::values::{
     Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, ModuleAbi,
-    OneOf, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+    OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -211,7 +211,8 @@ knobs! {
     }
 
     "eager" {
-        /// The largest payload that travels in the ring's own slots. Larger eager messages take chunks of the sender's pool.
+        /// The largest payload that travels in the ring's own slots, and never more than three eighths of a ring: so much finds room in
+        /// every state of it. Larger eager messages take chunks of the sender's pool.
         ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it; above it, rendezvous. auto: where the cost curves
         /// cross.
@@ -244,8 +245,22 @@ knobs! {
 
     "memory" {
         /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory. auto: by the memory of
-        /// the machine.
+        /// the machine, less where the address space is limited.
         ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
+    }
+
+    "buffers" {
+        /// The smallest bucket of temporary buffers; a multiple of the page.
+        ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB, PageMultiple { min: 4 * KIB, max: GIB };
+        /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
+        ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB, PageMultiple { min: 4 * KIB, max: 64 * GIB };
+        /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its memory released when given back.
+        ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
+        /// Temporary buffers that nothing needed for this long are released.
+        ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
+        /// Bytes of temporary buffers that collectives may hold at a time on a node, in equal parts for its ranks. Collectives
+        /// that find it used up take slower ways that need none.
+        ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
     }
 
     "waiting" {
@@ -391,6 +406,13 @@ impl Knobs {
             "ONECOPY_POOL_MAX",
             self.pool_max,
             "the whole pool",
+        )?;
+        at_most(
+            "ONECOPY_BUFFERS_MIN",
+            self.buffers_min,
+            "ONECOPY_BUFFERS_MAX",
+            self.buffers_max,
+            "the largest bucket",
         )
     }
 

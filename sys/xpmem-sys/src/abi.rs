@@ -2,7 +2,7 @@
 //! What the C header declares, under its names.
 #![allow(non_camel_case_types, reason = "the names are those of the C header")]
 
-/// The version of the interface: major (12 bits), minor (8), step (12). What [`XPMEM_CMD_VERSION`] returns.
+/// The version of the interface: major (16 bits), minor (4), step (12). What [`XPMEM_CMD_VERSION`] returns.
 pub const XPMEM_CURRENT_VERSION: u32 = 0x0002_7004;
 
 /// The type field of every command.

@@ -17,6 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-sys", &[]),
     ("xpmem-sys", &[]),
     (
+        "onecopy-kmod-tests",
+        &["knem-sys", "onecopy-sys", "xpmem-sys"],
+    ),
+    (
         "onecopy-btl",
         &[
             "onecopy-obs",
@@ -26,8 +30,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "xpmem-sys",
         ],
     ),
-    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
-    ("xtask", &["onecopy-obs"]),
+    (
+        "onecopy",
+        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-vm"],
+    ),
+    ("onecopy-vm", &[]),
+    ("xtask", &["onecopy-obs", "onecopy-vm"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
@@ -37,6 +45,7 @@ const RESERVED: &[(&str, &[&str])] = &[
         &[
             "onecopy-shm",
             "onecopy-btl",
+            "onecopy-kmod-tests",
             "knem-sys",
             "onecopy-sys",
             "xpmem-sys",
@@ -153,7 +162,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and knem-sys and onecopy-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
             ]
         );
     }
