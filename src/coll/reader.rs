@@ -5,6 +5,7 @@ use super::state::State;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
+use crate::proto::rendezvous;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::View;
 use onecopy_shm::loan::{Loan, LoanTable};
@@ -94,25 +95,30 @@ pub(crate) fn fetch(
         return still_good(state, source).map(|()| len);
     }
     for layer in LayerId::ALL {
-        if !peer.link.can_get(layer, &range) {
+        if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
             continue;
         }
         let got = target.write(&mut core.loans, 0, len, |out| {
             let mut out = [IoSliceMut::new(out)];
             peer.link.get(layer, &peer.segment, &[range], &mut out)
         })?;
+        if layer == LayerId::Xpmem {
+            rendezvous::note_attachments(core, peer);
+        }
         match got {
             Ok(()) => {
-                if layer == LayerId::Cma {
-                    core.counters.get_bytes += len as u64;
+                match layer {
+                    LayerId::Cma => core.counters.get_bytes += len as u64,
+                    LayerId::Xpmem => core.counters.attach_bytes += len as u64,
+                    LayerId::Knem => core.counters.knem_bytes += len as u64,
+                    _ => {}
                 }
                 return still_good(state, source).map(|()| len);
             }
             Err(error) => {
                 // The owner may have given its buffer back because the communicator has failed; then the layer is not to blame.
                 still_good(state, source)?;
-                peer.link.demote(&error);
-                core.counters.demotions += 1;
+                rendezvous::demote(core, peer, &error);
             }
         }
     }

@@ -203,7 +203,7 @@ knobs! {
         ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new();
         /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
         /// for before.
-        ONECOPY_ATTACH_MIN => attach_min: usize = 128 * KIB, ANY_SIZE;
+        ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
         /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
         ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
         /// Windows of one peer's memory that may be attached at a time.
