@@ -30,8 +30,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "xpmem-sys",
         ],
     ),
-    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
-    ("xtask", &["onecopy-obs"]),
+    (
+        "onecopy",
+        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-vm"],
+    ),
+    ("onecopy-vm", &[]),
+    ("xtask", &["onecopy-obs", "onecopy-vm"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.

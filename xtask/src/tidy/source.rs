@@ -14,6 +14,7 @@ const FORBIDS_UNSAFE: &[&str] = &[
     "src/lib.rs",
     "src/main.rs",
     "btl/obs/src/lib.rs",
+    "vm-images/src/lib.rs",
     "xtask/src/main.rs",
 ];
 /// Packages in which a module may opt in to unsafe code.
