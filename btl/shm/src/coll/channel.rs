@@ -197,6 +197,7 @@ impl Channel {
     /// Says up to which collective the owner has read.
     #[inline]
     pub fn set_done(&self, seq: u32) {
+        crate::fault::point("coll.done");
         self.lines().done.0.set(seq);
     }
 
