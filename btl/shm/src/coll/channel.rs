@@ -175,6 +175,7 @@ impl Channel {
     pub fn fail(&self, why: u64) {
         // SYNC(coll.failed): before the owner's memory is used for something else
         self.lines().failed.swap(why, Ordering::SeqCst);
+        crate::sync::fence(Ordering::SeqCst);
         crate::fault::point("coll.failed");
     }
 
