@@ -175,6 +175,7 @@ impl Channel {
     pub fn fail(&self, why: u64) {
         // SYNC(coll.failed): before the owner's memory is used for something else
         self.lines().failed.swap(why, Ordering::SeqCst);
+        crate::sync::fence(Ordering::SeqCst);
         crate::fault::point("coll.failed");
     }
 
@@ -197,6 +198,7 @@ impl Channel {
     /// Says up to which collective the owner has read.
     #[inline]
     pub fn set_done(&self, seq: u32) {
+        crate::fault::point("coll.done");
         self.lines().done.0.set(seq);
     }
 
