@@ -10,6 +10,8 @@ mod attached;
 mod job;
 #[path = "crash/kills.rs"]
 mod kills;
+#[path = "harness/limit.rs"]
+mod limit;
 #[path = "harness/module.rs"]
 mod module;
 #[cfg(feature = "fault-points")]
