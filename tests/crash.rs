@@ -12,6 +12,8 @@ mod collectives;
 mod job;
 #[path = "crash/kills.rs"]
 mod kills;
+#[path = "harness/limit.rs"]
+mod limit;
 #[path = "harness/module.rs"]
 mod module;
 #[cfg(feature = "fault-points")]
