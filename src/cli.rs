@@ -11,6 +11,7 @@ mod pair;
 mod run;
 mod text;
 mod tune;
+mod vm;
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -27,7 +28,7 @@ struct Cli {
     command: Command,
 }
 
-const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed by 'onecopy env'.\n\n\
+const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 'onecopy env'.\n\n\
     Exit code: 0 success, 1 failure, 2 wrong usage or a knob out of range; 'run' ends with the code of its job.";
 
 // A new subcommand is a file src/cli/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`, a variant here, and
@@ -55,6 +56,8 @@ enum Command {
     /// A rank of 'bench'
     #[command(name = "__bench-rank", hide = true)]
     BenchRank,
+    /// Boot a virtual machine with another kernel, the module and these tools, for a person or for one command
+    Vm(vm::Args),
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -72,6 +75,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchRank => bench::run_rank(),
+        Command::Vm(args) => vm::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
@@ -80,7 +84,10 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
 impl Command {
     /// Whether the command works on text alone, so that no knob may get in its way; `env` reports knobs itself.
     const fn ignores_knobs(&self) -> bool {
-        matches!(self, Self::Env(_) | Self::Completions(_) | Self::Man(_))
+        matches!(
+            self,
+            Self::Env(_) | Self::Vm(_) | Self::Completions(_) | Self::Man(_)
+        )
     }
 
     /// The log level, and what is odd about the settings.

@@ -22,6 +22,8 @@ pub(crate) enum Gone {
     Died(Death),
     Left,
     Protocol(String),
+    /// It could not be connected with when it sent something.
+    Unreachable(String),
 }
 
 impl Gone {
@@ -33,6 +35,10 @@ impl Gone {
             Self::Protocol(detail) => crate::error::Error::Protocol {
                 rank,
                 detail: detail.clone(),
+            },
+            Self::Unreachable(reason) => crate::error::Error::Unreachable {
+                rank,
+                reason: reason.clone(),
             },
         }
     }
@@ -131,6 +137,14 @@ impl Peer {
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
         !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
+    }
+
+    /// Tells the peer whether this rank can read its messages by the kernel module only from regions.
+    pub(crate) fn tell_how_it_reads(&self) {
+        let said = if self.link.wants_region() { 2 } else { 1 };
+        self.rx_control
+            .wants_region
+            .store(said, onecopy_shm::sync::Ordering::Relaxed);
     }
 
     /// A chunk was read. The tail, which gives it back, is published every few chunks: its line travels to the sender.

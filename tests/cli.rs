@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command as a user meets it.
 
-use std::process::{Command, Output};
+#[path = "harness/command.rs"]
+mod command;
 
-fn onecopy(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ONECOPY_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .args(args)
-        .envs(env.iter().copied())
-        .output()
-        .expect("starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
+use command::{onecopy, text};
+use std::process::Command;
 
 #[test]
 fn a_bad_knob_is_named_with_value_and_range() {
@@ -61,4 +47,30 @@ fn wrong_usage_ends_with_2() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("no-such-command"));
     assert_eq!(onecopy(&[], &[]).status.code(), Some(2));
+}
+
+#[test]
+fn vm_lists_kernels_without_fetching_any() {
+    let folder = std::env::temp_dir().join(format!("onecopy-vm-{}", std::process::id()));
+    let vm = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command
+            .arg("vm")
+            .args(args)
+            .env("ONECOPY_VM_CACHE", &folder);
+        command.output().expect("onecopy vm")
+    };
+    let listed = vm(&["--list"]);
+    let unknown = vm(&["--kernel", "2.6"]);
+    std::fs::remove_dir_all(&folder).expect("the cache");
+    assert!(listed.status.success(), "{listed:?}");
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(text.contains("newest"), "{text}");
+    assert!(
+        !text.contains("cloud"),
+        "an empty cache has no release: {text}"
+    );
+    assert_eq!(unknown.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&unknown.stderr);
+    assert!(text.contains("no kernel '2.6'; there are 5.10"), "{text}");
 }

@@ -1,36 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `info`, `memory` and `tune`: what they say is what the runtime does.
 
+#[path = "harness/command.rs"]
+mod command;
+
+use command::{onecopy, text};
 use onecopy::memory::{Formula, Traffic};
 use onecopy::select::explain::{Layers, Memory, Protocol, Table};
 use onecopy::{Costs, Knobs, LayerId, Runtime, local_with};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Barrier, Mutex};
 
 /// Tests that count this process's segments, or that time something, take turns.
 static ALONE: Mutex<()> = Mutex::new(());
-
-fn onecopy(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ONECOPY_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .env("ONECOPY_TUNE_FILE", "none")
-        .args(args)
-        .envs(env.iter().copied())
-        .output()
-        .expect("starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
 
 fn json(args: &[&str], env: &[(&str, &str)]) -> Value {
     let output = onecopy(args, env);
@@ -69,6 +54,39 @@ fn info_names_each_layer_with_what_was_seen() {
             .as_str()
             .is_some_and(|kernel| !kernel.is_empty())
     );
+}
+
+#[test]
+fn info_memory_shows_what_a_pool_does() {
+    let info = json(
+        &["info", "memory", "-n", "4", "--json"],
+        &[
+            ("ONECOPY_BUFFERS_MAX", "64K"),
+            ("ONECOPY_BUFFERS_CAP", "100K"),
+        ],
+    );
+    let kib: Vec<u64> = info["buckets"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|bytes| Some(bytes.as_u64()? >> 10))
+        .collect();
+    assert_eq!(kib, [4, 8, 12, 16, 24, 32, 48, 64]);
+    assert_eq!(info["collectives_rank"], 5 << 20);
+    let trial = info["trial"].as_array().expect("a list");
+    let sum = |name: &str| trial.last().and_then(|row| row[name].as_u64());
+    // 208 KiB at a time in a pool of 100.
+    assert!(sum("beyond_cap") > Some(0), "{trial:#?}");
+    assert_eq!((sum("size"), sum("grown")), (Some(0), sum("released")));
+    let roomy = json(&["info", "memory", "--json"], &[]);
+    let last = roomy["trial"].as_array().and_then(|trial| trial.last());
+    let of = |name: &str| last.and_then(|row| row[name].as_u64());
+    assert!(
+        of("hits") > Some(0) && of("beyond_cap") == Some(0),
+        "{roomy:#}"
+    );
+    let table = onecopy(&["info", "memory"], &[]);
+    assert!(text(&table.stdout).contains("beyond cap"));
 }
 
 #[test]
@@ -122,7 +140,7 @@ fn ranges_of_protocols_have_no_gap() {
         let mut next = Some(0);
         for range in case["ranges"].as_array().expect("a list") {
             assert_eq!(range["from"].as_u64(), next);
-            assert_eq!(range["losers"].as_array().map(Vec::len), Some(8));
+            assert_eq!(range["losers"].as_array().map(Vec::len), Some(12));
             assert!(range["cost_from_us"].as_f64().is_some());
             next = range["to"].as_u64().map(|to| to + 1);
         }
@@ -146,6 +164,18 @@ fn went_by(sender: &BTreeMap<&str, u64>, receiver: &BTreeMap<&str, u64>) -> Prot
             Protocol::MapCoop
         } else {
             Protocol::Map
+        }
+    } else if receiver["attach_bytes"] > 0 {
+        if coop {
+            Protocol::AttachCoop
+        } else {
+            Protocol::Attach
+        }
+    } else if receiver["knem_bytes"] > 0 {
+        if coop {
+            Protocol::ModuleCoop
+        } else {
+            Protocol::Module
         }
     } else if receiver["get_bytes"] > 0 {
         if coop {
@@ -187,7 +217,9 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
             };
             *found.lock().expect("not poisoned") = Layers {
                 heap: of(LayerId::Heap),
+                xpmem: of(LayerId::Xpmem),
                 cma: of(LayerId::Cma),
+                knem: of(LayerId::Knem),
             };
         }
         for &size in sizes {
@@ -225,7 +257,13 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
         let went = went_by(&seen[0][index], &seen[1][index]);
         let says = table.choose(size as u64, memory);
         // Between these a pair decides by the times that it has seen.
-        let rivals = [Protocol::Pipeline, Protocol::Get, Protocol::GetCoop];
+        let rivals = [
+            Protocol::Pipeline,
+            Protocol::Get,
+            Protocol::GetCoop,
+            Protocol::Module,
+            Protocol::ModuleCoop,
+        ];
         let fixed = pairs.iter().any(|(name, _)| *name == "ONECOPY_CMA_MIN");
         if !heap && !fixed && rivals.contains(&says) && rivals.contains(&went) {
             continue;

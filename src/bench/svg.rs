@@ -38,6 +38,8 @@ fn colour(mechanism: Mechanism) -> RGBColor {
         Mechanism::Heap => RGBColor(200, 82, 0),
         Mechanism::Cma => RGBColor(44, 140, 80),
         Mechanism::CmaHuge => RGBColor(132, 90, 170),
+        Mechanism::Xpmem => RGBColor(190, 150, 0),
+        Mechanism::Knem => RGBColor(0, 150, 160),
         Mechanism::Auto => RGBColor(190, 40, 80),
         Mechanism::Unix | Mechanism::All => RGBColor(120, 120, 120),
     }
@@ -77,7 +79,7 @@ fn lines(records: &[&Record], quantity: Quantity) -> Vec<Line> {
         }
         if let Some(us) = record.limit_us {
             let (name, shade) = match record.mechanism {
-                Mechanism::Cma => ("limit, cma", RGBColor(150, 195, 165)),
+                Mechanism::Cma | Mechanism::Knem => ("limit, cma", RGBColor(150, 195, 165)),
                 Mechanism::CmaHuge => ("limit, cma-huge", RGBColor(190, 170, 205)),
                 _ => ("limit, one-core copy", RGBColor(130, 130, 130)),
             };
@@ -107,7 +109,7 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     fs::create_dir_all(directory).map_err(BenchError::io(directory.display().to_string()))?;
     let records = run.records();
     let mut written = Vec::new();
-    for pattern in Pattern::EACH {
+    for pattern in Pattern::EACH.into_iter().chain(Pattern::COLLECTIVES) {
         for mode in Mode::EACH {
             let group: Vec<&Record> = records
                 .iter()
@@ -121,7 +123,12 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
             }
             for quantity in [Quantity::Latency, Quantity::Bandwidth] {
                 let windowed = matches!(pattern, Pattern::Bw | Pattern::BiBw | Pattern::Rate);
-                if windowed && quantity == Quantity::Latency {
+                let unfit = if pattern.is_collective() {
+                    quantity == Quantity::Bandwidth
+                } else {
+                    windowed && quantity == Quantity::Latency
+                };
+                if unfit {
                     continue;
                 }
                 let (what, title) = title(pattern, mode, quantity);
@@ -141,11 +148,12 @@ fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, Str
         Quantity::Bandwidth => ("bandwidth", "bandwidth"),
     };
     let pattern = match pattern {
-        Pattern::PingPong | Pattern::All => "Ping-pong",
+        Pattern::PingPong => "Ping-pong",
         Pattern::SendRecv => "Sendrecv",
         Pattern::Bw => "One way, windowed",
         Pattern::BiBw => "Two ways, windowed",
         Pattern::Rate => "Message rate",
+        collective => collective.name(),
     };
     let mode = match mode {
         Mode::Same | Mode::All => "same buffers",
@@ -181,8 +189,14 @@ fn paint(
     root.fill(&WHITE).map_err(fail)?;
     let style = |size: i32| ("sans-serif", size).into_font().color(&INK);
     root.draw_text(title, &style(22), (24, 18)).map_err(fail)?;
+    let relative = if super::machine::is_translated() {
+        // Nobody should read such a graph without this.
+        "; instructions are translated (QEMU TCG): the figures are only relative"
+    } else {
+        ""
+    };
     let under = format!(
-        "medians, {} ranks; raw hand-off floor {:.0} ns",
+        "medians, {} ranks; raw hand-off floor {:.0} ns{relative}",
         run.ranks, run.gate.floor_ns
     );
     root.draw_text(&under, &style(13), (24, 46)).map_err(fail)?;
@@ -309,6 +323,7 @@ mod tests {
                 after_ns: 60.0,
             }],
             checked_bytes: 0,
+            pool_bytes: 0,
             refused: None,
         };
         let point = |size: usize| Point {

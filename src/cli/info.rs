@@ -2,6 +2,7 @@
 //! `onecopy info`.
 
 mod layers;
+mod memory;
 mod protocols;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ pub(crate) struct Args {
 enum What {
     /// Show which protocol carries which size, its estimated cost, and why the others do not
     Protocols(protocols::Args),
+    /// Show how the pool of temporary buffers is set, and what it does in a trial
+    Memory(memory::Args),
 }
 
 /// What is known of a pair of ranks, and how.
@@ -49,10 +52,13 @@ struct Said {
     remedy: String,
 }
 
-#[derive(Serialize, serde::Deserialize)]
+/// What two ranks found: why each layer is refused.
+#[derive(Default, Serialize, serde::Deserialize)]
 struct Proof {
     heap: Option<Said>,
+    xpmem: Option<Said>,
     cma: Option<Said>,
+    knem: Option<Said>,
 }
 
 /// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
@@ -79,7 +85,9 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
     };
     let layers = Layers {
         heap: of(LayerId::Heap),
+        xpmem: of(LayerId::Xpmem),
         cma: of(LayerId::Cma),
+        knem: of(LayerId::Knem),
     };
     let pair = Pair {
         rank: runtime.rank(),
@@ -126,7 +134,9 @@ fn prove() -> Result<Layers, CliError> {
     let refusal = |said: Option<Said>| said.map(|said| Refusal::new(said.reason, said.remedy));
     Ok(Layers {
         heap: refusal(proof.heap),
+        xpmem: refusal(proof.xpmem),
         cma: refusal(proof.cma),
+        knem: refusal(proof.knem),
     })
 }
 
@@ -144,7 +154,9 @@ pub(super) fn run_rank() -> Result<ExitCode, CliError> {
         };
         let proof = Proof {
             heap: said(LayerId::Heap)?,
+            xpmem: said(LayerId::Xpmem)?,
             cma: said(LayerId::Cma)?,
+            knem: said(LayerId::Knem)?,
         };
         let line = text::json_line(&proof)?;
         print(|out| writeln!(out, "{line}"))?;
@@ -158,6 +170,9 @@ struct Info<'a> {
     onecopy: &'static str,
     pair: Option<&'a Pair>,
     layers: &'a [Layer],
+    /// What the kernel module guarantees, in the order of its questions.
+    questions: [&'static str; 6],
+    modules: &'a [layers::Module; 2],
     tune_file: Option<String>,
     machine: &'a Machine,
 }
@@ -270,8 +285,10 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
-    if let Some(What::Protocols(more)) = &args.what {
-        return protocols::run(more, args.json, args.peer);
+    match &args.what {
+        Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
+        Some(What::Memory(more)) => return memory::run(more, args.json),
+        None => {}
     }
     let settings = crate::tune::settings()?;
     let known = look(args.peer)?;
@@ -280,12 +297,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
+    let modules = layers::modules(&settings.knobs);
     let file = settings.file.map(|path| path.display().to_string());
     if args.json {
         let text = text::json(&Info {
             onecopy: env!("CARGO_PKG_VERSION"),
             pair: known.pair.as_ref(),
             layers: &layers,
+            questions: layers::QUESTIONS,
+            modules: &modules,
             tune_file: file,
             machine: &machine,
         })?;
@@ -298,6 +318,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 writeln!(out, "{pair}")?;
             }
             writeln!(out, "\n{table}\n")?;
+            if let Some(guarantees) = layers::guarantees(&modules) {
+                writeln!(out, "{guarantees}\n")?;
+            }
             for (name, fact) in facts(&machine) {
                 writeln!(out, "{name:<16} {fact}")?;
             }

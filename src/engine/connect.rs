@@ -2,19 +2,27 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
+use crate::coll::group::CHANNEL_RANKS;
+use crate::coll::state::{Colls, State as CollState};
+use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
+use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
-use crate::select::Thresholds;
 use crate::select::observed::Observed;
+use crate::select::{Has, Thresholds};
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
-use onecopy_btl::link::{Link, Permitted};
+use onecopy_btl::link::{Link, Means, Permitted};
+use onecopy_btl::module::{Exposed, Module};
+use onecopy_btl::rcache::Limits;
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
+use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
@@ -26,7 +34,7 @@ use std::sync::Arc;
 pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     let heap = knobs
         .heap_size
-        .unwrap_or_else(default_heap)
+        .unwrap_or_else(|| default_heap(ranks))
         .next_multiple_of(PAGE) as u64;
     let heap = if knobs.layers.allows("heap") { heap } else { 0 };
     Geometry {
@@ -37,11 +45,37 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
             .unwrap_or(u32::MAX)
             .max(1),
         heap_bytes: heap,
+        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
     }
 }
 
-/// As much address range as the machine has memory: no single rank can use more.
-fn default_heap() -> usize {
+/// As much address range as the machine has memory: no single rank can use more. Where the address space is limited, as much as lets a
+/// rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the same: the limit itself counts,
+/// not what is left of it.
+fn default_heap(ranks: usize) -> usize {
+    let wanted = machine_heap();
+    let limit = match getrlimit(Resource::RLIMIT_AS) {
+        Ok((soft, _)) if soft != RLIM_INFINITY => usize::try_from(soft).unwrap_or(usize::MAX),
+        _ => return wanted,
+    };
+    let each = (limit / 2 / ranks.max(1)).max(1 << 20);
+    wanted.min(1 << each.ilog2())
+}
+
+/// Says so if the heap is smaller than it would be.
+fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
+    let (wanted, got) = (machine_heap() as u64, geometry.heap_bytes);
+    if knobs.heap_size.is_none() && (1..wanted).contains(&got) {
+        tracing::warn!(
+            "the address space is limited (ulimit -v), so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
+             set ONECOPY_HEAP_SIZE or raise the limit",
+            got >> 20,
+            wanted >> 20
+        );
+    }
+}
+
+fn machine_heap() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text
         .lines()
@@ -105,13 +139,30 @@ impl Engine {
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let fence = HeavyFence::register();
         let geometry = geometry(&knobs, size);
+        tell_of_small_heap(&knobs, &geometry);
         let nonce = RandomState::new().hash_one(std::process::id()) | 1;
         let segment = Arc::new(OwnSegment::create(me, geometry, fence, nonce)?);
         let card = Card {
             quota_cpus: quota(),
             ..Card::of_this_process()
         };
+        let channel = (geometry.coll_channels > 0 && size <= CHANNEL_RANKS).then_some(0);
+        if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
+            // Before anyone can look at it.
+            end.open(1, 0);
+        }
         permit_tracing(&knobs);
+        let (xpmem, knem) = (
+            size > 1 && knobs.layers.allows("xpmem"),
+            size > 1 && knobs.layers.allows("knem"),
+        );
+        let module = Module::open(xpmem, knem, knobs.module_abi);
+        let exposed = Exposed::new(&module, segment.nonce_address());
+        let card = Card {
+            offer: exposed.offer(),
+            ..card
+        };
+        wireup.grant(exposed.grant())?;
         fault::point("join.before");
         let cards = wireup.join(card, segment.fd())?;
         fault::point("join.after");
@@ -119,8 +170,13 @@ impl Engine {
         let permitted = Permitted {
             heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
             cma: knobs.layers.allows("cma"),
+            xpmem,
+            knem,
             plan,
+            module,
+            limits: attach_limits(&knobs),
         };
+        let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
         let core = Core {
             me,
@@ -134,6 +190,9 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
+            heap,
+            rounds: 0,
             starved: false,
             counters: Default::default(),
             spare: Vec::new(),
@@ -153,7 +212,20 @@ impl Engine {
             gone: (0..size).map(|_| None).collect(),
             wireup,
             permitted,
+            offers: cards.iter().map(|card| card.offer).collect(),
+            _exposed: exposed,
             geometry,
+            colls: Colls {
+                slots: vec![Some(Box::new(CollState::new(
+                    (0..size as u32).collect(),
+                    me as usize,
+                    OWN_CONTEXTS,
+                    1,
+                    channel,
+                )))],
+                channels: u64::from(channel.is_some()),
+                ..Colls::default()
+            },
         })
     }
 
@@ -186,19 +258,21 @@ impl Engine {
             opened => opened?,
         };
         fault::point("connect.mapped");
-        let link =
-            Link::connect(&mut segment, introduction.pid, &self.permitted).map_err(|refusal| {
-                Error::Unreachable {
-                    rank: rank as usize,
-                    reason: refusal.to_string(),
-                }
-            })?;
+        let means = Means {
+            pid: introduction.pid,
+            grant: introduction.grant,
+            offer: self.offers.get(rank as usize).copied().unwrap_or_default(),
+        };
+        let link = Link::connect(&mut segment, means, &self.permitted).map_err(|refusal| {
+            Error::Unreachable {
+                rank: rank as usize,
+                reason: refusal.to_string(),
+            }
+        })?;
         fault::point("connect.proven");
         let mut proven = vec![LayerId::Cico.name()];
-        for (name, refusal) in [
-            (LayerId::Heap.name(), link.heap.refusal()),
-            (LayerId::Cma.name(), link.cma.refusal()),
-        ] {
+        for (layer, refusal) in link.refusals() {
+            let name = layer.name();
             match refusal {
                 None => proven.push(name),
                 Some(refusal) => tracepoints::layer_refused(rank as usize, name, &refusal.reason),
@@ -210,16 +284,11 @@ impl Engine {
         let tx_control = segment.control_handle();
         let peer = Peer {
             rank,
-            link,
             pidfd: introduction.pidfd,
             pid: introduction.pid,
             strong,
             thresholds,
-            observed: Observed::new(
-                &self.core.costs,
-                self.core.knobs.coop,
-                self.core.knobs.cma_min.is_some() || !self.core.knobs.layers.allows("cico"),
-            ),
+            observed: Observed::of(&self.core.knobs, &self.core.costs, Has::of(&link)),
             tx: None,
             tx_control,
             replies: Default::default(),
@@ -243,10 +312,23 @@ impl Engine {
             coop_in_use: None,
             gone: None,
             segment,
+            link,
         };
+        peer.tell_how_it_reads();
         peer.permit_tracing(&self.core.knobs);
         self.peers[rank as usize] = Some(Box::new(peer));
         Ok(())
+    }
+}
+
+/// What bounds the windows that are attached of one peer.
+fn attach_limits(knobs: &Knobs) -> Limits {
+    Limits {
+        window: (knobs.attach_window as u64).next_multiple_of(2 << 20),
+        bytes: knobs.attach_bytes as u64,
+        count: knobs.attach_max,
+        earn: knobs.attach_min as u64,
+        end: u64::MAX,
     }
 }
 

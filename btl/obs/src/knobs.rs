@@ -2,20 +2,22 @@
 //! The knobs: everything that can be set from outside, defined once.
 //!
 //! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune` writes, may set the same names;
-//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up and are no knobs.
+//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up, `ONECOPY_VM_*` are for `onecopy vm`; neither are knobs.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::values::{
-    Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, OneOf,
-    PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+    Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, ModuleAbi,
+    OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
 pub const PREFIX: &str = "ONECOPY_";
 /// What internal variables begin with: set by a launcher for its ranks, never by hand.
 pub const JOB_PREFIX: &str = "ONECOPY_JOB_";
+/// What `onecopy vm` reads about its cache begins so; no job does.
+pub const VM_PREFIX: &str = "ONECOPY_VM_";
 
 /// One line of the table of knobs.
 #[derive(Debug)]
@@ -192,10 +194,27 @@ knobs! {
         /// Whom a rank permits to read its memory by cross-memory attach where Yama restricts it (ptrace_scope 1). peer permits
         /// one process at a time; any permits every process of the same user.
         ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
+        /// The smallest message by rendezvous over attached memory. auto: where the cost curves cross.
+        ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// The smallest message by rendezvous over copies by the kernel module. auto: where the cost curves cross.
+        ONECOPY_KNEM_MIN => knem_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// By which interface of the kernel module the layers xpmem and knem work. auto: /dev/onecopy where both ranks have it, else
+        /// /dev/xpmem and /dev/knem.
+        ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new();
+        /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
+        /// for before.
+        ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
+        /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
+        ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
+        /// Windows of one peer's memory that may be attached at a time.
+        ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
+        /// Bytes of one peer's memory that may be attached at a time. They take address range, and page tables where they are used.
+        ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB, Size { min: 2 * MIB, max: 16 * TIB };
     }
 
     "eager" {
-        /// The largest payload that travels in the ring's own slots. Larger eager messages take chunks of the sender's pool.
+        /// The largest payload that travels in the ring's own slots, and never more than three eighths of a ring: so much finds room in
+        /// every state of it. Larger eager messages take chunks of the sender's pool.
         ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it; above it, rendezvous. auto: where the cost curves
         /// cross.
@@ -228,8 +247,22 @@ knobs! {
 
     "memory" {
         /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory. auto: by the memory of
-        /// the machine.
+        /// the machine, less where the address space is limited.
         ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
+    }
+
+    "buffers" {
+        /// The smallest bucket of temporary buffers; a multiple of the page.
+        ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB, PageMultiple { min: 4 * KIB, max: GIB };
+        /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
+        ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB, PageMultiple { min: 4 * KIB, max: 64 * GIB };
+        /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its memory released when given back.
+        ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
+        /// Temporary buffers that nothing needed for this long are released.
+        ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
+        /// Bytes of temporary buffers that collectives may hold at a time on a node, in equal parts for its ranks. Collectives
+        /// that find it used up take slower ways that need none.
+        ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
     }
 
     "waiting" {
@@ -375,6 +408,13 @@ impl Knobs {
             "ONECOPY_POOL_MAX",
             self.pool_max,
             "the whole pool",
+        )?;
+        at_most(
+            "ONECOPY_BUFFERS_MIN",
+            self.buffers_min,
+            "ONECOPY_BUFFERS_MAX",
+            self.buffers_max,
+            "the largest bucket",
         )
     }
 
@@ -386,7 +426,8 @@ impl Knobs {
         origins: &mut Origins,
         unknown: &mut Vec<UnknownVariable>,
     ) -> Result<(), KnobError> {
-        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) {
+        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) || name.starts_with(VM_PREFIX)
+        {
             return Ok(());
         }
         match info(name) {

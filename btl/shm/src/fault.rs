@@ -45,6 +45,8 @@ labels! {
     "coop.claimed" "A chunk of a cooperative transfer is taken and not copied.",
     "coop.done" "The sender has copied a chunk and said so.",
     "coop.closed" "A cooperative transfer is over; the sender was not told.",
+    "xpmem.attached" "A window of the peer's memory is mapped; nothing was copied.",
+    "knem.exposed" "A message is exposed as a region; it is not announced.",
     "leave.before" "Everything is sent; the last barrier is not begun.",
     "leave.met" "All ranks have come to the last barrier; the launcher does not know that this one leaves.",
     "leave.after" "The launcher knows that this rank leaves.",

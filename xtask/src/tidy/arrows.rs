@@ -13,14 +13,44 @@ use crate::steps::cargo;
 const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-obs", &[]),
     ("onecopy-shm", &["onecopy-obs"]),
-    ("onecopy-btl", &["onecopy-obs", "onecopy-shm"]),
-    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
-    ("xtask", &["onecopy-obs"]),
+    ("knem-sys", &[]),
+    ("onecopy-sys", &[]),
+    ("xpmem-sys", &[]),
+    (
+        "onecopy-kmod-tests",
+        &["knem-sys", "onecopy-sys", "xpmem-sys"],
+    ),
+    (
+        "onecopy-btl",
+        &[
+            "onecopy-obs",
+            "onecopy-shm",
+            "knem-sys",
+            "onecopy-sys",
+            "xpmem-sys",
+        ],
+    ),
+    (
+        "onecopy",
+        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-vm"],
+    ),
+    ("onecopy-vm", &[]),
+    ("xtask", &["onecopy-obs", "onecopy-vm"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
 const RESERVED: &[(&str, &[&str])] = &[
-    ("libc", &["onecopy-shm", "onecopy-btl"]),
+    (
+        "libc",
+        &[
+            "onecopy-shm",
+            "onecopy-btl",
+            "onecopy-kmod-tests",
+            "knem-sys",
+            "onecopy-sys",
+            "xpmem-sys",
+        ],
+    ),
     ("memmap2", &["onecopy-shm"]),
 ];
 
@@ -131,7 +161,9 @@ mod tests {
         assert_eq!(errors("onecopy-shm", &["libc"]), [""; 0]);
         assert_eq!(
             errors("onecopy", &["libc"]),
-            ["Cargo.toml: only onecopy-shm and onecopy-btl may use libc"]
+            [
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
+            ]
         );
     }
 
