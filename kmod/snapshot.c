@@ -102,10 +102,10 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	struct page *pages[OC_GUP_PAGES];
 	long got, i;
 
+	if (!resolved)
+		return -EAGAIN;
 	oc_snap_begin(seg, snap);
 	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
-	if (!resolved)
-		return 0;
 	got = oc_get_remote(seg->mm, target, n, write ? FOLL_WRITE : 0, pages, NULL);
 	if (got < 0)
 		return got;
