@@ -2,7 +2,7 @@
 //! The knobs: everything that can be set from outside, defined once.
 //!
 //! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune` writes, may set the same names;
-//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up and are no knobs.
+//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up, `ONECOPY_VM_*` are for `onecopy vm`; neither are knobs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +16,8 @@ use crate::values::{
 pub const PREFIX: &str = "ONECOPY_";
 /// What internal variables begin with: set by a launcher for its ranks, never by hand.
 pub const JOB_PREFIX: &str = "ONECOPY_JOB_";
+/// What `onecopy vm` reads about its cache begins so; no job does.
+pub const VM_PREFIX: &str = "ONECOPY_VM_";
 
 /// One line of the table of knobs.
 #[derive(Debug)]
@@ -424,7 +426,8 @@ impl Knobs {
         origins: &mut Origins,
         unknown: &mut Vec<UnknownVariable>,
     ) -> Result<(), KnobError> {
-        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) {
+        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) || name.starts_with(VM_PREFIX)
+        {
             return Ok(());
         }
         match info(name) {
