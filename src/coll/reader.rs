@@ -49,10 +49,11 @@ pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Resul
         .checked_add(len as u64)
         .is_none_or(|end| end > source.range.len)
     {
+        let (place, given) = (source.place, source.range.len);
         return Err(Error::Collective {
             reason: format!(
-                "rank {} gave {} bytes where bytes {at}..{at}+{len} were expected",
-                state.members[source.place], source.range.len
+                "rank {} gave {given} bytes where bytes {at}..{at}+{len} were expected",
+                state.members[place]
             ),
         });
     }
@@ -84,7 +85,8 @@ pub(crate) fn fetch(
         return Ok(0);
     }
     let kernel = engine.permitted.plan.kernel(len);
-    let rank = state.members[source.place] as usize;
+    let place = source.place;
+    let rank = state.members[place] as usize;
     let Engine { core, peers, .. } = engine;
     let Some(peer) = &mut peers[rank] else {
         return Err(Error::PeerLeft { rank });
