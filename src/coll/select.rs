@@ -54,6 +54,16 @@ pub fn how(collective: &Collective, len: usize, size: usize) -> Option<How> {
     }
 }
 
+/// From this size on a broadcast between two ranks is a message.
+pub const MESSAGE_MIN: usize = 128 << 10;
+
+/// Whether a collective goes by messages although there is a channel: a long broadcast to a single rank, because both ranks copy a long message,
+/// while the root of a broadcast would wait.
+#[must_use]
+pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
+    size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
+}
+
 /// Where a rank's contribution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stands {

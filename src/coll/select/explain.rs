@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How each collective is done at each size, and why: the runtime's own decisions, made for every size.
 
-use super::{How, Stands, how, stage_max, stands, why, why_stands};
+use super::{How, MESSAGE_MIN, Stands, by_message, how, stage_max, stands, why, why_stands};
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::op::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
@@ -110,6 +110,10 @@ impl Table {
     fn add(&mut self, title: &'static str, collective: &Collective) {
         // Decisions change at these sizes only.
         let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.stage_max + 1];
+        if by_message(collective, MESSAGE_MIN, self.ranks) {
+            edges.push(MESSAGE_MIN);
+            edges.sort_unstable();
+        }
         if matches!(collective, Collective::Barrier) {
             edges.truncate(1);
         }
@@ -142,6 +146,10 @@ impl Table {
             let tree = "up a tree of lines, down by one that all poll";
             let reason = if self.ranks > FLAT { tree } else { flat };
             return (("line", "line"), "flags", reason.to_owned());
+        }
+        if by_message(collective, len, self.ranks) {
+            let reason = "two ranks: both copy, see 'onecopy info protocols'";
+            return (("message", "message"), "message", reason.to_owned());
         }
         let how = how(collective, len, self.ranks);
         let label = match how {
