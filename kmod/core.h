@@ -236,6 +236,7 @@ struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 extern const struct mmu_interval_notifier_ops oc_notifier_ops;
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
 void oc_invalidate_init(void);
+int oc_subscribe_early(struct vm_area_struct *vma);
 
 /* ---- populate.c ---- */
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
