@@ -8,7 +8,7 @@ use onecopy::wireup::Death;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// Variable with a rank's role.
 pub(crate) const ROLE: &str = "TEST_ROLE";

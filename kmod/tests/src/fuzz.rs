@@ -89,6 +89,7 @@ struct Fuzzer<'a> {
 
 /// Runs until the calls are done. Whether all is well.
 pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
+    device::onecopy().at("is the module loaded?")?;
     set_child_subreaper(true).at("becoming a subreaper")?;
     probe::install();
     let _open: Vec<OpenToAll> = ["/dev/xpmem", "/dev/knem", "/dev/onecopy"]

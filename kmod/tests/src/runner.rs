@@ -71,6 +71,7 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
     if chosen.is_empty() {
         return Err(Fault::Fail("no test has such a name".to_owned()));
     }
+    device::onecopy().at("is the module loaded?")?;
     set_child_subreaper(true).at("becoming a subreaper")?;
     probe::install();
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);

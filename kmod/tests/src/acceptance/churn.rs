@@ -12,8 +12,15 @@ use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{Link, Peer, peer};
 
 const SIZE: usize = 64 * PAGE;
-/// How long each storm blows.
+/// How long each storm blows at least, and how often at least both sides get round: a slow kernel takes the time it needs, and who makes no
+/// progress at all runs into the test's limit.
 const STORM: Duration = Duration::from_secs(4);
+const ROUNDS: u64 = 5;
+
+/// Whether it goes on.
+fn blows(begin: Instant, rounds: u64) -> bool {
+    begin.elapsed() < STORM || rounds < ROUNDS
+}
 
 pub(super) fn faults_on_each_other() -> Outcome {
     // Each exports memory that it replaces all the time, and reads and writes the other's, which it attaches anew all the time.
@@ -21,13 +28,14 @@ pub(super) fn faults_on_each_other() -> Outcome {
     let ids = [left.link.hear()?, right.link.hear()?];
     left.link.tell(ids[1])?;
     right.link.tell(ids[0])?;
-    let rounds = [left.link.hear()?, right.link.hear()?];
-    left.join()?;
-    right.join()?;
-    check!(
-        rounds.iter().all(|rounds| *rounds > 20),
-        "rounds within {STORM:?}: {rounds:?}"
-    );
+    // Both are there until both are done.
+    for side in [&left, &right] {
+        side.link.hear()?;
+    }
+    for side in [left, right] {
+        side.link.tell(0)?;
+        side.join()?;
+    }
     Ok(())
 }
 
@@ -39,8 +47,9 @@ fn contestant(seed: u64) -> Outcome<Peer> {
         link.tell(make(&device, &area, 0o600)? as u64)?;
         let other = link.hear()?;
         let begin = Instant::now();
+        let over = Area::new(PAGE)?;
         let churn = std::thread::spawn(move || -> Outcome {
-            while begin.elapsed() < STORM {
+            while over.load(0) == 0 {
                 let part = area.part(16 * PAGE, 32 * PAGE);
                 part.replace()?;
                 part.mark(seed);
@@ -51,7 +60,7 @@ fn contestant(seed: u64) -> Outcome<Peer> {
         });
         let apid = get(&device, other)?;
         let mut rounds = 0;
-        while begin.elapsed() < STORM {
+        while blows(begin, rounds) {
             let view = attach(&device, apid, 0, SIZE)?;
             for page in 0..view.pages() {
                 let found = view.try_load(page * PAGE);
@@ -74,10 +83,11 @@ fn contestant(seed: u64) -> Outcome<Peer> {
             device::detach(&device, &view).at("DETACH")?;
             rounds += 1;
         }
+        link.turn()?;
+        over.store(0, 1);
         churn
             .join()
-            .map_err(|_| Fault::Fail("the thread ended badly".to_owned()))??;
-        link.tell(rounds)
+            .map_err(|_| Fault::Fail("the thread ended badly".to_owned()))?
     })
 }
 
@@ -167,6 +177,7 @@ pub(super) fn owner_churns() -> Outcome {
 pub(super) fn protection_storm() -> Outcome {
     for huge in [false, true] {
         let size = if huge { HUGE } else { SIZE };
+        let over = Area::shared(PAGE)?;
         let owner = peer(move |link: &Link| {
             let area = if huge {
                 Area::huge(size)?
@@ -177,9 +188,8 @@ pub(super) fn protection_storm() -> Outcome {
             let device = device::xpmem()?;
             link.tell(make(&device, &area, 0o600)? as u64)?;
             link.give(export(&area, true)?.as_fd())?;
-            let begin = Instant::now();
             let mut changes = 0u64;
-            while begin.elapsed() < STORM {
+            while over.load(0) == 0 || changes < ROUNDS {
                 area.protect(READ).at("mprotect")?;
                 area.protect(READ | WRITE).at("mprotect")?;
                 changes += 1;
@@ -198,7 +208,7 @@ pub(super) fn protection_storm() -> Outcome {
         let legacy = device::attach_all(&device::xpmem()?, segid, size)?;
         let begin = Instant::now();
         let mut rounds = 0;
-        while begin.elapsed() < STORM {
+        while blows(begin, rounds) {
             let before = device::read(&page).holes;
             view.verify_marks(1)?;
             check_eq!(
@@ -214,11 +224,8 @@ pub(super) fn protection_storm() -> Outcome {
             );
             rounds += 1;
         }
-        let changes = owner.link.hear()?;
-        check!(
-            rounds > 3 && changes > 3,
-            "{rounds} rounds during {changes} changes"
-        );
+        over.store(0, 1);
+        owner.link.hear()?;
         legacy.store(8, 77);
         owner.link.tell(0)?;
         owner.join()?;
@@ -233,7 +240,7 @@ pub(super) fn fork_while_attached() -> Outcome {
         link.give(export(&area, true)?.as_fd())?;
         let begin = Instant::now();
         let (mut forks, mut last) = (0u64, 0);
-        while begin.elapsed() < STORM {
+        while blows(begin, forks) {
             let child = peer(|_| Ok(()))?;
             forks += 1;
             for page in 0..area.pages() {
@@ -264,7 +271,7 @@ pub(super) fn fork_while_attached() -> Outcome {
     let view = map(&segment, SIZE, true)?;
     let begin = Instant::now();
     let (mut rounds, mut last) = (0u64, 0);
-    while begin.elapsed() < STORM {
+    while blows(begin, rounds) {
         rounds += 1;
         for page in 0..view.pages() {
             view.store(page * PAGE + 16, rounds);
@@ -291,7 +298,6 @@ pub(super) fn fork_while_attached() -> Outcome {
             "a word that nobody changed"
         );
     }
-    check!(forks > 3 && rounds > 3, "{forks} forks, {rounds} rounds");
     owner.link.tell(rounds)?;
     owner.join()
 }
