@@ -264,10 +264,7 @@ fn on(
     let programs = Programs::build(suite, &tests, args.release)?;
     let slower = kernel.slower * qemu::crowd();
     let initramfs = payload::pack(slower, &objects, &programs, &tests, &run)?;
-    let mut machine = qemu::Machine::new(&kernel, initramfs);
-    if args.profile != RELEASE {
-        machine.words = "kmemleak=on".to_owned();
-    }
+    let machine = qemu::Machine::new(&kernel, initramfs);
     let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
     let limit = Duration::from_secs(u64::from(seconds) + 120);
     let report = qemu::run(
