@@ -243,6 +243,7 @@ mod tests {
             seconds: 10,
             ci: false,
             always: false,
+            long: false,
             needs: Vec::new(),
             profiles: Vec::new(),
             judge: Judge::Code,
