@@ -33,6 +33,10 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, unsigned long flag
 }
 #endif
 
+#ifndef VM_SHADOW_STACK
+#define VM_SHADOW_STACK 0UL
+#endif
+
 /*
  * A 2 MiB mapping of ordinary memory that get_user_pages() must refuse, fast path included. From 6.12 such an entry is marked special;
  * before, an entry of a device does that, since no device owns the page.

@@ -25,8 +25,9 @@ void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end)
 		return;
 	oc_mark_set(&oc_zapping, &mark);
 	/*
-	 * This raises notifications for the importers' address spaces, perhaps within one for the owner's: that lockdep takes for recursion. It is
-	 * of another address space, and ours answers it at once (below).
+	 * This raises notifications for the importers' address spaces, perhaps within one for the owner's, and takes the lock of our mapping, perhaps
+	 * within that of a file whose pages the owner maps: lockdep takes both for recursion. But ours answers such a notification at once (below),
+	 * and whoever holds our mapping's lock waits for no other mapping's.
 	 */
 	lockdep_off();
 	unmap_mapping_range(&seg->mapping, start, end - start, 1);

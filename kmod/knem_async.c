@@ -165,6 +165,7 @@ ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool no
 
 	if (!want)
 		return -EINVAL;
+again:
 	if (!nonblock && wait_event_interruptible(k->reader_wait, oc_enough(k, want)) && !oc_async_readable(k))
 		return -ERESTARTSYS;
 	if (mutex_lock_interruptible(&k->read_lock))
@@ -189,7 +190,11 @@ ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool no
 		got++;
 	}
 	mutex_unlock(&k->read_lock);
-	return got ? got * sizeof(index) : nonblock ? -EAGAIN : -ERESTARTSYS;
+	if (got)
+		return got * sizeof(index);
+	if (nonblock)
+		return -EAGAIN;
+	goto again; /* another reader was faster */
 }
 
 int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)

@@ -17,7 +17,7 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 		return -EFAULT;
 	if (oc_vma_ours(vma))
 		return -EOPNOTSUPP; /* an attachment: it is its owner's to grant */
-	if ((vma->vm_flags & (VM_IO | VM_PFNMAP)) || !(vma->vm_flags & VM_READ))
+	if ((vma->vm_flags & (VM_IO | VM_PFNMAP | VM_SHADOW_STACK)) || !(vma->vm_flags & VM_READ))
 		return -EFAULT;
 	if (write && !(vma->vm_flags & VM_WRITE))
 		return -EPERM;

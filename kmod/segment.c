@@ -11,9 +11,6 @@
 static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
 
-/* The mapping has locks of every inode's class; ours are taken in reverse map walks of others, so they need a class of their own. */
-static struct lock_class_key oc_i_mmap_key;
-
 /* Never zero, positive as s64. */
 u64 oc_random_id(void)
 {
@@ -68,7 +65,6 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	mutex_init(&seg->lock);
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
-	lockdep_set_class(&seg->mapping.i_mmap_rwsem, &oc_i_mmap_key);
 	seg->mapping.a_ops = &empty_aops;
 	seg->user = user;
 	seg->start = start;

@@ -35,6 +35,22 @@ static unsigned long oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap)
 	return mmu_interval_read_begin(&seg->notifier);
 }
 
+/* A shadow stack's entries count as writable although its owner cannot write them: they are for nobody else. The map lock is held. */
+static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
+{
+	unsigned long addr = snap->start, end = oc_snap_end(snap);
+	struct vm_area_struct *vma;
+
+	if (!VM_SHADOW_STACK)
+		return;
+	for (; addr < end && (vma = find_vma(mm, addr)) && vma->vm_start < end; addr = vma->vm_end) {
+		unsigned long lo = max(vma->vm_start, snap->start), hi = min(vma->vm_end, end);
+
+		if (vma->vm_flags & VM_SHADOW_STACK)
+			memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0, ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
+	}
+}
+
 #ifdef OC_HMM
 /* The owner's map lock is held for reading. Nothing is faulted in and no page is held. */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved)
@@ -69,6 +85,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 		}
 		snap->entry[i] = out;
 	}
+	oc_snap_hide(seg->mm, snap);
 	return 0;
 }
 #else
@@ -85,10 +102,10 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	struct page *pages[OC_GUP_PAGES];
 	long got, i;
 
+	if (!resolved)
+		return -EAGAIN;
 	oc_snap_begin(seg, snap);
 	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
-	if (!resolved)
-		return 0;
 	got = oc_get_remote(seg->mm, target, n, write ? FOLL_WRITE : 0, pages, NULL);
 	if (got < 0)
 		return got;
@@ -96,6 +113,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 		snap->entry[first + i] = page_to_pfn(pages[i]) << OC_E_SHIFT | OC_E_VALID | (write ? OC_E_WRITE : 0);
 		put_page(pages[i]);
 	}
+	oc_snap_hide(seg->mm, snap);
 	return 0;
 }
 #endif

@@ -28,7 +28,7 @@ struct Cli {
     command: Command,
 }
 
-const AFTER_HELP: &str = "Every ONECOPY_ variable that onecopy reads is listed by 'onecopy env'.\n\n\
+const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 'onecopy env'.\n\n\
     Exit code: 0 success, 1 failure, 2 wrong usage or a knob out of range; 'run' ends with the code of its job.";
 
 // A new subcommand is a file src/cli/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`, a variant here, and

@@ -6,6 +6,7 @@
 //! | part | where | when |
 //! | --- | --- | --- |
 //! | base | in each rank's segment | at the start |
+//! | channel | in each rank's segment, per communicator | its lines with the communicator; 32 KiB of slots with the first collective that needs them, which is not in the formula |
 //! | ring | in the receiver's segment, one per sender | with the first record of the pair |
 //! | chunks | in the sender's segment | when messages need them, some at first, then doubling; given back when cold |
 //! | heap | in the segment of whoever calls `alloc` | at the call; given back on drop |

@@ -48,3 +48,29 @@ fn wrong_usage_ends_with_2() {
     assert!(text(&output.stderr).contains("no-such-command"));
     assert_eq!(onecopy(&[], &[]).status.code(), Some(2));
 }
+
+#[test]
+fn vm_lists_kernels_without_fetching_any() {
+    let folder = std::env::temp_dir().join(format!("onecopy-vm-{}", std::process::id()));
+    let vm = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command
+            .arg("vm")
+            .args(args)
+            .env("ONECOPY_VM_CACHE", &folder);
+        command.output().expect("onecopy vm")
+    };
+    let listed = vm(&["--list"]);
+    let unknown = vm(&["--kernel", "2.6"]);
+    std::fs::remove_dir_all(&folder).expect("the cache");
+    assert!(listed.status.success(), "{listed:?}");
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(text.contains("newest"), "{text}");
+    assert!(
+        !text.contains("cloud"),
+        "an empty cache has no release: {text}"
+    );
+    assert_eq!(unknown.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&unknown.stderr);
+    assert!(text.contains("no kernel '2.6'; there are 5.10"), "{text}");
+}

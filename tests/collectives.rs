@@ -12,9 +12,10 @@ mod oracle;
 mod processes;
 
 use cases::{Case, Random};
-use onecopy::coll::Group;
+use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
 use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, local_with};
 use processes::{Ranks, limited};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// A buffer, where chance wants it.
@@ -243,7 +244,7 @@ fn collectives_of_threads_agree_with_the_oracle() {
         for ranks in 1..=17 {
             for (index, setting) in settings().iter().enumerate() {
                 // All settings on few ranks; one after the other on many.
-                if ranks > 5 && (ranks + index + seed as usize) % 5 != 0 {
+                if ranks > 5 && !(ranks + index + seed as usize).is_multiple_of(5) {
                     continue;
                 }
                 let knobs = knobs(setting);
@@ -262,6 +263,169 @@ fn collectives_of_threads_agree_with_the_oracle() {
             return;
         }
     }
+}
+
+/// Every collective on parts of `len` bytes; gives the most temporary memory that the rank had.
+fn temporary(rt: &Runtime, len: usize) -> u64 {
+    let world = rt.world();
+    let (size, elem, root) = (world.size(), ElemType::F64, 1);
+    let (part, listed) = (|| Parts::Equal(len), || Parts::packed(&vec![len; size], 1));
+    let sum = || Op::from(PredefinedOp::Sum);
+    let own = || Op::user(|left, right| right.copy_from_slice(left));
+    let kinds = [
+        (Collective::Bcast { root }, 0, len),
+        (
+            Collective::Gather {
+                root,
+                parts: part(),
+            },
+            len,
+            len * size,
+        ),
+        (
+            Collective::Scatter {
+                root,
+                parts: listed(),
+            },
+            len * size,
+            len,
+        ),
+        (Collective::Allgather { parts: part() }, len, len * size),
+        (
+            Collective::Alltoall {
+                send: listed(),
+                recv: part(),
+            },
+            len * size,
+            len * size,
+        ),
+        (
+            Collective::Alltoall {
+                send: part(),
+                recv: part(),
+            },
+            0,
+            len * size,
+        ),
+        (
+            Collective::Reduce {
+                root,
+                elem,
+                op: own(),
+            },
+            len,
+            len,
+        ),
+        (Collective::Allreduce { elem, op: sum() }, len, len),
+        (Collective::Allreduce { elem, op: own() }, 0, len),
+        (
+            Collective::ReduceScatter {
+                parts: part(),
+                elem,
+                op: sum(),
+            },
+            len * size,
+            len,
+        ),
+        (Collective::Scan { elem, op: sum() }, len, len),
+        (Collective::Exscan { elem, op: own() }, len, len),
+    ];
+    for (what, send, recv) in kinds {
+        let (send, mut recv) = (vec![1u8; send], vec![0u8; recv]);
+        let send = (!send.is_empty()).then_some(&send[..]);
+        world
+            .run(&what, send, Some(&mut recv))
+            .unwrap_or_else(|error| panic!("{what:?}: {error}"));
+    }
+    rt.counters().buffers_peak_bytes
+}
+
+#[test]
+fn temporary_memory_does_not_grow_with_the_payload() {
+    for setting in settings() {
+        for len in [1 << 20, 6 << 20] {
+            limited(&format!("{setting:?} {len}"), || {
+                local_with(3, &knobs(&setting), |rt| {
+                    let most = temporary(&rt, len);
+                    assert!(most <= 1 << 20, "{setting:?}: {most} bytes for {len}");
+                    rt.finalize().expect("finalize");
+                });
+            });
+        }
+    }
+}
+
+#[test]
+fn floating_point_results_are_the_same_from_run_to_run() {
+    let run = |ranks: usize, count: usize| {
+        let results = Mutex::new(vec![Vec::new(); ranks]);
+        local_with(ranks, &Knobs::default(), |rt| {
+            let world = rt.world();
+            // Sums of these depend on their order.
+            let own: Vec<f64> = (0..count)
+                .map(|i| {
+                    (1.0 + (rt.rank() * 31 + i) as f64).powi(((rt.rank() + i) % 40) as i32 - 20)
+                })
+                .collect();
+            let mut sum = vec![0.0; count];
+            world
+                .allreduce(&own, &mut sum, PredefinedOp::Sum)
+                .expect("allreduce");
+            results.lock().expect("lock")[rt.rank()] = sum;
+            rt.finalize().expect("finalize");
+        });
+        results.into_inner().expect("lock")
+    };
+    let bits = |sum: &[f64]| sum.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for (ranks, count) in [(3, 5), (4, 20_000), (11, 100), (5, 3000)] {
+        let first = run(ranks, count);
+        for _ in 0..3 {
+            for sum in run(ranks, count) {
+                assert_eq!(
+                    bits(&sum),
+                    bits(&first[0]),
+                    "{ranks} ranks, {count} numbers"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_calls_are_refused() {
+    local_with(2, &Knobs::default(), |rt| {
+        let world = rt.world();
+        let bad = |result: onecopy::Result<()>, word: &str| {
+            let text = result.expect_err(word).to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        bad(world.bcast(&mut [1u8], 2), "no rank 2");
+        bad(
+            world.allreduce(&[1.0], &mut [], PredefinedOp::Sum),
+            "receive buffer",
+        );
+        bad(
+            world.allreduce(&[1.0], &mut [0.0], PredefinedOp::BitAnd),
+            "no meaning",
+        );
+        bad(world.allgather(&[1u8], &mut [0u8; 3]), "evenly");
+        let short = Parts::Listed(vec![(0, 1)].into());
+        bad(
+            world.run(
+                &Collective::Allgather { parts: short },
+                Some(&[1]),
+                Some(&mut [0; 4]),
+            ),
+            "1 parts",
+        );
+        // None of them counts.
+        let mut sum = [0];
+        world
+            .allreduce(&[1], &mut sum, PredefinedOp::Sum)
+            .expect("allreduce");
+        assert_eq!(sum, [2]);
+        rt.finalize().expect("finalize");
+    });
 }
 
 #[test]

@@ -72,7 +72,9 @@ fn info_memory_shows_what_a_pool_does() {
         .filter_map(|bytes| Some(bytes.as_u64()? >> 10))
         .collect();
     assert_eq!(kib, [4, 8, 12, 16, 24, 32, 48, 64]);
-    assert_eq!(info["collectives_rank"], 5 << 20);
+    // A part of the rank's 5 MiB is for channels.
+    let rest = info["collectives_rank"].as_u64().expect("bytes");
+    assert!((5 << 19..5 << 20).contains(&rest), "{rest}");
     let trial = info["trial"].as_array().expect("a list");
     let sum = |name: &str| trial.last().and_then(|row| row[name].as_u64());
     // 208 KiB at a time in a pool of 100.

@@ -6,10 +6,14 @@
 
 #[path = "crash/attached.rs"]
 mod attached;
+#[path = "crash/collectives.rs"]
+mod collectives;
 #[path = "crash/job.rs"]
 mod job;
 #[path = "crash/kills.rs"]
 mod kills;
+#[path = "harness/limit.rs"]
+mod limit;
 #[path = "harness/module.rs"]
 mod module;
 #[cfg(feature = "fault-points")]
@@ -27,6 +31,7 @@ fn as_rank() {
         Ok("attached") => attached::rank(),
         Ok("traffic") => traffic::rank(),
         Ok("waits") => waits::rank(),
+        Ok("collectives") => collectives::rank(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }

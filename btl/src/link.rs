@@ -178,6 +178,15 @@ impl Link {
         self.layer(layer).is_some_and(|l| l.reaches(range))
     }
 
+    /// Whether a transfer of `total` bytes, of which the range is a part, may go by `layer`: what is to be attached must have earned it.
+    #[must_use]
+    pub fn has_earned(&self, layer: LayerId, range: &RemoteRange, total: u64) -> bool {
+        match (layer, &self.xpmem) {
+            (LayerId::Xpmem, Rung::Proven(xpmem)) => xpmem.earned(range, total),
+            _ => true,
+        }
+    }
+
     /// Whether this rank could only read a message by the kernel module if the peer exposes it as a region.
     #[must_use]
     pub fn wants_region(&self) -> bool {

@@ -342,8 +342,10 @@ impl XpmemLayer {
             return 0;
         };
         let page = generation.pointer();
-        // SAFETY: the page is mapped as long as the layer lives; the field lies in it and is aligned; the kernel may change it, hence volatile.
-        unsafe { (&raw const (*page.as_ptr()).holes).read_volatile() }
+        // SAFETY: the page is mapped as long as the layer lives, and the field lies in it.
+        let holes = unsafe { &raw const (*page.as_ptr()).holes };
+        // SAFETY: as above; the field is aligned; the kernel may change it, hence volatile.
+        unsafe { holes.read_volatile() }
     }
 
     /// Moves the bytes of a range by `step(window, offset in the window, offset in the range, bytes)`, and makes sure that they were the peer's.

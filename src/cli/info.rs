@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy info`.
 
+mod collectives;
 mod layers;
 mod memory;
 mod protocols;
@@ -34,6 +35,8 @@ pub(crate) struct Args {
 enum What {
     /// Show which protocol carries which size, its estimated cost, and why the others do not
     Protocols(protocols::Args),
+    /// Show how each collective is done at each size, and why
+    Collectives(collectives::Args),
     /// Show how the pool of temporary buffers is set, and what it does in a trial
     Memory(memory::Args),
 }
@@ -288,6 +291,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     match &args.what {
         Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
         Some(What::Memory(more)) => return memory::run(more, args.json),
+        Some(What::Collectives(more)) => return collectives::run(more, args.json),
         None => {}
     }
     let settings = crate::tune::settings()?;

@@ -17,8 +17,8 @@ use onecopy_vm::{shell, source};
 
 use super::{CliError, print};
 
-const AFTER_HELP: &str = "The kernel is fetched once, unpacked in ~/.cache/onecopy/vm (ONECOPY_VM_CACHE names another place) and never \
-    installed; nothing on this machine changes. Under translation a guest is some ten times slower than the machine: of its times \
+const AFTER_HELP: &str = "The kernel is fetched once, unpacked in ~/.cache/onecopy/vm (ONECOPY_VM_CACHE names another place, \
+    ONECOPY_VM_MIRROR another mirror of Debian) and never installed; nothing on this machine changes. Under translation a guest is some ten times slower than the machine: of its times \
     only ratios mean something.\n\nExamples:\n  onecopy vm\n  onecopy vm --kernel newest\n  onecopy vm -- onecopy info\n  \
     onecopy vm --out graphs -- 'onecopy bench --quick --svg /results'";
 
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     .map_err(failed)?;
     let run = cache.new_run(&kernel.name).map_err(failed)?;
-    let objects = module::build(&kernel, &Sources::Own, &run, &progress).map_err(failed)?;
+    let objects = module::build(&kernel, &Sources::Own, &[], &run, &progress).map_err(failed)?;
     let mut guest = Initramfs::new().map_err(failed)?;
     for object in &objects {
         let name = object.file_name().unwrap_or_default().to_string_lossy();

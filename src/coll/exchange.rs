@@ -129,6 +129,7 @@ impl Exchange {
         offer: Piece,
         parts: &Parts,
     ) -> Result<()> {
+        state.need_slots(&engine.core.segment)?;
         let size = state.size();
         let head = size * ENTRY;
         let others = (0..size).filter(|&place| place != state.me);
@@ -291,6 +292,7 @@ pub(crate) fn give(
         return Ok(());
     }
     if piece.len <= COLL_SLOT {
+        state.need_slots(&engine.core.segment)?;
         let own = state.own();
         engine
             .core
@@ -376,6 +378,7 @@ impl Swap {
         shared: &mut Shared,
     ) -> Result<Step> {
         shared.readers = Readers::Nobody;
+        state.need_slots(&engine.core.segment)?;
         let unit = COLL_SLOT / state.size() / 16 * 16;
         let me = state.me;
         let others = || (0..state.size()).filter(|&place| place != me);

@@ -210,6 +210,7 @@ impl Engine {
         let ready = state.has_channel()
             && state.ops.is_empty()
             && state.failed.is_none()
+            && (short.len <= INLINE || state.has_slots)
             && core.fatal.is_none()
             && state.has_room(seq);
         if !ready {

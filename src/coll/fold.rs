@@ -419,6 +419,7 @@ impl Fold {
                 {
                     return Ok(Step::Idle);
                 }
+                state.need_slots(&engine.core.segment)?;
                 let mut work = engine.core.buffers.take(3 * COLL_SLOT, Place::Private)?;
                 let (out, work) = work.split_at_mut(COLL_SLOT);
                 let out = &mut out[..len];

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::runtime::Handle;
 use onecopy_shm::coll::line::reached;
+use onecopy_shm::layout::ChannelPart;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -303,15 +304,19 @@ impl Engine {
         if let Some(channel) = channel {
             self.colls.channels |= 1 << channel;
         }
-        // Without memory for it the communicator would fail with its first collective; that is early enough to say so.
-        let end = channel.and_then(|channel| {
-            self.core.segment.reserve_channel(channel).ok()?;
-            self.core.segment.channel(channel)
+        let reserved = channel.map_or(Ok(()), |channel| {
+            self.core
+                .segment
+                .reserve_channel(channel, ChannelPart::Lines)
         });
-        if let Some(end) = end {
+        if let (Ok(()), Some(channel)) = (&reserved, channel)
+            && let Some(end) = self.core.segment.channel(channel)
+        {
             end.open(agreed.tag, 0);
         }
-        let state = State::new(Arc::clone(members), me, context, agreed.tag, channel);
+        let mut state = State::new(Arc::clone(members), me, context, agreed.tag, channel);
+        // Without memory for it every collective of the communicator fails here.
+        state.failed = reserved.err().map(Error::from);
         let slot = self.colls.add(state);
         self.colls.ids.of_slots.push((slot, agreed.id));
         Place {

@@ -4,6 +4,7 @@
 use super::exchange::{Exchange, Swap};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
+use super::select::{Stands, stands};
 use super::state::{State, Step};
 use super::stream::Stream;
 use crate::engine::Engine;
@@ -12,7 +13,7 @@ use crate::memory::pool::PoolBuf;
 use crate::request::{RequestId, Status};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{INLINE, View};
-use onecopy_shm::layout::{COLL_SLOT, HeapOffset};
+use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 
 /// A range of a lent buffer.
@@ -317,13 +318,11 @@ impl Engine {
         }
     }
 
-    /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
-    pub(crate) const STAGE_MAX: usize = 64 << 10;
-
     /// A temporary buffer that peers can map, with a copy of `piece`, if that is better than having them read the buffer itself.
     pub(crate) fn stage(&mut self, piece: &Piece) -> Result<Option<PoolBuf>> {
         let range = self.range_of(piece);
-        if range.heap.is_some() || piece.len > Self::STAGE_MAX || piece.len <= COLL_SLOT {
+        let limit = self.colls.stage_max;
+        if stands(piece.len, range.heap.is_some(), limit) != Stands::Copy {
             return Ok(None);
         }
         let Some(mut stage) = self.core.buffers.try_take_collective(piece.len) else {

@@ -5,6 +5,7 @@ use super::state::State;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
+use crate::proto::rendezvous;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::View;
 use onecopy_shm::loan::{Loan, LoanTable};
@@ -48,10 +49,11 @@ pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Resul
         .checked_add(len as u64)
         .is_none_or(|end| end > source.range.len)
     {
+        let (place, given) = (source.place, source.range.len);
         return Err(Error::Collective {
             reason: format!(
-                "rank {} gave {} bytes where bytes {at}..{at}+{len} were expected",
-                state.members[source.place], source.range.len
+                "rank {} gave {given} bytes where bytes {at}..{at}+{len} were expected",
+                state.members[place]
             ),
         });
     }
@@ -83,7 +85,8 @@ pub(crate) fn fetch(
         return Ok(0);
     }
     let kernel = engine.permitted.plan.kernel(len);
-    let rank = state.members[source.place] as usize;
+    let place = source.place;
+    let rank = state.members[place] as usize;
     let Engine { core, peers, .. } = engine;
     let Some(peer) = &mut peers[rank] else {
         return Err(Error::PeerLeft { rank });
@@ -94,25 +97,30 @@ pub(crate) fn fetch(
         return still_good(state, source).map(|()| len);
     }
     for layer in LayerId::ALL {
-        if !peer.link.can_get(layer, &range) {
+        if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
             continue;
         }
         let got = target.write(&mut core.loans, 0, len, |out| {
             let mut out = [IoSliceMut::new(out)];
             peer.link.get(layer, &peer.segment, &[range], &mut out)
         })?;
+        if layer == LayerId::Xpmem {
+            rendezvous::note_attachments(core, peer);
+        }
         match got {
             Ok(()) => {
-                if layer == LayerId::Cma {
-                    core.counters.get_bytes += len as u64;
+                match layer {
+                    LayerId::Cma => core.counters.get_bytes += len as u64,
+                    LayerId::Xpmem => core.counters.attach_bytes += len as u64,
+                    LayerId::Knem => core.counters.knem_bytes += len as u64,
+                    _ => {}
                 }
                 return still_good(state, source).map(|()| len);
             }
             Err(error) => {
                 // The owner may have given its buffer back because the communicator has failed; then the layer is not to blame.
                 still_good(state, source)?;
-                peer.link.demote(&error);
-                core.counters.demotions += 1;
+                rendezvous::demote(core, peer, &error);
             }
         }
     }
@@ -121,5 +129,6 @@ pub(crate) fn fetch(
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.
 fn still_good(state: &State, source: &Source) -> Result<()> {
+    onecopy_shm::fault::point("coll.read");
     state.failure_of(source.place).map_or(Ok(()), Err)
 }

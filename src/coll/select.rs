@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a collective is done, by what all ranks know: how many they are and how long the vectors are.
 
+pub mod explain;
+
 use super::op::FLAT;
 use super::{Collective, ElemType};
+use onecopy_btl::cost::Costs;
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, LINE};
 
@@ -51,6 +54,16 @@ pub fn how(collective: &Collective, len: usize, size: usize) -> Option<How> {
     }
 }
 
+/// From this size on a broadcast between two ranks is a message.
+pub const MESSAGE_MIN: usize = 128 << 10;
+
+/// Whether a collective goes by messages although there is a channel: a long broadcast to a single rank, because both ranks copy a long message,
+/// while the root of a broadcast would wait.
+#[must_use]
+pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
+    size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
+}
+
 /// Where a rank's contribution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stands {
@@ -78,9 +91,57 @@ pub fn stands(len: usize, mapped: bool, stage_max: usize) -> Stands {
     }
 }
 
+/// Up to this size a copy that peers can map, made before they read it, is cheaper than their reading the buffer by the kernel.
+#[must_use]
+pub fn stage_max(costs: &Costs) -> usize {
+    let copied = |bytes: u64| 2.0 * costs.map.estimate(bytes);
+    let sizes = std::iter::successors(Some(8 << 10), |size| Some(size * 2));
+    let cheaper = sizes
+        .take_while(|&size| size <= STAGE_LIMIT as u64)
+        .take_while(|&size| copied(size) < costs.get.estimate(size));
+    cheaper.last().unwrap_or(COLL_SLOT as u64) as usize
+}
+
+/// Bytes of the largest temporary copy, whatever the costs: no collective's temporary memory grows with the payload.
+pub const STAGE_LIMIT: usize = 128 << 10;
+
+/// Why a contribution stands where it does.
+#[must_use]
+pub fn why_stands(stands: Stands) -> &'static str {
+    match stands {
+        Stands::Line => "fits into the line that is polled anyway",
+        Stands::Slot => "a copy costs less than a wait until nobody needs the buffer",
+        Stands::Buffer => "read in place where peers map it, else by the kernel, else by pleas",
+        Stands::Copy => "a copy that peers map is cheaper than their reads by the kernel",
+    }
+}
+
+/// Why a reduction is shared in this way.
+#[must_use]
+pub fn why(how: How) -> &'static str {
+    match how {
+        How::Flat => "everyone reads what it needs itself: a single hand-off",
+        How::Tree => "a short vector in a large group: nobody polls more than a few lines",
+        How::Split => "a long vector: everyone combines its share, which the others then take",
+        How::Stream => "a long prefix: piece by piece from rank to rank",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn temporary_copies_are_bounded_whatever_the_costs() {
+        let mut costs = Costs::default();
+        let usual = stage_max(&costs);
+        assert!((COLL_SLOT..=STAGE_LIMIT).contains(&usual));
+        costs.get.setup_ns = 1e9;
+        assert_eq!(stage_max(&costs), STAGE_LIMIT);
+        costs.get.setup_ns = 0.0;
+        costs.get.per_kib_ns = 0.0;
+        assert_eq!(stage_max(&costs), COLL_SLOT);
+    }
 
     #[test]
     fn shares_cover_the_vector() {

@@ -5,7 +5,7 @@ use super::exchange::{Exchange, Find, Swap, Takes};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, To};
 use super::op::{Body, Op as Running, Piece, Readers};
-use super::select::{How, how, share};
+use super::select::{How, by_message, how, share};
 use super::state::State;
 use super::stream::Stream;
 use super::{Collective, Parts};
@@ -382,8 +382,12 @@ impl Engine {
         } else {
             state.seq.wrapping_add(1)
         };
+        let len = buffers.recv.map_or(0, |recv| recv.len());
         let body = if state.has_channel() {
             match plan {
+                Plan::Exchange(exchange) if by_message(collective, len, state.size()) => {
+                    Body::MessageExchange(MessageExchange::new(exchange, seq))
+                }
                 Plan::Barrier => Body::Barrier,
                 Plan::Exchange(exchange) => Body::Exchange(exchange),
                 Plan::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::peer::{Gone, Peer};
 use onecopy_shm::coll::line::reached;
 use onecopy_shm::coll::{Channel, Info};
-use onecopy_shm::layout::COLL_DEPTH;
+use onecopy_shm::layout::{COLL_DEPTH, ChannelPart};
+use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::light_fence;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(crate) struct Colls {
     /// Channels whose communicator is gone here, but may be still in use by a peer.
     pub(crate) retired: Vec<Retired>,
     pub(crate) ids: super::group::Ids,
+    /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
+    pub(crate) stage_max: usize,
 }
 
 /// A channel that this rank has left.
@@ -49,6 +52,9 @@ pub(crate) struct State {
     pub(crate) channel: Option<u32>,
     /// The ends of the channel by place; filled with the first collective.
     pub(crate) ends: Vec<Channel>,
+    /// Whether the slots and the stages of the own end are reserved.
+    pub(crate) has_slots: bool,
+    pub(crate) has_stages: bool,
     /// Whether some member can only be woken behind full fences.
     strong: bool,
     /// Number of the last collective that was started.
@@ -91,6 +97,8 @@ impl State {
             tag,
             channel,
             ends: Vec::new(),
+            has_slots: false,
+            has_stages: false,
             strong: false,
             seq: 0,
             done: 0,
@@ -164,6 +172,24 @@ impl State {
         all
     }
 
+    /// Makes sure that the own slots can be written.
+    pub(crate) fn need_slots(&mut self, segment: &OwnSegment) -> Result<()> {
+        if let (false, Some(channel)) = (self.has_slots, self.channel) {
+            segment.reserve_channel(channel, ChannelPart::Slots)?;
+            self.has_slots = true;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that peers can write to the own stages.
+    pub(crate) fn need_stages(&mut self, segment: &OwnSegment) -> Result<()> {
+        if let (false, Some(channel)) = (self.has_stages, self.channel) {
+            segment.reserve_channel(channel, ChannelPart::Stages)?;
+            self.has_stages = true;
+        }
+        Ok(())
+    }
+
     /// Publishes this rank's contribution to `seq` and wakes who may wait for it.
     #[inline]
     pub(crate) fn publish(&self, peers: &[Option<Box<Peer>>], seq: u32, kind: u8, payload: &[u8]) {
@@ -224,7 +250,6 @@ impl Engine {
         let (members, me) = (Arc::clone(&state.members), state.me);
         let mut ends = Vec::with_capacity(members.len());
         let mut strong = !self.core.fence.is_expedited();
-        self.core.segment.reserve_channel(channel)?;
         for (place, &rank) in members.iter().enumerate() {
             let end = if place == me {
                 self.core.segment.channel(channel)

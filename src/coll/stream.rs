@@ -37,6 +37,7 @@ impl Stream {
         state: &mut State,
         seq: u32,
     ) -> Result<Step> {
+        state.need_slots(&engine.core.segment)?;
         let size = self.elem.size();
         let unit = HALF / size * size;
         let (me, last) = (state.me, state.size() - 1);

@@ -224,6 +224,7 @@ impl Engine {
                     channel,
                 )))],
                 channels: u64::from(channel.is_some()),
+                stage_max: crate::coll::select::stage_max(&costs),
                 ..Colls::default()
             },
         })

@@ -25,7 +25,7 @@ use crate::error::Result;
 use onecopy_obs::{Counters, Knobs};
 use onecopy_shm::gate::Threads;
 use onecopy_shm::heap::{AllocError, Heap, HeapBuf};
-use onecopy_shm::layout::{HeapOffset, PAGE};
+use onecopy_shm::layout::{COLL_STRIDE, Geometry, HeapOffset, PAGE};
 use onecopy_shm::sync::{AtomicU64, Ordering};
 use shard::{Block, Shard};
 use std::any::Any;
@@ -70,7 +70,9 @@ impl Settings {
             buckets: Buckets::new(knobs.buffers_min, knobs.buffers_max),
             cap: knobs.buffers_cap as u64,
             age: knobs.buffers_age,
-            collective_share: (knobs.coll_pool / ranks.max(1)) as u64,
+            // The rest of the part is for the channels.
+            collective_share: (knobs.coll_pool / ranks.max(1)) as u64
+                - u64::from(Geometry::channels_for(knobs.coll_pool, ranks)) * COLL_STRIDE,
             shards: match threads {
                 Threads::Single => 1,
                 Threads::Multiple => processors().next_power_of_two().min(64),

@@ -126,12 +126,9 @@ impl Case {
                 let (parts, total) = parts_of(random, &lens, equal);
                 let mut expected = vec![UNTOUCHED; total];
                 let mut recv = expected.clone();
-                for place in 0..size {
-                    put(
-                        &mut expected,
-                        parts.of(place),
-                        &contents(seed, place, lens[place]),
-                    );
+                for (place, &len) in lens.iter().enumerate() {
+                    let bytes = contents(seed, place, len);
+                    put(&mut expected, parts.of(place), &bytes);
                 }
                 let own = contents(seed, me, lens[me]);
                 if me == root && in_place {
@@ -148,12 +145,9 @@ impl Case {
                 let (lens, equal) = lens(random, size, largest);
                 let (parts, total) = parts_of(random, &lens, equal);
                 let mut send = vec![UNTOUCHED; total];
-                for place in 0..size {
-                    put(
-                        &mut send,
-                        parts.of(place),
-                        &contents(seed, place, lens[place]),
-                    );
+                for (place, &len) in lens.iter().enumerate() {
+                    let bytes = contents(seed, place, len);
+                    put(&mut send, parts.of(place), &bytes);
                 }
                 let keeps = me == root && in_place;
                 Self {
@@ -168,12 +162,9 @@ impl Case {
                 let (parts, total) = parts_of(random, &lens, equal);
                 let mut expected = vec![UNTOUCHED; total];
                 let mut recv = expected.clone();
-                for place in 0..size {
-                    put(
-                        &mut expected,
-                        parts.of(place),
-                        &contents(seed, place, lens[place]),
-                    );
+                for (place, &len) in lens.iter().enumerate() {
+                    let bytes = contents(seed, place, len);
+                    put(&mut expected, parts.of(place), &bytes);
                 }
                 let own = contents(seed, me, lens[me]);
                 if in_place {

@@ -8,14 +8,12 @@ use onecopy::wireup::Death;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// Variable with a rank's role.
 pub(crate) const ROLE: &str = "TEST_ROLE";
 /// Ranks of all jobs here.
 pub(crate) const RANKS: usize = 4;
-/// Beyond this something hangs.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// How a job ended.
 #[derive(Debug)]
@@ -79,7 +77,7 @@ pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
         .env("RUST_BACKTRACE", "0")
         .keep_going(true)
         .quiet(true)
-        .timeout(LIMIT)
+        .timeout(crate::limit::limit())
         .output(Output::Lines(Box::new({
             let heard = Arc::clone(&heard);
             move |rank, stream, line: &[u8]| {

@@ -2,14 +2,13 @@
 //! Ranks as real processes: this very test program, run with one test only, `as_rank`, which finds in its environment what it is to do.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "limit.rs"]
+mod limit;
+
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use onecopy::launch::{Bind, Job, JobOutcome, Output};
-
-/// Beyond this something hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 const BODY: &str = "TEST_BODY";
 
@@ -97,7 +96,7 @@ impl Ranks {
             .bind(Bind::None)
             .quiet(true)
             .env("RUST_BACKTRACE", "0")
-            .timeout(LIMIT)
+            .timeout(limit::limit())
             .output(Output::Lines(Box::new(move |rank, _, line| {
                 let line = String::from_utf8_lossy(line);
                 let line = format!("[{rank}] {}", line.trim_end());
@@ -117,7 +116,7 @@ pub(crate) fn limited<R>(what: &str, f: impl FnOnce() -> R) -> R {
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let what = what.to_owned();
     std::thread::spawn(move || {
-        let waited = waiting.recv_timeout(LIMIT);
+        let waited = waiting.recv_timeout(limit::limit());
         if waited == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             say(&format!("{what}: hangs"));
             std::process::abort();

@@ -69,8 +69,6 @@ pub struct ProfileEntry {
     pub source: String,
     /// Where that comes from.
     pub suites: Vec<String>,
-    /// What compiles it and modules for it.
-    pub compiler: String,
     /// Its configuration on top of the least possible: files in `debug/`.
     pub fragments: Vec<String>,
     /// How many times longer than on the distribution's kernel a test may take.

@@ -24,7 +24,7 @@ const ABOUT_THE_HOST: &[&str] = &[
     "warning: jobserver unavailable",
 ];
 
-/// Builds the module in a new folder under `run`, and gives the `.ko` files.
+/// Builds the module in a new folder under `run`, with these variables for make, and gives the `.ko` files.
 ///
 /// # Errors
 ///
@@ -32,6 +32,7 @@ const ABOUT_THE_HOST: &[&str] = &[
 pub fn build(
     kernel: &Kernel,
     sources: &Sources,
+    variables: &[String],
     run: &Path,
     progress: &Progress,
 ) -> Result<Vec<PathBuf>> {
@@ -62,6 +63,7 @@ pub fn build(
             "-j{}",
             std::thread::available_parallelism().map_or(2, usize::from)
         ))
+        .args(variables)
         .arg("modules")
         .env("LC_ALL", "C");
     let output = program::run(&mut command)?;

@@ -287,6 +287,23 @@ fn from_cpuinfo(text: &str) -> Option<u64> {
     Some(whole.parse::<u64>().ok()? * 1000 + thousandths.parse::<u64>().ok()?)
 }
 
+/// How many times longer than on an idle machine a guest may take: others want the processors too.
+#[must_use]
+pub fn crowd() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    crowd_of(
+        &fs::read_to_string("/proc/loadavg").unwrap_or_default(),
+        processors,
+    )
+}
+
+fn crowd_of(loadavg: &str, processors: usize) -> u32 {
+    let first = loadavg.split(' ').next().unwrap_or_default();
+    let whole = first.split('.').next().unwrap_or_default();
+    let load: usize = whole.parse().unwrap_or(0);
+    u32::try_from(load.div_ceil(processors.max(1)).clamp(1, 10)).unwrap_or(1)
+}
+
 /// What to use: `ONECOPY_VM_ACCEL` says `tcg` or `kvm`, or else KVM where a guest really comes up under it.
 ///
 /// # Errors
@@ -364,6 +381,14 @@ mod tests {
         assert!(line.ends_with(" onecopy.shell"), "{line}");
         let line = words(Accelerator::Kvm, Some(2_445_424), "");
         assert!(!line.contains("tsc"), "{line}");
+    }
+
+    #[test]
+    fn on_a_crowded_machine_a_guest_has_more_time() {
+        assert_eq!(crowd_of("0.99 0.50 0.20 1/99 1234", 2), 1);
+        assert_eq!(crowd_of("7.10 9.00 9.00 1/99 1234", 2), 4);
+        assert_eq!(crowd_of("99.0 9.00 9.00 1/99 1234", 2), 10);
+        assert_eq!(crowd_of("", 2), 1);
     }
 
     #[test]

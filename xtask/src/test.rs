@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "--workspace",
             "--all-targets",
             "--features",
-            "fault-points",
+            vm::TESTED_WITH,
             "--",
             "-D",
             "warnings",
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "test",
             "--workspace",
             "--features",
-            "fault-points",
+            vm::TESTED_WITH,
             "--no-fail-fast",
         ]))
     });

@@ -19,6 +19,7 @@ use onecopy_vm::{qemu, shell, source};
 use crate::steps::Tally;
 use crate::{Failure, root, say};
 use payload::Programs;
+pub(crate) use payload::TESTED_WITH;
 use suite::{Choice, Suite};
 
 #[derive(Debug, clap::Args)]
@@ -78,6 +79,9 @@ struct RunArgs {
     /// Build the module from the sources in this folder
     #[arg(long, value_name = "DIR")]
     module: Option<PathBuf>,
+    /// A variable for the module's make, such as NO_HMM=1
+    #[arg(long, value_name = "NAME=VALUE")]
+    make: Vec<String>,
     /// Copy files that the guest sent into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -90,6 +94,13 @@ impl RunArgs {
     fn sources(&self) -> Sources {
         let own = || root().join("kmod");
         Sources::Folder(self.module.clone().unwrap_or_else(own))
+    }
+
+    /// What make is told: the module's own tests are built too.
+    fn variables(&self) -> Vec<String> {
+        let mut variables = vec!["CONFIG_ONECOPY_KUNIT=y".to_owned()];
+        variables.extend_from_slice(&self.make);
+        variables
     }
 }
 
@@ -174,7 +185,7 @@ fn list(bench: &Bench) -> Result<(), Failure> {
                 profile.name.clone(),
                 profile.source.clone(),
                 if built { "built" } else { "no" }.to_owned(),
-                profile.compiler.clone(),
+                source::COMPILER.to_owned(),
             ]);
         }
     }
@@ -245,17 +256,19 @@ fn on(
     let (tests, left_out) = suite.choose(&kernel, &args.profile, choice)?;
     let run = bench.cache.new_run(&kernel.name).map_err(text)?;
     let sources = args.sources();
-    let objects = module::build(&kernel, &sources, &run, &bench.progress).map_err(text)?;
+    let objects =
+        module::build(&kernel, &sources, &args.variables(), &run, &bench.progress).map_err(text)?;
     bench
         .progress
         .step(&format!("{}: building programs", kernel.name));
     let programs = Programs::build(suite, &tests, args.release)?;
-    let initramfs = payload::pack(&kernel, &objects, &programs, &tests, &run)?;
+    let slower = kernel.slower * qemu::crowd();
+    let initramfs = payload::pack(slower, &objects, &programs, &tests, &run)?;
     let mut machine = qemu::Machine::new(&kernel, initramfs);
     if args.profile != RELEASE {
         machine.words = "kmemleak=on".to_owned();
     }
-    let seconds: u32 = tests.iter().map(|test| test.seconds * kernel.slower).sum();
+    let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
     let limit = Duration::from_secs(u64::from(seconds) + 120);
     let report = qemu::run(
         &bench.cache,
@@ -279,10 +292,11 @@ fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
     let suite = Suite::load(&root())?;
     let run = bench.cache.new_run(&kernel.name).map_err(text)?;
     let sources = args.sources();
-    let objects = module::build(&kernel, &sources, &run, &bench.progress).map_err(text)?;
+    let objects =
+        module::build(&kernel, &sources, &args.variables(), &run, &bench.progress).map_err(text)?;
     bench.progress.step("building programs");
     let programs = Programs::build_all(&suite, args.release)?;
-    let initramfs = payload::pack(&kernel, &objects, &programs, &[], &run)?;
+    let initramfs = payload::pack(kernel.slower, &objects, &programs, &[], &run)?;
     let machine = qemu::Machine::new(&kernel, initramfs);
     let status = shell::run(
         &bench.cache,
@@ -314,20 +328,25 @@ pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
 fn suites(bench: &Bench, all: bool) -> Result<Tally, (Tally, Failure)> {
     let mut tally = Tally::default();
     let suite = Suite::load(&root()).map_err(|failure| (tally, failure))?;
-    let mut runs: Vec<(String, String)> = Vec::new();
+    let mut runs: Vec<(&str, &str, &[&str])> = Vec::new();
     for entry in bench.catalog.kernels.iter().filter(|k| all || k.ci) {
-        runs.push((entry.name.clone(), RELEASE.to_owned()));
+        runs.push((&entry.name, RELEASE, &[]));
+    }
+    if all {
+        // As on a kernel that has no HMM_MIRROR.
+        runs.push(("6.1", RELEASE, &["NO_HMM=1"]));
     }
     for profile in bench.catalog.profiles.iter().filter(|_| all) {
-        runs.push((profile.kernel.clone(), profile.name.clone()));
+        runs.push((&profile.kernel, &profile.name, &[]));
     }
     let mut failed = Vec::new();
-    for (kernel, profile) in runs {
+    for (kernel, profile, make) in runs {
         let args = RunArgs {
-            kernel,
-            profile,
+            kernel: kernel.to_owned(),
+            profile: profile.to_owned(),
+            make: make.iter().map(|&word| word.to_owned()).collect(),
             shell: false,
-            release: false,
+            release: all,
             verbose: false,
             module: None,
             out: None,

@@ -2,7 +2,7 @@
 //! The knobs: everything that can be set from outside, defined once.
 //!
 //! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune` writes, may set the same names;
-//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up and are no knobs.
+//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up, `ONECOPY_VM_*` are for `onecopy vm`; neither are knobs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +16,8 @@ use crate::values::{
 pub const PREFIX: &str = "ONECOPY_";
 /// What internal variables begin with: set by a launcher for its ranks, never by hand.
 pub const JOB_PREFIX: &str = "ONECOPY_JOB_";
+/// What `onecopy vm` reads about its cache begins so; no job does.
+pub const VM_PREFIX: &str = "ONECOPY_VM_";
 
 /// One line of the table of knobs.
 #[derive(Debug)]
@@ -201,7 +203,7 @@ knobs! {
         ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new();
         /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
         /// for before.
-        ONECOPY_ATTACH_MIN => attach_min: usize = 128 * KIB, ANY_SIZE;
+        ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
         /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
         ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
         /// Windows of one peer's memory that may be attached at a time.
@@ -258,8 +260,8 @@ knobs! {
         ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
         /// Temporary buffers that nothing needed for this long are released.
         ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
-        /// Bytes of temporary buffers that collectives may hold at a time on a node, in equal parts for its ranks. Collectives
-        /// that find it used up take slower ways that need none.
+        /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks: half for the channels of
+        /// communicators, half for temporary buffers. Collectives that find it used up take slower ways. The same on all ranks.
         ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
     }
 
@@ -424,7 +426,8 @@ impl Knobs {
         origins: &mut Origins,
         unknown: &mut Vec<UnknownVariable>,
     ) -> Result<(), KnobError> {
-        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) {
+        if !name.starts_with(PREFIX) || name.starts_with(JOB_PREFIX) || name.starts_with(VM_PREFIX)
+        {
             return Ok(());
         }
         match info(name) {

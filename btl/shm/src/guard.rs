@@ -170,8 +170,10 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid siginfo_t.
     let code = unsafe { (*info).si_code };
     if code > 0 {
+        // SAFETY: as above; nothing writes to it while the handler runs.
+        let told = unsafe { &*info };
         // SAFETY: a SIGBUS that the kernel raised (its code is positive) has an address.
-        let address = unsafe { (*info).si_addr() } as usize;
+        let address = unsafe { told.si_addr() } as usize;
         let way_out = NOTE
             .try_with(|note| {
                 let ours = (note.begin.get()..note.end.get()).contains(&address);

@@ -28,6 +28,30 @@ pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
 /// Byte offset of the bitmap of active senders.
 pub const BITMAP_OFFSET: usize = 1024;
 
+/// A part of a channel, reserved when it is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelPart {
+    /// The lines; those of the channel of all ranks are reserved from the start.
+    Lines,
+    /// The slots, for contributions that do not fit into a line.
+    Slots,
+    /// The stages, for what this rank cannot read itself.
+    Stages,
+}
+
+impl ChannelPart {
+    /// First byte in the channel, and bytes.
+    #[must_use]
+    pub fn range(self) -> (u64, u64) {
+        let slots = (COLL_DEPTH * COLL_SLOT) as u64;
+        match self {
+            Self::Lines => (0, PAGE as u64),
+            Self::Slots => (PAGE as u64, slots),
+            Self::Stages => (PAGE as u64 + slots, (COLL_STAGES * COLL_STAGE) as u64),
+        }
+    }
+}
+
 /// What determines the place of everything in a segment. All ranks of a job have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {

@@ -11,6 +11,8 @@
 mod bell;
 #[path = "models/cells.rs"]
 mod cells;
+#[path = "models/coll.rs"]
+mod coll;
 #[path = "models/coop.rs"]
 mod coop;
 #[path = "models/pool.rs"]

@@ -6,7 +6,6 @@ use std::process::Stdio;
 
 use onecopy_vm::console::Outcome;
 use onecopy_vm::initramfs::Initramfs;
-use onecopy_vm::kernel::Kernel;
 use onecopy_vm::ktap::Ktap;
 use onecopy_vm::qemu::Report;
 use serde_json::Value;
@@ -15,6 +14,9 @@ use super::suite::{Judge, Program, Suite, Test};
 use super::text;
 use crate::steps::cargo;
 use crate::{Failure, root};
+
+/// The features with which the workspace's tests are built.
+pub(crate) const TESTED_WITH: &str = "fault-points";
 
 /// Programs that were built, with what they need.
 pub(super) struct Programs {
@@ -90,16 +92,15 @@ fn by_cargo(program: &Program, package: &str, release: bool) -> Result<PathBuf, 
             ));
         }
     };
-    command.args([
-        "--package",
-        package,
-        "--message-format=json-render-diagnostics",
-    ]);
-    if !program.features.is_empty() {
-        command.arg("--features").arg(program.features.join(","));
-    }
+    command.arg("--message-format=json-render-diagnostics");
     if release {
-        command.arg("--release");
+        command.args(["--release", "--package", package]);
+        if !program.features.is_empty() {
+            command.arg("--features").arg(program.features.join(","));
+        }
+    } else {
+        // As `cargo xtask test` builds them, so that nothing is built twice.
+        command.args(["--workspace", "--features", TESTED_WITH]);
     }
     let output = command
         .stderr(Stdio::inherit())
@@ -152,9 +153,9 @@ fn by_script(program: &Program, script: &str) -> Result<(PathBuf, Vec<PathBuf>),
     Ok((path, libraries))
 }
 
-/// Packs the guest's root.
+/// Packs the guest's root; its tests may take so many times longer than they say.
 pub(super) fn pack(
-    kernel: &Kernel,
+    slower: u32,
     objects: &[PathBuf],
     programs: &Programs,
     tests: &[Test],
@@ -182,7 +183,7 @@ pub(super) fn pack(
             guest.copy(&from, &place).map_err(text)?;
         }
     }
-    guest.bytes("payload/run", 0o755, script(kernel.slower, tests));
+    guest.bytes("payload/run", 0o755, script(slower, tests));
     let path = run.join("initramfs.gz");
     guest.write(&path).map_err(text)?;
     Ok(path)

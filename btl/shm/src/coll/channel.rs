@@ -173,8 +173,9 @@ impl Channel {
 
     /// The communicator has failed at the owner.
     pub fn fail(&self, why: u64) {
-        // SYNC(coll.failed): before the owner's memory is used for something else
+        // SYNC(coll.failed): release before the owner's memory is used for something else
         self.lines().failed.swap(why, Ordering::SeqCst);
+        crate::sync::fence(Ordering::SeqCst);
         crate::fault::point("coll.failed");
     }
 
@@ -183,7 +184,7 @@ impl Channel {
     #[must_use]
     pub fn failure(&self) -> u64 {
         crate::sync::fence(Ordering::Acquire);
-        // SYNC(coll.failed): after the reads of the owner's memory
+        // SYNC(coll.failed): acquire after the reads of the owner's memory
         self.lines().failed.load(Ordering::Acquire)
     }
 
@@ -197,6 +198,7 @@ impl Channel {
     /// Says up to which collective the owner has read.
     #[inline]
     pub fn set_done(&self, seq: u32) {
+        crate::fault::point("coll.done");
         self.lines().done.0.set(seq);
     }
 

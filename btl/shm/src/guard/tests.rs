@@ -135,8 +135,10 @@ fn a_fault_elsewhere_goes_to_the_program() {
     static SEEN: AtomicU32 = AtomicU32::new(0);
     static LATE: AtomicU64 = AtomicU64::new(0);
     extern "C" fn mine(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the kernel's siginfo_t of a fault.
-        let address = unsafe { (*info).si_addr() } as u64;
+        // SAFETY: the kernel's siginfo_t, which nothing writes to while the handler runs.
+        let told = unsafe { &*info };
+        // SAFETY: a fault's siginfo_t has an address.
+        let address = unsafe { told.si_addr() } as u64;
         SEEN.fetch_add(1, Ordering::Relaxed);
         // Mends the file behind the mapping, so that the instruction succeeds when it is tried again.
         let fd = LATE.load(Ordering::Relaxed) as libc::c_int;

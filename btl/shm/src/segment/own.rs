@@ -13,7 +13,7 @@ use crate::coll::Channel;
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::layout::{
-    BITMAP_OFFSET, COLL_STRIDE, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
+    BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
     check_range,
 };
 use crate::ring::Consumer;
@@ -209,22 +209,13 @@ impl OwnSegment {
         (channel < self.geometry.coll_channels)
             .then(|| Channel::new(&self.map, self.geometry.channel_offset(channel)))
     }
-    /// Reserves all of a channel: its lines, slots and stages.
-    pub fn reserve_channel(&self, channel: u32) -> Result<(), SegmentError> {
-        let at = self.geometry.channel_offset(channel).0;
-        check_range(
-            "the channels",
-            at,
-            COLL_STRIDE,
-            self.geometry.pool_offset().0,
-        )
-        .expect("only channels that exist are used");
-        reserve(
-            self.fd.as_fd(),
-            "a channel for collectives",
-            at,
-            COLL_STRIDE,
-        )
+    /// Reserves a part of a channel, before it is used for the first time.
+    pub fn reserve_channel(&self, channel: u32, part: ChannelPart) -> Result<(), SegmentError> {
+        let (at, len) = part.range();
+        let at = self.geometry.channel_offset(channel).0 + at;
+        check_range("the channels", at, len, self.geometry.pool_offset().0)
+            .expect("only channels that exist are used");
+        reserve(self.fd.as_fd(), "a channel for collectives", at, len)
     }
     /// What peers left in the proof word `index`.
     #[must_use]

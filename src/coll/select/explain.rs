@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How each collective is done at each size, and why: the runtime's own decisions, made for every size.
+
+use super::{How, MESSAGE_MIN, Stands, by_message, how, stage_max, stands, why, why_stands};
+use crate::coll::group::CHANNEL_RANKS;
+use crate::coll::op::FLAT;
+use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy_btl::cost::Costs;
+use onecopy_obs::Knobs;
+use onecopy_shm::coll::INLINE;
+use onecopy_shm::layout::{COLL_SLOT, Geometry};
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The collective's name.
+    pub collective: &'static str,
+    /// The smallest payload that this holds for.
+    pub from: u64,
+    /// The largest; none: no end.
+    pub to: Option<u64>,
+    /// Where a contribution stands, in memory from `alloc` and in other memory.
+    pub stands: (&'static str, &'static str),
+    /// How contributions are combined, or that they are only moved.
+    pub how: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+/// The table, and what holds for all of it.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// Ranks of the communicator.
+    pub ranks: usize,
+    /// Channels that each rank has; none: collectives go by messages.
+    pub channels: u32,
+    /// Up to this size a temporary copy is made of memory that peers cannot map.
+    pub stage_max: usize,
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// Whether memory from `alloc` can be mapped.
+    heap: bool,
+}
+
+fn collectives() -> [(&'static str, Collective); 9] {
+    let (root, elem) = (0, ElemType::F64);
+    let op = || Op::from(PredefinedOp::Sum);
+    let parts = || Parts::Equal(0);
+    let (send, recv) = (parts(), parts());
+    [
+        ("barrier", Collective::Barrier),
+        ("bcast", Collective::Bcast { root }),
+        (
+            "gather, allgather",
+            Collective::Allgather { parts: parts() },
+        ),
+        ("scatter, alltoall", Collective::Alltoall { send, recv }),
+        (
+            "reduce",
+            Collective::Reduce {
+                root,
+                elem,
+                op: op(),
+            },
+        ),
+        ("allreduce", Collective::Allreduce { elem, op: op() }),
+        (
+            "reduce_scatter",
+            Collective::ReduceScatter {
+                parts: parts(),
+                elem,
+                op: op(),
+            },
+        ),
+        ("scan", Collective::Scan { elem, op: op() }),
+        ("exscan", Collective::Exscan { elem, op: op() }),
+    ]
+}
+
+fn name(stands: Stands) -> &'static str {
+    match stands {
+        Stands::Line => "line",
+        Stands::Slot => "slot",
+        Stands::Buffer => "buffer",
+        Stands::Copy => "copy",
+    }
+}
+
+impl Table {
+    /// The table for a communicator of `ranks` ranks in a job of as many.
+    #[must_use]
+    pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize) -> Self {
+        let mut table = Self {
+            ranks,
+            channels: if ranks > CHANNEL_RANKS {
+                0
+            } else {
+                Geometry::channels_for(knobs.coll_pool, ranks)
+            },
+            stage_max: stage_max(costs),
+            lines: Vec::new(),
+            heap: knobs.layers.allows("heap"),
+        };
+        for (title, collective) in collectives() {
+            table.add(title, &collective);
+        }
+        table
+    }
+
+    fn add(&mut self, title: &'static str, collective: &Collective) {
+        // Decisions change at these sizes only.
+        let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.stage_max + 1];
+        if by_message(collective, MESSAGE_MIN, self.ranks) {
+            edges.push(MESSAGE_MIN);
+            edges.sort_unstable();
+        }
+        if matches!(collective, Collective::Barrier) {
+            edges.truncate(1);
+        }
+        edges.dedup();
+        let ends = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
+        for (&from, to) in edges.iter().zip(ends.chain([None])) {
+            let (stands, how, why) = self.decide(collective, from);
+            self.lines.push(Line {
+                collective: title,
+                from: from as u64,
+                to,
+                stands,
+                how,
+                why,
+            });
+        }
+    }
+
+    fn decide(
+        &self,
+        collective: &Collective,
+        len: usize,
+    ) -> ((&'static str, &'static str), &'static str, String) {
+        if self.channels == 0 {
+            let reason = "no channel is left for the communicator";
+            return (("-", "-"), "messages", reason.to_owned());
+        }
+        if matches!(collective, Collective::Barrier) {
+            let flat = "everyone polls everyone's line";
+            let tree = "up a tree of lines, down by one that all poll";
+            let reason = if self.ranks > FLAT { tree } else { flat };
+            return (("line", "line"), "flags", reason.to_owned());
+        }
+        if by_message(collective, len, self.ranks) {
+            let reason = "two ranks: both copy, see 'onecopy info protocols'";
+            return (("message", "message"), "message", reason.to_owned());
+        }
+        let how = how(collective, len, self.ranks);
+        let label = match how {
+            None => "move",
+            Some(How::Flat) => "flat",
+            Some(How::Tree) => "tree",
+            Some(How::Split) => "split",
+            Some(How::Stream) => {
+                return (("slot", "slot"), "stream", why(How::Stream).to_owned());
+            }
+        };
+        let limit = if self.heap { self.stage_max } else { 0 };
+        let (mapped, plain) = (stands(len, self.heap, limit), stands(len, false, limit));
+        let place = if mapped == plain {
+            why_stands(plain).to_owned()
+        } else {
+            format!(
+                "alloc: {}; other: {}",
+                why_stands(mapped),
+                why_stands(plain)
+            )
+        };
+        let first = how.map(|how| format!("{}; ", why(how)));
+        let reason = first.unwrap_or_default() + &place;
+        ((name(mapped), name(plain)), label, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_the_runtime_does() {
+        let table = Table::new(&Knobs::default(), &Costs::default(), 4);
+        let at = |title: &str, len: u64| {
+            let mut lines = table.lines.iter().filter(|line| line.collective == title);
+            lines
+                .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to))
+                .map(|line| (line.how, line.stands))
+        };
+        assert_eq!(at("allreduce", 8), Some(("flat", ("line", "line"))));
+        assert_eq!(
+            at("allreduce", 1 << 20),
+            Some(("split", ("buffer", "buffer")))
+        );
+        assert_eq!(at("bcast", 4097), Some(("move", ("buffer", "copy"))));
+        assert_eq!(at("scan", 1 << 20), Some(("stream", ("slot", "slot"))));
+        assert!(table.channels > 0 && table.lines.iter().all(|line| !line.why.is_empty()));
+        let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])
+            .expect("a knob")
+            .0;
+        let table = Table::new(&none, &Costs::default(), 4);
+        assert!(table.lines.iter().all(|line| line.how == "messages"));
+    }
+}
