@@ -244,7 +244,6 @@ mod tests {
             seconds: 10,
             ci: false,
             always: false,
-            long: false,
             needs: Vec::new(),
             profiles: Vec::new(),
             judge: Judge::Code,

@@ -61,9 +61,6 @@ pub(super) struct Test {
     /// Whether it runs even where others were chosen.
     #[serde(default)]
     pub(super) always: bool,
-    /// Whether it runs only where it is chosen by its name.
-    #[serde(default)]
-    pub(super) long: bool,
     /// Options of the kernel without which there is nothing to test.
     #[serde(default)]
     pub(super) needs: Vec<String>,
@@ -155,13 +152,13 @@ impl Suite {
             }
         }
         let wanted = |test: &&Test| match choice {
-            Choice::All => !test.long,
+            Choice::All => true,
             Choice::Ci => test.ci,
             Choice::Named(names) => {
                 let chosen = names.contains(&test.name);
                 let excluded = names.contains(&format!("!{}", test.name));
                 let only_exclusions = names.iter().all(|name| name.starts_with('!'));
-                test.always || chosen || (only_exclusions && !excluded && !test.long)
+                test.always || chosen || (only_exclusions && !excluded)
             }
         };
         let mut tests = Vec::new();
@@ -224,13 +221,6 @@ mod tests {
         programs = ["p"]
         seconds = 100
         profiles = ["debug"]
-
-        [[test]]
-        name = "fuzz-long"
-        command = "p fuzz long"
-        programs = ["p"]
-        seconds = 1000
-        long = true
     "#;
 
     fn names(profile: &str, choice: &Choice<'_>, kunit: bool) -> Vec<String> {
@@ -258,11 +248,6 @@ mod tests {
         assert_eq!(
             names("debug", &Choice::Named(&fuzz), true),
             ["load", "fuzz"]
-        );
-        let long = ["fuzz-long".to_owned()];
-        assert_eq!(
-            names("release", &Choice::Named(&long), true),
-            ["load", "fuzz-long"]
         );
         let not = ["!fuzz".to_owned()];
         assert_eq!(
