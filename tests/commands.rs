@@ -33,10 +33,13 @@ fn info_names_each_layer_with_what_was_seen() {
     assert_eq!(info["onecopy"], env!("CARGO_PKG_VERSION"));
     let layers = info["layers"].as_array().expect("a list");
     let names: Vec<_> = layers.iter().map(|layer| layer["name"].as_str()).collect();
-    assert_eq!(
-        names,
-        [Some("self"), Some("heap"), Some("cma"), Some("cico")]
-    );
+    let all = ["self", "heap", "xpmem", "cma", "knem", "cico"];
+    assert_eq!(names, all.map(Some));
+    for module in info["modules"].as_array().expect("a list") {
+        let there = module["behind"].is_string();
+        assert_eq!(module["guarantees"].is_array(), there);
+        assert_eq!(module["interface"].is_string(), there);
+    }
     for layer in layers {
         match layer["state"].as_str() {
             Some("available") => assert!(layer["seen"].as_str().is_some_and(|s| !s.is_empty())),
