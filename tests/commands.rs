@@ -526,3 +526,37 @@ fn the_pages_name_knobs_that_exist() {
         }
     }
 }
+
+#[test]
+fn every_collective_is_measured_and_checked() {
+    let file = std::env::temp_dir().join(format!("onecopy-coll-{}.json", std::process::id()));
+    let path = file.to_string_lossy();
+    let args = [
+        "bench",
+        "coll",
+        "-n",
+        "3",
+        "--sizes",
+        "100",
+        "--batches",
+        "1",
+    ];
+    let more = ["--mechanism", "heap", "--json", &*path];
+    let output = onecopy(&[&args[..], &more[..]].concat(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines = std::fs::read_to_string(&file).expect("records");
+    std::fs::remove_file(&file).expect("remove");
+    let records: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(records.len(), 11);
+    for record in &records {
+        let bytes = record["checked_bytes"].as_u64();
+        assert_eq!(bytes > Some(0), record["pattern"] != "barrier", "{record}");
+        assert!(
+            record["pool_bytes"].is_u64() && record["ranks"] == 3,
+            "{record}"
+        );
+    }
+}
