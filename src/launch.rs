@@ -18,7 +18,6 @@
 //! after a grace period `SIGKILL`; the outcome's code is the first failure's. With [`keep_going`](Job::keep_going) the others go on.
 
 mod bind;
-mod broker;
 mod conduct;
 pub mod guard;
 mod output;

@@ -11,10 +11,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
-use super::broker::{Broker, Notice, Source};
 use super::output::{Lines, Sink};
 use super::start::{self, Rank};
 use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, sweep, system};
+use crate::wireup::broker::{Broker, Notice, Source};
 use crate::wireup::{Death, Missing, own_processors};
 
 /// Signals that are passed on to ranks.
