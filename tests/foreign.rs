@@ -19,6 +19,9 @@ use processes::{body, say};
 #[test]
 fn as_rank() {
     let Some(body) = body() else { return };
+    if body == "squat" {
+        return ends::squat();
+    }
     let runtime = match Runtime::init() {
         Ok(runtime) => runtime,
         Err(error) => {

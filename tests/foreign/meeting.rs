@@ -97,7 +97,7 @@ fn run(launcher: Launcher, ranks: usize, wrapper: &[&str], body: &str) -> Option
 }
 
 /// Whether this machine lets us start programs so. What is skipped is printed.
-fn possible(wrapper: &[&str]) -> bool {
+pub(crate) fn possible(wrapper: &[&str]) -> bool {
     let tried = Command::new(wrapper[0])
         .args(&wrapper[1..])
         .arg("true")
