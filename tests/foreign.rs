@@ -9,6 +9,8 @@ mod processes;
 
 #[path = "foreign/ends.rs"]
 mod ends;
+#[path = "foreign/guests.rs"]
+mod guests;
 #[path = "foreign/meeting.rs"]
 mod meeting;
 

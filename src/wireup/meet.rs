@@ -466,7 +466,7 @@ mod tests {
         std::fs::create_dir(&base).expect("base");
         let alive = Door::below(&base, "alive").expect("alive");
         let folder = Folder::below(&base);
-        std::os::unix::net::UnixListener::bind(folder.file("dead")).expect("dead");
+        UnixListener::bind(folder.file("dead")).expect("dead");
         std::fs::write(folder.file("file"), b"").expect("a file");
         let other = Door::below(&base, "other").expect("other");
         assert!(!folder.file("dead").exists());

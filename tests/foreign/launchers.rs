@@ -95,7 +95,7 @@ impl Launcher {
 }
 
 /// Beside the test program's own folder, so that it is there in the next build too.
-fn peers() -> PathBuf {
+pub(crate) fn peers() -> PathBuf {
     let own = std::env::current_exe().expect("own path");
     let built = own
         .ancestors()
