@@ -17,7 +17,7 @@ use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
+use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError, default_heap_bytes};
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     let heap = knobs
         .heap_size
-        .unwrap_or_else(default_heap)
+        .unwrap_or_else(default_heap_bytes)
         .next_multiple_of(PAGE) as u64;
     let heap = if knobs.layers.allows("heap") { heap } else { 0 };
     Geometry {
@@ -38,16 +38,6 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
             .max(1),
         heap_bytes: heap,
     }
-}
-
-/// As much address range as the machine has memory: no single rank can use more.
-fn default_heap() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text
-        .lines()
-        .find_map(|l| l.strip_prefix("MemTotal:"))
-        .and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<usize>().ok());
-    total.map_or(16 << 30, |kib| (kib * 1024).next_power_of_two())
 }
 
 pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {

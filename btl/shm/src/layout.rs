@@ -16,6 +16,10 @@ pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
 /// Byte offset of the bitmap of active senders.
 pub const BITMAP_OFFSET: usize = 1024;
 
+/// The heap begins at a multiple of this, so that its place does not depend on the number of ranks as long as everything else is smaller:
+/// memory can be put there before the rest is known. What lies between is a hole.
+pub const HEAP_AT: u64 = 4 << 30;
+
 /// What determines the place of everything in a segment. All ranks of a job have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -117,7 +121,11 @@ impl Geometry {
     /// Where the heap begins.
     #[must_use]
     pub fn heap_offset(&self) -> SegOffset {
-        SegOffset(self.pool_offset().0 + self.pool_bytes())
+        let end = self.pool_offset().0 + self.pool_bytes();
+        SegOffset(match self.heap_bytes {
+            0 => end,
+            _ => end.next_multiple_of(HEAP_AT),
+        })
     }
     /// Bytes of the whole segment, holes included.
     #[must_use]
@@ -207,7 +215,12 @@ mod tests {
         assert_eq!(g.ctrl_offset(0).0, PAGE as u64);
         assert!(g.ctrl_offset(31).0 + CTRL_STRIDE as u64 <= g.rings_offset().0);
         assert!(g.ring_offset(31).0 + g.ring_bytes() <= g.pool_offset().0);
-        assert_eq!(g.heap_offset().0, g.pool_offset().0 + g.pool_bytes());
+        assert!(g.heap_offset().0 >= g.pool_offset().0 + g.pool_bytes());
+        assert_eq!(g.heap_offset().0, HEAP_AT);
+        let without = Geometry { heap_bytes: 0, ..g };
+        let end = g.pool_offset().0 + g.pool_bytes();
+        assert_eq!(without.heap_offset().0, end);
+        assert_eq!(without.total_bytes(), end);
         assert_eq!(g.total_bytes() % PAGE as u64, 0);
     }
 

@@ -15,12 +15,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-shm", &["onecopy-obs"]),
     ("onecopy-btl", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
+    ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
     ("xtask", &["onecopy-obs"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
 const RESERVED: &[(&str, &[&str])] = &[
-    ("libc", &["onecopy-shm", "onecopy-btl"]),
+    ("libc", &["onecopy-shm", "onecopy-btl", "onecopy-heap"]),
     ("memmap2", &["onecopy-shm"]),
 ];
 
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(errors("onecopy-shm", &["libc"]), [""; 0]);
         assert_eq!(
             errors("onecopy", &["libc"]),
-            ["Cargo.toml: only onecopy-shm and onecopy-btl may use libc"]
+            ["Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap may use libc"]
         );
     }
 

@@ -11,6 +11,7 @@ use super::{
 use crate::cells::MappedCells;
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
+use crate::front::Front;
 use crate::layout::{
     BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
 };
@@ -29,6 +30,8 @@ pub struct OwnSegment {
     map: Arc<Mapping>,
     geometry: Geometry,
     rank: u32,
+    front: Option<Front>,
+    heap_base: usize,
 }
 
 impl OwnSegment {
@@ -40,63 +43,48 @@ impl OwnSegment {
         nonce: u64,
     ) -> Result<Self, SegmentError> {
         geometry.check()?;
-        let object = || format!("the segment of rank {rank}");
-        let fd = memfd_create(
-            "onecopy",
-            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-        )
-        .map_err(|e| {
-            call_failed(
-                "memfd_create",
-                object(),
-                e,
-                "a kernel of 3.17 or later that permits memfd_create is needed",
-            )
-        })?;
-        let file = File::from(fd);
-        file.set_len(geometry.total_bytes()).map_err(|e| {
-            call_failed(
-                "ftruncate",
-                object(),
-                e,
-                "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
-            )
-        })?;
-        let fd = OwnedFd::from(file);
-        fcntl(
-            &fd,
-            FcntlArg::F_ADD_SEALS(
-                SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL,
-            ),
-        )
-        .map_err(|e| {
-            call_failed(
-                "fcntl(F_ADD_SEALS)",
-                object(),
-                e,
-                "a kernel with memfd seals is needed",
-            )
-        })?;
+        // Without a front, or with one that does not fit, the segment is a new one.
+        let front = Front::adopt(&geometry);
+        let adopted = front.as_ref().and_then(|front| {
+            let fd = front.descriptor().ok()?;
+            check_sealed(fd.as_fd(), geometry.total_bytes()).then_some(fd)
+        });
+        let front = front.filter(|_| adopted.is_some());
+        let fd = match adopted {
+            Some(fd) => fd,
+            None => sealed_memfd(rank, geometry.total_bytes())?,
+        };
         reserve(
             fd.as_fd(),
             "a rank's control lines",
             0,
             geometry.base_bytes(),
         )?;
-        let map = Mapping::new(fd.as_fd(), 0, geometry.total_bytes(), true).map_err(|e| {
+        // The front has mapped the heap already.
+        let mapped = match front {
+            Some(_) => geometry.heap_offset().0,
+            None => geometry.total_bytes(),
+        };
+        let map = Mapping::new(fd.as_fd(), 0, mapped, true).map_err(|e| {
             call_failed(
                 "mmap",
-                object(),
+                format!("the segment of rank {rank}"),
                 e,
                 "lower ONECOPY_HEAP_SIZE, or raise the address space limit (ulimit -v)",
             )
         })?;
         // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes nothing.
-        map.advise(
-            geometry.heap_offset().0,
-            geometry.heap_bytes,
-            libc::MADV_HUGEPAGE,
-        );
+        if front.is_none() {
+            map.advise(
+                geometry.heap_offset().0,
+                geometry.heap_bytes,
+                libc::MADV_HUGEPAGE,
+            );
+        }
+        let heap_base = match &front {
+            Some(front) => front.base(),
+            None => map.base().as_ptr() as usize + geometry.heap_offset().0 as usize,
+        };
         let header: &Header = map.shared(0);
         header.rank.store(rank, Ordering::Relaxed);
         header.ranks.store(geometry.ranks, Ordering::Relaxed);
@@ -123,6 +111,8 @@ impl OwnSegment {
             map: Arc::new(map),
             geometry,
             rank,
+            front,
+            heap_base,
         })
     }
 
@@ -236,9 +226,6 @@ impl OwnSegment {
             copy::prefetch_range_for_write(at, len as usize);
         }
     }
-    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        &self.map
-    }
     pub(crate) fn reserve_heap(&self, offset: u64, bytes: u64) -> Result<(), SegmentError> {
         reserve(
             self.fd.as_fd(),
@@ -257,14 +244,83 @@ impl OwnSegment {
             bytes as libc::off_t,
         );
     }
+    /// The malloc front whose memory this heap is, if it is.
+    pub(crate) fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
+    }
+    /// Whether the program's own large allocations lie in this heap.
+    #[must_use]
+    pub fn serves_malloc(&self) -> bool {
+        self.front.is_some()
+    }
+    /// Where `len` bytes at `offset` of the heap are in this process.
+    pub(crate) fn heap_address(
+        &self,
+        offset: HeapOffset,
+        len: u64,
+    ) -> Result<*mut u8, OutOfBounds> {
+        check_range("the heap", offset.0, len, self.geometry.heap_bytes)?;
+        Ok(std::ptr::with_exposed_provenance_mut(
+            self.heap_base + offset.0 as usize,
+        ))
+    }
     /// Where in this rank's heap an address of this process lies, if it does with all of `len` bytes.
     #[inline]
     #[must_use]
     pub fn heap_offset_of(&self, address: usize, len: usize) -> Option<HeapOffset> {
-        let begin = self.map.base().as_ptr() as usize + self.geometry.heap_offset().0 as usize;
-        let offset = address.checked_sub(begin)? as u64;
+        let offset = address.checked_sub(self.heap_base)? as u64;
         (offset.checked_add(len as u64)? <= self.geometry.heap_bytes
             && offset < self.geometry.heap_bytes)
             .then_some(HeapOffset(offset))
     }
+}
+
+/// A memfd of this size that nobody can resize.
+fn sealed_memfd(rank: u32, bytes: u64) -> Result<OwnedFd, SegmentError> {
+    let object = || format!("the segment of rank {rank}");
+    let fd = memfd_create(
+        "onecopy",
+        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+    )
+    .map_err(|e| {
+        call_failed(
+            "memfd_create",
+            object(),
+            e,
+            "a kernel of 3.17 or later that permits memfd_create is needed",
+        )
+    })?;
+    let file = File::from(fd);
+    file.set_len(bytes).map_err(|e| {
+        call_failed(
+            "ftruncate",
+            object(),
+            e,
+            "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
+        )
+    })?;
+    let fd = OwnedFd::from(file);
+    fcntl(
+        &fd,
+        FcntlArg::F_ADD_SEALS(
+            SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL,
+        ),
+    )
+    .map_err(|e| {
+        call_failed(
+            "fcntl(F_ADD_SEALS)",
+            object(),
+            e,
+            "a kernel with memfd seals is needed",
+        )
+    })?;
+    Ok(fd)
+}
+
+/// Whether a memfd is one of ours still: so long, and not to be made shorter.
+fn check_sealed(fd: BorrowedFd<'_>, bytes: u64) -> bool {
+    let sealed = fcntl(fd, FcntlArg::F_GET_SEALS)
+        .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK));
+    let size = nix::sys::stat::fstat(fd).map_or(0, |found| found.st_size);
+    sealed && u64::try_from(size).is_ok_and(|size| size >= bytes)
 }
