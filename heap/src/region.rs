@@ -26,11 +26,9 @@ use std::ops::Range;
 use std::ptr::null_mut;
 
 /// Allocations of at least this size begin on a huge page, where the administrator allows them for shared memory.
-const HUGE: usize = 2 << 20;
+pub(crate) const HUGE: usize = 2 << 20;
 /// Ranges kept at most, so that the search among them stays short.
 const MAX_KEPT: usize = 256;
-/// Bytes of the region when the machine does not say how much memory it has, or the limits are low: tried in turn.
-const SMALLER: [u32; 3] = [0, 2, 4];
 
 /// Smallest allocation that is served from the region; nothing before the library is set up.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -167,15 +165,10 @@ fn variable(name: &CStr) -> Option<usize> {
 }
 
 impl Region {
+    /// Makes the region, in the size that the runtime will ask for; none if a limit is in the way.
     fn create() -> Option<Self> {
-        let wanted = variable(c"ONECOPY_HEAP_SIZE").unwrap_or_else(default_heap_bytes);
-        let wanted = wanted.next_multiple_of(PAGE);
-        SMALLER
-            .into_iter()
-            .find_map(|less| Self::of_size((wanted >> less).next_multiple_of(PAGE)))
-    }
-
-    fn of_size(bytes: usize) -> Option<Self> {
+        let bytes = variable(c"ONECOPY_HEAP_SIZE").unwrap_or_else(default_heap_bytes);
+        let bytes = bytes.checked_next_multiple_of(PAGE)?;
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string.
         let fd = unsafe { libc::memfd_create(c"onecopy".as_ptr(), flags) };

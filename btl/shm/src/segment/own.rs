@@ -248,11 +248,6 @@ impl OwnSegment {
     pub(crate) fn front(&self) -> Option<&Front> {
         self.front.as_ref()
     }
-    /// Whether the program's own large allocations lie in this heap.
-    #[must_use]
-    pub fn serves_malloc(&self) -> bool {
-        self.front.is_some()
-    }
     /// Where `len` bytes at `offset` of the heap are in this process.
     pub(crate) fn heap_address(
         &self,
