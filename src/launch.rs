@@ -12,16 +12,21 @@
 //! is killed by `SIGKILL`? Then [`guard`] helps: `onecopy run` is two processes, the one that the user sees and the launcher below it,
 //! in another process group; each is a subreaper that cleans up when the other is gone.
 //!
+//! # Programs of other libraries
+//!
+//! Each rank also has a connection to a PMI-1 server (`PMI_FD`, `PMI_RANK`, `PMI_SIZE`), by which programs that were built with MPICH or
+//! Intel MPI find one another. A program of ours does not use it.
+//!
 //! # What ends a job
 //!
 //! The first rank that exits with a code other than 0, is killed by a signal, or calls abort, fails the job: all ranks get `SIGTERM`, and
 //! after a grace period `SIGKILL`; the outcome's code is the first failure's. With [`keep_going`](Job::keep_going) the others go on.
 
 mod bind;
-mod broker;
 mod conduct;
 pub mod guard;
 mod output;
+mod pmi;
 mod start;
 mod sweep;
 

@@ -167,7 +167,7 @@ impl Formula {
     /// Address range of each segment; only what is reserved takes memory.
     #[must_use]
     pub fn address_range(&self) -> u64 {
-        self.geometry.total_bytes()
+        self.geometry.pool_end().0 + self.geometry.heap_bytes
     }
 
     /// Private bytes of one rank, estimated.

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How ranks find one another: who is in the job, what each is like, and the descriptor of each one's segment.
 //!
-//! The rest of the runtime sees only the trait [`Wireup`]. There are three of them: [`alone`] for a program that no launcher started,
-//! [`local`] for ranks that are threads of one process, and [`launched`] for ranks that `onecopy run` started. A wire-up brings no
-//! bytes of a message: after the introduction two ranks talk through their segments only.
+//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them: [`alone`] for a program that no launcher started,
+//! [`local`] for ranks that are threads of one process, [`launched`] for ranks that `onecopy run` started, and `foreign` for ranks of another
+//! launcher. A wire-up brings no bytes of a message: after the introduction two ranks talk through their segments only.
 
 pub mod alone;
+pub(crate) mod broker;
+mod environment;
+mod foreign;
+mod host;
 pub mod launched;
 pub mod local;
+mod meet;
 pub mod message;
+pub(crate) mod pmi;
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -191,6 +197,26 @@ pub enum WireupError {
         /// The call that found out.
         call: &'static str,
     },
+    /// The rank that introduces the others is gone.
+    #[error(
+        "{call}: rank {rank} is gone, which introduces the ranks of a job that a foreign launcher started; ranks that have not talked yet cannot find one another any more"
+    )]
+    HostGone {
+        /// The call that found out.
+        call: &'static str,
+        /// That rank.
+        rank: usize,
+    },
+    /// A foreign launcher is there but of no use.
+    #[error("{call}: started by {launcher}: {reason}")]
+    Foreign {
+        /// The call.
+        call: &'static str,
+        /// What is known of the launcher.
+        launcher: String,
+        /// What does not work, and what helps.
+        reason: String,
+    },
     /// The launcher does not answer.
     #[error("{call}: the launcher has not answered for {} s; is it stopped?", waited.as_secs())]
     NoAnswer {
@@ -322,9 +348,13 @@ pub trait Wireup: Send {
     fn abort(&mut self, code: i32) -> Result<(), WireupError>;
 }
 
-/// The wire-up that the environment describes: the launcher's if one started this process, otherwise a job of one rank.
+/// The wire-up that the environment describes: the launcher's if one started this process, ours before others; otherwise a job of one rank.
+/// A launcher that is there but cannot be used is an error.
 pub fn from_environment() -> Result<Box<dyn Wireup>, WireupError> {
-    match launched::Launched::from_environment()? {
+    if let Some(wireup) = launched::Launched::from_environment()? {
+        return Ok(Box::new(wireup));
+    }
+    match foreign::Foreign::from_environment()? {
         Some(wireup) => Ok(Box::new(wireup)),
         None => Ok(Box::new(alone::Alone::new())),
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -37,6 +38,11 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_going: bool,
 
+    /// Serve large allocations of the program (malloc and its relatives) from memory that its peers can read in place, so that its own
+    /// buffers need a single copy and no privilege. For dynamically linked programs; see ONECOPY_MALLOC_MIN.
+    #[arg(long)]
+    heap: bool,
+
     /// Set an environment variable for the ranks. May be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -68,6 +74,43 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// The variable that names what the dynamic linker loads before everything else.
+const PRELOAD: &str = "LD_PRELOAD";
+/// The malloc front, as it is installed beside the command.
+const FRONT: &str = "libonecopy_heap.so";
+
+/// Where the malloc front is: in the folder of libraries of the prefix that we are installed in, or beside us, as cargo builds it.
+fn front() -> Result<PathBuf, LaunchError> {
+    let system = |source| LaunchError::System {
+        what: "--heap: our own place in the file system (/proc/self/exe)",
+        source,
+    };
+    let own = std::env::current_exe().map_err(system)?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let installed = folder.with_file_name("lib").join(FRONT);
+    [installed, folder.join(FRONT)]
+        .into_iter()
+        .find(|place| place.exists())
+        .ok_or_else(|| LaunchError::System {
+            what: "--heap: the malloc front, libonecopy_heap.so, in ../lib of this command or beside it (build it with cargo build -p onecopy-heap, or run cargo xtask install)",
+            source: std::io::ErrorKind::NotFound.into(),
+        })
+}
+
+/// The front before what else is to be preloaded.
+fn preload(front: PathBuf, env: &[(String, String)]) -> OsString {
+    let given = env.iter().rev().find(|(name, _)| name == PRELOAD);
+    let other = given
+        .map(|(_, value)| OsString::from(value))
+        .or_else(|| std::env::var_os(PRELOAD));
+    let mut all = front.into_os_string();
+    if let Some(other) = other.filter(|other| !other.is_empty()) {
+        all.push(":");
+        all.push(other);
+    }
+    all
+}
+
 /// Runs the job.
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let join_timeout = args.join_timeout()?;
@@ -81,6 +124,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
 
 impl Args {
     fn conduct(self, join_timeout: Duration) -> Result<i32, LaunchError> {
+        let front = self.heap.then(front).transpose()?;
         let link = match guard::enter()? {
             guard::Role::Launcher(link) => link,
             guard::Role::Guardian { code } => return Ok(code),
@@ -104,6 +148,9 @@ impl Args {
         }
         for (name, value) in &self.env {
             job = job.env(name, value);
+        }
+        if let Some(front) = front {
+            job = job.env(PRELOAD, preload(front, &self.env));
         }
         Ok(job.run()?.code)
     }

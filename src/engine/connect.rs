@@ -25,7 +25,7 @@ use onecopy_shm::gate::Threads;
 use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
+use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError, default_heap_bytes};
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
 /// rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the same: the limit itself counts,
 /// not what is left of it.
 fn default_heap(ranks: usize) -> usize {
-    let wanted = machine_heap();
+    let wanted = default_heap_bytes();
     let limit = match getrlimit(Resource::RLIMIT_AS) {
         Ok((soft, _)) if soft != RLIM_INFINITY => usize::try_from(soft).unwrap_or(usize::MAX),
         _ => return wanted,
@@ -64,7 +64,7 @@ fn default_heap(ranks: usize) -> usize {
 
 /// Says so if the heap is smaller than it would be.
 fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
-    let (wanted, got) = (machine_heap() as u64, geometry.heap_bytes);
+    let (wanted, got) = (default_heap_bytes() as u64, geometry.heap_bytes);
     if knobs.heap_size.is_none() && (1..wanted).contains(&got) {
         tracing::warn!(
             "the address space is limited (ulimit -v), so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
@@ -73,15 +73,6 @@ fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
             wanted >> 20
         );
     }
-}
-
-fn machine_heap() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text
-        .lines()
-        .find_map(|l| l.strip_prefix("MemTotal:"))
-        .and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<usize>().ok());
-    total.map_or(16 << 30, |kib| (kib * 1024).next_power_of_two())
 }
 
 pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {

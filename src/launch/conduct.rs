@@ -11,10 +11,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
-use super::broker::{Broker, Notice, Source};
 use super::output::{Lines, Sink};
 use super::start::{self, Rank};
-use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, sweep, system};
+use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, pmi, sweep, system};
+use crate::wireup::broker::{Broker, Notice, Source};
 use crate::wireup::{Death, Missing, own_processors};
 
 /// Signals that are passed on to ranks.
@@ -49,6 +49,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     Broker(Source),
+    Pmi(usize),
     Child(usize),
     Output(usize, usize),
     Sink(usize),
@@ -62,6 +63,7 @@ struct Conductor {
     lines: Vec<[Lines; 2]>,
     tags: Vec<String>,
     broker: Broker,
+    pmi: pmi::Server,
     sinks: Option<[Sink; 2]>,
     signals: Option<Signals>,
     phase: Phase,
@@ -112,6 +114,7 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
             })
             .collect(),
         broker: Broker::new(job.join_timeout),
+        pmi: pmi::Server::new(job.ranks),
         job,
         sinks,
         signals,
@@ -124,9 +127,10 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
     };
     for (rank, processors) in plan.into_iter().enumerate() {
         match start::start(&mut conductor.job, rank, processors) {
-            Ok((started, socket)) => {
+            Ok((started, sockets)) => {
                 let pidfd = started.pidfd.clone();
-                conductor.broker.add(socket, started.pid, pidfd);
+                conductor.broker.add(sockets.broker, started.pid, pidfd);
+                conductor.pmi.add(sockets.pmi);
                 let pid = started.pid.as_raw();
                 conductor.ranks.push(started);
                 if let Some(f) = &mut conductor.job.on_start {
@@ -223,6 +227,9 @@ impl Conductor {
         for notice in self.broker.tick(now) {
             self.hear(notice);
         }
+        for notice in self.pmi.notices() {
+            self.hear_pmi(notice);
+        }
         match self.phase {
             Phase::Ending(at) if now >= at => self.kill_ranks(),
             Phase::Running
@@ -272,6 +279,12 @@ impl Conductor {
             flags.set(PollFlags::POLLIN, read);
             flags.set(PollFlags::POLLOUT, write);
             watch(fd, flags, Ready::Broker(source));
+        }
+        for (rank, fd, read, write) in self.pmi.sources() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::POLLIN, read);
+            flags.set(PollFlags::POLLOUT, write);
+            watch(fd, flags, Ready::Pmi(rank));
         }
         for (which, sink) in self.sinks.iter().flatten().enumerate() {
             if sink.pending() {
@@ -326,6 +339,7 @@ impl Conductor {
                 self.read_output(rank, which);
             }
             Ready::Broker(source) => self.broker.ready(source, Instant::now()),
+            Ready::Pmi(rank) => self.pmi.ready(rank),
             Ready::Sink(which) => {
                 if let Some(sinks) = &mut self.sinks {
                     sinks[which].write_some();
@@ -368,6 +382,7 @@ impl Conductor {
             self.fail(Cause::Rank { rank, how });
         }
         self.broker.child_ended(rank, how, Instant::now());
+        self.pmi.ended(rank);
     }
 
     fn consequence(&self) -> &'static str {
@@ -403,6 +418,39 @@ impl Conductor {
                 self.fail(Cause::NotJoined);
             }
         }
+    }
+
+    fn hear_pmi(&mut self, notice: pmi::Notice) {
+        match notice {
+            pmi::Notice::Abort { rank, code } => self.hear(Notice::Abort { rank, code }),
+            pmi::Notice::Complaint { rank, text } => {
+                self.hear(Notice::Complaint { rank, text });
+            }
+            pmi::Notice::Stuck { missing } if self.phase == Phase::Running => {
+                self.desert(
+                    missing,
+                    "cannot come to the PMI barrier that others wait in",
+                );
+            }
+            pmi::Notice::Deserted { rank } if self.phase == Phase::Running => {
+                self.desert(rank, "has ended without finalizing (MPI_Finalize)");
+            }
+            pmi::Notice::Stuck { .. } | pmi::Notice::Deserted { .. } => {}
+        }
+    }
+
+    /// A rank's end would leave others waiting.
+    fn desert(&mut self, rank: usize, why: &str) {
+        let missing = [Missing {
+            rank,
+            running: false,
+        }];
+        self.say(&format!(
+            "{} {why}; {}",
+            self.name(&missing),
+            self.consequence()
+        ));
+        self.fail(Cause::NotJoined);
     }
 
     /// `rank 1 (pid 17, still running), rank 3 (pid 18, exited with code 0)`

@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 use onecopy_shm::fdpass::{self, FdPassError};
 use onecopy_shm::process::{self, Setup};
 
-use super::{Input, Job, LaunchError, Output, system};
-use crate::wireup::{Death, ENV_FD, ENV_RANK, ENV_SIZE};
+use super::{Input, Job, LaunchError, Output, pmi, system};
+use crate::wireup::{self, Death, ENV_FD, ENV_RANK, ENV_SIZE};
 
 /// A process of the job.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(super) struct Rank {
 /// Raises the soft limit of descriptors as far as this job needs it. It is not raised further, since ranks inherit it and some programs
 /// behave badly under a high limit.
 pub(super) fn make_room(ranks: usize) -> Result<(), LaunchError> {
-    // The launcher has socket, two process descriptors, segment and two pipes per rank; a rank has segment and process of each peer.
-    let needed = 64 + 6 * ranks as u64;
+    // The launcher has two sockets, two process descriptors, segment and two pipes per rank; a rank has segment and process of each peer.
+    let needed = 64 + 7 * ranks as u64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system("getrlimit"))?;
     if soft >= needed {
         return Ok(());
@@ -47,12 +47,30 @@ pub(super) fn make_room(ranks: usize) -> Result<(), LaunchError> {
     setrlimit(Resource::RLIMIT_NOFILE, needed, hard).map_err(system("setrlimit(RLIMIT_NOFILE)"))
 }
 
-/// Starts rank number `rank`; returns it and our end of its socket.
+/// Our ends of a rank's connections.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    /// To the [`broker`](crate::wireup::broker).
+    pub(super) broker: OwnedFd,
+    /// To the [`pmi`] server.
+    pub(super) pmi: OwnedFd,
+}
+
+/// What outer launchers may have left, and would lead a program of another library past our PMI server.
+const FOREIGN: [&str; 5] = [
+    "PMI_PORT",
+    "PMI_ID",
+    "PMI_CONTROL_PORT",
+    "PMI_CONTROL_FD",
+    "HYDI_CONTROL_FD",
+];
+
+/// Starts rank number `rank`; returns it and our ends of its connections.
 pub(super) fn start(
     job: &mut Job,
     rank: usize,
     processors: Option<CpuSet>,
-) -> Result<(Rank, OwnedFd), LaunchError> {
+) -> Result<(Rank, Sockets), LaunchError> {
     let ranks = job.ranks;
     let failed = |source| LaunchError::Start {
         rank,
@@ -62,6 +80,8 @@ pub(super) fn start(
     let (ours, theirs) = fdpass::pair().map_err(|error| failed(plain(error)))?;
     fdpass::ask_for_credentials(ours.as_fd()).map_err(|error| failed(plain(error)))?;
 
+    let (pmi, pmi_theirs) = pmi::pair().map_err(|errno| failed(errno.into()))?;
+
     let mut command = Command::new(&job.program);
     command.args(&job.args);
     command.env_remove(super::guard::ENV_GUARD);
@@ -69,6 +89,15 @@ pub(super) fn start(
     command.env(ENV_FD, theirs.as_raw_fd().to_string());
     command.env(ENV_RANK, rank.to_string());
     command.env(ENV_SIZE, ranks.to_string());
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command.env(wireup::pmi::ENV_FD, pmi_theirs.as_raw_fd().to_string());
+    command.env(wireup::pmi::ENV_RANK, rank.to_string());
+    command.env(wireup::pmi::ENV_SIZE, ranks.to_string());
+    // As hydra tells ranks how many of them are on the node: here all.
+    command.env("MPI_LOCALRANKID", rank.to_string());
+    command.env("MPI_LOCALNRANKS", ranks.to_string());
     command.stdin(match std::mem::take(&mut job.input) {
         Input::Inherit => Stdio::inherit(),
         Input::From(fd) => Stdio::from(fd),
@@ -83,7 +112,7 @@ pub(super) fn start(
         streams = [Some(out), Some(err)];
     }
     let setup = Setup {
-        keep: vec![theirs.as_fd()],
+        keep: vec![theirs.as_fd(), pmi_theirs.as_fd()],
         processors,
         death_signal: Some(Signal::SIGKILL),
         own_group: true,
@@ -106,7 +135,7 @@ pub(super) fn start(
         death: None,
         streams,
     };
-    Ok((rank, ours))
+    Ok((rank, Sockets { broker: ours, pmi }))
 }
 
 fn plain(error: FdPassError) -> std::io::Error {

@@ -41,6 +41,19 @@ pub struct Launched {
     /// What this rank grants its peers, until it has joined.
     grant: Option<OwnedFd>,
     buffer: Vec<u8>,
+    host: Option<Host>,
+}
+
+/// The rank that introduces the others where no launcher of ours does. Its end is a death like another, not the end of the job.
+#[derive(Debug)]
+struct Host {
+    rank: usize,
+    /// Its process: a child that it left behind may keep the connection open. None if the kernel does not offer it.
+    process: Option<OwnedFd>,
+    /// It said that it leaves.
+    left: bool,
+    /// The connection is of no use any more.
+    lost: bool,
 }
 
 /// An answer with its descriptors.
@@ -124,6 +137,74 @@ impl Launched {
             joined: false,
             grant: None,
             buffer: vec![0; MAX_MESSAGE],
+            host: None,
+        })
+    }
+
+    /// As [`new`](Self::new), over a connection to rank `host`, which introduces the ranks of this job. Says hello first, and waits for
+    /// at most `limit` to be let in.
+    pub(crate) fn at_host(
+        socket: OwnedFd,
+        (rank, size): (usize, usize),
+        (host, secret): (usize, [u8; 16]),
+        limit: Duration,
+    ) -> Result<Self, WireupError> {
+        const CALL: &str = "join";
+        let process = process::peer_process(socket.as_fd());
+        let mut this = Self::new(socket, rank, size)?;
+        if let Some(process) = &process {
+            let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+            let added = this.both.add(process.as_fd(), readable);
+            added.map_err(|errno| WireupError::System {
+                call: CALL,
+                what: "epoll_ctl",
+                source: errno.into(),
+            })?;
+        }
+        this.host = Some(Host {
+            rank: host,
+            process,
+            left: false,
+            lost: false,
+        });
+        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let hello = ToLauncher::Hello {
+            rank: number(rank),
+            size: number(size),
+            secret,
+        };
+        this.send(CALL, &hello, &[])?;
+        match this.answer(CALL, Some(limit))?.0 {
+            ToRank::Welcome => Ok(this),
+            _ => this.unexpected(CALL, "answer to hello"),
+        }
+    }
+
+    /// The connection to the host has ended, or the host has: what is there to tell.
+    fn lose_host(&mut self) -> Option<Answer> {
+        let host = self.host.as_mut().filter(|host| !host.lost)?;
+        host.lost = true;
+        // What is closed would be readable for ever. Both were added, so neither call fails.
+        let _ = self.both.delete(self.socket.as_fd());
+        if let Some(process) = &host.process {
+            let _ = self.both.delete(process.as_fd());
+        }
+        let died = Event::Died {
+            rank: host.rank,
+            how: super::Death::Unknown,
+        };
+        (!host.left).then(|| (ToRank::Event(died), Vec::new()))
+    }
+
+    fn host_is_lost(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.lost)
+    }
+
+    fn host_has_ended(&self) -> bool {
+        let process = self.host.as_ref().and_then(|host| host.process.as_ref());
+        process.is_some_and(|process| {
+            let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
         })
     }
 
@@ -139,13 +220,23 @@ impl Launched {
 
     /// The next message of any kind, if there is one.
     fn receive(&mut self, call: &'static str) -> Result<Option<Answer>, WireupError> {
+        if self.host_is_lost() {
+            return Ok(None);
+        }
         match fdpass::recv(self.socket.as_fd(), &mut self.buffer, 3, Wait::Never) {
             Ok(got) => {
                 let message = ToRank::decode(&self.buffer[..got.len])
                     .map_err(|source| WireupError::BadMessage { call, source })?;
+                if let (Some(host), ToRank::Event(Event::Left { rank })) =
+                    (&mut self.host, &message)
+                {
+                    host.left |= *rank == host.rank;
+                }
                 Ok(Some((message, got.fds)))
             }
+            Err(FdPassError::WouldBlock) if self.host_has_ended() => Ok(self.lose_host()),
             Err(FdPassError::WouldBlock) => Ok(None),
+            Err(FdPassError::Closed) if self.host.is_some() => Ok(self.lose_host()),
             Err(source) => Err(transport(call, source)),
         }
     }
@@ -168,6 +259,10 @@ impl Launched {
                     return Err(WireupError::Refused { call, reason });
                 }
                 Some(answer) => return Ok(answer),
+                None if self.host_is_lost() => {
+                    let rank = self.host.as_ref().map_or(0, |host| host.rank);
+                    return Err(WireupError::HostGone { call, rank });
+                }
                 None => {
                     if limit.is_some_and(|limit| start.elapsed() > limit) {
                         let waited = start.elapsed();
@@ -289,7 +384,11 @@ impl Wireup for Launched {
             rank: peer,
             size: self.size,
         })?;
-        self.send(CALL, &ToLauncher::Introduce { peer: number }, &[])?;
+        match self.send(CALL, &ToLauncher::Introduce { peer: number }, &[]) {
+            // Read on: what the host sent last comes first.
+            Err(WireupError::LauncherGone { .. }) if self.host.is_some() => {}
+            sent => sent?,
+        }
         let (message, fds) = self.answer(CALL, Some(ANSWER_TIMEOUT))?;
         let ToRank::Introduction {
             peer,
@@ -349,7 +448,11 @@ impl Wireup for Launched {
     }
 
     fn leave(&mut self) -> Result<(), WireupError> {
-        self.send("leave", &ToLauncher::Leave, &[])
+        match self.send("leave", &ToLauncher::Leave, &[]) {
+            // The host has left before us: whoever is left knows.
+            Err(WireupError::LauncherGone { .. }) if self.host.is_some() => Ok(()),
+            sent => sent,
+        }
     }
 
     fn abort(&mut self, code: i32) -> Result<(), WireupError> {

@@ -41,6 +41,15 @@ pub enum ToLauncher {
         /// With this code.
         code: i32,
     },
+    /// Before all else on a connection that no launcher prepared: which rank I am, and that I belong to the job.
+    Hello {
+        /// Who I am.
+        rank: u32,
+        /// Ranks that the job has, as I know it.
+        size: u32,
+        /// What only ranks of the job know; zero where the launcher offers no way to share it.
+        secret: [u8; 16],
+    },
 }
 
 /// From the launcher.
@@ -85,6 +94,8 @@ pub enum ToRank {
     },
     /// Something happened.
     Event(Event),
+    /// Answer to `Hello`: the rank may join.
+    Welcome,
 }
 
 /// Why bytes are no message.
@@ -381,6 +392,12 @@ impl ToLauncher {
                 w = Writer::new(4);
                 w.u32(code.cast_unsigned());
             }
+            Self::Hello { rank, size, secret } => {
+                w = Writer::new(5);
+                w.u32(*rank);
+                w.u32(*size);
+                w.0.extend_from_slice(secret);
+            }
         }
         w.0
     }
@@ -395,6 +412,11 @@ impl ToLauncher {
             },
             3 => Self::Leave,
             4 => Self::Abort { code: r.i32()? },
+            5 => Self::Hello {
+                rank: r.rank("rank")?,
+                size: r.u32()?,
+                secret: r.array()?,
+            },
             found => return Err(DecodeError::Kind { found }),
         };
         r.end(message)
@@ -487,6 +509,7 @@ impl ToRank {
                 w = Writer::new(71);
                 w.u32(code.cast_unsigned());
             }
+            Self::Welcome => w = Writer::new(72),
         }
         w.0
     }
@@ -544,6 +567,7 @@ impl ToRank {
                 rank: r.rank("rank")? as usize,
             }),
             71 => Self::Event(Event::Abort { code: r.i32()? }),
+            72 => Self::Welcome,
             found => return Err(DecodeError::Kind { found }),
         };
         r.end(message)

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[path = "limit.rs"]
-mod limit;
+pub(crate) mod limit;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

@@ -82,3 +82,39 @@ fn nobody_who_reads_ends_the_writers() {
     // As in a pipeline: the writers get SIGPIPE, or an error if they ignore it.
     assert!(matches!(ran.code, Some(1 | 141)), "{ran:?}");
 }
+
+#[test]
+fn the_malloc_front_is_preloaded_before_others_or_its_absence_is_an_error() {
+    let own = std::env::current_exe().expect("own path");
+    // Beside a copy of the command in a prefix of our own, so that it does not depend on what else was built.
+    let prefix = own.with_file_name(format!("prefix-{}", std::process::id()));
+    std::fs::create_dir_all(prefix.join("bin")).expect("folder");
+    std::fs::create_dir_all(prefix.join("lib")).expect("folder");
+    let command = prefix.join("bin/onecopy");
+    std::fs::copy(env!("CARGO_BIN_EXE_onecopy"), &command).expect("copy");
+    let start = || {
+        let mut started = std::process::Command::new(&command);
+        let line = [
+            "run",
+            "-n",
+            "1",
+            "--heap",
+            "--env",
+            "LD_PRELOAD=libother.so",
+            "sh",
+            "-c",
+            "echo $LD_PRELOAD",
+        ];
+        started.args(line).output().expect("start")
+    };
+    let without = start();
+    let text = String::from_utf8_lossy(&without.stderr).into_owned();
+    assert_eq!(without.status.code(), Some(1), "{text}");
+    assert!(text.contains("libonecopy_heap.so"), "{text}");
+    let front = prefix.join("lib/libonecopy_heap.so");
+    std::fs::write(&front, "").expect("write");
+    let with = start();
+    let expected = format!("{}:libother.so\n", front.display());
+    assert_eq!(String::from_utf8_lossy(&with.stdout), expected);
+    std::fs::remove_dir_all(&prefix).expect("remove");
+}

@@ -9,6 +9,12 @@ use std::process::Command;
 use crate::steps::{cargo, show};
 use crate::{Failure, root, say};
 
+mod wrappers;
+
+/// The MPI library as cargo builds it, and its name by the standard.
+const MPI: &str = "libmpi_abi.so";
+const MPI_INSTALLED: &str = "libmpi_abi.so.1";
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder that gets bin/, lib/, include/ and share/
@@ -44,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let to = format!("include/{}", file_name(&header));
         install.copy(&header, &to, false)?;
     }
+    install.mpi(&built)?;
     for (shell, to) in COMPLETIONS {
         let text = output(Command::new(&program).args(["completions", shell]))?;
         install.write(&text, to)?;
@@ -107,6 +114,37 @@ impl Install {
         Ok(())
     }
 
+    /// The MPI library, its header, and what builds programs with them, if this version has one.
+    fn mpi(&mut self, built: &Path) -> Result<(), Failure> {
+        let folder = root().join("mpi");
+        if !folder.join("Cargo.toml").exists() {
+            return Ok(());
+        }
+        self.copy(&built.join(MPI), &format!("lib/{MPI_INSTALLED}"), true)?;
+        self.link(MPI_INSTALLED, &format!("lib/{MPI}"))?;
+        for header in files(&folder.join("include"), "h")? {
+            let to = format!("include/{}", file_name(&header));
+            self.copy(&header, &to, false)?;
+        }
+        for (to, text) in wrappers::compilers() {
+            self.place(&to, true, |temporary| fs::write(temporary, &text))?;
+        }
+        self.write(wrappers::pkg_config().as_bytes(), wrappers::PKG_CONFIG)
+    }
+
+    /// A link to a name in the same folder.
+    fn link(&mut self, name: &str, to: &str) -> Result<(), Failure> {
+        let target = self.prefix.join(to);
+        let temporary = target.with_file_name(format!(".{}.new", file_name(&target)));
+        // Left by an installation that was interrupted, if it is there.
+        let _ = fs::remove_file(&temporary);
+        std::os::unix::fs::symlink(name, &temporary)
+            .and_then(|()| fs::rename(&temporary, &target))
+            .map_err(|error| format!("{}: {error}", target.display()))?;
+        self.files.push(to.to_owned());
+        Ok(())
+    }
+
     fn man_pages(&mut self, program: &Path, built: &Path) -> Result<(), Failure> {
         let dir = built.join("man");
         if dir.exists() {
@@ -140,10 +178,8 @@ impl Install {
 /// The shared libraries with a C interface that the build made.
 fn libraries(built: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut libraries = files(built, "so")?;
-    libraries.retain(|path| {
-        let name = file_name(path);
-        name.starts_with("libonecopy") || name.starts_with("libmpi")
-    });
+    // The MPI library has a name of its own.
+    libraries.retain(|path| file_name(path).starts_with("libonecopy"));
     Ok(libraries)
 }
 

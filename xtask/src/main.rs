@@ -39,7 +39,7 @@ enum Task {
     Vm(vm::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
-    /// Build and install the command, its man pages and completions
+    /// Build and install the command, the libraries, what builds programs with them, man pages and completions
     Install(install::Args),
 }
 

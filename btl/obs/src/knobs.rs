@@ -249,6 +249,10 @@ knobs! {
         /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory. auto: by the memory of
         /// the machine, less where the address space is limited.
         ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
+        /// The smallest allocation of the program that the malloc front (`onecopy run --heap`) serves from the heap. Read from the environment only.
+        ONECOPY_MALLOC_MIN => malloc_min: usize = 64 * KIB, Size { min: 4 * KIB, max: TIB };
+        /// How much of what the program has freed the malloc front keeps for its next allocations. Read from the environment only.
+        ONECOPY_MALLOC_KEEP => malloc_keep: usize = 32 * MIB, Size { min: 0, max: TIB };
     }
 
     "buffers" {

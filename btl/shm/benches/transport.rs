@@ -23,7 +23,6 @@ fn ring(c: &mut Criterion) {
         chunks: 8,
         coll_channels: 0,
         heap_bytes: 0,
-        coll_channels: 0,
     };
     let own =
         OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 5).expect("a segment");

@@ -17,6 +17,7 @@
 use crate::layout::{HeapOffset, PAGE};
 use crate::loan::{Buffer, BufferMut};
 use crate::segment::{OwnSegment, SegmentError};
+use crate::sync::{AtomicU64, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 use range_alloc::RangeAllocator;
 use std::ops::{Deref, DerefMut, Range};
@@ -26,7 +27,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Heap {
     segment: Arc<OwnSegment>,
+    /// Not used when a malloc front gives out the ranges.
     ranges: Mutex<RangeAllocator<u64>>,
+    /// Bytes given out.
+    used: AtomicU64,
 }
 
 /// Why an allocation failed.
@@ -60,7 +64,11 @@ impl Heap {
     #[must_use]
     pub fn new(segment: Arc<OwnSegment>) -> Arc<Self> {
         let ranges = Mutex::new(RangeAllocator::new(0..segment.geometry().heap_bytes.max(1)));
-        Arc::new(Self { segment, ranges })
+        Arc::new(Self {
+            segment,
+            ranges,
+            used: AtomicU64::new(0),
+        })
     }
 
     /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on). Without a heap (its size is 0) the memory is private.
@@ -82,19 +90,12 @@ impl Heap {
         let size = (bytes.max(1) as u64)
             .checked_next_multiple_of(PAGE as u64)
             .ok_or_else(full)?;
-        let range = self
-            .ranges
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allocate_range_aligned(size, align)
-            .map_err(|_| full())?;
+        let range = self.take(size, align).ok_or_else(full)?;
         if let Err(error) = self.segment.reserve_heap(range.start, size) {
-            self.ranges
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .free_range(range);
+            self.give_back(range);
             return Err(error.into());
         }
+        self.used.fetch_add(size, Ordering::Relaxed);
         Ok(HeapBuf {
             heap: Arc::clone(self),
             range,
@@ -121,15 +122,29 @@ impl Heap {
         self.segment.geometry().heap_bytes
     }
 
+    fn take(&self, size: u64, align: u64) -> Option<Range<u64>> {
+        if let Some(front) = self.segment.front() {
+            let begin = front.alloc(size, align)?.0;
+            return Some(begin..begin + size);
+        }
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.allocate_range_aligned(size, align).ok()
+    }
+
+    fn give_back(&self, range: Range<u64>) {
+        if let Some(front) = self.segment.front() {
+            return front.free(HeapOffset(range.start));
+        }
+        self.segment
+            .release_heap(range.start, range.end - range.start);
+        let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.free_range(range);
+    }
+
     /// Bytes allocated now.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.ranges
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allocated_ranges()
-            .map(|r| r.end - r.start)
-            .sum()
+        self.used.load(Ordering::Relaxed)
     }
 }
 
@@ -155,13 +170,13 @@ impl HeapBuf {
         if let Some(private) = &self.private {
             return private.as_mut_ptr();
         }
-        let segment = &self.heap.segment;
-        let at = segment.geometry().heap_offset().0 + self.range.start;
-        segment
-            .mapping()
-            .at("the heap", at, self.range.end - self.range.start)
+        self.heap
+            .segment
+            .heap_address(
+                HeapOffset(self.range.start),
+                self.range.end - self.range.start,
+            )
             .expect("allocated ranges lie in the heap")
-            .as_ptr()
     }
 }
 
@@ -185,14 +200,9 @@ impl Drop for HeapBuf {
         if self.private.is_some() {
             return;
         }
-        self.heap
-            .segment
-            .release_heap(self.range.start, self.range.end - self.range.start);
-        self.heap
-            .ranges
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .free_range(self.range.clone());
+        let size = self.range.end - self.range.start;
+        self.heap.used.fetch_sub(size, Ordering::Relaxed);
+        self.heap.give_back(self.range.clone());
     }
 }
 

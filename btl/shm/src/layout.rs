@@ -28,6 +28,10 @@ pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
 /// Byte offset of the bitmap of active senders.
 pub const BITMAP_OFFSET: usize = 1024;
 
+/// The heap begins at a multiple of this, so that its place does not depend on the number of ranks as long as everything else is smaller:
+/// memory can be put there before the rest is known. What lies between is a hole.
+pub const HEAP_AT: u64 = 4 << 30;
+
 /// A part of a channel, reserved when it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelPart {
@@ -169,10 +173,19 @@ impl Geometry {
     pub fn pool_bytes(&self) -> u64 {
         page_up(u64::from(self.chunks) * u64::from(self.chunk_bytes))
     }
+    /// Where the payload pool ends; what lies between it and the heap is a hole.
+    #[must_use]
+    pub fn pool_end(&self) -> SegOffset {
+        SegOffset(self.pool_offset().0 + self.pool_bytes())
+    }
     /// Where the heap begins.
     #[must_use]
     pub fn heap_offset(&self) -> SegOffset {
-        SegOffset(self.pool_offset().0 + self.pool_bytes())
+        let end = self.pool_end().0;
+        SegOffset(match self.heap_bytes {
+            0 => end,
+            _ => end.next_multiple_of(HEAP_AT),
+        })
     }
     /// Bytes of the whole segment, holes included.
     #[must_use]
@@ -265,7 +278,11 @@ mod tests {
         assert!(g.ctrl_offset(31).0 + CTRL_STRIDE as u64 <= g.rings_offset().0);
         assert!(g.ring_offset(31).0 + g.ring_bytes() <= g.channel_offset(0).0);
         assert_eq!(g.channel_offset(3), g.pool_offset());
-        assert_eq!(g.heap_offset().0, g.pool_offset().0 + g.pool_bytes());
+        assert!(g.heap_offset().0 >= g.pool_end().0);
+        assert_eq!(g.heap_offset().0, HEAP_AT);
+        let without = Geometry { heap_bytes: 0, ..g };
+        assert_eq!(without.heap_offset(), g.pool_end());
+        assert_eq!(without.total_bytes(), g.pool_end().0);
         assert_eq!(g.total_bytes() % PAGE as u64, 0);
     }
 

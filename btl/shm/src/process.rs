@@ -13,7 +13,7 @@
 )]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Mutex;
@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::socket::{SockType, getsockopt, sockopt};
 use nix::unistd::{Pid, getppid};
 
 /// What a child does to itself before it becomes its program.
@@ -93,13 +94,51 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     line.trim().parse().ok().filter(|&pid| pid > 0)
 }
 
-/// Sockets that [`take_inherited_socket`] has given out.
+/// A descriptor of the process at the other end of a Unix socket, from when the two were connected: it names that very process, whatever
+/// pid namespaces lie between. None where the kernel does not know how (before 6.5), or the process is gone and was waited for.
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    /// From the kernel's asm-generic/socket.h.
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut raw: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `raw`; both live through the call.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut raw).cast(),
+            &raw mut len,
+        )
+    };
+    if done != 0 || raw < 0 {
+        return None;
+    }
+    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    Some(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Sockets that [`take_inherited_socket`] and [`take_inherited_stream`] have given out.
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 /// Owns the sequenced-packet Unix socket that was left open for us under `number`, and makes it close-on-exec.
 ///
 /// Fails if that number is not such a socket, and if it was taken before.
 pub fn take_inherited_socket(number: RawFd) -> io::Result<OwnedFd> {
+    take_inherited(number, check_packets)
+}
+
+/// Owns the stream socket (of any family) that was left open for us under `number`, and makes it close-on-exec.
+///
+/// Fails if that number is not such a socket, and if it was taken before.
+pub fn take_inherited_stream(number: RawFd) -> io::Result<OwnedFd> {
+    take_inherited(number, |fd| check_kind(fd, SockType::Stream))
+}
+
+fn take_inherited(
+    number: RawFd,
+    check: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+) -> io::Result<OwnedFd> {
     if number <= libc::STDERR_FILENO {
         return Err(Errno::EBADF.into());
     }
@@ -109,7 +148,7 @@ pub fn take_inherited_socket(number: RawFd) -> io::Result<OwnedFd> {
     if taken.contains(&number) {
         return Err(Errno::EALREADY.into());
     }
-    check_inherited(number)?;
+    check_inherited(number, check)?;
     taken.push(number);
     // SAFETY: `number` is an open descriptor (checked above), of the kind that the launcher left to this program from its start. By the
     // contract of the job's environment it belongs to whoever takes it first, and the list above lets it be taken once: no other owner.
@@ -121,27 +160,38 @@ pub fn take_inherited_socket(number: RawFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Is `number` an open Unix socket that keeps packets apart?
-fn check_inherited(number: RawFd) -> io::Result<()> {
+/// Is `number` an open descriptor that passes `check`?
+fn check_inherited(
+    number: RawFd,
+    check: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     // SAFETY: fcntl(F_GETFD) touches no memory and changes nothing, whatever the number is.
     let open = unsafe { libc::fcntl(number, libc::F_GETFD) };
     Errno::result(open)?;
-    // SAFETY: the descriptor was open a moment ago and belongs to nobody in this process who would close it (see the caller); it is
-    // borrowed for two getsockopt calls only, which change nothing.
-    let fd = unsafe { BorrowedFd::borrow_raw(number) };
-    let kind = nix::sys::socket::getsockopt(&fd.as_fd(), nix::sys::socket::sockopt::SockType)?;
-    if kind != nix::sys::socket::SockType::SeqPacket {
-        return Err(Errno::EPROTOTYPE.into());
+    // SAFETY: the descriptor was open a moment ago and belongs to nobody in this process who would close it (see the callers); it is
+    // borrowed for getsockopt calls only, which change nothing.
+    check(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+fn check_kind(fd: BorrowedFd<'_>, wanted: SockType) -> io::Result<()> {
+    if getsockopt(&fd, sockopt::SockType)? == wanted {
+        Ok(())
+    } else {
+        Err(Errno::EPROTOTYPE.into())
     }
-    // Only a Unix socket knows its peer's credentials.
-    nix::sys::socket::getsockopt(&fd.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?;
+}
+
+/// A Unix socket that keeps packets apart: only a Unix socket knows its peer's credentials.
+fn check_packets(fd: BorrowedFd<'_>) -> io::Result<()> {
+    check_kind(fd, SockType::SeqPacket)?;
+    getsockopt(&fd, sockopt::PeerCredentials)?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::IntoRawFd;
+    use std::os::fd::{AsFd, IntoRawFd};
     use std::process::Stdio;
 
     #[test]
@@ -195,6 +245,26 @@ mod tests {
     fn a_pidfd_knows_its_process() {
         let own = pidfd_open(Pid::this()).expect("pidfd");
         assert_eq!(pid_of(own.as_fd()), Some(Pid::this().as_raw()));
+    }
+
+    #[test]
+    fn the_process_at_the_other_end_of_a_socket_is_known() {
+        let (ours, _theirs) = crate::fdpass::pair().expect("pair");
+        // Kernels before 6.5 do not say.
+        if let Some(process) = peer_process(ours.as_fd()) {
+            assert_eq!(pid_of(process.as_fd()), Some(Pid::this().as_raw()));
+        }
+    }
+
+    #[test]
+    fn only_a_stream_is_taken_as_one() {
+        let (packets, _peer) = crate::fdpass::pair().expect("pair");
+        let refused = take_inherited_stream(packets.as_raw_fd()).expect_err("packets");
+        assert_eq!(refused.raw_os_error(), Some(libc::EPROTOTYPE));
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().expect("pair");
+        let number = stream.into_raw_fd();
+        let _owned = take_inherited_stream(number).expect("first");
+        assert!(take_inherited_stream(number).is_err());
     }
 
     #[test]

@@ -91,13 +91,24 @@ fn call_failed(
     }
 }
 
+/// Address range of a heap for which no size was set: as much as the machine has memory, since no single rank can use more.
+#[must_use]
+pub fn default_heap_bytes() -> usize {
+    match memory("MemTotal:") {
+        0 => 16 << 30,
+        bytes => (bytes as usize).next_power_of_two(),
+    }
+}
+
 /// Bytes of memory that the kernel calls available, 0 if it does not say.
 #[must_use]
 pub fn available_memory() -> u64 {
+    memory("MemAvailable:")
+}
+
+fn memory(what: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(what));
     line.and_then(|rest| {
         rest.trim()
             .trim_end_matches("kB")

@@ -33,6 +33,8 @@ fn to_launcher() -> impl Strategy<Value = ToLauncher> {
         (0..MAX_RANKS).prop_map(|peer| ToLauncher::Introduce { peer }),
         Just(ToLauncher::Leave),
         any::<i32>().prop_map(|code| ToLauncher::Abort { code }),
+        (0..MAX_RANKS, any::<u32>(), any::<[u8; 16]>())
+            .prop_map(|(rank, size, secret)| ToLauncher::Hello { rank, size, secret }),
     ]
 }
 
@@ -70,6 +72,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         (rank.clone(), death).prop_map(|(rank, how)| ToRank::Event(Event::Died { rank, how })),
         rank.prop_map(|rank| ToRank::Event(Event::Left { rank })),
         any::<i32>().prop_map(|code| ToRank::Event(Event::Abort { code })),
+        Just(ToRank::Welcome),
     ]
 }
 

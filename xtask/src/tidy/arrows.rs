@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "onecopy",
         &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-vm"],
     ),
+    ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy-vm", &[]),
     ("xtask", &["onecopy-obs", "onecopy-vm"]),
 ];
@@ -45,6 +46,7 @@ const RESERVED: &[(&str, &[&str])] = &[
         &[
             "onecopy-shm",
             "onecopy-btl",
+            "onecopy-heap",
             "onecopy-kmod-tests",
             "knem-sys",
             "onecopy-sys",
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
             ]
         );
     }

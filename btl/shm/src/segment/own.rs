@@ -12,6 +12,7 @@ use crate::cells::MappedCells;
 use crate::coll::Channel;
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
+use crate::front::Front;
 use crate::layout::{
     BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
     check_range,
@@ -31,6 +32,10 @@ pub struct OwnSegment {
     map: Arc<Mapping>,
     geometry: Geometry,
     rank: u32,
+    front: Option<Front>,
+    /// Kept for `heap_base`; none if there is no heap, or if a front has mapped it.
+    _heap: Option<Mapping>,
+    heap_base: usize,
 }
 
 impl OwnSegment {
@@ -49,43 +54,17 @@ impl OwnSegment {
         nonce: u64,
     ) -> Result<Self, SegmentError> {
         geometry.check()?;
-        let object = || format!("the segment of rank {rank}");
-        let fd = memfd_create(
-            "onecopy",
-            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-        )
-        .map_err(|e| {
-            call_failed(
-                "memfd_create",
-                object(),
-                e,
-                "a kernel of 3.17 or later that permits memfd_create is needed",
-            )
-        })?;
-        let file = File::from(fd);
-        file.set_len(geometry.total_bytes()).map_err(|e| {
-            call_failed(
-                "ftruncate",
-                object(),
-                e,
-                "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
-            )
-        })?;
-        let fd = OwnedFd::from(file);
-        fcntl(
-            &fd,
-            FcntlArg::F_ADD_SEALS(
-                SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL,
-            ),
-        )
-        .map_err(|e| {
-            call_failed(
-                "fcntl(F_ADD_SEALS)",
-                object(),
-                e,
-                "a kernel with memfd seals is needed",
-            )
-        })?;
+        // Without a front, or with one that does not fit, the segment is a new one.
+        let front = Front::adopt(&geometry);
+        let adopted = front.as_ref().and_then(|front| {
+            let fd = front.descriptor().ok()?;
+            check_sealed(fd.as_fd(), geometry.total_bytes()).then_some(fd)
+        });
+        let front = front.filter(|_| adopted.is_some());
+        let fd = match adopted {
+            Some(fd) => fd,
+            None => sealed_memfd(rank, geometry.total_bytes())?,
+        };
         reserve(
             fd.as_fd(),
             "a rank's control lines",
@@ -96,20 +75,31 @@ impl OwnSegment {
             let lines = geometry.channel_offset(0).0;
             reserve(fd.as_fd(), "a channel's lines", lines, PAGE as u64)?;
         }
-        let map = Mapping::new(fd.as_fd(), 0, geometry.total_bytes(), true).map_err(|e| {
-            call_failed(
-                "mmap",
-                object(),
-                e,
-                "lower ONECOPY_HEAP_SIZE, or raise the address space limit (ulimit -v)",
-            )
-        })?;
+        let mapped = |offset, len| {
+            Mapping::new(fd.as_fd(), offset, len, true).map_err(|e| {
+                call_failed(
+                    "mmap",
+                    format!("the segment of rank {rank}"),
+                    e,
+                    "lower ONECOPY_HEAP_SIZE, or raise the address space limit (ulimit -v)",
+                )
+            })
+        };
+        // The heap apart, so that the hole before it takes no address space; a front has mapped it already.
+        let map = mapped(0, geometry.pool_end().0)?;
+        let heap = match (&front, geometry.heap_bytes) {
+            (Some(_), _) | (None, 0) => None,
+            (None, bytes) => Some(mapped(geometry.heap_offset().0, bytes)?),
+        };
         // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes nothing.
-        map.advise(
-            geometry.heap_offset().0,
-            geometry.heap_bytes,
-            libc::MADV_HUGEPAGE,
-        );
+        if let Some(heap) = &heap {
+            heap.advise(0, geometry.heap_bytes, libc::MADV_HUGEPAGE);
+        }
+        let heap_base = match (&front, &heap) {
+            (Some(front), _) => front.base(),
+            (None, Some(heap)) => heap.base().as_ptr().expose_provenance(),
+            (None, None) => 0,
+        };
         let header: &Header = map.shared(0);
         header.rank.store(rank, Ordering::Relaxed);
         header.ranks.store(geometry.ranks, Ordering::Relaxed);
@@ -139,6 +129,9 @@ impl OwnSegment {
             map: Arc::new(map),
             geometry,
             rank,
+            front,
+            _heap: heap,
+            heap_base,
         })
     }
 
@@ -254,7 +247,7 @@ impl OwnSegment {
             "the pool",
             at,
             bytes.len() as u64,
-            self.geometry.heap_offset().0,
+            self.geometry.pool_end().0,
         )?;
         let to = self.map.at("the segment", at, bytes.len() as u64)?;
         // SAFETY: `to` is valid for the length; the pool does not overlap memory of the program.
@@ -271,9 +264,6 @@ impl OwnSegment {
         if let Ok(at) = self.map.at("the segment", begin, len) {
             copy::prefetch_range_for_write(at, len as usize);
         }
-    }
-    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        &self.map
     }
     pub(crate) fn reserve_heap(&self, offset: u64, bytes: u64) -> Result<(), SegmentError> {
         reserve(
@@ -296,14 +286,78 @@ impl OwnSegment {
             bytes as libc::off_t,
         );
     }
+    /// The malloc front whose memory this heap is, if it is.
+    pub(crate) fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
+    }
+    /// Where `len` bytes at `offset` of the heap are in this process.
+    pub(crate) fn heap_address(
+        &self,
+        offset: HeapOffset,
+        len: u64,
+    ) -> Result<*mut u8, OutOfBounds> {
+        check_range("the heap", offset.0, len, self.geometry.heap_bytes)?;
+        Ok(std::ptr::with_exposed_provenance_mut(
+            self.heap_base + offset.0 as usize,
+        ))
+    }
     /// Where in this rank's heap an address of this process lies, if it does with all of `len` bytes.
     #[inline]
     #[must_use]
     pub fn heap_offset_of(&self, address: usize, len: usize) -> Option<HeapOffset> {
-        let begin = self.map.base().as_ptr() as usize + self.geometry.heap_offset().0 as usize;
-        let offset = address.checked_sub(begin)? as u64;
+        let offset = address.checked_sub(self.heap_base)? as u64;
         (offset.checked_add(len as u64)? <= self.geometry.heap_bytes
             && offset < self.geometry.heap_bytes)
             .then_some(HeapOffset(offset))
     }
+}
+
+/// A memfd of this size that nobody can resize.
+fn sealed_memfd(rank: u32, bytes: u64) -> Result<OwnedFd, SegmentError> {
+    let object = || format!("the segment of rank {rank}");
+    let fd = memfd_create(
+        "onecopy",
+        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+    )
+    .map_err(|e| {
+        call_failed(
+            "memfd_create",
+            object(),
+            e,
+            "a kernel of 3.17 or later that permits memfd_create is needed",
+        )
+    })?;
+    let file = File::from(fd);
+    file.set_len(bytes).map_err(|e| {
+        call_failed(
+            "ftruncate",
+            object(),
+            e,
+            "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
+        )
+    })?;
+    let fd = OwnedFd::from(file);
+    fcntl(
+        &fd,
+        FcntlArg::F_ADD_SEALS(
+            SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL,
+        ),
+    )
+    .map_err(|e| {
+        call_failed(
+            "fcntl(F_ADD_SEALS)",
+            object(),
+            e,
+            "a kernel with memfd seals is needed",
+        )
+    })?;
+    Ok(fd)
+}
+
+/// Whether a memfd is one of ours still: so long, and not to be made shorter.
+fn check_sealed(fd: BorrowedFd<'_>, bytes: u64) -> bool {
+    let sealed = fcntl(fd, FcntlArg::F_GET_SEALS)
+        .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK));
+    let size = nix::sys::stat::fstat(fd).map_or(0, |found| found.st_size);
+    sealed && u64::try_from(size).is_ok_and(|size| size >= bytes)
 }

@@ -160,6 +160,43 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
 }
 
 #[test]
+fn a_rank_that_came_by_itself_is_a_member_like_others() {
+    let mut broker = Broker::new(Duration::from_secs(3600));
+    broker.make_room(2);
+    assert!(broker.is_vacant(0) && !broker.is_settled());
+    let mut ends = Vec::new();
+    for rank in 0..2 {
+        let (ours, theirs) = fdpass::pair().expect("pair");
+        fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
+        let who = fdpass::peer_credentials(ours.as_fd()).expect("peer");
+        broker.seat(rank, ours, who, None);
+        assert!(!broker.is_vacant(rank));
+        say(&theirs, &join(), 1);
+        ends.push(theirs);
+    }
+    serve(&mut broker, 2);
+    assert!(broker.is_settled());
+    for end in &ends {
+        assert!(matches!(heard(end), Some(ToRank::Cards { total: 2, .. })));
+    }
+    // The end of its connection is its death, as there is no child of ours to ask.
+    drop(ends.remove(1));
+    broker.ready(Source::Socket(1), Instant::now());
+    assert!(!broker.is_deserted(), "its end is still to be judged");
+    broker.tick(Instant::now() + STATUS_DELAY);
+    let died = Event::Died {
+        rank: 1,
+        how: Death::Unknown,
+    };
+    assert_eq!(heard(&ends[0]), Some(ToRank::Event(died)));
+    assert!(broker.is_out(1) && broker.nothing_to_send());
+    drop(ends);
+    broker.ready(Source::Socket(0), Instant::now());
+    broker.tick(Instant::now() + STATUS_DELAY);
+    assert!(broker.is_deserted());
+}
+
+#[test]
 fn client_and_broker_understand_each_other() {
     let (mut broker, ends) = broker(2);
     std::thread::scope(|scope| {

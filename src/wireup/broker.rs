@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The launcher's side of the wire-up: collects cards and segments, introduces ranks, and spreads the word of who died.
+//! The other side of the wire-up: collects cards and segments, introduces ranks, and spreads the word of who died. It runs in the launcher,
+//! which [adds](Broker::add) the ranks that it starts, or, when a foreign launcher started them, in rank 0, which [seats](Broker::seat) them as
+//! they come.
 //!
 //! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: who sends is known from
 //! the credentials that come with each message. One misbehaving rank loses its connection; the others do not notice more than its death.
@@ -21,7 +23,7 @@ const STATUS_DELAY: Duration = Duration::from_millis(20);
 
 /// What the launcher should know.
 #[derive(Debug, PartialEq)]
-pub(super) enum Notice {
+pub(crate) enum Notice {
     /// A rank wants the job to end.
     Abort { rank: usize, code: i32 },
     /// A rank broke the rules and lost its connection.
@@ -54,12 +56,14 @@ struct Desk {
     /// The process that joined: the launcher's child, or something below it.
     joined_as: Option<Credentials>,
     process: Option<Arc<OwnedFd>>,
-    /// The launcher's child and, if known, its end.
+    /// The launcher's child and, if known, its end; for a rank that was seated, the process that connected.
     child: Pid,
     child_fd: Option<Arc<OwnedFd>>,
     child_death: Option<Death>,
     /// Since when the connection or the process is known to have ended.
     ending: Option<Instant>,
+    /// Whether there is, or was, a connection.
+    seated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +75,7 @@ enum Phase {
 
 /// Introduces the ranks of one job.
 #[derive(Debug)]
-pub(super) struct Broker {
+pub(crate) struct Broker {
     desks: Vec<Desk>,
     phase: Phase,
     pid_ns: u64,
@@ -84,7 +88,7 @@ pub(super) struct Broker {
 
 /// What to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// A rank's socket, to read and perhaps to write.
     Socket(usize),
     /// The process that joined as this rank.
@@ -93,7 +97,7 @@ pub(super) enum Source {
 
 impl Broker {
     /// A broker without ranks.
-    pub(super) fn new(join_timeout: Duration) -> Self {
+    pub(crate) fn new(join_timeout: Duration) -> Self {
         Self {
             desks: Vec::new(),
             phase: Phase::Gathering,
@@ -107,7 +111,7 @@ impl Broker {
     }
 
     /// Adds the next rank: our end of its socket, and its process.
-    pub(super) fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
+    pub(crate) fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
         self.desks.push(Desk {
             state: State::Outside,
             socket: Some(socket),
@@ -121,11 +125,77 @@ impl Broker {
             child_fd,
             child_death: None,
             ending: None,
+            seated: true,
         });
     }
 
+    /// Room for `ranks` ranks that have not come yet.
+    pub(crate) fn make_room(&mut self, ranks: usize) {
+        self.desks.extend((0..ranks).map(|_| Desk {
+            state: State::Outside,
+            socket: None,
+            queue: VecDeque::new(),
+            card: None,
+            segment: None,
+            grant: None,
+            joined_as: None,
+            process: None,
+            child: Pid::from_raw(0),
+            child_fd: None,
+            child_death: None,
+            ending: None,
+            seated: false,
+        }));
+    }
+
+    /// Whether this rank has not come yet.
+    pub(crate) fn is_vacant(&self, rank: usize) -> bool {
+        self.desks.get(rank).is_some_and(|desk| !desk.seated)
+    }
+
+    /// A rank has come: our end of its connection, and the process that connected.
+    pub(crate) fn seat(
+        &mut self,
+        rank: usize,
+        socket: OwnedFd,
+        who: Credentials,
+        process: Option<Arc<OwnedFd>>,
+    ) {
+        let desk = &mut self.desks[rank];
+        desk.seated = true;
+        desk.socket = Some(socket);
+        desk.child = Pid::from_raw(who.pid);
+        desk.child_fd = process;
+    }
+
+    /// Answers a rank's hello.
+    pub(crate) fn welcome(&mut self, rank: usize) {
+        self.send(rank, ToRank::Welcome.encode(), Vec::new());
+    }
+
+    /// Whether nobody can join any more: all have, or those that have were told that not all will.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.phase != Phase::Gathering
+    }
+
+    /// Whether nobody is connected, and nobody's end is to be judged still.
+    pub(crate) fn is_deserted(&self) -> bool {
+        let mut desks = self.desks.iter();
+        desks.all(|desk| desk.socket.is_none() && desk.ending.is_none())
+    }
+
+    /// Whether this rank is out of the job, in whatever way.
+    pub(crate) fn is_out(&self, rank: usize) -> bool {
+        matches!(self.desks[rank].state, State::Left | State::Gone)
+    }
+
+    /// Whether all that was to be said is out.
+    pub(crate) fn nothing_to_send(&self) -> bool {
+        self.desks.iter().all(|desk| desk.queue.is_empty())
+    }
+
     /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
         let bound = 64 + 2 * self.desks.len();
         self.desks.iter().enumerate().flat_map(move |(rank, desk)| {
             let socket = desk.socket.as_ref().map(|socket| {
@@ -142,7 +212,7 @@ impl Broker {
     }
 
     /// Serves a source that is ready.
-    pub(super) fn ready(&mut self, source: Source, now: Instant) {
+    pub(crate) fn ready(&mut self, source: Source, now: Instant) {
         match source {
             Source::Socket(rank) => {
                 self.flush(rank);
@@ -157,7 +227,7 @@ impl Broker {
     }
 
     /// The launcher's child of this rank has ended.
-    pub(super) fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
+    pub(crate) fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
         self.drain(rank, now);
         let desk = &mut self.desks[rank];
         desk.child_death = Some(how);
@@ -170,7 +240,7 @@ impl Broker {
     }
 
     /// Does what is due, and returns what the launcher should know.
-    pub(super) fn tick(&mut self, now: Instant) -> Vec<Notice> {
+    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Notice> {
         for rank in 0..self.desks.len() {
             let desk = &self.desks[rank];
             if let Some(since) = desk.ending {
@@ -190,7 +260,7 @@ impl Broker {
     }
 
     /// When [`tick`](Self::tick) has something to do at the latest.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let ending = self.desks.iter().filter_map(|desk| desk.ending).min();
         let ending = ending.map(|since| since + STATUS_DELAY);
         let joining = self.first_join.filter(|_| self.phase == Phase::Gathering);
@@ -261,6 +331,7 @@ impl Broker {
                 self.announce(rank, Event::Abort { code });
                 self.notices.push(Notice::Abort { rank, code });
             }
+            ToLauncher::Hello { .. } => return Err("a second hello".to_owned()),
         }
         Ok(())
     }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the library is that these tests preload.
+
+use std::path::PathBuf;
+
+/// The folder into which this test program was built.
+pub(crate) fn folder() -> PathBuf {
+    let own = std::env::current_exe().expect("own path");
+    own.parent().expect("a folder").to_owned()
+}
+
+/// The library, which cargo builds before the tests of its package.
+pub(crate) fn library() -> PathBuf {
+    let deps = folder();
+    let places = [
+        deps.join("libonecopy_heap.so"),
+        deps.with_file_name("libonecopy_heap.so"),
+    ];
+    let found = places.iter().find(|place| place.exists());
+    found
+        .unwrap_or_else(|| panic!("none of {places:?} exists"))
+        .clone()
+}

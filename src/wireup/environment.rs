@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What launchers leave in the environment of a rank: its number, how many there are, and which job it is.
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::WireupError;
+use super::message::MAX_RANKS;
+
+/// A rank's place in a job, by the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) launcher: &'static str,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// What no other job of this user has at the same time.
+    id: String,
+}
+
+impl Job {
+    /// The name at which the ranks of this job meet.
+    pub(super) fn name(&self) -> String {
+        let uid = nix::unistd::getuid();
+        let text = format!("{}\0{}\0{}\0{uid}", self.launcher, self.id, self.size);
+        format!("onecopy-{:032x}", xxh3_128(text.as_bytes()))
+    }
+}
+
+const OPEN_MPI: &str = "Open MPI's mpirun";
+const SLURM: &str = "Slurm's srun";
+const PMIX: &str = "a launcher that speaks PMIx";
+/// Steps of a Slurm job from this number on are no parallel steps: batch scripts, interactive shells.
+const SLURM_SPECIAL_STEPS: u32 = 0xffff_fff0;
+
+/// The job that the environment describes; none if it describes none, an error if it does so in part.
+pub(super) fn find() -> Result<Option<Job>, WireupError> {
+    find_in(&|name| {
+        let value = std::env::var_os(name)?;
+        Some(value.to_string_lossy().into_owned())
+    })
+}
+
+type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn find_in(get: Variables<'_>) -> Result<Option<Job>, WireupError> {
+    if get("OMPI_COMM_WORLD_RANK").is_some() {
+        return open_mpi(get).map(Some);
+    }
+    let step = get("SLURM_STEP_ID").or_else(|| get("SLURM_STEPID"));
+    let parallel = step
+        .and_then(|text| text.parse::<u32>().ok())
+        .is_some_and(|step| step < SLURM_SPECIAL_STEPS);
+    if parallel && get("SLURM_PROCID").is_some() {
+        return slurm(get).map(Some);
+    }
+    if get("PMIX_RANK").is_some() {
+        return Err(WireupError::Foreign {
+            call: "join",
+            launcher: PMIX.to_owned(),
+            reason: "it says which rank this is (PMIX_RANK), but not how many there are; use mpirun, srun or mpiexec instead, or `onecopy run`. To run alone, unset PMIX_RANK".to_owned(),
+        });
+    }
+    Ok(None)
+}
+
+fn open_mpi(get: Variables<'_>) -> Result<Job, WireupError> {
+    let one = |name| needed(get, OPEN_MPI, name);
+    let (rank, size) = (one("OMPI_COMM_WORLD_RANK")?, one("OMPI_COMM_WORLD_SIZE")?);
+    let here = one("OMPI_COMM_WORLD_LOCAL_SIZE")?;
+    let id = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]
+        .into_iter()
+        .find_map(get);
+    let id = id.ok_or_else(|| lacking(OPEN_MPI, "PMIX_NAMESPACE"))?;
+    Job {
+        launcher: OPEN_MPI,
+        rank,
+        size,
+        id,
+    }
+    .on_one_node(here)
+}
+
+fn slurm(get: Variables<'_>) -> Result<Job, WireupError> {
+    let total = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"];
+    let name = total
+        .into_iter()
+        .find(|name| get(name).is_some())
+        .unwrap_or(total[0]);
+    let size = needed(get, SLURM, name)?;
+    let rank = needed(get, SLURM, "SLURM_PROCID")?;
+    let text = |name| get(name).ok_or_else(|| lacking(SLURM, name));
+    let id = format!("{}.{}", text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?);
+    let nodes = match get("SLURM_STEP_NUM_NODES") {
+        Some(_) => needed(get, SLURM, "SLURM_STEP_NUM_NODES")?,
+        None => 1,
+    };
+    let here = if nodes == 1 { size } else { 0 };
+    Job {
+        launcher: SLURM,
+        rank,
+        size,
+        id,
+    }
+    .on_one_node(here)
+}
+
+impl Job {
+    fn on_one_node(self, here: usize) -> Result<Self, WireupError> {
+        let Self { rank, size, .. } = self;
+        let failed = |reason: String| {
+            Err(WireupError::Foreign {
+                call: "join",
+                launcher: self.launcher.to_owned(),
+                reason,
+            })
+        };
+        if here != size {
+            return failed(
+                "the ranks run on several nodes; onecopy connects the ranks of one node".to_owned(),
+            );
+        }
+        if rank >= size {
+            return failed(format!(
+                "rank {rank} is not below the number of ranks, {size}"
+            ));
+        }
+        Ok(self)
+    }
+}
+
+fn lacking(launcher: &str, name: &str) -> WireupError {
+    WireupError::Foreign {
+        call: "join",
+        launcher: launcher.to_owned(),
+        reason: format!("{name} is not set, although other variables of it are"),
+    }
+}
+
+fn needed(
+    get: Variables<'_>,
+    launcher: &'static str,
+    name: &'static str,
+) -> Result<usize, WireupError> {
+    let text = get(name).ok_or_else(|| lacking(launcher, name))?;
+    match text.parse::<u32>() {
+        Ok(number) if number <= MAX_RANKS => Ok(number as usize),
+        _ => Err(WireupError::Foreign {
+            call: "join",
+            launcher: launcher.to_owned(),
+            reason: format!("{name}={text:?} is not a number up to {MAX_RANKS}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(pairs: &[(&str, &str)]) -> Result<Option<Job>, String> {
+        let get = |name: &str| {
+            let pair = pairs.iter().find(|(known, _)| *known == name);
+            pair.map(|(_, value)| (*value).to_owned())
+        };
+        find_in(&get).map_err(|error| error.to_string())
+    }
+
+    const MPIRUN: [(&str, &str); 4] = [
+        ("OMPI_COMM_WORLD_RANK", "1"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ("PMIX_NAMESPACE", "prterun-node-17@1"),
+    ];
+    const SRUN: [(&str, &str); 5] = [
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "9"),
+        ("SLURM_STEP_NUM_TASKS", "3"),
+        ("SLURM_JOB_ID", "12"),
+        ("SLURM_STEP_ID", "0"),
+    ];
+
+    #[test]
+    fn each_launcher_is_known_by_its_traces() {
+        assert_eq!(found(&[]), Ok(None));
+        let job = found(&MPIRUN).expect("good").expect("some");
+        assert_eq!((job.launcher, job.rank, job.size), (OPEN_MPI, 1, 2));
+        let other = Job {
+            id: "prterun-node-17@2".to_owned(),
+            ..job.clone()
+        };
+        assert_ne!(job.name(), other.name());
+        let job = found(&SRUN).expect("good").expect("some");
+        assert_eq!((job.launcher, job.rank, job.size), (SLURM, 0, 3));
+        // srun --mpi=pmix sets both; the step counts.
+        let both = [&SRUN[..], &[("PMIX_RANK", "0")]].concat();
+        assert_eq!(found(&both).expect("good"), Some(job));
+    }
+
+    #[test]
+    fn a_batch_script_is_no_parallel_step() {
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")];
+        assert_eq!(found(&batch), Ok(None));
+        let special = [&batch[..], &[("SLURM_STEP_ID", "4294967291")]].concat();
+        assert_eq!(found(&special), Ok(None));
+    }
+
+    #[test]
+    fn half_a_description_is_an_error_that_names_what_lacks() {
+        for (lacks, pairs) in [
+            ("PMIX_NAMESPACE", &MPIRUN[..3]),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", &[MPIRUN[0], MPIRUN[1]][..]),
+            (
+                "several nodes",
+                &[&[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")], &MPIRUN[..]].concat()[..],
+            ),
+            (
+                "several nodes",
+                &[&SRUN[..], &[("SLURM_STEP_NUM_NODES", "2")]].concat()[..],
+            ),
+            (
+                "not a number",
+                &[&[("OMPI_COMM_WORLD_SIZE", "many")], &MPIRUN[..]].concat()[..],
+            ),
+            (
+                "not below",
+                &[&[("OMPI_COMM_WORLD_RANK", "2")], &MPIRUN[..]].concat()[..],
+            ),
+            ("how many there are", &[("PMIX_RANK", "0")][..]),
+        ] {
+            let error = found(pairs).expect_err(lacks);
+            assert!(error.contains(lacks), "{error}");
+        }
+    }
+}

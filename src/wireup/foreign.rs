@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1, Open MPI's mpirun and plain
+//! `srun` by what they leave in the environment.
+//!
+//! Rank 0 opens a door ([`meet`]) and introduces the others ([`host`]); they come with a secret. Where there is a PMI server, its table,
+//! which only the job's ranks see, carries the secret and the way to the door. Where there is only the environment, the door's name is
+//! derived from the launcher's number of the job, and who may come in is decided by the user id that the kernel tells.
+//!
+//! A launcher that is there but of no use is an error, never a job of one rank: N copies of a program, each taking itself for the
+//! whole job, would overwrite one another's results.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onecopy_obs::Knobs;
+use onecopy_shm::fdpass;
+
+use super::alone::Alone;
+use super::host::{HOST, Host, Plan};
+use super::launched::Launched;
+use super::meet::{Address, BASES, Door, Folder, Place, Way};
+use super::{Card, Event, Introduction, Wireup, WireupError, environment, pmi};
+
+const CALL: &str = "join";
+
+/// Ranks of the same network namespace meet at once; when some are missing after this, there is a door for the others too.
+const LATE: Duration = Duration::from_millis(250);
+/// How long a rank waits to be ended by its launcher after an abort, before it ends itself.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
+
+/// A rank that a foreign launcher started.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    inner: Inner,
+    pmi: Option<pmi::Client>,
+    host: Option<Host>,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Alone(Alone),
+    Launched(Launched),
+}
+
+impl Foreign {
+    /// The wire-up that a foreign launcher's traces in the environment lead to; none if there are none.
+    pub(super) fn from_environment() -> Result<Option<Self>, WireupError> {
+        let join_timeout = || match Knobs::from_env() {
+            Ok((knobs, ..)) => Ok(knobs.join_timeout),
+            Err(error) => Err(unusable("a launcher", error.to_string())),
+        };
+        if pmi::is_present() {
+            let limit = join_timeout()?;
+            if let Some(client) = pmi::Client::from_environment(limit)? {
+                return Self::by_table(client, limit).map(Some);
+            }
+        }
+        match environment::find()? {
+            Some(job) => Self::by_name(&job, join_timeout()?).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Meets the others by what rank 0 leaves in the job's table.
+    fn by_table(mut table: pmi::Client, limit: Duration) -> Result<Self, WireupError> {
+        let (rank, size) = (table.rank(), table.size());
+        if size == 1 {
+            return Ok(Self {
+                inner: Inner::Alone(Alone::new()),
+                pmi: Some(table),
+                host: None,
+            });
+        }
+        let here = Place::of_this_process();
+        table.put(CALL, &format!("onecopy-place-{rank}"), &here.encode())?;
+        table.barrier(CALL)?;
+        let mut found = None;
+        if rank == HOST {
+            let (opened, word) = match open_for_all(&mut table, &here) {
+                Ok((door, address, secret)) => {
+                    let word = format!("{}|{}", hex(&secret), address.encode());
+                    (Ok((door, secret)), word)
+                }
+                // The others wait for a word in the table: let them know as well.
+                Err(reason) => {
+                    let short: String = reason.chars().take(200).collect();
+                    (Err(reason), format!("no|{}", short.replace(' ', "_")))
+                }
+            };
+            table.put(CALL, DOOR, &word)?;
+            found = Some(opened);
+        }
+        table.barrier(CALL)?;
+        let (inner, host) = match found {
+            Some(opened) => {
+                let (door, secret) = opened.map_err(|reason| unusable(PMI, reason))?;
+                let plan = Plan {
+                    size,
+                    secret,
+                    join_timeout: limit,
+                    doors: vec![door],
+                    late: None,
+                };
+                let (host, socket) = Host::start(plan)?;
+                (Launched::new(socket, rank, size)?, Some(host))
+            }
+            None => {
+                let word = table.get(CALL, DOOR)?;
+                let (address, secret) = read_door(&word)?;
+                let socket = address.connect().map_err(|error| {
+                    unusable(
+                        PMI,
+                        format!("cannot reach rank 0 at {}: {error}", address.encode()),
+                    )
+                })?;
+                let inner = Launched::at_host(socket, (rank, size), (HOST, secret), limit)?;
+                (inner, None)
+            }
+        };
+        Ok(Self {
+            inner: Inner::Launched(inner),
+            pmi: Some(table),
+            host,
+        })
+    }
+
+    /// Meets the others at a name that all of them derive from the number of the job.
+    fn by_name(job: &environment::Job, limit: Duration) -> Result<Self, WireupError> {
+        let (rank, size) = (job.rank, job.size);
+        let done = |inner, host| Self {
+            inner,
+            pmi: None,
+            host,
+        };
+        if size == 1 {
+            return Ok(done(Inner::Alone(Alone::new()), None));
+        }
+        let name = job.name();
+        if rank == HOST {
+            // If the name is taken (by another user: names are no secret) there is still the other door, at once.
+            let (doors, late) = match Door::at_abstract(&name) {
+                Ok(door) => (vec![door], LATE),
+                Err(_) => (Vec::new(), Duration::ZERO),
+            };
+            let plan = Plan {
+                size,
+                secret: [0; 16],
+                join_timeout: limit,
+                doors,
+                late: Some((late, name)),
+            };
+            let (host, socket) = Host::start(plan)?;
+            let inner = Launched::new(socket, rank, size)?;
+            return Ok(done(Inner::Launched(inner), Some(host)));
+        }
+        let mut addresses = vec![Address::Abstract(name.clone())];
+        let files = BASES.map(|base| Address::Path(Folder::below(Path::new(base)).file(&name)));
+        addresses.extend(files);
+        let own = nix::unistd::getuid().as_raw();
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            for address in &addresses {
+                let Ok(socket) = address.connect() else {
+                    continue;
+                };
+                // The name is no secret: whoever listens there must be of our user.
+                if fdpass::peer_credentials(socket.as_fd()).is_ok_and(|who| who.uid == own) {
+                    match Launched::at_host(socket, (rank, size), (HOST, [0; 16]), limit) {
+                        Ok(inner) => return Ok(done(Inner::Launched(inner), None)),
+                        // The door was closed at this moment.
+                        Err(WireupError::HostGone { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            if start.elapsed() > limit {
+                let reason = format!(
+                    "rank 0 was not found within {} s. Does every rank initialise onecopy, on the same node? Raise ONECOPY_JOIN_TIMEOUT if they start slowly",
+                    limit.as_secs_f32()
+                );
+                return Err(unusable(job.launcher, reason));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    fn wireup(&mut self) -> &mut dyn Wireup {
+        match &mut self.inner {
+            Inner::Alone(inner) => inner,
+            Inner::Launched(inner) => inner,
+        }
+    }
+}
+
+const PMI: &str = "a launcher that speaks PMI";
+/// Where in the table rank 0 leaves the way to its door.
+const DOOR: &str = "onecopy-door";
+
+fn unusable(launcher: &str, reason: impl Into<String>) -> WireupError {
+    WireupError::Foreign {
+        call: CALL,
+        launcher: launcher.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+/// A door to which a way leads from all ranks, whose places are in the table.
+fn open_for_all(
+    table: &mut pmi::Client,
+    here: &Place,
+) -> Result<(Door, Address, [u8; 16]), String> {
+    let mut places = Vec::with_capacity(table.size());
+    for rank in 0..table.size() {
+        let key = format!("onecopy-place-{rank}");
+        let word = table.get(CALL, &key).map_err(|error| error.to_string())?;
+        let place = Place::decode(&word);
+        places.push(place.ok_or_else(|| {
+            format!("rank {rank} is not of this onecopy release (its place is {word:?})")
+        })?);
+    }
+    let way = here.way_from(&places)?;
+    let (secret, name) = random().map_err(|error| format!("/dev/urandom: {error}"))?;
+    let name = format!("onecopy-{}", hex(&name));
+    let opened = match way {
+        Way::Abstract => Door::at_abstract(&name).map(|door| (door, Address::Abstract(name))),
+        Way::Process => Door::at_process(&name),
+        Way::Path => Door::at_path(&name).and_then(|door| {
+            let address = door.address().ok_or(std::io::ErrorKind::NotFound)?;
+            Ok((door, address))
+        }),
+    };
+    let (door, address) =
+        opened.map_err(|error| format!("rank 0 cannot listen for the others: {error}"))?;
+    Ok((door, address, secret))
+}
+
+/// Two numbers that nobody can guess.
+fn random() -> std::io::Result<([u8; 16], [u8; 16])> {
+    let mut both = ([0; 16], [0; 16]);
+    let mut source = std::fs::File::open("/dev/urandom")?;
+    source.read_exact(&mut both.0)?;
+    source.read_exact(&mut both.1)?;
+    Ok(both)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_door(word: &str) -> Result<(Address, [u8; 16]), WireupError> {
+    let bad = || {
+        unusable(
+            PMI,
+            format!(
+                "rank 0 left {word:?} in the table, which says nothing; are all ranks of the same onecopy release?"
+            ),
+        )
+    };
+    let (secret, address) = word.split_once('|').ok_or_else(bad)?;
+    if secret == "no" {
+        return Err(unusable(PMI, address.replace('_', " ")));
+    }
+    let number = u128::from_str_radix(secret, 16).map_err(|_| bad())?;
+    let address = Address::decode(address).ok_or_else(bad)?;
+    Ok((address, number.to_be_bytes()))
+}
+
+impl Wireup for Foreign {
+    fn rank(&self) -> usize {
+        match &self.inner {
+            Inner::Alone(inner) => inner.rank(),
+            Inner::Launched(inner) => inner.rank(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match &self.inner {
+            Inner::Alone(inner) => inner.size(),
+            Inner::Launched(inner) => inner.size(),
+        }
+    }
+
+    fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
+        self.wireup().join(card, segment)
+    }
+
+    fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError> {
+        self.wireup().introduce(peer)
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.inner {
+            Inner::Alone(inner) => inner.event_fd(),
+            Inner::Launched(inner) => inner.event_fd(),
+        }
+    }
+
+    fn poll(&mut self) -> Result<Option<Event>, WireupError> {
+        self.wireup().poll()
+    }
+
+    fn leave(&mut self) -> Result<(), WireupError> {
+        let left = self.wireup().leave();
+        if let Some(host) = &self.host {
+            host.wait_until_told();
+        }
+        if let Some(pmi) = &mut self.pmi {
+            pmi.finalize()?;
+        }
+        left
+    }
+
+    /// Ends the job with `code`, and this process if the launcher does not do so.
+    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+        // The launcher ends the job; that the others hear of it as well only shortens the matter.
+        let _ = self.wireup().abort(code);
+        if let Some(host) = &self.host {
+            host.wait_until_told();
+        }
+        if let Some(pmi) = &mut self.pmi
+            && pmi.abort(code).is_ok()
+        {
+            std::thread::sleep(ABORT_GRACE);
+        }
+        // Without PMI a launcher hears of it in one way only: by how a rank ends.
+        std::process::exit(code)
+    }
+}
+
+#[cfg(test)]
+mod tests;

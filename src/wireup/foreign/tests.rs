@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::wireup::Death;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::os::fd::OwnedFd;
+
+fn segment() -> OwnedFd {
+    memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd")
+}
+
+/// A host for `size` ranks at an abstract door, its own rank, and how to reach it.
+fn host(size: usize, what: &str, limit: Duration) -> (Foreign, Address, [u8; 16]) {
+    let name = format!("test-{what}-{}", std::process::id());
+    let secret = [7; 16];
+    let plan = Plan {
+        size,
+        secret,
+        join_timeout: limit,
+        doors: vec![Door::at_abstract(&name).expect("door")],
+        late: None,
+    };
+    let (host, socket) = Host::start(plan).expect("host");
+    let inner = Launched::new(socket, HOST, size).expect("rank 0");
+    let rank = Foreign {
+        inner: Inner::Launched(inner),
+        pmi: None,
+        host: Some(host),
+    };
+    (rank, Address::Abstract(name), secret)
+}
+
+fn guest(
+    address: &Address,
+    rank: usize,
+    size: usize,
+    secret: [u8; 16],
+) -> Result<Launched, WireupError> {
+    let socket = address.connect().expect("connect");
+    Launched::at_host(
+        socket,
+        (rank, size),
+        (HOST, secret),
+        Duration::from_secs(20),
+    )
+}
+
+#[test]
+fn who_does_not_belong_to_the_job_is_refused_and_the_others_join() {
+    let (mut zero, address, secret) = host(2, "refused", Duration::from_secs(20));
+    for (rank, size, secret, why) in [
+        (1, 2, [8; 16], "secret"),
+        (2, 2, secret, "does not belong"),
+        (1, 3, secret, "does not belong"),
+        (0, 2, secret, "has come already"),
+    ] {
+        let error = guest(&address, rank, size, secret).expect_err(why);
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let noise = address.connect().expect("connect");
+    fdpass::send(noise.as_fd(), b"noise", &[], fdpass::Wait::Never).expect("send");
+    let silent = address.connect().expect("connect");
+    let card = Card::of_this_process();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut one = guest(&address, 1, 2, secret).expect("let in");
+            one.join(Card::of_this_process(), segment().as_fd())
+                .expect("join");
+            let peer = one.introduce(0).expect("introduce");
+            assert_eq!(peer.pid, Some(std::process::id().cast_signed()));
+            one.leave().expect("leave");
+            one
+        });
+        let cards = zero.join(card.clone(), segment().as_fd()).expect("join");
+        assert_eq!(cards.len(), 2);
+        let mut one = other.join().expect("rank 1");
+        // Nobody is let in any more, and the name is free.
+        assert!(address.connect().is_err());
+        zero.leave().expect("leave");
+        drop(zero);
+        // The thread has said so before it ended.
+        let mut events = Vec::new();
+        while let Some(event) = one.poll().expect("poll") {
+            events.push(event);
+        }
+        assert!(events.is_empty(), "who has left hears nothing: {events:?}");
+    });
+    drop(silent);
+}
+
+#[test]
+fn the_end_of_the_host_is_a_death_and_not_the_end_of_the_job() {
+    for orderly in [true, false] {
+        let what = format!("end-{orderly}");
+        let (mut zero, address, secret) = host(2, &what, Duration::from_secs(20));
+        let mut one = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut one = guest(&address, 1, 2, secret).expect("let in");
+                one.join(Card::of_this_process(), segment().as_fd())
+                    .expect("join");
+                one
+            });
+            zero.join(Card::of_this_process(), segment().as_fd())
+                .expect("join");
+            other.join().expect("rank 1")
+        });
+        if orderly {
+            zero.leave().expect("leave");
+        }
+        drop(zero);
+        let how = Death::Unknown;
+        let expected = match orderly {
+            true => Event::Left { rank: 0 },
+            false => Event::Died { rank: 0, how },
+        };
+        let start = Instant::now();
+        let event = loop {
+            if let Some(event) = one.poll().expect("poll") {
+                break event;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "nothing is heard"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(event, expected);
+    }
+}
+
+#[test]
+fn ranks_that_do_not_come_are_named() {
+    let (mut zero, address, secret) = host(3, "late", Duration::from_millis(100));
+    let card = Card::of_this_process();
+    let _one = guest(&address, 1, 3, secret).expect("let in, but does not join");
+    let error = zero.join(card, segment().as_fd()).expect_err("alone");
+    assert!(
+        error.to_string().contains("1, 2 (still running)"),
+        "{error}"
+    );
+    assert!(address.connect().is_err(), "the door is closed");
+}
+
+#[test]
+fn a_word_in_the_table_says_where_the_door_is_or_why_there_is_none() {
+    let secret = [0xab; 16];
+    let word = format!("{}|a:name", hex(&secret));
+    let (address, read) = read_door(&word).expect("good");
+    assert_eq!(
+        (address, read),
+        (Address::Abstract("name".to_owned()), secret)
+    );
+    let error = read_door("no|the_ranks_run_on_several_nodes").expect_err("no door");
+    assert!(
+        error.to_string().contains("run on several nodes"),
+        "{error}"
+    );
+    assert!(read_door("zz|a:name").is_err() && read_door("a:name").is_err());
+}

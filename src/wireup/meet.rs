@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where ranks meet that a foreign launcher started: at a listening socket of rank 0, which must leave no name behind.
+//!
+//! There are three ways to it, from the best to the last:
+//!
+//! * an **abstract** address: the kernel forgets it with the socket. It is seen in one network namespace only.
+//! * **through /proc**: rank 0 binds the socket to a name, opens that name with `O_PATH`, and removes it at once. Who may look
+//!   at rank 0's descriptors (the same user, by `/proc/PID/fd/N`) can still connect. That crosses network namespaces, and pid namespaces too
+//!   as long as the ranks see the same `/proc`.
+//! * a **file** in a folder that only its user may enter, until all ranks have come. It needs a file system that the ranks share.
+//!
+//! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists: for microseconds in the second
+//! way, until the ranks have met in the third. Such a leftover is removed by the next job that uses the folder.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, setsockopt,
+    socket, sockopt,
+};
+use nix::sys::stat::Mode;
+use nix::sys::time::{TimeVal, TimeValLike};
+use onecopy_shm::fdpass;
+
+/// File systems in which ranks of one node may see the same files, in the order in which they are tried.
+pub(super) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
+
+/// Holding a folder takes microseconds; a process that was stopped meanwhile is not waited for.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+/// A host that does not accept for so long is stopped.
+const CONNECT_SECONDS: i64 = 10;
+
+/// How to reach a [`Door`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// An abstract name.
+    Abstract(String),
+    /// A descriptor of this process, as `/proc` numbers it.
+    Process { pid: u32, fd: u32 },
+    /// A file.
+    Path(PathBuf),
+}
+
+impl Address {
+    /// As one word.
+    pub(super) fn encode(&self) -> String {
+        match self {
+            Self::Abstract(name) => format!("a:{name}"),
+            Self::Process { pid, fd } => format!("p:{pid}:{fd}"),
+            Self::Path(path) => format!("f:{}", path.display()),
+        }
+    }
+
+    /// The address in this word.
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        match text.split_once(':')? {
+            ("a", name) => Some(Self::Abstract(name.to_owned())),
+            ("p", rest) => {
+                let (pid, fd) = rest.split_once(':')?;
+                let (pid, fd) = (pid.parse().ok()?, fd.parse().ok()?);
+                Some(Self::Process { pid, fd })
+            }
+            ("f", path) => Some(Self::Path(path.into())),
+            _ => None,
+        }
+    }
+
+    fn socket_address(&self) -> nix::Result<UnixAddr> {
+        match self {
+            Self::Abstract(name) => UnixAddr::new_abstract(name.as_bytes()),
+            Self::Process { pid, fd } => UnixAddr::new(format!("/proc/{pid}/fd/{fd}").as_str()),
+            Self::Path(path) => UnixAddr::new(path),
+        }
+    }
+
+    /// Connects. Who is at the other end is for the caller to check.
+    pub(super) fn connect(&self) -> io::Result<OwnedFd> {
+        let socket = packets()?;
+        // A full queue of a host that does not accept makes `connect` wait.
+        setsockopt(
+            &socket,
+            sockopt::SendTimeout,
+            &TimeVal::seconds(CONNECT_SECONDS),
+        )?;
+        let address = self.socket_address()?;
+        loop {
+            match connect(socket.as_raw_fd(), &address) {
+                Ok(()) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::seconds(0))?;
+        Ok(socket)
+    }
+}
+
+fn packets() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let made = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None);
+    Ok(made?)
+}
+
+/// A listening socket. Its name, if it has one, goes with it.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: UnixListener,
+    /// Keeps the inode that the socket is bound to.
+    _handle: Option<OwnedFd>,
+    named: Option<(Folder, PathBuf)>,
+}
+
+impl Door {
+    /// A door with an abstract name.
+    pub(super) fn at_abstract(name: &str) -> io::Result<Self> {
+        let address = Address::Abstract(name.to_owned()).socket_address()?;
+        Ok(Self {
+            listener: listening(&address)?,
+            _handle: None,
+            named: None,
+        })
+    }
+
+    /// A door that is found through `/proc`. `name` is its name for the moment in which it has one.
+    pub(super) fn at_process(name: &str) -> io::Result<(Self, Address)> {
+        let pid = std::fs::read_link("/proc/self")?;
+        let pid = pid.to_str().and_then(|text| text.parse().ok());
+        let pid = pid.ok_or_else(|| io::Error::other("/proc/self names no process"))?;
+        let named = Self::at_path(name)?;
+        let (folder, path) = named.named.as_ref().expect("a door at a path has a name");
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let handle = nix::fcntl::open(path, flags, Mode::empty());
+        folder.remove(path);
+        let handle = handle?;
+        let fd = handle.as_raw_fd().cast_unsigned();
+        let door = Self {
+            listener: named.listener.try_clone()?,
+            _handle: Some(handle),
+            named: None,
+        };
+        Ok((door, Address::Process { pid, fd }))
+    }
+
+    /// A door with a file's name, in the first folder in which that is possible.
+    pub(super) fn at_path(name: &str) -> io::Result<Self> {
+        let mut last = None;
+        for base in BASES {
+            match Self::below(Path::new(base), name) {
+                Ok(door) => return Ok(door),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| Errno::ENOENT.into()))
+    }
+
+    fn below(base: &Path, name: &str) -> io::Result<Self> {
+        let folder = Folder::below(base);
+        let lock = folder.enter()?;
+        folder.sweep();
+        let path = folder.path.join(name);
+        let listener = UnixAddr::new(&path)
+            .map_err(io::Error::from)
+            .and_then(|address| listening(&address));
+        drop(lock);
+        if listener.is_err() {
+            folder.leave();
+        }
+        Ok(Self {
+            listener: listener?,
+            _handle: None,
+            named: Some((folder, path)),
+        })
+    }
+
+    /// The file that leads here.
+    pub(super) fn address(&self) -> Option<Address> {
+        let (_, path) = self.named.as_ref()?;
+        Some(Address::Path(path.clone()))
+    }
+
+    /// The next one who knocks; none if nobody does.
+    pub(super) fn accept(&self) -> Option<OwnedFd> {
+        self.listener.accept().ok().map(|(guest, _)| guest.into())
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if let Some((folder, path)) = &self.named {
+            folder.remove(path);
+        }
+    }
+}
+
+fn listening(address: &UnixAddr) -> io::Result<UnixListener> {
+    let socket = packets()?;
+    bind(socket.as_raw_fd(), address)?;
+    // What comes before it is accepted is to carry its sender's credentials as well.
+    fdpass::ask_for_credentials(socket.as_fd()).map_err(io::Error::other)?;
+    listen(&socket, Backlog::new(1024).unwrap_or(Backlog::MAXCONN))?;
+    let listener = UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A folder that only its user may enter, for as long as something is in it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// This user's folder below `base`.
+    pub(super) fn below(base: &Path) -> Self {
+        let uid = nix::unistd::getuid();
+        Self {
+            path: base.join(format!("onecopy-{uid}")),
+        }
+    }
+
+    /// Where a file of this name would be.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes the folder if need be, checks whose it is, and holds it.
+    fn enter(&self) -> io::Result<File> {
+        let start = Instant::now();
+        loop {
+            match DirBuilder::new().mode(0o700).create(&self.path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(lock) = self.hold()? {
+                return Ok(lock);
+            }
+            if start.elapsed() > LOCK_LIMIT {
+                return Err(Errno::ETIMEDOUT.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Holds the folder; none if somebody else does, or it was removed.
+    fn hold(&self) -> io::Result<Option<File>> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits())
+            .open(&self.path);
+        let dir = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let found = dir.metadata()?;
+        if found.uid() != nix::unistd::getuid().as_raw() || found.mode() & 0o077 != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        match dir.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Ok(None),
+            Err(std::fs::TryLockError::Error(error)) => return Err(error),
+        }
+        // Its last user may have removed it before we held it.
+        let still = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|now| (now.dev(), now.ino()) == (found.dev(), found.ino()));
+        Ok(still.then_some(dir))
+    }
+
+    /// Removes sockets on which nobody listens any more. To be called while the folder is held: otherwise one that is bound but does not
+    /// listen yet would look so.
+    fn sweep(&self) {
+        for entry in std::fs::read_dir(&self.path)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+            let refused = || {
+                let tried = Address::Path(entry.path()).connect();
+                tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+            };
+            if is_socket && refused() {
+                // Fails only if it is gone already.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn remove(&self, path: &Path) {
+        // Fails only if it is gone already.
+        let _ = std::fs::remove_file(path);
+        self.leave();
+    }
+
+    /// Removes the folder if nothing is in it. Only while it is held: somebody else may be about to bind in it.
+    fn leave(&self) {
+        for _ in 0..100 {
+            match self.hold() {
+                Ok(Some(_lock)) => {
+                    // Fails if something is in it.
+                    let _ = std::fs::remove_dir(&self.path);
+                    return;
+                }
+                Ok(None) if self.path.exists() => std::thread::sleep(Duration::from_millis(1)),
+                _ => return,
+            }
+        }
+    }
+}
+
+/// What decides which ways lead from one process to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The node, by the number of its boot.
+    node: String,
+    net: u64,
+    user: u64,
+    /// The instance of `/proc`; 0 if there is none.
+    proc: u64,
+    bases: [(u64, u64); BASES.len()],
+}
+
+/// A way that all ranks can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Abstract,
+    Process,
+    Path,
+}
+
+impl Place {
+    /// Where this process is.
+    pub(super) fn of_this_process() -> Self {
+        let number = |path: &str| std::fs::metadata(path).map_or(0, |found| found.ino());
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let proc = std::fs::symlink_metadata("/proc/self").map_or(0, |found| found.dev());
+        Self {
+            node: boot.trim().to_owned(),
+            net: number("/proc/self/ns/net"),
+            user: number("/proc/self/ns/user"),
+            proc,
+            bases: BASES.map(|base| {
+                std::fs::metadata(base).map_or((0, 0), |base| (base.dev(), base.ino()))
+            }),
+        }
+    }
+
+    /// As one word.
+    pub(super) fn encode(&self) -> String {
+        let mut text = format!("{}:{}:{}:{}", self.node, self.net, self.user, self.proc);
+        for (dev, ino) in self.bases {
+            text += &format!(":{dev}:{ino}");
+        }
+        text
+    }
+
+    /// The place in this word.
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        let mut words = text.split(':');
+        let node = words.next()?.to_owned();
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (net, user, proc) = (number()?, number()?, number()?);
+        let mut bases = [(0, 0); BASES.len()];
+        for base in &mut bases {
+            *base = (number()?, number()?);
+        }
+        Some(Self {
+            node,
+            net,
+            user,
+            proc,
+            bases,
+        })
+    }
+
+    /// The best way that leads here from all `others`; in words why there is none.
+    pub(super) fn way_from(&self, others: &[Self]) -> Result<Way, &'static str> {
+        let all = |same: &dyn Fn(&Self) -> bool| others.iter().all(same);
+        if !all(&|other| other.node == self.node) {
+            return Err("the ranks run on several nodes; onecopy connects the ranks of one node");
+        }
+        // A namespace that could not be told apart (0) is not believed to be the same.
+        if self.net != 0 && all(&|other| other.net == self.net) {
+            return Ok(Way::Abstract);
+        }
+        if self.proc != 0 && all(&|other| (other.proc, other.user) == (self.proc, self.user)) {
+            return Ok(Way::Process);
+        }
+        let first = self.bases[0];
+        if first != (0, 0) && all(&|other| other.bases[0] == first) {
+            return Ok(Way::Path);
+        }
+        Err(
+            "the ranks have no network namespace, no /proc and no /dev/shm in common, so no way to find one another; give their containers one of them",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unique(what: &str) -> String {
+        format!("test-{what}-{}", std::process::id())
+    }
+
+    fn meets(door: &Door, address: &Address) {
+        let guest = address.connect().expect("connect");
+        let host = door.accept().expect("accept");
+        fdpass::send(guest.as_fd(), b"hello", &[], fdpass::Wait::Never).expect("send");
+        let mut buffer = [0; 8];
+        let got = fdpass::recv(host.as_fd(), &mut buffer, 0, fdpass::Wait::Never).expect("recv");
+        assert_eq!(&buffer[..got.len], b"hello");
+        assert!(got.from.is_some(), "credentials come along");
+        assert!(door.accept().is_none());
+    }
+
+    #[test]
+    fn every_way_leads_to_its_door_and_ends_with_it() {
+        let name = unique("abstract");
+        let door = Door::at_abstract(&name).expect("abstract");
+        assert!(Door::at_abstract(&name).is_err(), "taken");
+        meets(&door, &Address::Abstract(name.clone()));
+        drop(door);
+        assert!(Address::Abstract(name).connect().is_err());
+
+        let name = unique("process");
+        let (door, address) = Door::at_process(&name).expect("process");
+        for base in BASES {
+            let file = Folder::below(Path::new(base)).file(&name);
+            assert!(!file.exists(), "the name is gone before anyone comes");
+        }
+        meets(&door, &address);
+        drop(door);
+        assert!(address.connect().is_err());
+
+        let door = Door::at_path(&unique("path")).expect("path");
+        let address = door.address().expect("named");
+        meets(&door, &address);
+        drop(door);
+        let Address::Path(path) = &address else {
+            panic!("{address:?}")
+        };
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_killed_job_left_is_swept_and_nothing_else() {
+        let base = std::env::temp_dir().join(unique("base"));
+        std::fs::create_dir(&base).expect("base");
+        let alive = Door::below(&base, "alive").expect("alive");
+        let folder = Folder::below(&base);
+        UnixListener::bind(folder.file("dead")).expect("dead");
+        std::fs::write(folder.file("file"), b"").expect("a file");
+        let other = Door::below(&base, "other").expect("other");
+        assert!(!folder.file("dead").exists());
+        assert!(folder.file("alive").exists() && folder.file("file").exists());
+        drop((alive, other));
+        assert!(folder.path.exists(), "something is in it");
+        std::fs::remove_file(folder.file("file")).expect("remove");
+        drop(Door::below(&base, "last").expect("last"));
+        assert!(!folder.path.exists());
+        // Someone else's folder is not used.
+        DirBuilder::new()
+            .mode(0o755)
+            .create(&folder.path)
+            .expect("open to all");
+        assert!(Door::below(&base, "x").is_err());
+        std::fs::remove_dir_all(&base).expect("clean up");
+    }
+
+    #[test]
+    fn words_carry_addresses_and_places() {
+        for address in [
+            Address::Abstract("x-1".to_owned()),
+            Address::Process { pid: 7, fd: 9 },
+            Address::Path("/dev/shm/onecopy-0/x".into()),
+        ] {
+            assert_eq!(Address::decode(&address.encode()), Some(address));
+        }
+        assert_eq!(Address::decode("p:1"), None);
+        let place = Place::of_this_process();
+        assert_eq!(Place::decode(&place.encode()), Some(place));
+        assert_eq!(Place::decode("a:1:2"), None);
+    }
+
+    #[test]
+    fn the_best_common_way_is_chosen() {
+        let here = Place {
+            node: "n".to_owned(),
+            net: 1,
+            user: 2,
+            proc: 3,
+            bases: [(4, 1), (5, 1)],
+        };
+        let way = |change: &dyn Fn(&mut Place)| {
+            let mut other = here.clone();
+            change(&mut other);
+            here.way_from(&[here.clone(), other])
+        };
+        assert_eq!(way(&|_| {}), Ok(Way::Abstract));
+        assert_eq!(way(&|other| other.net = 9), Ok(Way::Process));
+        let hidden = |other: &mut Place| (other.net, other.proc) = (9, 9);
+        assert_eq!(way(&hidden), Ok(Way::Path));
+        let apart = |other: &mut Place| {
+            hidden(other);
+            other.bases = [(8, 8), (5, 1)];
+        };
+        assert!(way(&apart).is_err());
+        assert!(way(&|other| other.node = "m".to_owned()).is_err());
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How jobs of foreign launchers end: aborted, killed in the middle of the start, never begun.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::launchers::Launcher;
+use crate::meeting::{Ran, TRACES, add_rank, finish, possible};
+use crate::processes::{limit::limit, say};
+
+/// A rank that this program plays the launcher of: by the environment that one would leave.
+fn rank(env: &[(&str, &str)], wrapper: &[&str], body: &str) -> Command {
+    let own = std::env::current_exe().expect("own path");
+    let mut command = match wrapper {
+        [] => Command::new(own),
+        [program, args @ ..] => {
+            let mut command = Command::new(program);
+            command.args(args).arg(own);
+            command
+        }
+    };
+    command.args(["--exact", "as_rank", "--nocapture", "-q"]);
+    for name in TRACES {
+        command.env_remove(name);
+    }
+    command.env("TEST_BODY", body).env("RUST_BACKTRACE", "0");
+    command.envs(env.iter().copied()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The environment of rank `number` of a Slurm step that no other test plays.
+fn step(number: usize, size: usize, name: &str) -> [(&'static str, String); 4] {
+    [
+        ("SLURM_PROCID", number.to_string()),
+        ("SLURM_STEP_NUM_TASKS", size.to_string()),
+        ("SLURM_JOB_ID", format!("{name}{}", std::process::id())),
+        ("SLURM_STEP_ID", "0".to_owned()),
+    ]
+}
+
+fn stepped(number: usize, size: usize, name: &str, wrapper: &[&str], body: &str) -> Command {
+    let env = step(number, size, name);
+    let env: Vec<_> = env
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    rank(&env, wrapper, body)
+}
+
+fn end(child: Child) -> Ran {
+    let start = Instant::now();
+    let mut child = child;
+    while child.try_wait().expect("wait").is_none() {
+        if start.elapsed() > limit() {
+            child.kill().expect("kill");
+            panic!("hangs: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().expect("output");
+    let text = [output.stdout, output.stderr].concat();
+    Ran {
+        code: output.status.code(),
+        text: String::from_utf8_lossy(&text).into_owned(),
+    }
+}
+
+/// The name at which the ranks of such a step meet.
+fn meeting_name(size: usize, name: &str) -> String {
+    let uid = nix::unistd::getuid();
+    let job = format!("{name}{}", std::process::id());
+    let text = format!("Slurm's srun\0{job}.0\0{size}\0{uid}");
+    format!("onecopy-{:032x}", xxh3_128(text.as_bytes()))
+}
+
+/// Whether there is a file at which the ranks of such a step meet.
+fn has_file(size: usize, name: &str) -> bool {
+    let uid = nix::unistd::getuid();
+    let file = meeting_name(size, name);
+    let paths = ["/dev/shm", "/tmp"].map(|base| format!("{base}/onecopy-{uid}/{file}"));
+    paths
+        .iter()
+        .any(|path| std::fs::symlink_metadata(path).is_ok())
+}
+
+/// Waits until `done`, but not for ever.
+#[track_caller]
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < limit(), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_abort_ends_the_job_with_its_code() {
+    for launcher in Launcher::ALL {
+        let Some(mut command) = launcher.command(3) else {
+            continue;
+        };
+        add_rank(&mut command, "abort");
+        let ran = finish(&mut command);
+        assert_eq!(ran.code, Some(7), "{launcher:?}: {}", ran.text);
+    }
+    // Nobody ends these ranks: the word of the abort does.
+    let ranks: Vec<_> = (0..3)
+        .map(|number| {
+            stepped(number, 3, "abort", &[], "abort")
+                .spawn()
+                .expect("start")
+        })
+        .collect();
+    for child in ranks {
+        let ran = end(child);
+        assert_eq!(ran.code, Some(7), "{}", ran.text);
+    }
+}
+
+#[test]
+fn ranks_that_have_only_their_environment_meet() {
+    let apart = ["unshare", "--net", "--pid", "--fork", "--mount-proc"];
+    for (name, wrapper) in [("near", &[][..]), ("apart", &apart[..])] {
+        if !wrapper.is_empty() && !possible(wrapper) {
+            continue;
+        }
+        // Rank 0 comes last: the others wait for it.
+        let ranks: Vec<_> = (0..3)
+            .rev()
+            .map(|number| {
+                stepped(number, 3, name, wrapper, "ring")
+                    .spawn()
+                    .expect("start")
+            })
+            .collect();
+        for child in ranks {
+            let ran = end(child);
+            assert_eq!(ran.code, Some(0), "{}", ran.text);
+            assert_eq!(ran.lines_with("of 3"), 1, "{}", ran.text);
+        }
+    }
+}
+
+/// Listens at the name in `TEST_NAME` until standard input ends: what another user can do before a job starts.
+pub(crate) fn squat() {
+    let name = std::env::var("TEST_NAME").expect("a name");
+    let address = SocketAddr::from_abstract_name(name.as_bytes()).expect("address");
+    // The family's names are common to all kinds of sockets, so a stream takes it as well.
+    let _taken = UnixListener::bind_addr(&address).expect("bind");
+    say("taken");
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
+}
+
+#[test]
+fn a_name_that_another_user_has_taken_keeps_nobody_out() {
+    let other = ["setpriv", "--reuid=65534", "--clear-groups"];
+    let own = std::env::current_exe().expect("own path");
+    let own = own.to_str().expect("a path in UTF-8");
+    if !possible(&[&other[..], &[own, "--list", "--exact"]].concat()) {
+        return;
+    }
+    let name = meeting_name(2, "taken");
+    let mut stranger = rank(&[("TEST_NAME", &name)], &other, "squat")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut lines = BufReader::new(stranger.stderr.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("read"), "taken");
+    let ranks: Vec<_> = (0..2)
+        .map(|number| {
+            stepped(number, 2, "taken", &[], "ring")
+                .spawn()
+                .expect("start")
+        })
+        .collect();
+    for child in ranks {
+        let ran = end(child);
+        assert_eq!(ran.code, Some(0), "{}", ran.text);
+    }
+    drop(stranger.stdin.take());
+    stranger.wait().expect("wait");
+}
+
+#[test]
+fn a_launcher_that_is_of_no_use_is_an_error_and_no_job_of_one() {
+    let closed = [("PMI_FD", "77"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")];
+    for (env, says) in [
+        (&closed[..], "is not the launcher's socket"),
+        (&closed[..2], "but not PMI_RANK and PMI_SIZE"),
+        (&closed[1..], "but not PMI_FD"),
+        (
+            &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_PORT", "h:1")][..],
+            "PMI_PORT",
+        ),
+        (&[("PMIX_RANK", "0")][..], "how many there are"),
+        (
+            &[("OMPI_COMM_WORLD_RANK", "0")][..],
+            "OMPI_COMM_WORLD_SIZE is not set",
+        ),
+        (
+            &[("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "1")][..],
+            "is not set",
+        ),
+    ] {
+        let ran = end(rank(env, &[], "ring").spawn().expect("start"));
+        assert_eq!(ran.code, Some(3), "{env:?}: {}", ran.text);
+        assert!(ran.text.contains(says), "{env:?}: {}", ran.text);
+    }
+    // The others never come.
+    let mut alone = stepped(1, 2, "nobody", &[], "ring");
+    let ran = end(alone
+        .env("ONECOPY_JOIN_TIMEOUT", "1")
+        .spawn()
+        .expect("start"));
+    assert_eq!(ran.code, Some(3), "{}", ran.text);
+    assert!(ran.text.contains("rank 0 was not found"), "{}", ran.text);
+    let mut alone = stepped(0, 2, "nobody", &[], "ring");
+    let ran = end(alone
+        .env("ONECOPY_JOIN_TIMEOUT", "1")
+        .spawn()
+        .expect("start"));
+    assert_eq!(ran.code, Some(3), "{}", ran.text);
+    assert!(ran.text.contains("did not join"), "{}", ran.text);
+}
+
+/// Kills ranks, and the launcher with them, at once.
+fn kill_all(children: &mut [Child]) {
+    for child in children.iter() {
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL).expect("kill");
+    }
+    for child in children {
+        child.wait().expect("wait");
+    }
+}
+
+#[test]
+fn a_job_that_is_killed_while_it_starts_leaves_nothing() {
+    // Rank 0 listens for one that never comes. It is killed at growing times of its start.
+    for delay in [0, 1, 2, 5, 10, 20, 50, 100] {
+        let name = format!("killed{delay}");
+        let mut ranks: Vec<_> = (0..2)
+            .map(|number| {
+                stepped(number, 3, &name, &[], "ring")
+                    .spawn()
+                    .expect("start")
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(delay));
+        kill_all(&mut ranks);
+        assert!(!has_file(3, &name), "killed after {delay} ms");
+    }
+}
+
+#[test]
+fn a_file_that_a_killed_job_left_is_removed_by_the_next() {
+    let mut zero = [stepped(0, 2, "file", &[], "ring").spawn().expect("start")];
+    wait_until("no file to meet at", || has_file(2, "file"));
+    kill_all(&mut zero);
+    let next = stepped(0, 2, "next", &[], "ring").spawn().expect("start");
+    wait_until("what was left is there still", || !has_file(2, "file"));
+    wait_until("no file to meet at", || has_file(2, "next"));
+    let other = stepped(1, 2, "next", &[], "ring").spawn().expect("start");
+    assert_eq!((end(next).code, end(other).code), (Some(0), Some(0)));
+    assert!(!has_file(2, "next"));
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks find one another, wherever their launcher puts them, and refuse to be alone when it is of no use.
+
+use std::process::{Command, Stdio};
+
+use crate::launchers::Launcher;
+use crate::processes::{limit::limit, say};
+
+/// Variables by which ranks know of a launcher.
+pub(crate) const TRACES: [&str; 18] = [
+    "ONECOPY_JOB_FD",
+    "ONECOPY_JOB_RANK",
+    "ONECOPY_JOB_SIZE",
+    "PMI_FD",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMI_PORT",
+    "PMIX_RANK",
+    "PMIX_NAMESPACE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_NODES",
+];
+
+/// What a run left.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) text: String,
+}
+
+impl Ran {
+    pub(crate) fn lines_with(&self, mark: &str) -> usize {
+        self.text.lines().filter(|line| line.contains(mark)).count()
+    }
+}
+
+/// A process that is one rank, as a part of `command` or as its whole.
+pub(crate) fn add_rank(command: &mut Command, body: &str) {
+    let own = std::env::current_exe().expect("own path");
+    command
+        .arg(own)
+        .args(["--exact", "as_rank", "--nocapture", "-q"]);
+    command.env("TEST_BODY", body);
+}
+
+/// Runs to the end, but not for ever.
+pub(crate) fn finish(command: &mut Command) -> Ran {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    let collect = |stream: Option<Box<dyn std::io::Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut stream) = stream {
+                stream.read_to_end(&mut bytes).expect("read output");
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let out = collect(child.stdout.take().map(|stream| Box::new(stream) as _));
+    let err = collect(child.stderr.take().map(|stream| Box::new(stream) as _));
+    let start = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            break status;
+        }
+        if start.elapsed() > limit() {
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
+            child.wait().expect("wait");
+            panic!("{command:?} hangs");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let text = out.join().expect("output") + &err.join().expect("errors");
+    Ran {
+        code: status.code(),
+        text,
+    }
+}
+
+/// Runs `ranks` ranks under `launcher`, each started by `wrapper`; none if that launcher cannot be had.
+fn run(launcher: Launcher, ranks: usize, wrapper: &[&str], body: &str) -> Option<Ran> {
+    let mut command = launcher.command(ranks)?;
+    command.args(wrapper);
+    add_rank(&mut command, body);
+    Some(finish(&mut command))
+}
+
+/// Whether this machine lets us start programs so. What is skipped is printed.
+pub(crate) fn possible(wrapper: &[&str]) -> bool {
+    let tried = Command::new(wrapper[0])
+        .args(&wrapper[1..])
+        .arg("true")
+        .output();
+    let possible = tried.as_ref().is_ok_and(|ran| ran.status.success());
+    if !possible {
+        say(&format!(
+            "skipped: {wrapper:?} is not possible here: {tried:?}"
+        ));
+    }
+    possible
+}
+
+#[track_caller]
+fn expect_ring(ran: &Ran, ranks: usize) {
+    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    assert_eq!(
+        ran.lines_with(&format!("of {ranks}")),
+        ranks,
+        "{}",
+        ran.text
+    );
+}
+
+#[test]
+fn ranks_of_each_launcher_meet() {
+    for launcher in Launcher::ALL {
+        for ranks in [1, 2, 5] {
+            if let Some(ran) = run(launcher, ranks, &[], "ring") {
+                expect_ring(&ran, ranks);
+            }
+        }
+    }
+}
+
+/// Ways to start a rank in namespaces of its own, and whether ranks that have only their environment can meet there.
+const APART: [&[&str]; 5] = [
+    &["unshare", "--net"],
+    &["unshare", "--pid", "--fork"],
+    &["unshare", "--pid", "--fork", "--mount-proc"],
+    &["unshare", "--net", "--pid", "--fork"],
+    &["unshare", "--net", "--pid", "--fork", "--mount-proc"],
+];
+
+#[test]
+fn ranks_in_namespaces_of_their_own_meet() {
+    for wrapper in APART {
+        if !possible(wrapper) {
+            continue;
+        }
+        for launcher in Launcher::ALL {
+            if let Some(ran) = run(launcher, 3, wrapper, "ring") {
+                expect_ring(&ran, 3);
+            }
+        }
+    }
+}
