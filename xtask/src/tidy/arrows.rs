@@ -14,13 +14,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-obs", &[]),
     ("onecopy-shm", &["onecopy-obs"]),
     ("onecopy-btl", &["onecopy-obs", "onecopy-shm"]),
-    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
-    ("xtask", &["onecopy-obs"]),
+    (
+        "onecopy",
+        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-mpi-abi"],
+    ),
+    ("onecopy-mpi-abi", &[]),
+    (
+        "onecopy-mpi",
+        &["onecopy", "onecopy-obs", "onecopy-shm", "onecopy-mpi-abi"],
+    ),
+    ("xtask", &["onecopy-obs", "onecopy-mpi-abi"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
 const RESERVED: &[(&str, &[&str])] = &[
-    ("libc", &["onecopy-shm", "onecopy-btl"]),
+    ("libc", &["onecopy-shm", "onecopy-btl", "onecopy-mpi"]),
     ("memmap2", &["onecopy-shm"]),
 ];
 
