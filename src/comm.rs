@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Communicators: tagged messages between ranks.
 
+use crate::coll::group::{Place, SUB_CONTEXTS, SUB_SHIFT};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::{Pattern, Source, Tag};
@@ -11,15 +12,25 @@ use crate::wireup::Death;
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// In the tags of a meeting, so that they are none of a collective.
+const MEETING: i32 = 1 << 28;
 
 /// Contexts from here on are the library's own.
-const OWN_CONTEXTS: u32 = 1 << 31;
+pub(crate) const OWN_CONTEXTS: u32 = 1 << 31;
 
-/// All ranks of a job, and a context that keeps its messages apart from those of other communicators. Cheap to clone.
+/// Ranks of a job, and a context that keeps their messages apart from those of other communicators. Cheap to clone.
+///
+/// Ranks are counted within the communicator, also in a [`Status`]. Errors name ranks of the whole job.
 #[derive(Clone)]
 pub struct Comm {
     pub(crate) handle: Handle,
     pub(crate) context: u32,
+    /// The members; none: all ranks.
+    pub(crate) place: Option<Arc<Place>>,
+    /// Where the engine keeps its collectives; none: it is looked up.
+    pub(crate) slot: Option<usize>,
 }
 
 /// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours any more.
@@ -58,37 +69,77 @@ impl Status {
 }
 
 impl Comm {
-    pub(crate) fn new(handle: Handle, context: u32) -> Self {
-        Self { handle, context }
+    /// The communicator of all ranks.
+    pub(crate) fn all(handle: Handle) -> Self {
+        Self {
+            handle,
+            context: 0,
+            place: None,
+            slot: Some(0),
+        }
+    }
+
+    /// The rank in the whole job of a rank of this communicator; one that does not exist gives one that does not exist.
+    #[inline]
+    #[must_use]
+    pub fn world_rank(&self, rank: usize) -> usize {
+        match &self.place {
+            None => rank,
+            Some(place) => place.members.get(rank).map_or(usize::MAX, |&rank| rank as usize),
+        }
+    }
+
+    fn in_world(&self, source: Source) -> Source {
+        match (source, &self.place) {
+            (Source::Rank(rank), Some(_)) => Source::Rank(self.world_rank(rank)),
+            (source, _) => source,
+        }
+    }
+
+    /// A status as this communicator counts ranks.
+    #[inline]
+    pub(crate) fn local(&self, status: Status) -> Status {
+        local_status(self.place.as_deref(), status)
     }
 
     /// This rank's number.
     #[inline]
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.handle.rank
+        self.place.as_ref().map_or(self.handle.rank, |place| place.me)
     }
 
     /// Ranks in the communicator.
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
-        self.handle.size
+        self.place
+            .as_ref()
+            .map_or(self.handle.size, |place| place.members.len())
     }
 
-    /// A communicator of the same ranks whose messages are kept apart: only a receive with the same `context` matches them.
+    /// A communicator of the same ranks whose messages are kept apart: only a receive with the same `context` matches them. It costs
+    /// nothing and needs no agreement; its collectives go by messages, those of a [`Self::dup`] do not.
     ///
     /// # Panics
-    /// If `context` is 2³¹ or more.
+    /// If `context` is 2³⁰ or more, or 2¹⁸ or more in a communicator that does not have all ranks.
     #[must_use]
     pub fn with_context(&self, context: u32) -> Self {
+        let (base, limit) = if self.context & SUB_CONTEXTS == 0 {
+            (0, SUB_CONTEXTS)
+        } else {
+            (self.context >> SUB_SHIFT << SUB_SHIFT, 1 << SUB_SHIFT)
+        };
         assert!(
-            context < OWN_CONTEXTS,
-            "contexts from 2^31 on belong to the library"
+            context < limit,
+            "contexts from {limit} on belong to the library"
         );
+        let context = base | context;
         Self {
             handle: self.handle.clone(),
             context,
+            place: self.place.clone(),
+            slot: self.slot.filter(|_| context == self.context),
         }
     }
 
@@ -97,7 +148,7 @@ impl Comm {
         let bomb = Bomb;
         let result = self.handle.wait(|engine| engine.take_result(id));
         std::mem::forget(bomb);
-        result
+        result.map(|status| self.local(status))
     }
 
     /// Sends `buf` to `dest`. Returns when the buffer may be used again: short messages are on their way then, long ones received.
@@ -105,7 +156,7 @@ impl Comm {
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
         let sent = if tag >= 0
-            && let Ok(peer) = u32::try_from(dest)
+            && let Ok(peer) = u32::try_from(self.world_rank(dest))
         {
             self.handle
                 .gate
@@ -129,7 +180,7 @@ impl Comm {
                 .handle
                 .gate
                 .enter()
-                .send_rest(dest as u32, self.context, tag, buf, sent);
+                .send_rest(self.world_rank(dest) as u32, self.context, tag, buf, sent);
             self.finish(id).map(drop)
         })
     }
@@ -159,10 +210,11 @@ impl Comm {
         tag: i32,
         mode: SendMode,
     ) -> Result<RequestId> {
+        self.check_place(dest)?;
         self.handle
             .gate
             .enter()
-            .send(dest, self.context, tag, buf, mode)
+            .send(self.world_rank(dest), self.context, tag, buf, mode)
     }
 
     pub(crate) fn start_receive(
@@ -171,10 +223,23 @@ impl Comm {
         source: Source,
         tag: Tag,
     ) -> Result<RequestId> {
+        if let Source::Rank(rank) = source {
+            self.check_place(rank)?;
+        }
+        let source = self.in_world(source).rank();
         self.handle
             .gate
             .enter()
-            .receive(source.rank(), self.context, tag.tag(), buf)
+            .receive(source, self.context, tag.tag(), buf)
+    }
+
+    fn check_place(&self, rank: usize) -> Result<()> {
+        let size = self.size();
+        if rank < size {
+            Ok(())
+        } else {
+            Err(Error::NoSuchRank { rank, size })
+        }
     }
 
     /// Receives a message from `source` with `tag` into `buf`. A message that is longer than `buf` is an error; as much as fits is received.
@@ -188,7 +253,7 @@ impl Comm {
         let (source, tag) = (source.into(), tag.into());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(buf);
         let status = match self.receive_soon(bytes, source, tag) {
-            Received::All(status) => status,
+            Received::All(status) => self.local(status),
             Received::Part(begun) => self.receive_rest(bytes, begun)?,
             Received::Nothing => self.receive_slow(bytes, source, tag)?,
         };
@@ -198,7 +263,7 @@ impl Comm {
     /// Polls the source's ring alone for a while: the shortest way for a message that is about to come.
     #[inline]
     fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Received {
-        let Source::Rank(source) = source else {
+        let Source::Rank(source) = self.in_world(source) else {
             return Received::Nothing;
         };
         let Ok(source) = u32::try_from(source) else {
@@ -308,20 +373,23 @@ impl Comm {
         let pattern = self.pattern(source.into(), tag.into())?;
         let mut engine = self.handle.gate.enter();
         engine.progress(false);
-        engine.probe(&pattern)
+        let found = engine.probe(&pattern)?;
+        Ok(found.map(|status| self.local(status)))
     }
 
     /// Waits for a message that `source` and `tag` match and says what it is. It stays to be received.
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        self.handle
-            .wait(|engine| engine.probe(&pattern).transpose())
+        let found = self
+            .handle
+            .wait(|engine| engine.probe(&pattern).transpose())?;
+        Ok(self.local(found))
     }
 
     pub(crate) fn pattern(&self, source: Source, tag: Tag) -> Result<Pattern> {
         let source = match source.rank() {
             None => None,
-            Some(rank) if rank < self.size() => Some(rank as u32),
+            Some(rank) if rank < self.size() => Some(self.world_rank(rank) as u32),
             Some(rank) => {
                 return Err(Error::NoSuchRank {
                     rank,
@@ -339,11 +407,11 @@ impl Comm {
         }
     }
 
-    /// Returns when all ranks have called it. If one cannot any more, all others get the error that names it.
-    pub fn barrier(&self) -> Result<()> {
+    /// Returns when all ranks have called it, by messages. If one cannot any more, all others meet all the same, and get the error that names it.
+    pub(crate) fn meet(&self) -> Result<()> {
         let own = Self {
-            handle: self.handle.clone(),
             context: self.context | OWN_CONTEXTS,
+            ..self.clone()
         };
         let (rank, size) = (self.rank(), self.size());
         // A rank that finds another one dead goes on, and tells all later partners: they would wait for it otherwise.
@@ -358,7 +426,7 @@ impl Comm {
             // The receive is posted first: two ranks that send to one another must not both wait to be received.
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut heard);
             let (sent, received) = loan::lend_mut(&self.handle, bytes, |loan| {
-                let tag = distance as i32;
+                let tag = MEETING | distance as i32;
                 let receive = own.start_receive(UserBuf::One(loan), from.into(), tag.into());
                 let sent = own.send(news, to, tag);
                 (sent, receive.and_then(|id| own.finish(id)))
@@ -386,10 +454,13 @@ impl Comm {
 }
 
 /// What a rank tells its partners in a barrier about those who cannot come: `rank + 1` and how it ended, or 0.
-struct Failed;
+pub(crate) struct Failed;
 
 impl Failed {
-    fn encode(failure: Option<&Error>) -> u64 {
+    /// Given up for a reason that names no rank.
+    pub(crate) const GIVEN_UP: u64 = 1;
+
+    pub(crate) fn encode(failure: Option<&Error>) -> u64 {
         let (rank, how) = match failure {
             None => return 0,
             Some(Error::PeerDied { rank, how }) => match how {
@@ -405,7 +476,7 @@ impl Failed {
         (rank as u64 + 1) << 32 | how
     }
 
-    fn decode(word: u64) -> Result<()> {
+    pub(crate) fn decode(word: u64) -> Result<()> {
         let (rank, detail) = ((word >> 32) as usize, (word as u32 >> 8) as i32);
         let Some(rank) = rank.checked_sub(1) else {
             return Ok(());
@@ -417,6 +488,18 @@ impl Failed {
             _ => Death::Unknown,
         };
         Err(Error::PeerDied { rank, how })
+    }
+}
+
+/// A status of the engine as a communicator with these members counts ranks.
+#[inline]
+pub(crate) fn local_status(place: Option<&Place>, status: Status) -> Status {
+    match place {
+        None => status,
+        Some(place) => Status {
+            source: place.of(status.source),
+            ..status
+        },
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) use connect::{geometry, quota};
 
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
+use crate::memory::pool::Pool;
 use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto::direct::{Begun, Received, Sent};
 use crate::proto::rendezvous::Transfers;
@@ -21,12 +22,14 @@ use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
 use onecopy_obs::{Counters, Knobs, tracepoints};
+use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::loan::LoanTable;
 use onecopy_shm::pool::ChunkPool;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::HeavyFence;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +56,16 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     pub(crate) pool: ChunkPool,
+    /// The rank's heap, which `alloc` and the temporary buffers share.
+    pub(crate) heap: Arc<Heap>,
+    /// Temporary buffers.
+    pub(crate) buffers: Pool,
+    /// Rounds of progress, to look for cold buffers now and then.
+    pub(crate) rounds: u32,
     /// A send found no chunk: those that any peer has given back are to be collected.
     pub(crate) starved: bool,
     pub(crate) counters: Counters,
-    /// Buffers of unexpected messages, for use again.
+    /// Short buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,
     /// Ranks that have output or announced messages to look after.
     pub(crate) busy: Vec<u32>,
@@ -80,6 +89,8 @@ pub(crate) struct Engine {
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
     pub(crate) geometry: Geometry,
+    /// Collectives, by communicator.
+    pub(crate) colls: crate::coll::state::Colls,
 }
 
 impl Core {
@@ -88,17 +99,6 @@ impl Core {
     pub(crate) fn make_busy(&mut self, rank: u32) {
         if !self.busy.contains(&rank) {
             self.busy.push(rank);
-        }
-    }
-
-    pub(crate) fn spare_buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    pub(crate) fn keep_spare(&mut self, mut buffer: Vec<u8>) {
-        if self.spare.len() < 64 && buffer.capacity() <= 64 << 10 {
-            buffer.clear();
-            self.spare.push(buffer);
         }
     }
 
@@ -383,6 +383,10 @@ impl Engine {
     #[inline]
     pub(crate) fn progress(&mut self, waiting: bool) -> bool {
         let mut moved = false;
+        self.core.rounds = self.core.rounds.wrapping_add(1);
+        if self.core.rounds.is_multiple_of(64) {
+            self.age(Instant::now());
+        }
         for word in 0..self.core.segment.bitmap_words() {
             let active = self.core.segment.take_active(word);
             if active != 0 {
@@ -424,6 +428,22 @@ impl Engine {
             }
         }
         moved
+    }
+
+    /// Gives back to the system what has not been needed for a while, if it is time to look.
+    #[cold]
+    pub(crate) fn age(&mut self, now: Instant) {
+        if !self.core.buffers.tick(now) {
+            return;
+        }
+        let Self { core, peers, .. } = self;
+        for peer in peers.iter_mut().flatten() {
+            peer.collect_chunks(&mut core.pool);
+        }
+        if let Some((first, count)) = core.pool.shrink() {
+            core.segment.release_chunks(first, count);
+            core.counters.pool_chunks = u64::from(core.pool.reserved());
+        }
     }
 
     fn look_after_busy(&mut self, waiting: bool) -> bool {

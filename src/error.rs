@@ -84,6 +84,12 @@ pub enum Error {
         /// The code given.
         code: i32,
     },
+    /// A collective was called in a way that cannot work, or was given up by a member.
+    #[error("collective: {reason}")]
+    Collective {
+        /// What is wrong.
+        reason: String,
+    },
     /// Shared memory failed.
     #[error(transparent)]
     Segment(Arc<SegmentError>),
@@ -114,6 +120,13 @@ pub enum Error {
     },
 }
 
+impl From<onecopy_shm::loan::LoanError> for Error {
+    fn from(error: onecopy_shm::loan::LoanError) -> Self {
+        Self::Collective {
+            reason: error.to_string(),
+        }
+    }
+}
 impl From<SegmentError> for Error {
     fn from(error: SegmentError) -> Self {
         Self::Segment(Arc::new(error))

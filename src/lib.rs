@@ -6,6 +6,7 @@
 pub mod bench;
 #[doc(hidden)]
 pub mod cli;
+pub mod coll;
 mod comm;
 mod engine;
 pub mod error;

@@ -221,6 +221,7 @@ pub(crate) fn segment() -> Result<(), String> {
         chunk_bytes: 4096,
         chunks: 1,
         heap_bytes: 0,
+        coll_channels: 0,
     };
     let text = |error: onecopy_shm::segment::SegmentError| error.to_string();
     let fence = HeavyFence::without_membarrier();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory that a job takes, as a formula: before it starts, and exactly.
+//! The memory that a job takes, as a formula: before it starts, and exactly. [`pool`] has the temporary buffers.
 //!
 //! Shared memory is made of four parts, each reserved in full when it is first needed, so the sum is what the kernel counts:
 //!
@@ -7,8 +7,11 @@
 //! | --- | --- | --- |
 //! | base | in each rank's segment | at the start |
 //! | ring | in the receiver's segment, one per sender | with the first record of the pair |
-//! | chunks | in the sender's segment | when messages need them, some at first, then doubling |
+//! | chunks | in the sender's segment | when messages need them, some at first, then doubling; given back when cold |
 //! | heap | in the segment of whoever calls `alloc` | at the call; given back on drop |
+//! | buffers | in the segment, from its heap | while in use; what is retained is bounded and ages out |
+
+pub mod pool;
 
 use crate::engine::geometry;
 use onecopy_obs::Knobs;

@@ -4,7 +4,8 @@
 //! A buffer cannot be freed or touched while a request owns it: either the request takes the buffer and gives it back
 //! ([`Request`], [`Persistent`]), or the buffer is borrowed for a [`Scope`] that ends only when its requests have.
 
-use crate::comm::{Bomb, Comm};
+use crate::coll::group::Place;
+use crate::comm::{Bomb, Comm, local_status};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Source, Tag};
@@ -15,6 +16,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A send or receive that owns its buffer until it is complete.
 ///
@@ -36,6 +38,8 @@ pub struct Request<B> {
     owned: Option<Owned<Handle, B>>,
     id: RequestId,
     result: Option<Result<Status>>,
+    /// The members of the communicator, to name the source.
+    place: Option<Arc<Place>>,
 }
 
 impl<B> Request<B> {
@@ -66,6 +70,7 @@ impl<B> Request<B> {
     pub fn wait_both(mut self) -> (Result<Status>, B) {
         self.complete();
         let result = self.result.take().unwrap_or(Err(Error::Cancelled));
+        let result = result.map(|status| local_status(self.place.as_deref(), status));
         match self.owned.take() {
             Some(owned) => (result, owned.take()),
             None => {
@@ -177,6 +182,7 @@ impl Comm {
             owned: Some(owned),
             id,
             result: None,
+            place: self.place.clone(),
         })
     }
 
@@ -203,6 +209,7 @@ impl Comm {
             owned: Some(owned),
             id,
             result: None,
+            place: self.place.clone(),
         })
     }
 
@@ -258,7 +265,7 @@ impl Comm {
     fn matched(&self, status: Status, envelope: Envelope, message: Message) -> Matched {
         Matched {
             comm: self.clone(),
-            status,
+            status: self.local(status),
             envelope,
             message: Some(message),
         }
@@ -308,8 +315,8 @@ impl Comm {
 
 /// A region of code during which borrowed buffers can be sent and received. See [`Comm::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
-    comm: &'env Comm,
-    lender: &'scope loan::Scope<'scope, 'env, Handle>,
+    pub(crate) comm: &'env Comm,
+    pub(crate) lender: &'scope loan::Scope<'scope, 'env, Handle>,
     pending: Rc<RefCell<Vec<RequestId>>>,
 }
 
@@ -318,7 +325,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 pub struct ScopedRequest(RequestId);
 
 impl<'env> Scope<'_, 'env> {
-    fn keep(&self, id: RequestId) -> ScopedRequest {
+    pub(crate) fn keep(&self, id: RequestId) -> ScopedRequest {
         self.pending.borrow_mut().push(id);
         ScopedRequest(id)
     }
@@ -398,7 +405,7 @@ impl<'env> Scope<'_, 'env> {
         if result.is_some() {
             self.forget(request.0);
         }
-        result
+        result.map(|result| result.map(|status| self.comm.local(status)))
     }
 
     /// Waits for all requests that were not waited for yet, and gives their results in the order of their start, or the first error.

@@ -15,6 +15,7 @@
 pub(crate) mod coop;
 pub(crate) mod direct;
 pub(crate) mod eager;
+pub(crate) mod held;
 pub(crate) mod own;
 pub(crate) mod pipeline;
 pub(crate) mod rendezvous;
@@ -25,6 +26,7 @@ use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::request::{RequestId, SendPlan, State, Status};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
+use held::Held;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::fault;
 use onecopy_shm::ring::{Claim, Record};
@@ -33,9 +35,9 @@ use onecopy_shm::ring::{Claim, Record};
 #[derive(Debug)]
 pub(crate) enum Message {
     /// All of its bytes. `sync`: the sender's request that wants to know of the match.
-    Whole { bytes: Vec<u8>, sync: Option<u64> },
+    Whole { bytes: Held, sync: Option<u64> },
     /// Its first bytes; the rest is under way.
-    Partial { bytes: Vec<u8>, total: u64 },
+    Partial { bytes: Held, total: u64 },
     /// Its announcement.
     Announced(rendezvous::Announcement),
     /// Sent by this rank to itself, and too long to be buffered.
@@ -388,7 +390,7 @@ pub(crate) fn accept(
                 .saturating_sub(charge(bytes.len() as u64));
             give_credit(core, peer, charge(bytes.len() as u64));
             core.counters.release_unexpected(bytes.len() as u64);
-            core.keep_spare(bytes);
+            core.give_back(bytes);
             if let Some(request) = sync {
                 send_fin(core, peer, request);
             }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages whose buffers are [`Span`]s: for fronts in other languages, whose rules say how long a buffer stays in place.
 //!
-//! An [`Operation`] is one send or receive. It has no destructor that waits: whoever starts one polls it until it is complete, which
+//! An [`Operation`] is one send, receive or collective. It has no destructor that waits: whoever starts one polls it until it is complete, which
 //! ends its loans.
 
+use crate::coll::{Buffers, Collective};
 use crate::comm::{Bomb, Comm};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
@@ -23,22 +24,29 @@ pub enum Mode {
     Synchronous,
 }
 
-/// A send or receive under way.
+/// An operation under way.
 #[derive(Debug)]
 #[must_use = "an operation that is not polled keeps its loans"]
 pub struct Operation {
     id: RequestId,
-    buf: UserBuf,
+    lent: Lent,
+}
+
+/// What an operation has on loan.
+#[derive(Debug)]
+enum Lent {
+    Message(UserBuf),
+    Collective(Buffers),
 }
 
 /// The engine, between two rounds of progress.
 pub struct Poll<'e>(&'e mut Engine);
 
 impl Poll<'_> {
-    /// The result of `operation`, if it is complete. It must not be asked for again then.
+    /// The result of `operation`, if it is complete. It must not be asked for again then. A sender is named by its rank in the job.
     pub fn take(&mut self, operation: &Operation) -> Option<Result<Status>> {
         let result = self.0.take_result(operation.id)?;
-        self.0.end(&operation.buf);
+        self.0.end(&operation.lent);
         Some(result)
     }
 
@@ -73,11 +81,16 @@ impl Engine {
         }
     }
 
-    fn end(&mut self, buf: &UserBuf) {
-        match buf {
-            UserBuf::One(loan) => self.core.loans.take_back(*loan),
-            UserBuf::Many(loans) => {
+    fn end(&mut self, lent: &Lent) {
+        match lent {
+            Lent::Message(UserBuf::One(loan)) => self.core.loans.take_back(*loan),
+            Lent::Message(UserBuf::Many(loans)) => {
                 for &loan in loans.iter() {
+                    self.core.loans.take_back(loan);
+                }
+            }
+            Lent::Collective(buffers) => {
+                for loan in [buffers.send, buffers.recv].into_iter().flatten() {
                     self.core.loans.take_back(loan);
                 }
             }
@@ -90,10 +103,15 @@ impl Engine {
         start: impl FnOnce(&mut Self, UserBuf) -> Result<RequestId>,
     ) -> Result<Operation> {
         let buf = self.lend(spans);
-        match start(self, buf.clone()) {
-            Ok(id) => Ok(Operation { id, buf }),
+        let started = start(self, buf.clone());
+        self.begun(started, Lent::Message(buf))
+    }
+
+    fn begun(&mut self, started: Result<RequestId>, lent: Lent) -> Result<Operation> {
+        match started {
+            Ok(id) => Ok(Operation { id, lent }),
             Err(error) => {
-                self.end(&buf);
+                self.end(&lent);
                 Err(error)
             }
         }
@@ -110,7 +128,7 @@ impl Comm {
             return false;
         }
         let mut engine = self.handle.gate.enter();
-        let Ok(dest) = u32::try_from(dest) else {
+        let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
         matches!(
@@ -126,10 +144,10 @@ impl Comm {
         if bytes.len() > AT_ONCE {
             return None;
         }
-        let source = u32::try_from(source).ok()?;
+        let source = u32::try_from(self.world_rank(source)).ok()?;
         let mut engine = self.handle.gate.enter();
         match engine.receive_now(source, self.context, tag.tag(), bytes) {
-            Received::All(status) => Some(status),
+            Received::All(status) => Some(self.local(status)),
             Received::Nothing => None,
             Received::Part(_) => {
                 let detail = "a short message came in several pieces".to_owned();
@@ -151,6 +169,7 @@ impl Comm {
             Mode::Standard => SendMode::Standard,
             Mode::Synchronous => SendMode::Synchronous,
         };
+        let dest = self.world_rank(dest);
         self.handle.gate.enter().begin(spans, |engine, buf| {
             engine.send(dest, self.context, tag, buf, mode)
         })
@@ -158,9 +177,28 @@ impl Comm {
 
     /// Starts a receive into `spans`, filled in their order.
     pub fn begin_receive(&self, spans: &[Span], source: Source, tag: Tag) -> Result<Operation> {
+        let source = source.rank().map(|rank| self.world_rank(rank));
         self.handle.gate.enter().begin(spans, |engine, buf| {
-            engine.receive(source.rank(), self.context, tag.tag(), buf)
+            engine.receive(source, self.context, tag.tag(), buf)
         })
+    }
+
+    /// Starts a collective. What the buffers are depends on the collective.
+    pub fn begin_collective(
+        &self,
+        collective: &Collective,
+        send: Option<Span>,
+        recv: Option<Span>,
+    ) -> Result<Operation> {
+        let mut engine = self.handle.gate.enter();
+        let slot = self.slot(&mut engine);
+        let loans = &mut engine.core.loans;
+        let buffers = Buffers {
+            send: send.map(|span| loans.lend_span(span)),
+            recv: recv.map(|span| loans.lend_span(span)),
+        };
+        let started = engine.start_collective(slot, collective, buffers, false);
+        engine.begun(started, Lent::Collective(buffers))
     }
 
     /// Lets `f` look at operations; nothing is moved.

@@ -4,6 +4,7 @@
 use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::memory::pool::Pool;
 use crate::wait;
 use crate::wireup::{self, Wireup};
 use onecopy_btl::cost::Costs;
@@ -22,6 +23,8 @@ pub use onecopy_shm::gate::Threads;
 pub(crate) struct Shared {
     pub(crate) gate: Gate<Engine>,
     pub(crate) segment: Arc<OwnSegment>,
+    pub(crate) heap: Arc<Heap>,
+    pub(crate) buffers: Pool,
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
@@ -111,7 +114,6 @@ pub struct LayerState {
 /// ```
 pub struct Runtime {
     handle: Handle,
-    heap: Arc<Heap>,
     finalized: bool,
 }
 
@@ -134,24 +136,29 @@ impl Runtime {
         let engine = Engine::start(options.knobs, options.costs, options.threads, wireup)?;
         let segment = Arc::clone(&engine.core.segment);
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
-        let heap = Heap::new(Arc::clone(&segment));
+        let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
         let shared = Shared {
             gate: Gate::new(options.threads, engine),
             segment,
+            heap,
+            buffers,
             rank,
             size,
         };
         Ok(Self {
             handle: Handle(Arc::new(shared)),
-            heap,
             finalized: false,
         })
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// The communicator of all ranks.
     #[must_use]
     pub fn world(&self) -> Comm {
-        Comm::new(self.handle.clone(), 0)
+        Comm::all(self.handle.clone())
     }
 
     /// This rank's number.
@@ -183,15 +190,31 @@ impl Runtime {
     /// });
     /// ```
     pub fn alloc(&self, bytes: usize) -> Result<HeapBuf> {
-        let buffer = self.heap.alloc(bytes)?;
-        self.handle.gate.enter().core.counters.heap_bytes = self.heap.used();
+        let Shared { heap, buffers, .. } = &*self.handle;
+        let buffer = heap.alloc(bytes).or_else(|error| {
+            // The program comes before what lies free in the pool.
+            if buffers.release_free(u64::MAX) == 0 {
+                return Err(error);
+            }
+            heap.alloc(bytes)
+        })?;
         Ok(buffer)
+    }
+
+    /// The pool of temporary buffers, which collectives and the transport use too.
+    #[must_use]
+    pub fn buffers(&self) -> &Pool {
+        &self.handle.buffers
     }
 
     /// The counters of this rank.
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
-        self.handle.gate.enter().core.counters.snapshot()
+        let mut engine = self.handle.gate.enter();
+        let counters = &mut engine.core.counters;
+        counters.heap_bytes = self.handle.heap.used();
+        self.handle.buffers.stats().tell(counters);
+        counters.snapshot()
     }
 
     /// The layers between this rank and `peer`, which is connected now if it was not before.
@@ -265,7 +288,7 @@ impl Runtime {
         self.handle.wait(flushed);
         fault::point("leave.before");
         let met = if together {
-            self.world().barrier()
+            self.world().meet()
         } else {
             Ok(())
         };

@@ -146,6 +146,7 @@ pub(crate) fn until<R>(
 
 fn look(engine: &mut Engine, looked: &mut Option<Instant>, period: Duration) {
     let now = Instant::now();
+    engine.age(now);
     match looked {
         None => *looked = Some(now),
         Some(last) if now.duration_since(*last) >= period => {

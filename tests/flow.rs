@@ -8,6 +8,7 @@ mod processes;
 
 use bytes::{check, pattern};
 use nix::sys::resource::{UsageWho, getrusage};
+use onecopy::memory::pool::Place;
 use onecopy::{Options, Runtime};
 use processes::{Ranks, say};
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ fn as_rank() {
         "flood unseen" => flood_unseen(&rt),
         "idle" => idle(&rt),
         "crowd" => crowd(&rt),
+        "burst" => burst(&rt),
         other => panic!("no role {other}"),
     }
     rt.finalize().expect("finalize");
@@ -125,6 +127,79 @@ fn flood_unseen(rt: &Runtime) {
     }
 }
 
+/// This rank's segment as the kernel counts it.
+fn segment_bytes() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    let mut bytes = std::collections::BTreeMap::new();
+    for entry in descriptors.flatten() {
+        let path = entry.path();
+        if std::fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().contains("memfd:onecopy"))
+        {
+            let found = std::fs::metadata(path).expect("stat");
+            bytes.insert(found.ino(), found.blocks() * 512);
+        }
+    }
+    bytes.values().sum()
+}
+
+/// A burst of everything that takes memory, and then nothing but waiting.
+fn burst(rt: &Runtime) {
+    const EACH: usize = 16 << 10;
+    let world = rt.world();
+    let peer = 1 - rt.rank();
+    // Connections and rings stay.
+    let mut one = [0u8];
+    world
+        .sendrecv(&[1u8], peer, 0, &mut one, peer, 0)
+        .expect("sendrecv");
+    world.barrier().expect("barrier");
+    let (shared, private) = (segment_bytes(), resident());
+    let requests: Vec<_> = (0..12)
+        .map(|i| world.isend(pattern(EACH, i), peer, 1).expect("isend"))
+        .collect();
+    // What arrives before this has no receive yet.
+    world
+        .sendrecv(&[1u8], peer, 2, &mut one, peer, 2)
+        .expect("sendrecv");
+    let mut temporary: Vec<_> = (0..20)
+        .map(|_| rt.buffers().take(1 << 20, Place::Shared).expect("take"))
+        .collect();
+    temporary.iter_mut().for_each(|buf| buf.fill(1));
+    drop(temporary);
+    let at_peak = rt.counters();
+    assert!(at_peak.buffers_bytes > 20 << 20, "{at_peak:?}");
+    assert!(at_peak.unexpected_bytes_now > 64 << 10, "{at_peak:?}");
+    assert!(segment_bytes() > shared + (16 << 20));
+    let mut got = vec![0; EACH];
+    for i in 0..12 {
+        world.recv(&mut got, peer, 1).expect("recv");
+        check(&got, i, "in order");
+    }
+    onecopy::wait_all(requests).expect("wait");
+    world.barrier().expect("barrier");
+    // One rank waits for the other, which polls for a while.
+    if rt.rank() == 0 {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            assert!(world.iprobe(peer, 3).expect("iprobe").is_none());
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        world.send(&[1u8], peer, 3).expect("send");
+    } else {
+        world.recv(&mut one, peer, 3).expect("recv");
+    }
+    let after = rt.counters();
+    assert_eq!(after.buffers_bytes, 0, "{after:?}");
+    assert_eq!(after.pool_chunks, 8, "{after:?}");
+    // Both segments are open here; of each there are the first chunks.
+    let grown = segment_bytes().saturating_sub(shared);
+    assert!(grown <= 2 * 8 * (8 << 10), "{grown} bytes of shared memory");
+    let grown = resident().saturating_sub(private);
+    say(&format!("PRIVATE {grown}"));
+    assert!(grown < 2 << 20, "{grown} bytes");
+}
+
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage");
     let of = |t: nix::sys::time::TimeVal| {
@@ -184,6 +259,14 @@ fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
         .run();
     std::fs::remove_file(&path).expect("remove");
     ran.expect_success();
+}
+
+#[test]
+fn memory_comes_back_after_a_burst() {
+    Ranks::new(2, "burst")
+        .env("ONECOPY_BUFFERS_AGE", "100ms")
+        .run()
+        .expect_success();
 }
 
 #[test]

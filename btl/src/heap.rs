@@ -3,6 +3,7 @@
 //! own instructions. The data path of XPMEM without a module, for memory that was allocated for it.
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
+use onecopy_shm::coll::View;
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::layout::{HeapOffset, OutOfBounds};
 use onecopy_shm::segment::PeerSegment;
@@ -65,6 +66,17 @@ impl HeapLayer {
                 peer.populate_heap(HeapOffset(begin), end - begin, true);
             }
         }
+    }
+
+    /// Bytes of the peer to be read in place, if they lie in its heap.
+    #[inline]
+    #[must_use]
+    pub fn view<'p>(&self, peer: &'p PeerSegment, range: &RemoteRange) -> Option<View<'p>> {
+        let offset = range.heap?;
+        let len = usize::try_from(range.len).ok()?;
+        let view = peer.heap_view(offset, len).ok()?;
+        self.populate(peer, offset, range.len);
+        Some(view)
     }
 
     fn kernel(&self, total: u64) -> Kernel {

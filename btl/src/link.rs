@@ -3,6 +3,7 @@
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
 use crate::{cico, cma, heap};
+use onecopy_shm::coll::View;
 use onecopy_shm::copy::CopyPlan;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{IoSlice, IoSliceMut};
@@ -109,6 +110,13 @@ impl Link {
             LayerId::Cma => self.cma.layer().is_some_and(|l| l.reaches(range)),
             LayerId::Own | LayerId::Cico => false,
         }
+    }
+
+    /// The bytes of `range` to be read in place, where a layer maps them.
+    #[inline]
+    #[must_use]
+    pub fn view<'p>(&self, peer: &'p PeerSegment, range: &RemoteRange) -> Option<View<'p>> {
+        self.heap.layer().and_then(|layer| layer.view(peer, range))
     }
 
     /// The best layer that can write to `range`.

@@ -10,8 +10,9 @@ use crate::{c, job};
 use onecopy::{Source, Tag};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 
-/// Bits of an identity: a context has one more, to tell the library's messages from the program's, and the runtime keeps the last for itself.
-const BITS: u32 = 30;
+/// Bits of an identity: a context has one more, to tell the library's messages from the program's; contexts of 31 and 32 bits
+/// are the runtime's.
+const BITS: u32 = 29;
 
 /// The identities of `MPI_COMM_WORLD` and `MPI_COMM_SELF` are 0 and 1.
 static NEXT: AtomicU32 = AtomicU32::new(2);

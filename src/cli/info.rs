@@ -2,6 +2,7 @@
 //! `onecopy info`.
 
 mod layers;
+mod memory;
 mod protocols;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ pub(crate) struct Args {
 enum What {
     /// Show which protocol carries which size, its estimated cost, and why the others do not
     Protocols(protocols::Args),
+    /// Show how the pool of temporary buffers is set, and what it does in a trial
+    Memory(memory::Args),
 }
 
 /// What is known of a pair of ranks, and how.
@@ -270,8 +273,10 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
-    if let Some(What::Protocols(more)) = &args.what {
-        return protocols::run(more, args.json, args.peer);
+    match &args.what {
+        Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
+        Some(What::Memory(more)) => return memory::run(more, args.json),
+        None => {}
     }
     let settings = crate::tune::settings()?;
     let known = look(args.peer)?;

@@ -2,7 +2,11 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
+use crate::coll::group::CHANNEL_RANKS;
+use crate::coll::state::{Colls, State as CollState};
+use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
+use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
 use crate::select::Thresholds;
 use crate::select::observed::Observed;
@@ -15,6 +19,7 @@ use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
+use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
@@ -37,6 +42,7 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
             .unwrap_or(u32::MAX)
             .max(1),
         heap_bytes: heap,
+        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
     }
 }
 
@@ -111,6 +117,11 @@ impl Engine {
             quota_cpus: quota(),
             ..Card::of_this_process()
         };
+        let channel = (geometry.coll_channels > 0 && size <= CHANNEL_RANKS).then_some(0);
+        if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
+            // Before anyone can look at it.
+            end.open(1, 0);
+        }
         permit_tracing(&knobs);
         fault::point("join.before");
         let cards = wireup.join(card, segment.fd())?;
@@ -121,6 +132,7 @@ impl Engine {
             cma: knobs.layers.allows("cma"),
             plan,
         };
+        let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
         let core = Core {
             me,
@@ -134,6 +146,9 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
+            heap,
+            rounds: 0,
             starved: false,
             counters: Default::default(),
             spare: Vec::new(),
@@ -154,6 +169,17 @@ impl Engine {
             wireup,
             permitted,
             geometry,
+            colls: Colls {
+                slots: vec![Some(Box::new(CollState::new(
+                    (0..size as u32).collect(),
+                    me as usize,
+                    OWN_CONTEXTS,
+                    1,
+                    channel,
+                )))],
+                channels: u64::from(channel.is_some()),
+                ..Colls::default()
+            },
         })
     }
 

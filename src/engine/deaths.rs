@@ -55,6 +55,9 @@ impl Engine {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
+        if !self.colls.active.is_empty() {
+            self.check_colls();
+        }
     }
 
     fn take_news(&mut self) {
@@ -154,7 +157,7 @@ impl Engine {
             if let proto::Message::Partial { bytes, total } = message {
                 // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
-                self.core.keep_spare(bytes);
+                self.core.give_back(bytes);
             }
         }
         for id in self

@@ -38,7 +38,9 @@ impl Engine {
                 .as_mut()
                 .is_some_and(|peer| peer.could_move(&self.core.knobs))
         });
-        !(incoming || active || room || self.core.transfers.any_could_move(&self.peers))
+        // A collective that can move does so now; then there is no reason to sleep.
+        let collective = !self.colls.active.is_empty() && self.step_colls();
+        !(incoming || collective || active || room || self.core.transfers.any_could_move(&self.peers))
     }
 
     /// Polls again.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
 
+use super::held::Held;
 use super::{
     Message, charge, claim, complete_send, give_credit, put_body, receipt, receipt_for, send_fin,
 };
@@ -333,10 +334,11 @@ pub(crate) fn arrive(
         }
         return Ok(());
     }
-    let mut bytes = core.spare_buffer();
-    bytes.resize(len, 0);
-    peer.rx.read(record, skip, &mut bytes);
     hold(core, peer, len as u64)?;
+    let mut bytes = core.place_to_hold(len);
+    if let Some(room) = bytes.extend(len) {
+        peer.rx.read(record, skip, room);
+    }
     core.unexpected
         .keep(envelope, Message::Whole { bytes, sync });
     Ok(())
@@ -422,7 +424,7 @@ pub(crate) fn first_chunk(
         }
         None => {
             hold(core, peer, body.total)?;
-            let bytes = core.spare_buffer();
+            let bytes = core.place_to_hold(body.total as usize);
             Target::Entry(core.unexpected.keep(
                 envelope,
                 Message::Partial {
@@ -483,12 +485,10 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
         }
         Target::Entry(entry) => {
             if let Message::Partial { bytes, .. } = core.unexpected.get_mut(entry) {
-                let begin = bytes.len();
-                bytes.resize(begin + body.piece as usize, 0);
-                if let Err(error) =
-                    peer.segment
-                        .read_chunk(body.chunk, 0, &mut bytes[begin..], Kernel::Memcpy)
-                {
+                let Some(room) = bytes.extend(body.piece as usize) else {
+                    return Err(format!("more than the {} bytes of a message", body.total));
+                };
+                if let Err(error) = peer.segment.read_chunk(body.chunk, 0, room, Kernel::Memcpy) {
                     failed = Some(error.to_string());
                 }
             }
@@ -518,8 +518,9 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
         Target::Entry(entry) => {
             let message = core.unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
+                let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
                 *message = Message::Whole {
-                    bytes: std::mem::take(bytes),
+                    bytes,
                     sync: incoming.sync,
                 };
             }
@@ -534,7 +535,7 @@ pub(crate) fn adopt(
     peer: &mut Peer,
     envelope: Envelope,
     id: RequestId,
-    bytes: Vec<u8>,
+    bytes: Held,
     total: u64,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
@@ -547,7 +548,7 @@ pub(crate) fn adopt(
     }
     peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
     core.counters.release_unexpected(total);
-    core.keep_spare(bytes);
+    core.give_back(bytes);
     if let Some(incoming) = &mut peer.incoming {
         incoming.target = Target::Request(id);
     }

@@ -31,13 +31,14 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         core.unexpected.keep(envelope, Message::Own(id));
         return;
     }
-    let mut bytes = core.spare_buffer();
-    bytes.resize(len as usize, 0);
+    let mut bytes = core.place_to_hold(len as usize);
     let Some(request) = core.requests.get(id) else {
         return;
     };
-    let read = request.buf.read(&core.loans, 0, len as usize, |at, part| {
-        bytes[at..at + part.len()].copy_from_slice(part)
+    let read = request.buf.read(&core.loans, 0, len as usize, |_, part| {
+        if let Some(room) = bytes.extend(part.len()) {
+            room.copy_from_slice(part);
+        }
     });
     if read.is_err() {
         core.requests.complete(
@@ -66,7 +67,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
         Message::Whole { bytes, .. } => {
             eager::accept_whole(core, envelope, &bytes, receive);
             core.counters.release_unexpected(bytes.len() as u64);
-            core.keep_spare(bytes);
+            core.give_back(bytes);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {

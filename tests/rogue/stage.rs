@@ -28,6 +28,7 @@ pub(crate) fn geometry() -> Geometry {
         chunk_bytes: knobs.chunk_size as u32,
         chunks: (knobs.pool_max / knobs.chunk_size) as u32,
         heap_bytes: 4 << 20,
+        coll_channels: Geometry::channels_for(knobs.coll_pool, RANKS as usize),
     }
 }
 

@@ -90,6 +90,10 @@ counters! {
     coop_chunks_sender: "chunks" Sum;
     /// Layers given up for a peer after a failure.
     demotions: "events" Sum;
+    /// Collectives started.
+    collectives: "collectives" Sum;
+    /// Collectives that went by messages, because the communicator has no channel.
+    coll_by_messages: "collectives" Sum;
     /// Sends that found the ring full.
     ring_full: "events" Sum;
     /// Sends that were announced because the receiver's credit was used up.
@@ -110,6 +114,26 @@ counters! {
     heap_bytes: "bytes" Level;
     /// Chunks that this rank's pool has now.
     pool_chunks: "chunks" Level;
+    /// Temporary buffers that this rank's pool has now, in use or free.
+    buffers_bytes: "bytes" Level;
+    /// Temporary buffers that are free now.
+    buffers_free_bytes: "bytes" Level;
+    /// The most bytes of temporary buffers that the pool ever had.
+    buffers_peak_bytes: "bytes" Peak;
+    /// Temporary buffers taken that were free.
+    buffers_hits: "buffers" Sum;
+    /// Temporary buffers taken that had to be made.
+    buffers_misses: "buffers" Sum;
+    /// Bytes by which the pool of temporary buffers has grown.
+    buffers_grown_bytes: "bytes" Sum;
+    /// Bytes of temporary buffers given back to the system.
+    buffers_released_bytes: "bytes" Sum;
+    /// Temporary buffers served beyond the pool's capacity.
+    buffers_beyond_cap: "buffers" Sum;
+    /// Temporary buffers that collectives hold now.
+    coll_pool_bytes: "bytes" Level;
+    /// Times that a collective found its part of the node's pool used up and took a slower way.
+    coll_pool_refusals: "events" Sum;
     /// Receives whose buffer was too small for the message.
     truncations: "messages" Sum;
 }

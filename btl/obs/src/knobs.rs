@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::values::{
     Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, OneOf,
-    PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+    PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -232,6 +232,20 @@ knobs! {
         ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
     }
 
+    "buffers" {
+        /// The smallest bucket of temporary buffers; a multiple of the page.
+        ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB, PageMultiple { min: 4 * KIB, max: GIB };
+        /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
+        ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB, PageMultiple { min: 4 * KIB, max: 64 * GIB };
+        /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its memory released when given back.
+        ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
+        /// Temporary buffers that nothing needed for this long are released.
+        ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
+        /// Bytes of temporary buffers that collectives may hold at a time on a node, in equal parts for its ranks. Collectives
+        /// that find it used up take slower ways that need none.
+        ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
+    }
+
     "waiting" {
         /// Polls before a wait first yields the processor. auto: many, or few when ranks outnumber processors.
         ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None, Auto(Count { min: 0, max: 1_000_000_000 });
@@ -380,6 +394,13 @@ impl Knobs {
             "ONECOPY_POOL_MAX",
             self.pool_max,
             "the whole pool",
+        )?;
+        at_most(
+            "ONECOPY_BUFFERS_MIN",
+            self.buffers_min,
+            "ONECOPY_BUFFERS_MAX",
+            self.buffers_max,
+            "the largest bucket",
         )
     }
 

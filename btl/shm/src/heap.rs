@@ -17,6 +17,7 @@
 use crate::layout::{HeapOffset, PAGE};
 use crate::loan::{Buffer, BufferMut};
 use crate::segment::{OwnSegment, SegmentError};
+use memmap2::{MmapOptions, MmapRaw};
 use range_alloc::RangeAllocator;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +45,14 @@ pub enum AllocError {
     /// The system has no memory.
     #[error(transparent)]
     Reserve(#[from] SegmentError),
+    /// The system has no private memory.
+    #[error("mmap of {bytes} bytes of private memory: {source}; raise ulimit -v, or free memory")]
+    Private {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
 }
 
 impl Heap {
@@ -59,12 +68,7 @@ impl Heap {
         let limit = self.segment.geometry().heap_bytes;
         if limit == 0 {
             // The layer is switched off: ordinary memory, so that programs run all the same.
-            return Ok(HeapBuf {
-                heap: Arc::clone(self),
-                range: 0..0,
-                private: Some(vec![0; bytes]),
-                len: bytes,
-            });
+            return self.alloc_private(bytes);
         }
         let full = || AllocError::Full {
             bytes: bytes as u64,
@@ -99,6 +103,24 @@ impl Heap {
         })
     }
 
+    /// Allocates `bytes` bytes that no peer can map, zeroed, aligned to a page, and given back to the system on drop.
+    pub fn alloc_private(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
+        let mapped = MmapOptions::new().len(bytes.max(1)).map_anon();
+        let private = mapped.map_err(|source| AllocError::Private { bytes, source })?;
+        Ok(HeapBuf {
+            heap: Arc::clone(self),
+            range: 0..0,
+            private: Some(private.into()),
+            len: bytes,
+        })
+    }
+
+    /// Bytes of the heap's address range; 0 if there is no heap.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.segment.geometry().heap_bytes
+    }
+
     /// Bytes allocated now.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -115,8 +137,8 @@ impl Heap {
 pub struct HeapBuf {
     heap: Arc<Heap>,
     range: Range<u64>,
-    /// The bytes of a buffer that lies in no heap. A vector keeps them in place when it moves, and its pointer may be written through.
-    private: Option<Vec<u8>>,
+    /// The pages of a buffer that lies in no heap.
+    private: Option<MmapRaw>,
     len: usize,
 }
 
@@ -131,7 +153,7 @@ impl HeapBuf {
 
     fn address(&self) -> *mut u8 {
         if let Some(private) = &self.private {
-            return private.as_ptr().cast_mut();
+            return private.as_mut_ptr();
         }
         let segment = &self.heap.segment;
         let at = segment.geometry().heap_offset().0 + self.range.start;
@@ -209,6 +231,7 @@ mod tests {
             chunk_bytes: 4096,
             chunks: 4,
             heap_bytes: bytes,
+            coll_channels: 0,
         };
         Heap::new(Arc::new(
             OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 1).unwrap(),

@@ -9,6 +9,18 @@ pub const LINE: usize = 64;
 pub const PAGE: usize = 4096;
 /// Bytes of control data per sending peer: the receiver's line, the sender's line, two lines of cooperative state.
 pub const CTRL_STRIDE: usize = 256;
+/// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel.
+pub const COLL_DEPTH: usize = 8;
+/// Bytes of a slot of a channel: what a rank contributes to a small collective.
+pub const COLL_SLOT: usize = 4096;
+/// Areas of a channel into which a peer copies what its owner cannot read itself.
+pub const COLL_STAGES: usize = 2;
+/// Bytes of one of them.
+pub const COLL_STAGE: usize = 16384;
+/// Bytes of a channel: a page of lines, slots, stages.
+pub const COLL_STRIDE: u64 = (PAGE + COLL_DEPTH * COLL_SLOT + COLL_STAGES * COLL_STAGE) as u64;
+/// Channels that a rank has at most.
+pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x01");
 /// Ranks that the bitmap of active senders in the header page has room for.
@@ -29,6 +41,8 @@ pub struct Geometry {
     pub chunks: u32,
     /// Bytes of the heap's address range.
     pub heap_bytes: u64,
+    /// Channels for collectives.
+    pub coll_channels: u32,
 }
 
 /// A geometry that cannot be used, with the reason.
@@ -77,6 +91,12 @@ impl Geometry {
                 self.heap_bytes
             ));
         }
+        if self.coll_channels > MAX_CHANNELS {
+            return fail(format!(
+                "{} channels for collectives; at most {MAX_CHANNELS} are possible",
+                self.coll_channels
+            ));
+        }
         Ok(())
     }
 
@@ -102,12 +122,23 @@ impl Geometry {
     pub fn ring_offset(&self, rank: u32) -> SegOffset {
         SegOffset(self.rings_offset().0 + u64::from(rank) * self.ring_bytes())
     }
+    /// How many channels each of `ranks` has when collectives may take `budget` bytes of a node: half of a rank's part is theirs,
+    /// the other half is for temporary buffers.
+    #[must_use]
+    pub fn channels_for(budget: usize, ranks: usize) -> u32 {
+        let channels = (budget / 2 / ranks.max(1)) as u64 / COLL_STRIDE;
+        u32::try_from(channels).map_or(MAX_CHANNELS, |count| count.min(MAX_CHANNELS))
+    }
+    /// Where a channel for collectives is.
+    #[must_use]
+    pub fn channel_offset(&self, channel: u32) -> SegOffset {
+        let rings = self.rings_offset().0 + u64::from(self.ranks) * self.ring_bytes();
+        SegOffset(page_up(rings) + u64::from(channel) * COLL_STRIDE)
+    }
     /// Where the payload pool begins; everything before it is written by peers too.
     #[must_use]
     pub fn pool_offset(&self) -> SegOffset {
-        SegOffset(page_up(
-            self.rings_offset().0 + u64::from(self.ranks) * self.ring_bytes(),
-        ))
+        self.channel_offset(self.coll_channels)
     }
     /// Bytes of the payload pool.
     #[must_use]
@@ -124,10 +155,11 @@ impl Geometry {
     pub fn total_bytes(&self) -> u64 {
         self.heap_offset().0 + self.heap_bytes
     }
-    /// Bytes reserved when a rank starts: header and control lines.
+    /// Bytes reserved when a rank starts: header, control lines, and the lines of the channel of all ranks.
     #[must_use]
     pub fn base_bytes(&self) -> u64 {
-        self.rings_offset().0
+        let channel = if self.coll_channels > 0 { PAGE } else { 0 };
+        self.rings_offset().0 + channel as u64
     }
 }
 
@@ -197,6 +229,7 @@ mod tests {
             chunk_bytes: 8192,
             chunks: 512,
             heap_bytes: 1 << 30,
+            coll_channels: 3,
         }
     }
 
@@ -206,7 +239,8 @@ mod tests {
         g.check().unwrap();
         assert_eq!(g.ctrl_offset(0).0, PAGE as u64);
         assert!(g.ctrl_offset(31).0 + CTRL_STRIDE as u64 <= g.rings_offset().0);
-        assert!(g.ring_offset(31).0 + g.ring_bytes() <= g.pool_offset().0);
+        assert!(g.ring_offset(31).0 + g.ring_bytes() <= g.channel_offset(0).0);
+        assert_eq!(g.channel_offset(3), g.pool_offset());
         assert_eq!(g.heap_offset().0, g.pool_offset().0 + g.pool_bytes());
         assert_eq!(g.total_bytes() % PAGE as u64, 0);
     }
@@ -248,6 +282,13 @@ mod tests {
                     ..geometry()
                 },
                 "heap",
+            ),
+            (
+                Geometry {
+                    coll_channels: 65,
+                    ..geometry()
+                },
+                "channels",
             ),
         ] {
             assert!(

@@ -11,6 +11,7 @@
 //! Under loom only the algorithms remain: what works on mappings and on the kernel has no place in a model.
 
 pub mod cells;
+pub mod coll;
 pub mod coop;
 #[cfg(not(loom))]
 pub mod copy;
@@ -32,6 +33,7 @@ pub mod loan;
 pub mod pool;
 #[cfg(not(loom))]
 pub mod process;
+pub mod reduce;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;

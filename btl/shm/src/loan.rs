@@ -26,11 +26,13 @@ mod raw;
 
 pub use raw::Span;
 
+use crate::coll::View;
 use crate::sync::next_id;
 use bytemuck::{AnyBitPattern, NoUninit};
 use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 /// A lent buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +94,10 @@ struct Entry {
     writable: bool,
     address: *mut u8,
     len: usize,
+    /// The loan that this one is a part of; it ends with it.
+    whole: Option<(u32, u32)>,
+    /// The bytes, if the table owns them.
+    owned: Option<Vec<u8>>,
 }
 
 /// The buffers that are lent to one engine.
@@ -125,6 +131,8 @@ impl LoanTable {
                 writable: false,
                 address: std::ptr::null_mut(),
                 len: 0,
+                whole: None,
+                owned: None,
             });
             u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 requests at once")
         });
@@ -135,6 +143,8 @@ impl LoanTable {
             writable,
             address,
             len,
+            whole: None,
+            owned: None,
         };
         Loan {
             index,
@@ -171,6 +181,12 @@ impl LoanTable {
             .get(loan.index as usize)
             .filter(|e| e.lent && e.generation == loan.generation)
             .ok_or(LoanError::Ended)?;
+        if let Some((index, generation)) = entry.whole {
+            self.entries
+                .get(index as usize)
+                .filter(|e| e.lent && e.generation == generation)
+                .ok_or(LoanError::Ended)?;
+        }
         if write && !entry.writable {
             return Err(LoanError::ReadOnly);
         }
@@ -183,6 +199,63 @@ impl LoanTable {
         }
         // SAFETY: offset <= len of the lent buffer.
         Ok(unsafe { entry.address.add(offset) })
+    }
+
+    /// A part of a lent buffer as a loan of its own, which ends with [`Self::release`], and is of no use after the whole has ended.
+    pub fn part(&mut self, whole: Loan, offset: usize, len: usize) -> Result<Loan, LoanError> {
+        let address = self.find(whole, offset, len, false)?;
+        let entry = &self.entries[whole.index as usize];
+        let (writable, above) = (entry.writable, entry.whole);
+        let part = self.insert(address, len, writable);
+        // A part of a part ends with the same whole: the part between may end first.
+        self.entries[part.index as usize].whole =
+            Some(above.unwrap_or((whole.index, whole.generation)));
+        Ok(part)
+    }
+
+    /// Lends bytes that the table keeps until [`Self::release`].
+    pub fn keep(&mut self, mut bytes: Vec<u8>) -> Loan {
+        let loan = self.insert(bytes.as_mut_ptr(), bytes.len(), true);
+        self.entries[loan.index as usize].owned = Some(bytes);
+        loan
+    }
+
+    /// Ends a part, or a loan of bytes that the table keeps. Other loans end by those who made them.
+    pub fn release(&mut self, loan: Loan) {
+        if let Some(entry) = self.entries.get_mut(loan.index as usize)
+            && entry.lent
+            && entry.generation == loan.generation
+            && (entry.whole.is_some() || entry.owned.is_some())
+        {
+            entry.lent = false;
+            entry.whole = None;
+            entry.owned = None;
+            self.free.push(loan.index);
+        }
+    }
+
+    /// The `len` bytes from `offset` on, to be read in place.
+    #[inline]
+    pub fn view(&self, loan: Loan, offset: usize, len: usize) -> Result<View<'_>, LoanError> {
+        let at = self.find(loan, offset, len, false)?;
+        let at = NonNull::new(at).unwrap_or(NonNull::dangling());
+        // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending.
+        Ok(unsafe { View::new(at, len) })
+    }
+
+    /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one. Each is a loan, an offset, a length.
+    #[inline]
+    pub fn write_viewing<R>(
+        &mut self,
+        to: (Loan, usize, usize),
+        from: (Loan, usize, usize),
+        f: impl FnOnce(&mut [u8], View<'_>) -> R,
+    ) -> Result<R, LoanError> {
+        let source = self.find(from.0, from.1, from.2, false)?;
+        let source = NonNull::new(source).unwrap_or(NonNull::dangling());
+        // SAFETY: as in `view`. A view is no reference, so it may be of bytes that are written.
+        let view = unsafe { View::new(source, from.2) };
+        self.write(to.0, to.1, to.2, |out| f(out, view))
     }
 
     /// Number of loans that have not ended.

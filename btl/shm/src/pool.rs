@@ -14,7 +14,12 @@ pub struct ChunkPool {
     free: VecDeque<ChunkIndex>,
     reserved: u32,
     limit: u32,
+    /// The fewest that were free since the last [`Self::shrink`]: so many were not needed.
+    low: usize,
 }
+
+/// Chunks that a pool keeps at least once it has had some.
+const KEPT: u32 = 8;
 
 impl ChunkPool {
     /// A pool of at most `limit` chunks, none reserved yet.
@@ -24,6 +29,7 @@ impl ChunkPool {
             free: VecDeque::new(),
             reserved: 0,
             limit,
+            low: 0,
         }
     }
 
@@ -34,14 +40,19 @@ impl ChunkPool {
         reserve: impl FnOnce(u32, u32) -> Result<(), E>,
     ) -> Result<Option<ChunkIndex>, E> {
         if let Some(chunk) = self.free.pop_front() {
+            self.low = self.low.min(self.free.len());
             return Ok(Some(chunk));
         }
         // Doubling keeps the number of calls small and the memory of a rank that needs one chunk small too.
-        let count = self.reserved.clamp(8, 64).min(self.limit - self.reserved);
+        let count = self
+            .reserved
+            .clamp(KEPT, 64)
+            .min(self.limit - self.reserved);
         if count == 0 {
             return Ok(None);
         }
         reserve(self.reserved, count)?;
+        self.low = 0;
         self.free
             .extend((self.reserved + 1..self.reserved + count).map(ChunkIndex));
         let first = ChunkIndex(self.reserved);
@@ -53,6 +64,30 @@ impl ChunkPool {
     pub fn give(&mut self, chunk: ChunkIndex) {
         debug_assert!(chunk.0 < self.reserved && !self.free.contains(&chunk));
         self.free.push_back(chunk);
+    }
+
+    /// Gives up chunks that nothing needed since the last call: gives the first and the count of those whose memory can be released, if
+    /// there are any. They are the last ones, so that what is reserved stays one range.
+    pub fn shrink(&mut self) -> Option<(u32, u32)> {
+        let unneeded = u32::try_from(self.low.min(self.free.len())).unwrap_or(u32::MAX);
+        self.low = self.free.len();
+        let least = (self.reserved.saturating_sub(unneeded)).max(KEPT.min(self.reserved));
+        let mut is_free = vec![false; self.reserved as usize];
+        for chunk in &self.free {
+            is_free[chunk.0 as usize] = true;
+        }
+        let mut first = self.reserved;
+        while first > least && is_free[first as usize - 1] {
+            first -= 1;
+        }
+        let count = self.reserved - first;
+        if count == 0 {
+            return None;
+        }
+        self.free.retain(|chunk| chunk.0 < first);
+        self.low = self.free.len();
+        self.reserved = first;
+        Some((first, count))
     }
 
     /// The chunk that the next [`Self::take`] gives, if one is free.
@@ -133,14 +168,29 @@ mod tests {
     proptest! {
         /// No chunk is ever out twice, the limit holds, and everything comes back.
         #[test]
-        fn chunks_are_never_shared(limit in 1u32..200, steps in prop::collection::vec((0u8..4, 0usize..3), 0..400)) {
+        fn chunks_are_never_shared(limit in 1u32..200, steps in prop::collection::vec((0u8..5, 0usize..3), 0..400)) {
             let mut pool = ChunkPool::new(limit);
             let mut peers: Vec<(Outstanding, u64)> = (0..3).map(|_| (Outstanding::default(), 0)).collect();
             let mut out = std::collections::HashSet::new();
+            let mut reserved = 0;
             for (what, who) in steps {
+                if what == 4 {
+                    if let Some((first, count)) = pool.shrink() {
+                        prop_assert!(out.iter().all(|chunk: &ChunkIndex| chunk.0 < first), "a chunk that is out was released");
+                        prop_assert_eq!(first + count, reserved);
+                        prop_assert!(first >= KEPT.min(limit));
+                        reserved = first;
+                    }
+                    prop_assert_eq!(pool.free() + out.len(), reserved as usize);
+                    continue;
+                }
                 let (queue, position) = &mut peers[who];
                 if what < 3 {
-                    let got = pool.take(|first, count| { assert!(first + count <= limit); Ok::<(), ()>(()) }).unwrap();
+                    let got = pool.take(|first, count| {
+                        assert!(first == reserved && first + count <= limit);
+                        reserved = first + count;
+                        Ok::<(), ()>(())
+                    }).unwrap();
                     match got {
                         Some(chunk) => {
                             prop_assert!(chunk.0 < limit);
@@ -164,6 +214,30 @@ mod tests {
             }
             prop_assert_eq!(pool.free(), pool.reserved() as usize);
         }
+    }
+
+    #[test]
+    fn chunks_that_nothing_needs_are_given_up() {
+        let mut pool = ChunkPool::new(100);
+        let take = |pool: &mut ChunkPool| pool.take(|_, _| Ok::<(), ()>(())).unwrap().unwrap();
+        let burst: Vec<_> = (0..64).map(|_| take(&mut pool)).collect();
+        assert_eq!((pool.reserved(), pool.shrink()), (64, None));
+        for chunk in burst {
+            pool.give(chunk);
+        }
+        assert_eq!(pool.shrink(), None, "they were needed in this period");
+        // Ten are used at a time from now on.
+        for _ in 0..2 {
+            let ten: Vec<_> = (0..10).map(|_| take(&mut pool)).collect();
+            for chunk in ten {
+                pool.give(chunk);
+            }
+            pool.shrink();
+        }
+        assert_eq!(pool.reserved(), 10);
+        pool.shrink();
+        pool.shrink();
+        assert_eq!((pool.reserved(), pool.free()), (8, 8));
     }
 
     #[test]

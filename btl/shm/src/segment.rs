@@ -155,7 +155,7 @@ impl Mapping {
     }
 
     /// A structure of atomics at `offset`.
-    fn shared<T: SharedStruct>(&self, offset: u64) -> &T {
+    pub(crate) fn shared<T: SharedStruct>(&self, offset: u64) -> &T {
         let at = self
             .at("structure in the segment", offset, size_of::<T>() as u64)
             .expect("offsets of control structures come from a checked geometry");
@@ -185,7 +185,7 @@ impl Mapping {
 ///
 /// # Safety
 /// Every field is an atomic (or made of atomics), and every bit pattern is valid.
-unsafe trait SharedStruct {}
+pub(crate) unsafe trait SharedStruct {}
 
 /// Control words of one ordered pair of ranks, in the receiver's segment.
 #[derive(Debug)]
@@ -225,7 +225,8 @@ struct Header {
     address: AtomicU64,
     /// A number that only this segment has, read by peers to prove a mechanism.
     nonce: AtomicU64,
-    _pad: AtomicU64,
+    coll_channels: AtomicU32,
+    _pad: AtomicU32,
     bell: Doorbell,
     _pad_bell: [AtomicU32; 15],
     /// Where peers write to prove that they can: one word per peer would grow with ranks, so a hash of the peer picks one.
@@ -246,6 +247,7 @@ impl Header {
             chunk_bytes: self.chunk_bytes.load(Ordering::Relaxed),
             chunks: self.chunks.load(Ordering::Relaxed),
             heap_bytes: self.heap_bytes.load(Ordering::Relaxed),
+            coll_channels: self.coll_channels.load(Ordering::Relaxed),
         }
     }
 }

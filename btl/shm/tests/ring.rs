@@ -47,6 +47,7 @@ proptest! {
             chunk_bytes: 4096,
             chunks: 8,
             heap_bytes: 0,
+            coll_channels: 0,
         };
         let fence = HeavyFence::without_membarrier();
         let own = OwnSegment::create(0, geometry, fence, 5).unwrap();

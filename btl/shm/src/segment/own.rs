@@ -9,10 +9,12 @@ use super::{
     ControlHandle, Header, Mapping, PairControl, SegmentError, call_failed, cells, reserve,
 };
 use crate::cells::MappedCells;
+use crate::coll::Channel;
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::layout::{
-    BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
+    BITMAP_OFFSET, COLL_STRIDE, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
+    check_range,
 };
 use crate::ring::Consumer;
 use crate::sync::{AtomicU64, HeavyFence, Ordering};
@@ -81,8 +83,12 @@ impl OwnSegment {
             fd.as_fd(),
             "a rank's control lines",
             0,
-            geometry.base_bytes(),
+            geometry.rings_offset().0,
         )?;
+        if geometry.coll_channels > 0 {
+            let lines = geometry.channel_offset(0).0;
+            reserve(fd.as_fd(), "a channel's lines", lines, PAGE as u64)?;
+        }
         let map = Mapping::new(fd.as_fd(), 0, geometry.total_bytes(), true).map_err(|e| {
             call_failed(
                 "mmap",
@@ -110,6 +116,9 @@ impl OwnSegment {
         header
             .heap_bytes
             .store(geometry.heap_bytes, Ordering::Relaxed);
+        header
+            .coll_channels
+            .store(geometry.coll_channels, Ordering::Relaxed);
         header
             .strong_fences
             .store(u32::from(!fence.is_expedited()), Ordering::Relaxed);
@@ -187,6 +196,19 @@ impl OwnSegment {
     pub fn consumer(&self, sender: u32) -> Consumer<MappedCells> {
         Consumer::new(cells(&self.map, &self.geometry, sender))
     }
+    /// This rank's end of a channel, for its lines alone; none if there is no such channel.
+    #[must_use]
+    pub fn channel(&self, channel: u32) -> Option<Channel> {
+        (channel < self.geometry.coll_channels)
+            .then(|| Channel::new(&self.map, self.geometry.channel_offset(channel)))
+    }
+    /// Reserves all of a channel: its lines, slots and stages.
+    pub fn reserve_channel(&self, channel: u32) -> Result<(), SegmentError> {
+        let at = self.geometry.channel_offset(channel).0;
+        check_range("the channels", at, COLL_STRIDE, self.geometry.pool_offset().0)
+            .expect("only channels that exist are used");
+        reserve(self.fd.as_fd(), "a channel for collectives", at, COLL_STRIDE)
+    }
     /// What peers left in the proof word `index`.
     #[must_use]
     pub fn proof(&self, index: u32) -> u64 {
@@ -201,6 +223,12 @@ impl OwnSegment {
             self.geometry.pool_offset().0 + u64::from(first) * size,
             u64::from(count) * size,
         )
+    }
+    /// Gives the memory of `count` chunks from `first` on back to the system. Nobody may read them any more.
+    pub fn release_chunks(&self, first: u32, count: u32) {
+        let size = u64::from(self.geometry.chunk_bytes);
+        let begin = self.geometry.pool_offset().0 + u64::from(first) * size;
+        self.release(begin, u64::from(count) * size);
     }
     /// Copies `bytes` into a chunk of the pool.
     #[inline]
@@ -248,12 +276,15 @@ impl OwnSegment {
         )
     }
     pub(crate) fn release_heap(&self, offset: u64, bytes: u64) {
+        self.release(self.geometry.heap_offset().0 + offset, bytes);
+    }
+    fn release(&self, begin: u64, bytes: u64) {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         // A refusal only keeps the pages.
         let _ = fallocate(
             self.fd.as_fd(),
             flags,
-            (self.geometry.heap_offset().0 + offset) as libc::off_t,
+            begin as libc::off_t,
             bytes as libc::off_t,
         );
     }

@@ -7,6 +7,7 @@
 
 use super::{ControlHandle, Header, Mapping, SegmentError, call_failed, cells, reserve};
 use crate::cells::MappedCells;
+use crate::coll::{Channel, View};
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::layout::{
@@ -122,6 +123,12 @@ impl PeerSegment {
     #[must_use]
     pub fn control_handle(&self) -> ControlHandle {
         ControlHandle::new(&self.control, self.geometry.ctrl_offset(self.me))
+    }
+    /// The peer's end of a channel; none if there is no such channel.
+    #[must_use]
+    pub fn channel(&self, channel: u32) -> Option<Channel> {
+        (channel < self.geometry.coll_channels)
+            .then(|| Channel::new(&self.control, self.geometry.channel_offset(channel)))
     }
     /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.
     pub fn set_active(&self) {
@@ -286,6 +293,14 @@ impl PeerSegment {
         // SAFETY: valid for the length. `out` is memory of this process's program, which is not in the peer's segment.
         unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
         Ok(())
+    }
+
+    /// Bytes of the peer's heap, to be read in place. The heap must be mapped.
+    #[inline]
+    pub fn heap_view(&self, offset: HeapOffset, len: usize) -> Result<View<'_>, OutOfBounds> {
+        let at = self.heap_at(offset, len)?;
+        // SAFETY: the range lies in the mapping, which `self` keeps.
+        Ok(unsafe { View::new(at, len) })
     }
 
     /// Copies into the peer's heap. The heap must be mapped.

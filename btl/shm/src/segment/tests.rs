@@ -16,6 +16,7 @@ fn geometry(ranks: u32) -> Geometry {
         chunk_bytes: 8192,
         chunks: 16,
         heap_bytes: 1 << 20,
+        coll_channels: 1,
     }
 }
 

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A member's end of a channel, as its owner or a peer sees it.
+//!
+//! # Safety
+//! The pointer leads into a mapping that the channel keeps alive; [`crate::segment`] constructs channels with offsets of a checked geometry.
+//! Control words are atomics. Payload, slots and stages are raw bytes after a range check that holds in release builds too.
+#![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
+
+use super::line::{Done, Head};
+use super::view::View;
+use crate::copy::{self, Kernel};
+use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
+use crate::segment::{Mapping, SharedStruct};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Bytes that a line carries itself.
+pub const INLINE: usize = 48;
+
+/// What stands in a line besides number and payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// Up to which collective the writer has read, so that nobody needs to look that up.
+    pub done: u32,
+    /// What the payload is; the layer above knows.
+    pub kind: u8,
+    /// Bytes of payload in the line.
+    pub len: u8,
+}
+
+impl Info {
+    #[inline]
+    fn encode(self) -> u64 {
+        u64::from(self.done) | u64::from(self.kind) << 32 | u64::from(self.len) << 40
+    }
+    #[inline]
+    fn decode(word: u64) -> Self {
+        Self {
+            done: word as u32,
+            kind: (word >> 32) as u8,
+            len: (word >> 40) as u8,
+        }
+    }
+}
+
+/// What a member asks of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plea {
+    /// The collective.
+    pub seq: u32,
+    /// Tells one plea from the next; never zero.
+    pub ticket: u32,
+    /// The peer's place in the group.
+    pub owner: u32,
+    /// Which of its buffers.
+    pub buffer: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; at most a stage.
+    pub len: u32,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Line {
+    head: Head,
+    info: AtomicU64,
+    payload: [AtomicU64; 6],
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Alone<T>(T);
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct PleaLine {
+    /// Number of the collective and ticket.
+    head: Head,
+    who: AtomicU64,
+    offset: AtomicU64,
+    len: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Lines {
+    /// The communicator that uses the channel at this member; 0: none.
+    tag: AtomicU64,
+    /// Why the communicator failed here; 0: it did not.
+    failed: AtomicU64,
+    done: Alone<Done>,
+    /// Members that call, by their place modulo 64; set by them, taken by the owner.
+    called: Alone<AtomicU64>,
+    /// What the owner asks of peers, per stage; and the peers' answers.
+    pleas: [PleaLine; COLL_STAGES],
+    answers: [Alone<Head>; COLL_STAGES],
+    acks: [Alone<Head>; COLL_DEPTH],
+    lines: [Line; COLL_DEPTH],
+    _pad: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Lines>() <= PAGE);
+// SAFETY: all atomics.
+unsafe impl SharedStruct for Lines {}
+
+const SLOTS: usize = PAGE;
+const STAGES: usize = SLOTS + COLL_DEPTH * COLL_SLOT;
+
+/// One member's end of a channel.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    map: Arc<Mapping>,
+    lines: NonNull<Lines>,
+    begin: u64,
+}
+
+// SAFETY: see Mapping; control words are atomics, the rest is raw bytes.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn new(map: &Arc<Mapping>, at: SegOffset) -> Self {
+        let lines = NonNull::from(map.shared::<Lines>(at.0));
+        Self {
+            map: Arc::clone(map),
+            lines,
+            begin: at.0,
+        }
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &Lines {
+        // SAFETY: made from a reference into the mapping that this channel keeps alive.
+        unsafe { self.lines.as_ref() }
+    }
+
+    #[inline(always)]
+    fn line(&self, seq: u32) -> &Line {
+        &self.lines().lines[seq as usize % COLL_DEPTH]
+    }
+
+    /// Makes the owner's end ready for a communicator whose collectives begin after `seq`. Nobody looks at it now.
+    pub fn open(&self, tag: u64, seq: u32) {
+        let lines = self.lines();
+        for line in &lines.lines {
+            line.head.publish(seq, 0);
+        }
+        for ack in &lines.acks {
+            ack.0.publish(seq, 0);
+        }
+        for plea in &lines.pleas {
+            plea.head.publish(seq, 0);
+        }
+        for answer in &lines.answers {
+            answer.0.publish(seq, 0);
+        }
+        lines.called.0.store(0, Ordering::Relaxed);
+        lines.failed.store(0, Ordering::Relaxed);
+        lines.done.0.set(seq);
+        // SYNC(coll.tag): release the end's state
+        lines.tag.store(tag, Ordering::Release);
+    }
+
+    /// The communicator that uses this end.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        // SYNC(coll.tag): acquire the end's state
+        self.lines().tag.load(Ordering::Acquire)
+    }
+
+    /// The communicator has failed at the owner.
+    pub fn fail(&self, why: u64) {
+        // SYNC(coll.failed): before the owner's memory is used for something else
+        self.lines().failed.swap(why, Ordering::SeqCst);
+        crate::fault::point("coll.failed");
+    }
+
+    /// Why the communicator has failed at the owner; 0: it has not. What was read of the owner's memory before this call is good if it gives 0.
+    #[inline]
+    #[must_use]
+    pub fn failure(&self) -> u64 {
+        crate::sync::fence(Ordering::Acquire);
+        // SYNC(coll.failed): after the reads of the owner's memory
+        self.lines().failed.load(Ordering::Acquire)
+    }
+
+    /// Up to which collective the owner has read.
+    #[inline]
+    #[must_use]
+    pub fn done(&self) -> u32 {
+        self.lines().done.0.get()
+    }
+
+    /// Says up to which collective the owner has read.
+    #[inline]
+    pub fn set_done(&self, seq: u32) {
+        self.lines().done.0.set(seq);
+    }
+
+    /// Publishes the owner's contribution to collective `seq`.
+    ///
+    /// # Panics
+    /// If the payload does not fit into a line.
+    #[inline]
+    pub fn publish(&self, seq: u32, phase: u32, info: Info, payload: &[u8]) {
+        assert!(payload.len() <= INLINE);
+        let line = self.line(seq);
+        line.info.store(info.encode(), Ordering::Relaxed);
+        // SAFETY: the payload fits into the line, which does not overlap memory of the program.
+        unsafe { copy::copy_to_raw(line.payload.as_ptr().cast_mut().cast(), payload) };
+        crate::fault::point("coll.publish");
+        line.head.publish(seq, phase);
+        crate::fault::point("coll.published");
+    }
+
+    /// Moves collective `seq` on to `phase`; what the line holds stays.
+    pub fn advance(&self, seq: u32, phase: u32) {
+        crate::fault::point("coll.publish");
+        self.line(seq).head.publish(seq, phase);
+        crate::fault::point("coll.published");
+    }
+
+    /// The phase in which the owner's contribution to `seq` is, with what stands beside it; 0: nothing was published.
+    #[inline]
+    #[must_use]
+    pub fn look(&self, seq: u32) -> u32 {
+        self.line(seq).head.look(seq)
+    }
+
+    /// What stands in the line of `seq`, which was found published.
+    #[inline]
+    #[must_use]
+    pub fn info(&self, seq: u32) -> Info {
+        Info::decode(self.line(seq).info.load(Ordering::Relaxed))
+    }
+
+    /// The payload in the line of `seq`.
+    #[inline]
+    #[must_use]
+    pub fn inline(&self, seq: u32) -> View<'_> {
+        let payload = NonNull::from(&self.line(seq).payload).cast();
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(payload, INLINE) }
+    }
+
+    /// A hint that the line of `seq` is written soon.
+    #[inline]
+    pub fn will_publish(&self, seq: u32) {
+        copy::prefetch_for_write(NonNull::from(self.line(seq)));
+    }
+
+    /// Says that the owner has come to `phase` in reading others' contributions to `seq`.
+    pub fn set_ack(&self, seq: u32, phase: u32) {
+        self.lines().acks[seq as usize % COLL_DEPTH]
+            .0
+            .publish(seq, phase);
+    }
+
+    /// To which phase the owner has read others' contributions to `seq`.
+    #[must_use]
+    pub fn ack(&self, seq: u32) -> u32 {
+        self.lines().acks[seq as usize % COLL_DEPTH].0.look(seq)
+    }
+
+    fn area(&self, offset: usize, len: usize) -> NonNull<u8> {
+        self.map
+            .at(
+                "a channel",
+                self.begin + offset as u64,
+                len as u64,
+            )
+            .expect("channels lie in the part of the segment that all map")
+    }
+
+    /// The bytes of the slot of `seq`.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, seq: u32) -> View<'_> {
+        let at = self.area(SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT, COLL_SLOT);
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(at, COLL_SLOT) }
+    }
+
+    /// Writes to the slot of `seq`; for the owner.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in the slot.
+    #[inline]
+    pub fn write_slot(&self, seq: u32, offset: usize, bytes: &[u8]) {
+        assert!(offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
+        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
+        let at = self.area(slot + offset, bytes.len());
+        // SAFETY: the range lies in the slot, which does not overlap memory of the program.
+        unsafe { copy::copy_to_raw(at.as_ptr(), bytes) };
+    }
+
+    /// The slot of `seq` as memory of the owner alone, to compute in before it is published.
+    ///
+    /// Not a slice: a peer may look at it at any time. The closure gets a private copy that is written back.
+    pub fn fill_slot(&self, seq: u32, len: usize, fill: impl FnOnce(&mut [u8])) {
+        let mut bytes = [0u8; COLL_SLOT];
+        let bytes = &mut bytes[..len.min(COLL_SLOT)];
+        fill(bytes);
+        self.write_slot(seq, 0, bytes);
+    }
+
+    /// Asks `plea.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the caller in the group.
+    pub fn ask(&self, theirs: &Self, me: usize, stage: usize, plea: Plea) {
+        let line = &self.lines().pleas[stage % COLL_STAGES];
+        line.who.store(
+            u64::from(plea.owner) | u64::from(plea.buffer) << 32,
+            Ordering::Relaxed,
+        );
+        line.offset.store(plea.offset, Ordering::Relaxed);
+        line.len.store(u64::from(plea.len), Ordering::Relaxed);
+        line.head.publish(plea.seq, plea.ticket);
+        // SYNC(coll.called): release the plea
+        theirs
+            .lines()
+            .called
+            .0
+            .fetch_or(1 << (me % 64), Ordering::AcqRel);
+        crate::fault::point("coll.asked");
+    }
+
+    /// Members that have called the owner since this was asked last, by their place modulo 64.
+    #[inline]
+    #[must_use]
+    pub fn take_called(&self) -> u64 {
+        let called = &self.lines().called.0;
+        if called.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        // SYNC(coll.called): acquire the pleas
+        called.swap(0, Ordering::AcqRel)
+    }
+
+    /// What the owner of this end asks for collective `seq`, for `stage`, if it has not been answered.
+    #[must_use]
+    pub fn plea(&self, seq: u32, stage: usize) -> Option<Plea> {
+        let line = &self.lines().pleas[stage % COLL_STAGES];
+        let ticket = line.head.look(seq);
+        if ticket == 0 || self.is_answered(seq, stage, ticket) {
+            return None;
+        }
+        let who = line.who.load(Ordering::Relaxed);
+        Some(Plea {
+            seq,
+            ticket,
+            owner: who as u32,
+            buffer: (who >> 32) as u32,
+            offset: line.offset.load(Ordering::Relaxed),
+            len: line.len.load(Ordering::Relaxed).min(COLL_STAGE as u64) as u32,
+        })
+    }
+
+    /// Answers a plea of this end's owner with `bytes`.
+    pub fn answer(&self, stage: usize, plea: &Plea, bytes: &[u8]) {
+        let stage = stage % COLL_STAGES;
+        let len = bytes.len().min(COLL_STAGE);
+        let at = self.area(STAGES + stage * COLL_STAGE, len);
+        // SAFETY: the range lies in the stage, which does not overlap memory of the program.
+        unsafe { copy::copy(Kernel::Memcpy, at.as_ptr(), bytes.as_ptr(), len) };
+        crate::fault::point("coll.answer");
+        self.lines().answers[stage].0.publish(plea.seq, plea.ticket);
+    }
+
+    /// Whether the plea with this ticket is answered.
+    #[must_use]
+    pub fn is_answered(&self, seq: u32, stage: usize, ticket: u32) -> bool {
+        self.lines().answers[stage % COLL_STAGES].0.look(seq) == ticket
+    }
+
+    /// The bytes of a stage.
+    #[must_use]
+    pub fn stage(&self, stage: usize) -> View<'_> {
+        let at = self.area(STAGES + stage % COLL_STAGES * COLL_STAGE, COLL_STAGE);
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(at, COLL_STAGE) }
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bytes that may change while one reads them, and what is done with them: copied out, or combined with others.
+//!
+//! # Safety
+//! A view is an address and a length that are readable for its lifetime. It is no reference: nothing is assumed of the bytes, and they are
+//! read by raw loads only. Only this crate makes views of mappings.
+#![allow(unsafe_code, reason = "raw loads from memory that peers write")]
+
+use crate::copy::{self, Kernel};
+use crate::reduce::{ElemType, PredefinedOp, reduce_raw};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// Readable bytes, possibly a peer's.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'m> {
+    at: NonNull<u8>,
+    len: usize,
+    _of: PhantomData<&'m u8>,
+}
+
+impl<'m> View<'m> {
+    /// # Safety
+    /// `len` bytes at `at` are readable while `'m` lasts.
+    pub(crate) unsafe fn new(at: NonNull<u8>, len: usize) -> Self {
+        Self {
+            at,
+            len,
+            _of: PhantomData,
+        }
+    }
+
+    /// A view of memory of the program.
+    #[must_use]
+    pub fn of(bytes: &'m [u8]) -> Self {
+        Self {
+            at: NonNull::from(bytes).cast(),
+            len: bytes.len(),
+            _of: PhantomData,
+        }
+    }
+
+    /// Bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they do not lie in the view.
+    #[inline]
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        assert!(offset <= self.len && len <= self.len - offset);
+        Self {
+            // SAFETY: offset <= len.
+            at: unsafe { self.at.add(offset) },
+            len,
+            _of: PhantomData,
+        }
+    }
+
+    /// Copies the bytes out. `out` may overlap the view.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline]
+    pub fn copy_to(self, out: &mut [u8], kernel: Kernel) {
+        assert_eq!(self.len, out.len());
+        if self.len <= 128 {
+            // SAFETY: both are valid for the length. `out` is an exclusive slice; a view of the same bytes is at the same place, where
+            // short copies load before they store.
+            unsafe { copy::copy_from_raw(self.at.as_ptr(), out) };
+            return;
+        }
+        let begin = out.as_ptr() as usize;
+        let apart = (self.at.as_ptr() as usize).abs_diff(begin) >= self.len;
+        if apart {
+            // SAFETY: both are valid for the length and lie apart.
+            unsafe { copy::copy(kernel, out.as_mut_ptr(), self.at.as_ptr(), self.len) };
+        } else {
+            // SAFETY: both are valid for the length; this copy minds overlaps.
+            unsafe { std::ptr::copy(self.at.as_ptr(), out.as_mut_ptr(), self.len) };
+        }
+    }
+}
+
+/// `out[i] = a[i] op b[i]`. `a` and `b` may each be the same bytes as `out`, or lie apart from it.
+///
+/// # Panics
+/// If the lengths differ or are no multiple of the element's size.
+pub fn combine(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>, b: View<'_>) {
+    assert!(a.len == out.len() && b.len == out.len() && out.len().is_multiple_of(elem.size()));
+    let (to, a, b) = (out.as_mut_ptr(), a.at.as_ptr(), b.at.as_ptr());
+    // SAFETY: three ranges of the same length, which is a multiple of the element's size; `out` is exclusive.
+    unsafe { reduce_raw(op, elem, to, a, b, out.len()) };
+}
+
+/// `out[i] = out[i] op b[i]`.
+///
+/// # Panics
+/// As [`combine`].
+pub fn accumulate(op: PredefinedOp, elem: ElemType, out: &mut [u8], b: View<'_>) {
+    assert!(b.len == out.len() && out.len().is_multiple_of(elem.size()));
+    let (to, b) = (out.as_mut_ptr(), b.at.as_ptr());
+    // SAFETY: as above; the first operand is the result's own bytes.
+    unsafe { reduce_raw(op, elem, to, to, b, out.len()) };
+}
+
+/// `out[i] = a[i] op out[i]`.
+///
+/// # Panics
+/// As [`combine`].
+pub fn precede(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>) {
+    assert!(a.len == out.len() && out.len().is_multiple_of(elem.size()));
+    let (to, a) = (out.as_mut_ptr(), a.at.as_ptr());
+    // SAFETY: as above; the second operand is the result's own bytes.
+    unsafe { reduce_raw(op, elem, to, a, to, out.len()) };
+}

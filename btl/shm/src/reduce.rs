@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reductions: vectors of elements combined element by element.
+//!
+//! [`reduce_raw`] is the primitive: `dst = a op b`, where each side may lie in this process or in a peer's mapping, at any alignment, and
+//! `dst` may be one of the operands. [`reduce_into`] and [`reduce_under`] are its two in-place forms on memory of the program.
+//!
+//! Every kernel is compiled twice, for what the architecture guarantees and for AVX2, from one definition of what an operator does with
+//! two elements; the processor is asked once. Elements are combined one by one and never across, so both give the same bits.
+//!
+//! # Order
+//! The left operand is the lower rank's. Sums and products of floats do not depend on the order of two operands (but for which of two
+//! NaNs is kept); minimum and maximum of floats do: the result is the right operand where it is smaller (larger), else the left one. So a
+//! NaN on the left stays and one on the right is dropped, and of zeros with different signs the left one stays. MINLOC and MAXLOC compare
+//! values likewise; of equal values the element with the smaller index is taken whole.
+//!
+//! # Safety
+//! Callers of [`reduce_raw`] promise that the memory is mapped. Nothing here makes a reference to it; see [`mod@kernel`].
+#![allow(unsafe_code, reason = "kernels on memory that peers write")]
+
+mod combine;
+mod kernel;
+pub mod kinds;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use kernel::Stores;
+pub use kinds::{ElemType, PredefinedOp};
+
+use combine::{
+    BitAnd, BitOr, BitXor, Complex, Indexed16, Indexed32, Indexed64, LogicalAnd, LogicalOr,
+    LogicalXor, Max, MaxLoc, Min, MinLoc, Prod, Sum,
+};
+use kernel::Isa;
+
+/// From this many bytes on, a result that goes to a third place is stored past the cache: it would push its own beginning out of it.
+const STREAM_MIN: usize = 32 << 20;
+
+/// `dst = a op b`, elements of kind `elem` in `bytes` bytes each. Gives `false`, and does nothing, if the operator has no meaning for them.
+///
+/// # Safety
+/// All three places are valid for `bytes` bytes, `dst` for writes; `dst` equals `a` or `b` or overlaps neither. Other processes may write
+/// to the operands at the same time: the result is then made of whatever was read.
+///
+/// # Panics
+/// If `bytes` is no multiple of the element's size.
+#[inline]
+pub unsafe fn reduce_raw(
+    op: PredefinedOp,
+    elem: ElemType,
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    bytes: usize,
+) -> bool {
+    let apart = !std::ptr::eq(dst, a) && !std::ptr::eq(dst, b);
+    let stores = if apart && bytes >= STREAM_MIN {
+        Stores::Streaming
+    } else {
+        Stores::Cached
+    };
+    // SAFETY: the caller's promise.
+    unsafe { reduce_raw_with(stores, op, elem, dst, a, b, bytes) }
+}
+
+/// As [`reduce_raw`], with a say in how the result is stored: a caller that works on parts of something large knows more.
+///
+/// # Safety
+/// As [`reduce_raw`].
+///
+/// # Panics
+/// If `bytes` is no multiple of the element's size.
+pub unsafe fn reduce_raw_with(
+    stores: Stores,
+    op: PredefinedOp,
+    elem: ElemType,
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    bytes: usize,
+) -> bool {
+    // SAFETY: the caller's promise; the instruction set was found.
+    unsafe { dispatch(Isa::best(), stores, op, elem, dst, a, b, bytes) }
+}
+
+/// `acc = acc op input`: `acc` is the lower rank's.
+///
+/// # Panics
+/// If the lengths differ or are no multiple of the element's size.
+pub fn reduce_into(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u8]) -> bool {
+    assert_eq!(acc.len(), input.len(), "operands of different length");
+    let at = acc.as_mut_ptr();
+    // SAFETY: slices are valid for their length; an exclusive and a shared one do not overlap.
+    unsafe { reduce_raw(op, elem, at, at, input.as_ptr(), input.len()) }
+}
+
+/// `acc = input op acc`: `input` is the lower rank's.
+///
+/// # Panics
+/// If the lengths differ or are no multiple of the element's size.
+pub fn reduce_under(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u8]) -> bool {
+    assert_eq!(acc.len(), input.len(), "operands of different length");
+    let at = acc.as_mut_ptr();
+    // SAFETY: as above.
+    unsafe { reduce_raw(op, elem, at, input.as_ptr(), at, input.len()) }
+}
+
+/// # Safety
+/// As [`reduce_raw`]; the processor has `isa`.
+#[expect(clippy::too_many_arguments, reason = "one place, called twice")]
+unsafe fn dispatch(
+    isa: Isa,
+    stores: Stores,
+    op: PredefinedOp,
+    elem: ElemType,
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    bytes: usize,
+) -> bool {
+    use ElemType as E;
+    use PredefinedOp as P;
+    if !op.accepts(elem) {
+        debug_assert!(false, "{op:?} has no meaning for {elem:?}");
+        return false;
+    }
+    assert!(
+        bytes.is_multiple_of(elem.size()),
+        "{bytes} bytes are no whole number of {elem:?}"
+    );
+    /// A kernel with blocks of 128 and 32 bytes.
+    macro_rules! run {
+        ($t:ty, $o:ty) => {{
+            const WIDE: usize = 128 / size_of::<$t>();
+            const NARROW: usize = 32 / size_of::<$t>();
+            // SAFETY: the caller's promise; kernels need no alignment.
+            unsafe { kernel::run::<$t, $o, WIDE, NARROW>(isa, stores, dst, a, b, bytes) };
+        }};
+    }
+    /// An operator on each of the kinds listed.
+    macro_rules! on {
+        ($o:ty: $($kind:ident $t:ty),+) => {
+            match elem {
+                $(E::$kind => run!($t, $o),)+
+                _ => return false,
+            }
+        };
+    }
+    macro_rules! on_integers {
+        ($o:ty) => {
+            on!($o: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64)
+        };
+    }
+    macro_rules! on_reals {
+        ($o:ty) => {
+            on!($o: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64)
+        };
+    }
+    macro_rules! on_numbers {
+        ($o:ty) => {
+            on!($o: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64,
+                ComplexF32 Complex<f32>, ComplexF64 Complex<f64>)
+        };
+    }
+    macro_rules! on_indexed {
+        ($o:ty) => {
+            on!($o: I16Index Indexed16, I32Index Indexed32<i32>, I64Index Indexed64<i64>, F32Index Indexed32<f32>,
+                F64Index Indexed64<f64>)
+        };
+    }
+    match op {
+        P::Sum => on_numbers!(Sum),
+        P::Prod => on_numbers!(Prod),
+        P::Min => on_reals!(Min),
+        P::Max => on_reals!(Max),
+        P::LogicalAnd => on_reals!(LogicalAnd),
+        P::LogicalOr => on_reals!(LogicalOr),
+        P::LogicalXor => on_reals!(LogicalXor),
+        P::BitAnd => on_integers!(BitAnd),
+        P::BitOr => on_integers!(BitOr),
+        P::BitXor => on_integers!(BitXor),
+        P::MinLoc => on_indexed!(MinLoc),
+        P::MaxLoc => on_indexed!(MaxLoc),
+    }
+    true
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loops: blocks of elements are loaded by value, combined and stored, so that no two accesses can alias and the compiler makes
+//! vector code of them in whatever instruction set the function around them has.
+//!
+//! # Safety
+//! As [`crate::copy`]: raw pointers, because a side may be memory that another process writes at the same time. No reference to it exists;
+//! elements are plain numbers, so a torn one is a number, too.
+#![allow(
+    unsafe_code,
+    reason = "raw loads and stores of memory that peers write"
+)]
+
+use super::combine::Combine;
+
+/// How the result is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stores {
+    /// Through the cache.
+    Cached,
+    /// Past the cache, where the machine and the alignment permit it.
+    Streaming,
+}
+
+/// The instruction set that a kernel is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Isa {
+    /// What every processor of the architecture has.
+    Baseline,
+    /// 256-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Isa {
+    /// The best that this processor has. The standard library looks once and remembers.
+    #[inline]
+    pub(super) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            return Self::Avx2;
+        }
+        Self::Baseline
+    }
+}
+
+/// Combines one block of `N` elements.
+///
+/// # Safety
+/// All three places are valid for `N` elements, and `dst` equals `a` or `b` or overlaps neither.
+#[inline(always)]
+unsafe fn block<T: Copy, O: Combine<T>, const N: usize>(dst: *mut T, a: *const T, b: *const T) {
+    // SAFETY: the caller's promise.
+    let x = unsafe { a.cast::<[T; N]>().read_unaligned() };
+    // SAFETY: the caller's promise.
+    let y = unsafe { b.cast::<[T; N]>().read_unaligned() };
+    let mut result = x;
+    for ((result, x), y) in result.iter_mut().zip(x).zip(y) {
+        *result = O::combine(x, y);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { dst.cast::<[T; N]>().write_unaligned(result) };
+}
+
+/// Combines `count` elements from element `at` on, in blocks of `N`, and gives how many are done.
+///
+/// # Safety
+/// All three places are valid for `count` elements, and `dst` equals `a` or `b` or overlaps neither.
+#[inline(always)]
+unsafe fn blocks<T: Copy, O: Combine<T>, const N: usize>(
+    dst: *mut T,
+    a: *const T,
+    b: *const T,
+    mut at: usize,
+    count: usize,
+) -> usize {
+    while count - at >= N {
+        // SAFETY: at + N <= count.
+        let to = unsafe { dst.add(at) };
+        // SAFETY: as above.
+        let left = unsafe { a.add(at) };
+        // SAFETY: as above.
+        let right = unsafe { b.add(at) };
+        // SAFETY: as above; places equal to one another stay so, and others stay apart.
+        unsafe { block::<T, O, N>(to, left, right) };
+        at += N;
+    }
+    at
+}
+
+/// Combines `count` elements: `WIDE` at a time, then `NARROW`, then one.
+///
+/// # Safety
+/// As [`blocks`].
+#[inline(always)]
+unsafe fn all<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
+    dst: *mut T,
+    a: *const T,
+    b: *const T,
+    from: usize,
+    count: usize,
+) {
+    // SAFETY: the caller's promise.
+    let at = unsafe { blocks::<T, O, WIDE>(dst, a, b, from, count) };
+    // SAFETY: the caller's promise.
+    let at = unsafe { blocks::<T, O, NARROW>(dst, a, b, at, count) };
+    // SAFETY: the caller's promise.
+    unsafe { blocks::<T, O, 1>(dst, a, b, at, count) };
+}
+
+/// Combines the whole elements in `bytes` bytes.
+///
+/// # Safety
+/// As [`blocks`], whatever the alignment; the processor has `isa`.
+#[inline]
+pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
+    isa: Isa,
+    stores: Stores,
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    bytes: usize,
+) {
+    let (dst, a, b) = (dst.cast::<T>(), a.cast::<T>(), b.cast::<T>());
+    let count = bytes / size_of::<T>();
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => {
+            // SAFETY: the processor has AVX2; the caller's promise.
+            unsafe { x86::run::<T, O, WIDE, NARROW>(stores, dst, a, b, count) };
+        }
+        Isa::Baseline => {
+            // Only the wide kernels have streaming stores.
+            let _ = stores;
+            // SAFETY: the caller's promise.
+            unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, 0, count) };
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::super::combine::Combine;
+    use super::{Stores, all, block, blocks};
+    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    use std::mem::MaybeUninit;
+
+    /// # Safety
+    /// As [`super::run`], with AVX2 present.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
+        stores: Stores,
+        dst: *mut T,
+        a: *const T,
+        b: *const T,
+        count: usize,
+    ) {
+        if stores == Stores::Streaming {
+            // SAFETY: AVX2 is present; the caller's promise.
+            unsafe { stream::<T, O, WIDE, NARROW>(dst, a, b, count) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, 0, count) };
+        }
+    }
+
+    /// # Safety
+    /// As [`super::run`], with AVX2 present.
+    #[target_feature(enable = "avx2")]
+    unsafe fn stream<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
+        dst: *mut T,
+        a: *const T,
+        b: *const T,
+        count: usize,
+    ) {
+        const { assert!(WIDE * size_of::<T>() == 128) };
+        // Whole elements up to the first aligned place; elements that never come to lie on one are stored through the cache.
+        let lead = dst.cast::<u8>().align_offset(32);
+        if !lead.is_multiple_of(size_of::<T>()) {
+            // SAFETY: the caller's promise.
+            return unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, 0, count) };
+        }
+        let lead = (lead / size_of::<T>()).min(count);
+        // SAFETY: lead <= count.
+        let mut at = unsafe { blocks::<T, O, 1>(dst, a, b, 0, lead) };
+        let mut result = MaybeUninit::<[T; WIDE]>::uninit();
+        while count - at >= WIDE {
+            // SAFETY: at + WIDE <= count.
+            let left = unsafe { a.add(at) };
+            // SAFETY: as above.
+            let right = unsafe { b.add(at) };
+            // SAFETY: as above; `result` is apart from everything.
+            unsafe { block::<T, O, WIDE>(result.as_mut_ptr().cast(), left, right) };
+            // SAFETY: at + WIDE <= count.
+            let to = unsafe { dst.add(at) }.cast::<__m256i>();
+            for lane in 0..4 {
+                // SAFETY: lane * 32 + 32 <= 128, the size of the block.
+                let from = unsafe { result.as_ptr().cast::<__m256i>().add(lane) };
+                // SAFETY: as above; written just now.
+                let value = unsafe { _mm256_loadu_si256(from) };
+                // SAFETY: as above.
+                let to = unsafe { to.add(lane) };
+                // SAFETY: the lead made `dst + at` 32-aligned, and so are all steps from it.
+                unsafe { _mm256_stream_si256(to, value) };
+            }
+            at += WIDE;
+        }
+        _mm_sfence();
+        // SAFETY: the caller's promise.
+        unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, at, count) };
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Collectives: what all ranks of a communicator do together.
+//!
+//! A [`Collective`] says what is to be done, on bytes; the typed calls of [`Comm`](crate::Comm) and [`Scope`](crate::Scope) are made of
+//! it. All members of a communicator start its collectives in the same order; each may wait for them or go on. Every call of the runtime moves
+//! them.
+//!
+//! How they work: each communicator has a *channel*, lines of shared memory in the segment of every member (`btl/shm/src/coll.rs`). What a
+//! rank contributes to a collective stands in its line, in a slot next to it, or in a buffer that the line describes; who needs it
+//! loads it from there. No message is matched. Nothing depends on what a reader knows in advance: the line says where the bytes are, so each
+//! rank chooses by its own buffer. Only how a reduction is shared between the ranks follows from sizes that all know ([`select`]). A
+//! communicator for which no channel is left does the same by messages ([`messages`]).
+//!
+//! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the same, bit for bit, from run
+//! to run with the same number of ranks.
+
+mod api;
+mod exchange;
+mod fold;
+pub(crate) mod group;
+mod messages;
+mod op;
+mod plea;
+mod reader;
+pub mod select;
+mod start;
+pub(crate) mod state;
+mod stream;
+
+pub use api::CollRequest;
+pub use group::Group;
+pub(crate) use start::Buffers;
+pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
+
+use crate::error::{Error, Result};
+use bytemuck::{AnyBitPattern, NoUninit};
+use std::sync::Arc;
+
+/// An operator of the program: combines a vector of elements, the left operands, into another one, the right operands and the result.
+pub type UserFunction = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
+
+/// An operator of a reduction.
+///
+/// ```
+/// use onecopy::coll::Op;
+/// use onecopy::coll::PredefinedOp;
+/// let sum: Op = PredefinedOp::Sum.into();
+/// let first = Op::user(|left, right| right.copy_from_slice(left));
+/// # let _ = (sum, first);
+/// ```
+#[derive(Clone)]
+pub enum Op {
+    /// One that all know.
+    Predefined(PredefinedOp),
+    /// One of the program. It is called inside of the runtime and must not use the runtime.
+    User(Arc<UserFunction>),
+}
+
+impl Op {
+    /// An operator of the program: `function(left, right)` sets each element of `right` to `left op right`. It must be associative; it
+    /// need not be commutative, since elements are combined in the order of the ranks. Both vectors have the same whole number of elements.
+    pub fn user(function: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static) -> Self {
+        Self::User(Arc::new(function))
+    }
+
+    pub(crate) fn check(&self, elem: ElemType) -> Result<()> {
+        match self {
+            Self::Predefined(op) if !op.accepts(elem) => Err(Error::Collective {
+                reason: format!("{op:?} has no meaning for elements of kind {elem:?}"),
+            }),
+            _ if elem.size() == 0 || elem.size() > MAX_ELEMENT => Err(Error::Collective {
+                reason: format!(
+                    "elements of {} bytes; 1 to {MAX_ELEMENT} are possible in a reduction",
+                    elem.size()
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Predefined(op) => op.fmt(f),
+            Self::User(_) => f.write_str("User"),
+        }
+    }
+}
+
+impl From<PredefinedOp> for Op {
+    fn from(op: PredefinedOp) -> Self {
+        Self::Predefined(op)
+    }
+}
+
+/// Bytes of the largest element of a reduction: one must fit into half a slot.
+pub const MAX_ELEMENT: usize = onecopy_shm::layout::COLL_SLOT / 2;
+
+/// Types whose vectors can be reduced by predefined operators.
+pub trait Element: NoUninit + AnyBitPattern {
+    /// The kind of element.
+    const TYPE: ElemType;
+}
+
+macro_rules! elements {
+    ($($t:ty => $kind:ident),+ $(,)?) => {$(
+        impl Element for $t {
+            const TYPE: ElemType = ElemType::$kind;
+        }
+    )+};
+}
+
+elements! {
+    i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64, f32 => F32, f64 => F64,
+    [f32; 2] => ComplexF32, [f64; 2] => ComplexF64,
+}
+
+/// Which bytes of a buffer belong to which rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parts {
+    /// So many bytes for each, one after the other.
+    Equal(usize),
+    /// First byte and number of bytes, by rank.
+    Listed(Arc<[(usize, usize)]>),
+}
+
+impl Parts {
+    /// The part of a rank.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, rank: usize) -> (usize, usize) {
+        match self {
+            Self::Equal(len) => (rank.saturating_mul(*len), *len),
+            Self::Listed(parts) => parts.get(rank).copied().unwrap_or((0, 0)),
+        }
+    }
+
+    /// Parts of elements of `size` bytes, from counts and displacements in elements.
+    #[must_use]
+    pub fn listed(counts: &[usize], displacements: &[usize], size: usize) -> Self {
+        let part = |(&count, &at): (&usize, &usize)| {
+            (at.saturating_mul(size), count.saturating_mul(size))
+        };
+        Self::Listed(counts.iter().zip(displacements).map(part).collect())
+    }
+
+    /// Parts of elements of `size` bytes, one after the other.
+    #[must_use]
+    pub fn packed(counts: &[usize], size: usize) -> Self {
+        let mut at = 0usize;
+        let part = |&count: &usize| {
+            let len = count.saturating_mul(size);
+            let begin = at;
+            at = at.saturating_add(len);
+            (begin, len)
+        };
+        Self::Listed(counts.iter().map(part).collect())
+    }
+
+    /// Where the last byte of any of `ranks` parts ends.
+    pub(crate) fn end(&self, ranks: usize) -> usize {
+        (0..ranks)
+            .map(|rank| {
+                let (at, len) = self.of(rank);
+                if len == 0 { 0 } else { at.saturating_add(len) }
+            })
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// What the ranks do together. Ranks are those of the communicator, parts are in bytes. Every member names the same collective with the same
+/// root, kind of elements and operator; a part that is sent has the length of the part that it is received into.
+///
+/// | collective | send buffer | receive buffer | without a send buffer (in place) |
+/// | --- | --- | --- | --- |
+/// | `Bcast` | none | the bytes, in and out | |
+/// | `Gather` | what the rank gives | at the root, by `parts` | root: its part is in place |
+/// | `Scatter` | at the root, by `parts` | the rank's part | |
+/// | `Allgather` | what the rank gives | by `parts` | its part is in place |
+/// | `Alltoall` | by `send` | by `recv` | parts are replaced; `recv` describes both |
+/// | `Reduce` | the vector | at the root, the result | root: the vector is in the receive buffer |
+/// | `Allreduce`, `Scan`, `Exscan` | the vector | the result | the vector is in the receive buffer |
+/// | `ReduceScatter` | the vector, by `parts` | the rank's part | the vector is in the receive buffer, the part comes to its front |
+///
+/// The root of a `Scatter` that has no receive buffer keeps its part where it is.
+#[derive(Debug, Clone)]
+pub enum Collective {
+    /// Everyone waits for everyone.
+    Barrier,
+    /// The root's bytes to everyone.
+    Bcast {
+        /// Who has them.
+        root: usize,
+    },
+    /// Everyone's bytes to the root.
+    Gather {
+        /// Who gets them.
+        root: usize,
+        /// Where in the root's receive buffer; of no meaning elsewhere.
+        parts: Parts,
+    },
+    /// The root's parts to everyone.
+    Scatter {
+        /// Who has them.
+        root: usize,
+        /// Where in the root's send buffer; of no meaning elsewhere.
+        parts: Parts,
+    },
+    /// Everyone's bytes to everyone.
+    Allgather {
+        /// Where in the receive buffer.
+        parts: Parts,
+    },
+    /// A part of everyone's to everyone.
+    Alltoall {
+        /// Where in the send buffer.
+        send: Parts,
+        /// Where in the receive buffer.
+        recv: Parts,
+    },
+    /// All vectors combined, at the root.
+    Reduce {
+        /// Who gets the result.
+        root: usize,
+        /// Of what the vectors are.
+        elem: ElemType,
+        /// How they are combined.
+        op: Op,
+    },
+    /// All vectors combined, everywhere.
+    Allreduce {
+        /// Of what the vectors are.
+        elem: ElemType,
+        /// How they are combined.
+        op: Op,
+    },
+    /// All vectors combined, to each rank its part.
+    ReduceScatter {
+        /// The parts, one after the other.
+        parts: Parts,
+        /// Of what the vectors are.
+        elem: ElemType,
+        /// How they are combined.
+        op: Op,
+    },
+    /// To each rank the vectors of those before it and its own, combined.
+    Scan {
+        /// Of what the vectors are.
+        elem: ElemType,
+        /// How they are combined.
+        op: Op,
+    },
+    /// To each rank the vectors of those before it, combined; the first rank's receive buffer stays as it is.
+    Exscan {
+        /// Of what the vectors are.
+        elem: ElemType,
+        /// How they are combined.
+        op: Op,
+    },
+}

@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their buffers.
+
+use super::{Buffers, Collective, Element, Op, Parts};
+use crate::comm::{Bomb, Comm};
+use crate::error::{Error, Result};
+use crate::nonblocking::{Scope, ScopedRequest};
+use crate::request::RequestId;
+use crate::runtime::Handle;
+use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
+use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
+
+/// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.
+fn equal<T>(len: usize, size: usize) -> Result<Parts> {
+    if !len.is_multiple_of(size) {
+        return Err(Error::Collective {
+            reason: format!("{len} elements cannot be dealt to {size} ranks evenly"),
+        });
+    }
+    Ok(Parts::Equal(len / size * size_of::<T>()))
+}
+
+/// What typed calls ask for.
+mod ask {
+    use super::{Collective, Element, Op, Parts, Result, equal};
+
+    pub(super) fn gather<T>(send: &[T], root: usize) -> Collective {
+        let parts = Parts::Equal(size_of_val(send));
+        Collective::Gather { root, parts }
+    }
+    pub(super) fn scatter<T>(recv: &[T], root: usize) -> Collective {
+        let parts = Parts::Equal(size_of_val(recv));
+        Collective::Scatter { root, parts }
+    }
+    pub(super) fn allgather<T>(recv: &[T], size: usize) -> Result<Collective> {
+        let parts = equal::<T>(recv.len(), size)?;
+        Ok(Collective::Allgather { parts })
+    }
+    pub(super) fn alltoall<T>(recv: &[T], size: usize) -> Result<Collective> {
+        let parts = equal::<T>(recv.len(), size)?;
+        Ok(Collective::Alltoall {
+            send: parts.clone(),
+            recv: parts,
+        })
+    }
+    pub(super) fn alltoallv<T>(
+        send: (&[usize], &[usize]),
+        recv: (&[usize], &[usize]),
+    ) -> Collective {
+        Collective::Alltoall {
+            send: Parts::listed(send.0, send.1, size_of::<T>()),
+            recv: Parts::listed(recv.0, recv.1, size_of::<T>()),
+        }
+    }
+    pub(super) fn reduce<T: Element>(op: Op, root: usize) -> Collective {
+        let elem = T::TYPE;
+        Collective::Reduce { root, elem, op }
+    }
+    pub(super) fn allreduce<T: Element>(op: Op) -> Collective {
+        Collective::Allreduce { elem: T::TYPE, op }
+    }
+    pub(super) fn reduce_scatter<T: Element>(counts: &[usize], op: Op) -> Collective {
+        Collective::ReduceScatter {
+            parts: Parts::packed(counts, size_of::<T>()),
+            elem: T::TYPE,
+            op,
+        }
+    }
+    pub(super) fn reduce_scatter_block<T: Element>(part: usize, op: Op) -> Collective {
+        Collective::ReduceScatter {
+            parts: Parts::Equal(part * size_of::<T>()),
+            elem: T::TYPE,
+            op,
+        }
+    }
+    pub(super) fn scan<T: Element>(op: Op) -> Collective {
+        Collective::Scan { elem: T::TYPE, op }
+    }
+    pub(super) fn exscan<T: Element>(op: Op) -> Collective {
+        Collective::Exscan { elem: T::TYPE, op }
+    }
+}
+
+impl Comm {
+    /// Does a collective and waits for its end. What the buffers are, and what it means to give none, depends on the collective.
+    pub fn run(
+        &self,
+        collective: &Collective,
+        send: Option<&[u8]>,
+        recv: Option<&mut [u8]>,
+    ) -> Result<()> {
+        let go = |send, recv| {
+            let id = self.start_collective(collective, Buffers { send, recv })?;
+            self.finish(id).map(drop)
+        };
+        match (send, recv) {
+            (None, None) => go(None, None),
+            (Some(send), None) => loan::lend(&self.handle, send, |send| go(Some(send), None)),
+            (None, Some(recv)) => loan::lend_mut(&self.handle, recv, |recv| go(None, Some(recv))),
+            (Some(send), Some(recv)) => loan::lend(&self.handle, send, |send| {
+                loan::lend_mut(&self.handle, recv, |recv| go(Some(send), Some(recv)))
+            }),
+        }
+    }
+
+    fn start_collective(&self, collective: &Collective, buffers: Buffers) -> Result<RequestId> {
+        let mut engine = self.handle.gate.enter();
+        let slot = self.slot(&mut engine);
+        engine.start_collective(slot, collective, buffers, false)
+    }
+
+    /// Starts a collective on buffers that the request owns until its end.
+    pub fn start<S: Buffer, R: BufferMut>(
+        &self,
+        collective: &Collective,
+        send: Option<S>,
+        recv: Option<R>,
+    ) -> Result<CollRequest<S, R>> {
+        let send = send.map(|buffer| Owned::new(self.handle.clone(), buffer));
+        let recv = recv.map(|buffer| Owned::new_mut(self.handle.clone(), buffer));
+        let buffers = Buffers {
+            send: send.as_ref().map(Owned::loan),
+            recv: recv.as_ref().map(Owned::loan),
+        };
+        let id = self.start_collective(collective, buffers)?;
+        Ok(CollRequest {
+            handle: self.handle.clone(),
+            id,
+            result: None,
+            send,
+            recv,
+        })
+    }
+
+    /// Returns when all members have called it. If one cannot any more, all others get the error that names it.
+    pub fn barrier(&self) -> Result<()> {
+        self.run(&Collective::Barrier, None, None)
+    }
+
+    /// Sends the root's `buf` to everyone's.
+    ///
+    /// ```
+    /// onecopy::local(3, |rt| {
+    ///     let world = rt.world();
+    ///     let mut numbers = if world.rank() == 1 { [1, 2, 3] } else { [0; 3] };
+    ///     world.bcast(&mut numbers, 1).unwrap();
+    ///     assert_eq!(numbers, [1, 2, 3]);
+    /// });
+    /// ```
+    pub fn bcast<T: AnyBitPattern + NoUninit>(&self, buf: &mut [T], root: usize) -> Result<()> {
+        self.run(&Collective::Bcast { root }, None, Some(cast_slice_mut(buf)))
+    }
+
+    /// Collects everyone's `send` in the root's `recv`, in the order of the ranks. `recv` has no meaning elsewhere.
+    pub fn gather<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        self.run(
+            &ask::gather(send, root),
+            Some(cast_slice(send)),
+            Some(cast_slice_mut(recv)),
+        )
+    }
+
+    /// As [`Self::gather`], where rank `i` gives `counts[i]` elements, which come to `displacements[i]`.
+    pub fn gatherv<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[usize],
+        displacements: &[usize],
+        root: usize,
+    ) -> Result<()> {
+        let parts = Parts::listed(counts, displacements, size_of::<T>());
+        self.run(
+            &Collective::Gather { root, parts },
+            Some(cast_slice(send)),
+            Some(cast_slice_mut(recv)),
+        )
+    }
+
+    /// Deals the root's `send` to everyone's `recv`, in the order of the ranks. `send` has no meaning elsewhere.
+    pub fn scatter<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        self.run(
+            &ask::scatter(recv, root),
+            Some(cast_slice(send)),
+            Some(cast_slice_mut(recv)),
+        )
+    }
+
+    /// As [`Self::scatter`], where rank `i` gets `counts[i]` elements, from `displacements[i]` on.
+    pub fn scatterv<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[T],
+        counts: &[usize],
+        displacements: &[usize],
+        recv: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        let parts = Parts::listed(counts, displacements, size_of::<T>());
+        self.run(
+            &Collective::Scatter { root, parts },
+            Some(cast_slice(send)),
+            Some(cast_slice_mut(recv)),
+        )
+    }
+
+    /// Collects everyone's `send` in everyone's `recv`, in the order of the ranks.
+    pub fn allgather<T: AnyBitPattern + NoUninit>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
+        let what = ask::allgather(recv, self.size())?;
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// As [`Self::allgather`], with each rank's part in its place of `buf`.
+    pub fn allgather_in_place<T: AnyBitPattern + NoUninit>(&self, buf: &mut [T]) -> Result<()> {
+        let what = ask::allgather(buf, self.size())?;
+        self.run(&what, None, Some(cast_slice_mut(buf)))
+    }
+
+    /// As [`Self::allgather`], where rank `i` gives `counts[i]` elements, which come to `displacements[i]`.
+    pub fn allgatherv<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[usize],
+        displacements: &[usize],
+    ) -> Result<()> {
+        let parts = Parts::listed(counts, displacements, size_of::<T>());
+        self.run(
+            &Collective::Allgather { parts },
+            Some(cast_slice(send)),
+            Some(cast_slice_mut(recv)),
+        )
+    }
+
+    /// Deals everyone's `send` to everyone's `recv`: part `i` of `send` goes to rank `i`, whose part for this rank comes to part `i` of `recv`.
+    pub fn alltoall<T: AnyBitPattern + NoUninit>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
+        let what = ask::alltoall(recv, self.size())?;
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// As [`Self::alltoall`]; what is received replaces what was sent.
+    pub fn alltoall_in_place<T: AnyBitPattern + NoUninit>(&self, buf: &mut [T]) -> Result<()> {
+        let what = ask::alltoall(buf, self.size())?;
+        self.run(&what, None, Some(cast_slice_mut(buf)))
+    }
+
+    /// As [`Self::alltoall`], with counts and displacements of the parts of each buffer. For parts of several types see [`Self::run`].
+    pub fn alltoallv<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &[T],
+        send_parts: (&[usize], &[usize]),
+        recv: &mut [T],
+        recv_parts: (&[usize], &[usize]),
+    ) -> Result<()> {
+        let what = ask::alltoallv::<T>(send_parts, recv_parts);
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// Combines everyone's `send` in the root's `recv`, in the order of the ranks. `recv` has no meaning elsewhere.
+    pub fn reduce<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        op: impl Into<Op>,
+        root: usize,
+    ) -> Result<()> {
+        let what = ask::reduce::<T>(op.into(), root);
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// Combines everyone's `send` in everyone's `recv`, in the order of the ranks.
+    ///
+    /// ```
+    /// use onecopy::coll::PredefinedOp;
+    /// onecopy::local(3, |rt| {
+    ///     let world = rt.world();
+    ///     let mut sum = [0.0];
+    ///     world.allreduce(&[world.rank() as f64], &mut sum, PredefinedOp::Sum).unwrap();
+    ///     assert_eq!(sum, [3.0]);
+    /// });
+    /// ```
+    pub fn allreduce<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        op: impl Into<Op>,
+    ) -> Result<()> {
+        let what = ask::allreduce::<T>(op.into());
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// As [`Self::allreduce`]; the result replaces what was sent.
+    pub fn allreduce_in_place<T: Element>(&self, buf: &mut [T], op: impl Into<Op>) -> Result<()> {
+        let what = ask::allreduce::<T>(op.into());
+        self.run(&what, None, Some(cast_slice_mut(buf)))
+    }
+
+    /// Combines everyone's `send`, and gives `counts[i]` elements of the result to rank `i`.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[usize],
+        op: impl Into<Op>,
+    ) -> Result<()> {
+        let what = ask::reduce_scatter::<T>(counts, op.into());
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// As [`Self::reduce_scatter`], with as many elements for each rank as `recv` has.
+    pub fn reduce_scatter_block<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        op: impl Into<Op>,
+    ) -> Result<()> {
+        let what = ask::reduce_scatter_block::<T>(recv.len(), op.into());
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// Combines the `send` of all ranks up to this one in `recv`.
+    pub fn scan<T: Element>(&self, send: &[T], recv: &mut [T], op: impl Into<Op>) -> Result<()> {
+        let what = ask::scan::<T>(op.into());
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// Combines the `send` of all ranks before this one in `recv`; that of the first rank stays as it is.
+    pub fn exscan<T: Element>(&self, send: &[T], recv: &mut [T], op: impl Into<Op>) -> Result<()> {
+        let what = ask::exscan::<T>(op.into());
+        self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+}
+
+/// Collectives that go on while the program does something else. Each is complete when this rank's part is done and its buffers are not
+/// needed any more. Those that are not here by name are started by [`Scope::collective`].
+impl<'env> Scope<'_, 'env> {
+    /// Starts any collective.
+    pub fn collective(
+        &self,
+        collective: &Collective,
+        send: Option<&'env [u8]>,
+        recv: Option<&'env mut [u8]>,
+    ) -> Result<ScopedRequest> {
+        let buffers = Buffers {
+            send: send.map(|bytes| self.lender.lend(bytes)),
+            recv: recv.map(|bytes| self.lender.lend_mut(bytes)),
+        };
+        Ok(self.keep(self.comm.start_collective(collective, buffers)?))
+    }
+
+    /// Starts a barrier.
+    pub fn ibarrier(&self) -> Result<ScopedRequest> {
+        self.collective(&Collective::Barrier, None, None)
+    }
+
+    /// See [`Comm::bcast`].
+    pub fn ibcast<T: AnyBitPattern + NoUninit>(
+        &self,
+        buf: &'env mut [T],
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        self.collective(&Collective::Bcast { root }, None, Some(cast_slice_mut(buf)))
+    }
+
+    /// See [`Comm::gather`].
+    pub fn igather<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        let what = ask::gather(send, root);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::scatter`].
+    pub fn iscatter<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        let what = ask::scatter(recv, root);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::allgather`].
+    pub fn iallgather<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+    ) -> Result<ScopedRequest> {
+        let what = ask::allgather(recv, self.comm.size())?;
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::alltoall`].
+    pub fn ialltoall<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+    ) -> Result<ScopedRequest> {
+        let what = ask::alltoall(recv, self.comm.size())?;
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::alltoallv`].
+    pub fn ialltoallv<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        send_parts: (&[usize], &[usize]),
+        recv: &'env mut [T],
+        recv_parts: (&[usize], &[usize]),
+    ) -> Result<ScopedRequest> {
+        let what = ask::alltoallv::<T>(send_parts, recv_parts);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::reduce`].
+    pub fn ireduce<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        let what = ask::reduce::<T>(op.into(), root);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::allreduce`].
+    pub fn iallreduce<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::allreduce::<T>(op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::reduce_scatter`].
+    pub fn ireduce_scatter<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        counts: &[usize],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::reduce_scatter::<T>(counts, op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::scan`].
+    pub fn iscan<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::scan::<T>(op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::exscan`].
+    pub fn iexscan<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::exscan::<T>(op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+}
+
+/// A collective that owns its buffers until it is complete. Dropping it waits for its end.
+///
+/// ```
+/// use onecopy::coll::{Collective, ElemType, PredefinedOp};
+/// onecopy::local(2, |rt| {
+///     let op = PredefinedOp::Sum.into();
+///     let sum = Collective::Allreduce { elem: ElemType::U32, op };
+///     let request = rt.world().start(&sum, Some(vec![1u32, 2]), Some(vec![0u32; 2])).unwrap();
+///     let (_, result) = request.wait().unwrap();
+///     assert_eq!(result.unwrap(), [2, 4]);
+/// });
+/// ```
+#[must_use = "a collective that is dropped is waited for"]
+pub struct CollRequest<S, R> {
+    handle: Handle,
+    id: RequestId,
+    result: Option<Result<()>>,
+    send: Option<Owned<Handle, S>>,
+    recv: Option<Owned<Handle, R>>,
+}
+
+impl<S, R> CollRequest<S, R> {
+    /// Whether it is complete. Never waits.
+    pub fn test(&mut self) -> bool {
+        if self.result.is_none() {
+            let mut engine = self.handle.gate.enter();
+            engine.progress(false);
+            self.result = engine.take_result(self.id).map(|result| result.map(drop));
+        }
+        self.result.is_some()
+    }
+
+    /// Waits for completion and gives the buffers back.
+    pub fn wait(self) -> Result<(Option<S>, Option<R>)> {
+        let (result, send, recv) = self.wait_both();
+        result.map(|()| (send, recv))
+    }
+
+    /// Waits for completion and gives the buffers back in any case.
+    pub fn wait_both(mut self) -> (Result<()>, Option<S>, Option<R>) {
+        self.complete();
+        let result = self.result.take().unwrap_or(Err(Error::Cancelled));
+        let send = self.send.take().map(Owned::take);
+        let recv = self.recv.take().map(Owned::take);
+        (result, send, recv)
+    }
+
+    fn complete(&mut self) {
+        if self.result.is_none() {
+            let id = self.id;
+            let bomb = Bomb;
+            let result = self.handle.wait(|engine| engine.take_result(id));
+            std::mem::forget(bomb);
+            self.result = Some(result.map(drop));
+        }
+    }
+}
+
+impl<S, R> Drop for CollRequest<S, R> {
+    fn drop(&mut self) {
+        if self.send.is_some() || self.recv.is_some() {
+            self.complete();
+        }
+    }
+}

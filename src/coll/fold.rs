@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector.
+
+mod segment;
+
+use super::exchange::give;
+use super::op::{GIVEN, Piece, RESULT, Readers, Shared, described, kind, payload};
+use super::reader::{self, Source, Target, part};
+use super::select::{How, share};
+use super::state::{State, Step};
+use super::{ElemType, Op};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::memory::pool::{Place, PoolBuf};
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::COLL_SLOT;
+use onecopy_shm::loan::Loan;
+use segment::{Operands, combine_all};
+
+/// Bytes that a step combines at most.
+const STEP_MAX: usize = 2 << 20;
+/// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several times.
+const SEGMENT_TWO: usize = 128 << 10;
+const SEGMENT_MANY: usize = 16 << 10;
+/// Bytes for what cannot be read in place.
+const FETCH_MAX: usize = 256 << 10;
+
+/// Where a member's contribution is.
+#[derive(Debug, Clone, Copy)]
+enum From {
+    /// It is this rank's own.
+    Own,
+    Inline,
+    Slot,
+    Buffer(RemoteRange),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Waits for the contributions to its range.
+    Contributions,
+    Range,
+    /// Takes the others' ranges of the result.
+    Spread,
+    /// In a tree: waits for the result.
+    Result,
+}
+
+/// A reduction under way.
+pub(crate) struct Fold {
+    pub(crate) op: Op,
+    pub(crate) elem: ElemType,
+    pub(crate) how: How,
+    pub(crate) send: Piece,
+    /// Where the result goes, and the place of the range's first byte there.
+    pub(crate) recv: Option<(Loan, usize)>,
+    /// The range of the vector that this rank combines; empty: none.
+    pub(crate) range: (usize, usize),
+    /// Members below this place contribute to the range.
+    pub(crate) upto: usize,
+    /// Whether the vector lies where the result goes.
+    pub(crate) in_place: bool,
+    pub(crate) readers: Readers,
+    /// At the end: bytes of the receive buffer that come to its front.
+    pub(crate) to_front: Option<(usize, usize)>,
+    at: At,
+    from: Vec<From>,
+    /// Bytes of the range that are combined.
+    folded: usize,
+    /// What cannot be read in place, of the segment under way: members done, and bytes of the next one.
+    fetched: usize,
+    temp: Option<PoolBuf>,
+    pending: Vec<usize>,
+    got: usize,
+}
+
+impl Fold {
+    pub(crate) fn new(op: Op, elem: ElemType, how: How, send: Piece) -> Self {
+        Self {
+            op,
+            elem,
+            how,
+            send,
+            recv: None,
+            range: (0, 0),
+            upto: 0,
+            in_place: false,
+            readers: Readers::Everyone,
+            to_front: None,
+            at: At::Contributions,
+            from: Vec::new(),
+            folded: 0,
+            fetched: 0,
+            temp: None,
+            pending: Vec::new(),
+            got: 0,
+        }
+    }
+
+    pub(crate) fn begin(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<()> {
+        if self.how == How::Tree && state.children().next().is_some() {
+            // Combined with the children's first.
+            return Ok(());
+        }
+        let result = match (self.how, self.recv) {
+            (How::Split, Some((loan, at))) => Some(Piece {
+                loan,
+                at,
+                len: self.send.len,
+            }),
+            _ => None,
+        };
+        give(engine, state, seq, shared, self.send, self.readers, result)
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<Step> {
+        if self.how == How::Tree {
+            return self.step_tree(engine, state, seq);
+        }
+        let mut result = Step::Idle;
+        if self.at == At::Contributions {
+            if self.range.0 == self.range.1 || self.upto == 0 {
+                if self.how != How::Split {
+                    return Ok(Step::Done);
+                }
+            } else if !self.find(state, seq)? {
+                return Ok(Step::Idle);
+            }
+            (self.at, result) = (At::Range, Step::Moved);
+        }
+        if self.at == At::Range {
+            let mut bytes = 0;
+            while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
+                let n = self.segment(engine, state, seq, shared)?;
+                if n == 0 {
+                    return Ok(if bytes > 0 { Step::Moved } else { result });
+                }
+                bytes += n;
+                if bytes >= STEP_MAX {
+                    return Ok(Step::Moved);
+                }
+            }
+            self.temp = None;
+            if self.how != How::Split {
+                return Ok(Step::Done);
+            }
+            state.advance(&engine.peers, seq, 2);
+            self.pending = (1..state.size())
+                .map(|step| (state.me + step) % state.size())
+                .filter(|&place| {
+                    let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+                    begin < end
+                })
+                .collect();
+            if let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv) {
+                let (begin, end) = self.range;
+                let loans = &mut engine.core.loans;
+                loans.write(loan, at + begin, end - begin, |out| {
+                    out.copy_from_slice(&stage[begin..end]);
+                })?;
+            }
+            (self.at, result) = (At::Spread, Step::Moved);
+        }
+        match self.spread(engine, state, seq)? {
+            Step::Idle => Ok(result),
+            other => Ok(other),
+        }
+    }
+
+    /// Finds out where all contributions are, once they are there.
+    fn find(&mut self, state: &mut State, seq: u32) -> Result<bool> {
+        while self.from.len() < self.upto {
+            let place = self.from.len();
+            let end = &state.ends[place];
+            if place == state.me {
+                self.from.push(if self.send.len <= INLINE {
+                    From::Inline
+                } else if self.send.len <= COLL_SLOT {
+                    From::Slot
+                } else {
+                    From::Own
+                });
+                continue;
+            }
+            if end.look(seq) == 0 {
+                return Ok(false);
+            }
+            let info = end.info(seq);
+            let line = payload(end.inline(seq));
+            let (from, len) = match info.kind {
+                kind::INLINE => (From::Inline, u64::from(info.len)),
+                kind::SLOT => {
+                    let len = line[..8].try_into().unwrap_or_default();
+                    (From::Slot, u64::from_le_bytes(len))
+                }
+                _ => {
+                    let range = described(&line);
+                    (From::Buffer(range), range.len)
+                }
+            };
+            if len != self.send.len as u64 {
+                return Err(mismatch(state, place, len, self.send.len));
+            }
+            self.from.push(from);
+        }
+        Ok(true)
+    }
+
+    /// Combines the next segment of the range. Gives its bytes; 0: something has to come first.
+    fn segment(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<usize> {
+        let begin = self.range.0 + self.folded;
+        let left = self.range.1 - begin;
+        // What has to be copied before it can be combined.
+        let absent: Vec<usize> = (0..self.upto)
+            .filter(|&place| match &self.from[place] {
+                From::Buffer(range) => {
+                    let first = range.part(0, range.len.min(1));
+                    reader::view(&engine.peers, state, place, &first).is_none()
+                }
+                _ => false,
+            })
+            .collect();
+        let size = self.elem.size();
+        let aim = match (absent.len(), self.upto) {
+            (0, 0..=2) => SEGMENT_TWO,
+            (0, _) => SEGMENT_MANY,
+            (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
+        };
+        let unit = (aim / size * size).max(size);
+        let len = unit.min(left);
+        let user = matches!(self.op, Op::User(_));
+        let extra = if user || self.upto > 2 || !absent.is_empty() {
+            2
+        } else {
+            0
+        };
+        let needed = (absent.len() + extra) * len;
+        if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
+            self.temp = Some(engine.core.buffers.take(needed, Place::Private)?);
+            self.fetched = 0;
+        }
+        // Taken out, so that the engine is free meanwhile.
+        let mut temp = self.temp.take();
+        let room = temp.as_deref_mut().unwrap_or_default();
+        let (copies, work) = room.split_at_mut((absent.len() * len).min(room.len()));
+        while self.fetched < absent.len() {
+            let place = absent[self.fetched];
+            let From::Buffer(range) = self.from[place] else {
+                break;
+            };
+            let source = Source {
+                seq,
+                place,
+                buffer: GIVEN,
+                range,
+            };
+            let to = &mut copies[self.fetched * len..(self.fetched + 1) * len];
+            let n = reader::fetch(
+                engine,
+                state,
+                &source,
+                begin as u64,
+                len,
+                Target::Bytes(to),
+            )?;
+            if n < len {
+                self.temp = temp;
+                return Ok(0);
+            }
+            self.fetched += 1;
+        }
+        let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(self.upto);
+        for place in 0..self.upto {
+            let end = &state.ends[place];
+            views.push(match &self.from[place] {
+                From::Own => None,
+                From::Inline => Some(end.inline(seq).part(begin, len)),
+                From::Slot => Some(end.slot(seq).part(begin, len)),
+                From::Buffer(range) => match absent.iter().position(|&other| other == place) {
+                    Some(index) => Some(View::of(&copies[index * len..(index + 1) * len])),
+                    None => {
+                        let source = Source {
+                            seq,
+                            place,
+                            buffer: GIVEN,
+                            range: *range,
+                        };
+                        let range = part(state, &source, begin as u64, len)?;
+                        let view = reader::view(&engine.peers, state, place, &range);
+                        Some(view.ok_or_else(|| mismatch(state, place, 0, len))?)
+                    }
+                },
+            });
+        }
+        let own = views.iter().position(Option::is_none);
+        let operands = Operands {
+            op: &self.op,
+            elem: self.elem,
+            own,
+            // The result goes where this rank's contribution stands.
+            alias: own.is_some()
+                && match shared.stage {
+                    Some(_) => self.how == How::Split,
+                    None => self.in_place,
+                },
+        };
+        let loans = &mut engine.core.loans;
+        match (&mut shared.stage, self.recv) {
+            (Some(stage), _) if self.how == How::Split => {
+                let out = &mut stage[begin..begin + len];
+                combine_all(&operands, out, &views, None, work);
+            }
+            (Some(stage), Some((loan, at))) if own.is_some() => {
+                let own = View::of(&stage[begin..begin + len]);
+                loans.write(loan, at + self.result_at(begin), len, |out| {
+                    combine_all(&operands, out, &views, Some(own), work);
+                })?;
+            }
+            (_, Some((loan, at))) => {
+                let to = (loan, at + self.result_at(begin), len);
+                let from = (self.send.loan, self.send.at + begin, len);
+                loans.write_viewing(to, from, |out, own| {
+                    combine_all(&operands, out, &views, Some(own), work);
+                })?;
+            }
+            (_, None) => {}
+        }
+        // Who gave up has given its buffer to someone else meanwhile.
+        for place in 0..self.upto {
+            if matches!(self.from[place], From::Buffer(_))
+                && let Some(error) = state.failure_of(place)
+            {
+                return Err(error);
+            }
+        }
+        drop(views);
+        self.temp = temp;
+        self.fetched = 0;
+        self.folded += len;
+        Ok(len)
+    }
+
+    /// Where in the receive buffer byte `begin` of the vector goes.
+    fn result_at(&self, begin: usize) -> usize {
+        if self.how == How::Split || self.in_place && self.to_front.is_some() {
+            begin
+        } else {
+            begin - self.range.0
+        }
+    }
+
+    /// Takes the others' ranges of the result.
+    fn spread(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
+        let Some((loan, to)) = self.recv else {
+            return Ok(Step::Done);
+        };
+        let (mut moved, mut index) = (0, 0);
+        while index < self.pending.len() && moved < STEP_MAX {
+            let place = self.pending[index];
+            let end = &state.ends[place];
+            if end.look(seq) < 2 {
+                index += 1;
+                continue;
+            }
+            let line = payload(end.inline(seq));
+            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+            let source = Source {
+                seq,
+                place,
+                buffer: RESULT,
+                range: described(&line[24..]),
+            };
+            let at = begin + self.got;
+            let n = (end - at).min(512 << 10);
+            let target = Target::Loan(loan, to + at);
+            let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
+            moved += came;
+            self.got += came;
+            if self.got == end - begin {
+                self.pending.remove(index);
+                self.got = 0;
+            } else {
+                self.pending.swap(0, index);
+                index = 0;
+                if came == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(match (self.pending.is_empty(), moved) {
+            (true, _) => Step::Done,
+            (false, 0) => Step::Idle,
+            (false, _) => Step::Moved,
+        })
+    }
+
+    /// A short vector in a large group: up a tree, down by one line that all read.
+    fn step_tree(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
+        let mut result = Step::Idle;
+        let len = self.send.len;
+        if self.at == At::Contributions {
+            if state.own().look(seq) == 0 {
+                if !state.children().all(|place| state.ends[place].look(seq) > 0) {
+                    return Ok(Step::Idle);
+                }
+                let mut work = engine.core.buffers.take(3 * COLL_SLOT, Place::Private)?;
+                let (out, work) = work.split_at_mut(COLL_SLOT);
+                let out = &mut out[..len];
+                let own = (self.send.loan, self.send.at, len);
+                let Engine { core, peers, .. } = engine;
+                let mut views = vec![Some(core.loans.view(own.0, own.1, len)?)];
+                for place in state.children() {
+                    views.push(Some(small(state, place, seq, len)?));
+                }
+                let operands = Operands {
+                    op: &self.op,
+                    elem: self.elem,
+                    own: None,
+                    alias: false,
+                };
+                combine_all(&operands, out, &views, None, work);
+                if len <= INLINE {
+                    state.publish(peers, seq, kind::INLINE, out);
+                } else {
+                    state.own().write_slot(seq, 0, out);
+                    state.publish(peers, seq, kind::SLOT, &(len as u64).to_le_bytes());
+                }
+            }
+            (self.at, result) = (At::Result, Step::Moved);
+        }
+        let Some((loan, to)) = self.recv else {
+            return Ok(Step::Done);
+        };
+        if state.ends[0].look(seq) == 0 {
+            return Ok(result);
+        }
+        let view = small(state, 0, seq, len)?;
+        engine.core.loans.write(loan, to, len, |out| {
+            view.copy_to(out, Kernel::Memcpy);
+        })?;
+        Ok(Step::Done)
+    }
+
+    /// What is left to do once nobody needs this rank's buffers.
+    pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
+        if let (Some((at, len)), Some((loan, to))) = (self.to_front, self.recv) {
+            engine.core.loans.copy(loan, to + at, loan, to, len)?;
+        }
+        Ok(())
+    }
+}
+
+/// A short contribution of a member.
+fn small(state: &State, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
+    let end = &state.ends[place];
+    let info = end.info(seq);
+    let there = match info.kind {
+        kind::INLINE => u64::from(info.len),
+        _ => {
+            let line = payload(end.inline(seq));
+            u64::from_le_bytes(line[..8].try_into().unwrap_or_default())
+        }
+    };
+    if there != len as u64 {
+        return Err(mismatch(state, place, there, len));
+    }
+    Ok(match info.kind {
+        kind::INLINE => end.inline(seq).part(0, len),
+        _ => end.slot(seq).part(0, len),
+    })
+}
+
+fn mismatch(state: &State, place: usize, there: u64, len: usize) -> Error {
+    Error::Collective {
+        reason: format!(
+            "rank {} gave a vector of {there} bytes where {len} were expected",
+            state.members[place]
+        ),
+    }
+}

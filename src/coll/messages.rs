@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Collectives by messages, for communicators that have no channel. Slower, and always possible.
+
+use super::exchange::{Exchange, Takes};
+use super::op::{Piece, Readers};
+use super::state::{State, Step};
+use super::{ElemType, Op, Parts};
+use crate::engine::{Engine, SendMode};
+use crate::error::{Error, Result};
+use crate::matching::Pattern;
+use crate::request::{RequestId, UserBuf};
+use onecopy_shm::coll::precede;
+use onecopy_shm::loan::Loan;
+use std::sync::Arc;
+
+/// Bytes of a piece that is combined or exchanged at a time.
+const PIECE: usize = 32 << 10;
+/// The tag by which a rank says that it has given the communicator up.
+const POISON: i32 = i32::MAX;
+
+/// Messages under way, and the loans that they work on.
+#[derive(Default)]
+struct Flight {
+    requests: Vec<RequestId>,
+    loans: Vec<Loan>,
+}
+
+/// Who messages go to, and by what they are told apart.
+#[derive(Clone)]
+struct Lane {
+    members: Arc<[u32]>,
+    me: usize,
+    context: u32,
+    tag: i32,
+}
+
+impl Lane {
+    fn new(state: &State, seq: u32) -> Self {
+        Self {
+            members: Arc::clone(&state.members),
+            me: state.me,
+            context: state.context,
+            // Two tags each; far more than can be under way at a time.
+            tag: state.tag_base | ((seq & 0xFFFFF) << 1).cast_signed(),
+        }
+    }
+}
+
+impl Flight {
+    fn send(&mut self, engine: &mut Engine, lane: &Lane, place: usize, tag: i32, loan: Loan) -> Result<()> {
+        let rank = lane.members[place] as usize;
+        let (tag, mode) = (lane.tag + tag, SendMode::Standard);
+        let id = engine.send(rank, lane.context, tag, UserBuf::One(loan), mode)?;
+        self.requests.push(id);
+        Ok(())
+    }
+
+    fn receive(&mut self, engine: &mut Engine, lane: &Lane, place: usize, tag: i32, loan: Loan) -> Result<()> {
+        let rank = lane.members[place] as usize;
+        let tag = Some(lane.tag + tag);
+        let id = engine.receive(Some(rank), lane.context, tag, UserBuf::One(loan))?;
+        self.requests.push(id);
+        Ok(())
+    }
+
+    /// A part of a buffer that messages may use until all are over.
+    fn part(&mut self, engine: &mut Engine, loan: Loan, at: usize, len: usize) -> Result<Loan> {
+        let part = engine.core.loans.part(loan, at, len)?;
+        self.loans.push(part);
+        Ok(part)
+    }
+
+    /// A copy of a part.
+    fn copy(&mut self, engine: &mut Engine, loan: Loan, at: usize, len: usize) -> Result<Loan> {
+        let bytes = engine.core.loans.read(loan, at, len, <[u8]>::to_vec)?;
+        let copy = engine.core.loans.keep(bytes);
+        self.loans.push(copy);
+        Ok(copy)
+    }
+
+    /// Whether all messages are over.
+    fn is_over(&mut self, engine: &mut Engine) -> Result<bool> {
+        let mut failure = None;
+        self.requests.retain(|&id| match engine.take_result(id) {
+            None => true,
+            Some(result) => {
+                failure = failure.take().or(result.err());
+                false
+            }
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if self.requests.is_empty() {
+            self.release(engine);
+        }
+        Ok(self.requests.is_empty())
+    }
+
+    fn release(&mut self, engine: &mut Engine) {
+        for loan in self.loans.drain(..) {
+            engine.core.loans.release(loan);
+        }
+    }
+
+    fn abandon(&mut self, engine: &mut Engine) {
+        for id in self.requests.drain(..) {
+            engine.cancel(id);
+            engine.core.requests.remove(id);
+        }
+        self.release(engine);
+    }
+}
+
+/// An exchange by messages: everyone posts all receives and all sends.
+pub(crate) struct MessageExchange {
+    exchange: Exchange,
+    /// Parts that are replaced, in rounds of pieces of this many bytes.
+    swap: Option<(Loan, Parts)>,
+    round: usize,
+    lane: Option<Lane>,
+    seq: u32,
+    flight: Flight,
+}
+
+impl MessageExchange {
+    pub(crate) fn new(exchange: Exchange, seq: u32) -> Self {
+        Self {
+            exchange,
+            swap: None,
+            round: 0,
+            lane: None,
+            seq,
+            flight: Flight::default(),
+        }
+    }
+
+    pub(crate) fn swap(recv: Loan, parts: Parts, seq: u32) -> Self {
+        Self {
+            swap: Some((recv, parts)),
+            ..Self::new(Exchange::new(super::exchange::Find::All), seq)
+        }
+    }
+
+    pub(crate) fn begin(&mut self, engine: &mut Engine, state: &State) -> Result<()> {
+        let lane = Lane::new(state, self.seq);
+        self.lane = Some(lane.clone());
+        if self.swap.is_some() {
+            return self.next_round(engine).map(drop);
+        }
+        let exchange = &self.exchange;
+        let (size, me) = (lane.members.len(), lane.me);
+        let others = (1..size).map(|step| (me + step) % size);
+        if let Some(recv) = exchange.recv {
+            for place in others.clone() {
+                let (at, len) = exchange.takes.of(place);
+                if len > 0 {
+                    let part = self.flight.part(engine, recv, at, len)?;
+                    self.flight.receive(engine, &lane, place, 0, part)?;
+                }
+            }
+        }
+        if let Some(offer) = exchange.offer {
+            for place in others {
+                let reads = match exchange.readers {
+                    Readers::Nobody => false,
+                    Readers::Only(root) => root == place,
+                    Readers::Everyone => true,
+                };
+                let (at, len) = match (&exchange.table, exchange.find) {
+                    (Some(parts), _) => parts.of(place),
+                    (None, super::exchange::Find::All) => (0, offer.len),
+                    (None, super::exchange::Find::Index) => {
+                        (place * (offer.len / size), offer.len / size)
+                    }
+                };
+                if reads && len > 0 {
+                    let part = self.flight.part(engine, offer.loan, offer.at + at, len)?;
+                    self.flight.send(engine, &lane, place, 0, part)?;
+                }
+            }
+        }
+        exchange.copy_own(engine)
+    }
+
+    /// Begins the next round of a swap; `false` if there is none.
+    fn next_round(&mut self, engine: &mut Engine) -> Result<bool> {
+        let (Some(lane), Some((recv, parts))) = (self.lane.clone(), self.swap.clone()) else {
+            return Ok(false);
+        };
+        let unit = (PIECE / lane.members.len()).max(64);
+        let mut any = false;
+        for place in (0..lane.members.len()).filter(|&place| place != lane.me) {
+            let (at, len) = parts.of(place);
+            let skip = len.min(self.round * unit);
+            let n = (len - skip).min(unit);
+            if n > 0 {
+                let copy = self.flight.copy(engine, recv, at + skip, n)?;
+                let part = self.flight.part(engine, recv, at + skip, n)?;
+                self.flight.receive(engine, &lane, place, 0, part)?;
+                self.flight.send(engine, &lane, place, 0, copy)?;
+                any = true;
+            }
+        }
+        self.round += 1;
+        Ok(any)
+    }
+
+    pub(crate) fn step(&mut self, engine: &mut Engine) -> Result<Step> {
+        if !self.flight.is_over(engine)? {
+            return Ok(Step::Idle);
+        }
+        Ok(if self.next_round(engine)? {
+            Step::Moved
+        } else {
+            Step::Done
+        })
+    }
+
+    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+        self.flight.abandon(engine);
+    }
+}
+
+/// Who gets the combined vector.
+#[derive(Debug, Clone)]
+pub(crate) enum To {
+    Root(usize),
+    Everyone,
+    /// Each its part.
+    Parts(Parts),
+    /// Nobody: each keeps the prefix, its own vector included or not.
+    Prefix { exclusive: bool },
+}
+
+/// A reduction by messages: a prefix goes from rank to rank, piece by piece, and from the last one to who gets the result.
+pub(crate) struct MessageChain {
+    pub(crate) op: Op,
+    pub(crate) elem: ElemType,
+    pub(crate) send: Piece,
+    pub(crate) recv: Option<(Loan, usize)>,
+    pub(crate) to: To,
+    lane: Lane,
+    /// First byte of the piece under way, and where it ends.
+    begin: usize,
+    end: usize,
+    before: Option<Loan>,
+    flight: Flight,
+    /// Results on their way to this rank.
+    results: Flight,
+    at: ChainAt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ChainAt {
+    Next,
+    Before,
+    Passing,
+    Results,
+}
+
+impl MessageChain {
+    pub(crate) fn new(op: Op, elem: ElemType, send: Piece, recv: Option<(Loan, usize)>, to: To, state: &State, seq: u32) -> Self {
+        Self {
+            op,
+            elem,
+            send,
+            recv,
+            to,
+            lane: Lane::new(state, seq),
+            begin: 0,
+            end: 0,
+            before: None,
+            flight: Flight::default(),
+            results: Flight::default(),
+            at: ChainAt::Next,
+        }
+    }
+
+    /// Who gets bytes from `begin` on, where they go there, and up to where that holds.
+    fn owner(&self, begin: usize) -> (Readers, usize, usize) {
+        match &self.to {
+            To::Root(root) => (Readers::Only(*root), begin, usize::MAX),
+            To::Everyone => (Readers::Everyone, begin, usize::MAX),
+            To::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
+            To::Parts(parts) => (0..self.lane.members.len())
+                .find_map(|place| {
+                    let (at, len) = parts.of(place);
+                    (at <= begin && begin < at + len)
+                        .then(|| (Readers::Only(place), begin - at, at + len))
+                })
+                .unwrap_or((Readers::Nobody, begin, usize::MAX)),
+        }
+    }
+
+    pub(crate) fn step(&mut self, engine: &mut Engine) -> Result<Step> {
+        let (me, last) = (self.lane.me, self.lane.members.len() - 1);
+        let mut result = Step::Idle;
+        loop {
+            match self.at {
+                ChainAt::Next => {
+                    self.begin = self.end;
+                    if self.begin >= self.send.len {
+                        self.at = ChainAt::Results;
+                        continue;
+                    }
+                    let size = self.elem.size();
+                    let unit = (PIECE / size * size).max(size);
+                    let (_, _, limit) = self.owner(self.begin);
+                    self.end = (self.begin + unit).min(self.send.len).min(limit);
+                    if me > 0 {
+                        let before = engine.core.loans.keep(vec![0; self.end - self.begin]);
+                        self.flight.loans.push(before);
+                        self.before = Some(before);
+                        let lane = self.lane.clone();
+                        self.flight.receive(engine, &lane, me - 1, 0, before)?;
+                    }
+                    self.at = ChainAt::Before;
+                }
+                ChainAt::Before => {
+                    // The loan of what comes is needed until it is combined.
+                    let loans = std::mem::take(&mut self.flight.loans);
+                    let over = self.flight.is_over(engine);
+                    self.flight.loans = loans;
+                    if !over? {
+                        return Ok(result);
+                    }
+                    self.pass_on(engine, last)?;
+                    (self.at, result) = (ChainAt::Passing, Step::Moved);
+                }
+                ChainAt::Passing => {
+                    if !self.flight.is_over(engine)? {
+                        return Ok(result);
+                    }
+                    (self.at, result) = (ChainAt::Next, Step::Moved);
+                }
+                ChainAt::Results => {
+                    return Ok(if self.results.is_over(engine)? {
+                        Step::Done
+                    } else {
+                        result
+                    });
+                }
+            }
+        }
+    }
+
+    fn pass_on(&mut self, engine: &mut Engine, last: usize) -> Result<()> {
+        let (me, len) = (self.lane.me, self.end - self.begin);
+        let lane = self.lane.clone();
+        let with = self
+            .flight
+            .copy(engine, self.send.loan, self.send.at + self.begin, len)?;
+        if let Some(before) = self.before {
+            let (op, elem) = (&self.op, self.elem);
+            engine
+                .core
+                .loans
+                .write_viewing((with, 0, len), (before, 0, len), |with, before| match op {
+                    Op::Predefined(op) => precede(*op, elem, with, before),
+                    Op::User(function) => {
+                        let mut left = vec![0; len];
+                        before.copy_to(&mut left, onecopy_shm::copy::Kernel::Memcpy);
+                        function(&left, with);
+                    }
+                })?;
+        }
+        if let (To::Prefix { exclusive }, Some((loan, at))) = (&self.to, self.recv) {
+            let from = if *exclusive { self.before } else { Some(with) };
+            if let Some(from) = from {
+                engine.core.loans.copy(from, 0, loan, at + self.begin, len)?;
+            }
+        }
+        if me < last {
+            self.flight.send(engine, &lane, me + 1, 0, with)?;
+        }
+        let (readers, to, _) = self.owner(self.begin);
+        let gets = |place: usize| match readers {
+            Readers::Nobody => false,
+            Readers::Only(only) => only == place,
+            Readers::Everyone => true,
+        };
+        if me == last {
+            for place in (0..last).filter(|&place| gets(place)) {
+                self.flight.send(engine, &lane, place, 1, with)?;
+            }
+        }
+        if let Some((loan, at)) = self.recv
+            && gets(me)
+        {
+            if me == last {
+                engine.core.loans.copy(with, 0, loan, at + to, len)?;
+            } else {
+                let part = self.results.part(engine, loan, at + to, len)?;
+                self.results.receive(engine, &lane, last, 1, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+        self.flight.abandon(engine);
+        self.results.abandon(engine);
+    }
+}
+
+/// Tells all members that this rank has given the communicator up.
+pub(crate) fn poison(engine: &mut Engine, state: &State, word: u64) {
+    for (place, &rank) in state.members.iter().enumerate() {
+        if place != state.me {
+            let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
+            let mode = SendMode::Standard;
+            // Who cannot be told finds out by itself.
+            let _ = engine.send(rank as usize, state.context, POISON, UserBuf::One(loan), mode);
+        }
+    }
+}
+
+/// Whether a member has said that it has given the communicator up.
+pub(crate) fn poisoned(engine: &Engine, state: &State) -> Option<Error> {
+    let pattern = Pattern {
+        context: state.context,
+        source: None,
+        tag: Some(POISON),
+    };
+    let entry = engine.core.unexpected.find(&pattern)?;
+    let rank = engine.core.unexpected.envelope(entry).source;
+    Some(Error::Collective {
+        reason: format!("rank {rank} gave it up"),
+    })
+}
+
+impl MessageExchange {
+    /// A barrier: an exchange with a root and back would take two collectives; here each sends a byte to all.
+    pub(crate) fn barrier(state: &State, seq: u32, engine: &mut Engine) -> Self {
+        let byte = engine.core.loans.keep(vec![0]);
+        let sink = engine.core.loans.keep(vec![0; state.size()]);
+        let mut exchange = Exchange::new(super::exchange::Find::All);
+        exchange.offer = Some(Piece {
+            loan: byte,
+            at: 0,
+            len: 1,
+        });
+        exchange.readers = Readers::Everyone;
+        exchange.recv = Some(sink);
+        exchange.takes = Takes::Each(Parts::Equal(1));
+        let mut this = Self::new(exchange, seq);
+        this.flight.loans = vec![byte, sink];
+        this
+    }
+}

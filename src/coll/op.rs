@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its buffers, and is over.
+
+use super::exchange::{Exchange, Swap};
+use super::fold::Fold;
+use super::messages::{MessageChain, MessageExchange};
+use super::state::{State, Step};
+use super::stream::Stream;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::memory::pool::PoolBuf;
+use crate::request::{RequestId, Status};
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::layout::{COLL_SLOT, HeapOffset};
+use onecopy_shm::loan::Loan;
+
+/// A range of a lent buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) loan: Loan,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+/// What the payload of a line is.
+pub(crate) mod kind {
+    /// There is none.
+    pub(crate) const NOTHING: u8 = 0;
+    /// The bytes themselves.
+    pub(crate) const INLINE: u8 = 1;
+    /// The bytes stand in the slot.
+    pub(crate) const SLOT: u8 = 2;
+    /// The bytes stand in a buffer, which the payload describes.
+    pub(crate) const BUFFER: u8 = 3;
+    /// The slot begins with a table of the parts for each member.
+    pub(crate) const TABLE: u8 = 0x10;
+    /// Without the flag.
+    pub(crate) const MASK: u8 = 0x0f;
+}
+
+/// Bytes of one entry of a table of parts.
+pub(crate) const ENTRY: usize = 16;
+/// The buffer that a rank gives in a collective.
+pub(crate) const GIVEN: usize = 0;
+/// The buffer in which a rank leaves its part of a result.
+pub(crate) const RESULT: usize = 1;
+
+/// Who reads this rank's memory in a collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readers {
+    Nobody,
+    Only(usize),
+    Everyone,
+}
+
+/// Memory that peers may read during a collective, or call for.
+pub(crate) enum Served {
+    Loan(Piece),
+    /// The temporary buffer of the collective.
+    Stage,
+}
+
+pub(crate) enum Body {
+    Barrier,
+    Exchange(Exchange),
+    Swap(Swap),
+    Fold(Fold),
+    Stream(Stream),
+    MessageExchange(MessageExchange),
+    MessageChain(MessageChain),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Waits until the line is free.
+    Begin,
+    /// Does its part.
+    Work,
+    /// Waits until nobody needs this rank's buffers.
+    Needed,
+    Over,
+}
+
+/// A collective under way.
+pub(crate) struct Op {
+    pub(crate) id: RequestId,
+    pub(crate) seq: u32,
+    at: At,
+    pub(crate) has_read: bool,
+    pub(crate) body: Body,
+    pub(crate) shared: Shared,
+}
+
+/// What all collectives have, besides their own.
+pub(crate) struct Shared {
+    /// Who reads this rank's buffers.
+    pub(crate) readers: Readers,
+    pub(crate) served: [Option<Served>; 2],
+    pub(crate) stage: Option<PoolBuf>,
+}
+
+impl Op {
+    /// A collective that is to begin. `begun` says that this rank's contribution is published already.
+    pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool) -> Self {
+        Self {
+            id,
+            seq,
+            at: if begun { At::Work } else { At::Begin },
+            has_read: false,
+            body,
+            shared: Shared {
+                readers: Readers::Nobody,
+                served: [None, None],
+                stage: None,
+            },
+        }
+    }
+
+    /// Takes up a collective of which only the publication was done.
+    pub(crate) fn resume(&mut self, size: usize, me: usize) {
+        if let Body::Exchange(exchange) = &mut self.body {
+            exchange.order(size, me);
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.at == At::Over
+    }
+
+    /// Moves on as far as possible.
+    pub(crate) fn step(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
+        let mut result = Step::Idle;
+        if self.at == At::Begin {
+            if state.has_channel() && !state.has_room(self.seq) {
+                return Ok(result);
+            }
+            self.begin(engine, state)?;
+            (self.at, result) = (At::Work, Step::Moved);
+        }
+        if self.at == At::Work {
+            let (seq, shared) = (self.seq, &mut self.shared);
+            match match &mut self.body {
+                Body::Barrier => barrier(engine, state, seq),
+                Body::Exchange(body) => body.step(engine, state, seq),
+                Body::Swap(body) => body.step(engine, state, seq, shared),
+                Body::Fold(body) => body.step(engine, state, seq, shared),
+                Body::Stream(body) => body.step(engine, state, seq),
+                Body::MessageExchange(body) => body.step(engine),
+                Body::MessageChain(body) => body.step(engine),
+            }? {
+                Step::Idle => return Ok(result),
+                Step::Moved => return Ok(Step::Moved),
+                Step::Done => {}
+            }
+            self.has_read = true;
+            (self.at, result) = (At::Needed, Step::Moved);
+        }
+        if self.at == At::Needed {
+            let seq = self.seq;
+            let me = state.me;
+            let free = match self.shared.readers {
+                Readers::Nobody => true,
+                Readers::Only(place) => place == me || state.has_read(place, seq),
+                Readers::Everyone => {
+                    (0..state.size()).all(|place| place == me || state.has_read(place, seq))
+                }
+            };
+            if !free {
+                return Ok(result);
+            }
+            if let Body::Fold(fold) = &mut self.body {
+                fold.finish(engine)?;
+            }
+            self.shared.stage = None;
+            (self.at, result) = (At::Over, Step::Moved);
+            let status = Status {
+                source: state.me,
+                tag: 0,
+                bytes: 0,
+            };
+            engine.core.requests.complete(self.id, Ok(status));
+        }
+        Ok(result)
+    }
+
+    fn begin(&mut self, engine: &mut Engine, state: &mut State) -> Result<()> {
+        let (seq, shared) = (self.seq, &mut self.shared);
+        match &mut self.body {
+            Body::Barrier => {
+                if state.children().next().is_none() {
+                    state.publish(&engine.peers, seq, kind::NOTHING, &[]);
+                }
+                Ok(())
+            }
+            Body::Exchange(body) => body.begin(engine, state, seq, shared),
+            Body::Swap(_) => Ok(()),
+            Body::Fold(body) => body.begin(engine, state, seq, shared),
+            Body::Stream(_) => Ok(()),
+            Body::MessageExchange(body) => body.begin(engine, state),
+            Body::MessageChain(_) => Ok(()),
+        }
+    }
+
+    /// Gives back what the collective holds; it will not go on.
+    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+        match &mut self.body {
+            Body::MessageExchange(body) => body.abandon(engine),
+            Body::MessageChain(body) => body.abandon(engine),
+            _ => {}
+        }
+        self.shared.stage = None;
+        self.at = At::Over;
+    }
+}
+
+/// Groups up to this size do without a tree.
+pub(crate) const FLAT: usize = 8;
+/// Children of an inner node of a tree.
+const ARITY: usize = 4;
+
+impl State {
+    /// The members whose contributions this rank combines with its own in a tree: a node stands for a run of places that begins with its
+    /// own, so that the order of the places is kept. No tree: none.
+    pub(crate) fn children(&self) -> impl Iterator<Item = usize> + use<> {
+        let (mut begin, mut end) = (0, self.size());
+        let mut runs = [(0, 0); ARITY];
+        if end > FLAT {
+            loop {
+                // The node at `begin` stands for begin..end; the rest is dealt to its children in runs.
+                let rest = end - begin - 1;
+                let mut at = begin + 1;
+                for (index, run) in runs.iter_mut().enumerate() {
+                    let len = rest / ARITY + usize::from(index < rest % ARITY);
+                    *run = (at, at + len);
+                    at += len;
+                }
+                if begin == self.me {
+                    break;
+                }
+                let Some(&(from, to)) = runs.iter().find(|run| (run.0..run.1).contains(&self.me))
+                else {
+                    runs = [(0, 0); ARITY];
+                    break;
+                };
+                (begin, end) = (from, to);
+            }
+        }
+        runs.into_iter()
+            .filter(|run| run.0 < run.1)
+            .map(|run| run.0)
+    }
+}
+
+fn barrier(engine: &Engine, state: &mut State, seq: u32) -> Result<Step> {
+    let come = |state: &State, place: usize| state.ends[place].look(seq) > 0;
+    if state.size() <= FLAT {
+        let all = (0..state.size()).all(|place| come(state, place));
+        return Ok(if all { Step::Done } else { Step::Idle });
+    }
+    if state.own().look(seq) == 0 {
+        if !state.children().all(|place| come(state, place)) {
+            return Ok(Step::Idle);
+        }
+        state.publish(&engine.peers, seq, kind::NOTHING, &[]);
+    }
+    Ok(if come(state, 0) {
+        Step::Done
+    } else {
+        Step::Idle
+    })
+}
+
+/// Where a buffer is, for a line's payload.
+pub(crate) fn describe(range: &RemoteRange, out: &mut [u8]) {
+    let words = [
+        range.address,
+        range.heap.map_or(u64::MAX, |offset| offset.0),
+        range.len,
+    ];
+    for (place, word) in out.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The buffer that `bytes` describe.
+pub(crate) fn described(bytes: &[u8]) -> RemoteRange {
+    let mut words = bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    let mut word = || words.next().unwrap_or_default();
+    let (address, heap, len) = (word(), word(), word());
+    RemoteRange {
+        address,
+        heap: (heap != u64::MAX).then_some(HeapOffset(heap)),
+        len,
+    }
+}
+
+/// Copies a line's payload out.
+pub(crate) fn payload(view: View<'_>) -> [u8; INLINE] {
+    let mut out = [0; INLINE];
+    view.copy_to(&mut out, onecopy_shm::copy::Kernel::Memcpy);
+    out
+}
+
+impl Engine {
+    /// Where a lent buffer is, for a peer.
+    pub(crate) fn range_of(&self, piece: &Piece) -> RemoteRange {
+        let address = piece.loan.address() + piece.at;
+        RemoteRange {
+            address: address as u64,
+            heap: self.core.segment.heap_offset_of(address, piece.len),
+            len: piece.len as u64,
+        }
+    }
+
+    /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
+    pub(crate) const STAGE_MAX: usize = 64 << 10;
+
+    /// A temporary buffer that peers can map, with a copy of `piece`, if that is better than having them read the buffer itself.
+    pub(crate) fn stage(&mut self, piece: &Piece) -> Result<Option<PoolBuf>> {
+        let range = self.range_of(piece);
+        if range.heap.is_some() || piece.len > Self::STAGE_MAX || piece.len <= COLL_SLOT {
+            return Ok(None);
+        }
+        let Some(mut stage) = self.core.buffers.try_take_collective(piece.len) else {
+            return Ok(None);
+        };
+        self.core
+            .loans
+            .read(piece.loan, piece.at, piece.len, |bytes| {
+                stage.copy_from_slice(bytes);
+            })?;
+        Ok(Some(stage))
+    }
+}
+
+/// Where a temporary buffer is, for a peer.
+pub(crate) fn range_of_stage(stage: &PoolBuf) -> RemoteRange {
+    RemoteRange {
+        address: stage.as_ptr() as u64,
+        heap: stage.offset(),
+        len: stage.len() as u64,
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pleas: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own end of the channel.
+
+use super::op::Served;
+use super::reader::{Source, Target, part};
+use super::state::State;
+use crate::engine::Engine;
+use crate::error::Result;
+use onecopy_shm::coll::Plea;
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
+
+/// What this rank asks of a peer now: one range at a time, so that the stages are in one hand.
+#[derive(Default)]
+pub(crate) struct Pleas {
+    run: Option<Run>,
+    ticket: u32,
+}
+
+struct Run {
+    seq: u32,
+    place: usize,
+    buffer: usize,
+    begin: u64,
+    /// Bytes that were asked for, and that have come.
+    asked: usize,
+    came: usize,
+    len: usize,
+    /// Tickets and lengths of what is under way, per stage.
+    stages: [Option<(u32, usize)>; COLL_STAGES],
+}
+
+impl Pleas {
+    /// Forgets what was asked.
+    pub(crate) fn clear(&mut self) {
+        self.run = None;
+    }
+}
+
+/// As [`super::reader::fetch`], by pleas. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
+pub(crate) fn fetch(
+    engine: &mut Engine,
+    state: &mut State,
+    source: &Source,
+    at: u64,
+    len: usize,
+    mut target: Target<'_>,
+) -> Result<usize> {
+    part(state, source, at, len)?;
+    let is_this = |run: &Run| {
+        (run.seq, run.place, run.buffer, run.begin, run.len)
+            == (source.seq, source.place, source.buffer, at, len)
+    };
+    let mut run = match state.pleas.run.take() {
+        Some(run) if is_this(&run) => run,
+        Some(other) => {
+            // Someone else's turn.
+            state.pleas.run = Some(other);
+            return Ok(0);
+        }
+        None => Run {
+            seq: source.seq,
+            place: source.place,
+            buffer: source.buffer,
+            begin: at,
+            asked: 0,
+            came: 0,
+            len,
+            stages: [None; COLL_STAGES],
+        },
+    };
+    // What was asked for first comes first: pieces go round the stages.
+    loop {
+        let stage = run.came / COLL_STAGE % COLL_STAGES;
+        let Some((ticket, bytes)) = run.stages[stage] else {
+            break;
+        };
+        if !state.own().is_answered(run.seq, stage, ticket) {
+            break;
+        }
+        let view = state.own().stage(stage).part(0, bytes);
+        target.write(&mut engine.core.loans, run.came, bytes, |out| {
+            view.copy_to(out, Kernel::Memcpy);
+        })?;
+        run.came += bytes;
+        run.stages[stage] = None;
+    }
+    if run.came == run.len {
+        return state.failure_of(source.place).map_or(Ok(len), Err);
+    }
+    let mut asks = false;
+    while run.asked < run.len {
+        let stage = run.asked / COLL_STAGE % COLL_STAGES;
+        if run.stages[stage].is_some() {
+            break;
+        }
+        let bytes = (run.len - run.asked).min(COLL_STAGE);
+        state.pleas.ticket = state.pleas.ticket.wrapping_add(1).max(1);
+        let plea = Plea {
+            seq: run.seq,
+            ticket: state.pleas.ticket,
+            owner: run.place as u32,
+            buffer: run.buffer as u32,
+            offset: run.begin + run.asked as u64,
+            len: bytes as u32,
+        };
+        state
+            .own()
+            .ask(&state.ends[run.place], state.me, stage, plea);
+        run.stages[stage] = Some((plea.ticket, bytes));
+        run.asked += bytes;
+        asks = true;
+    }
+    if asks {
+        state.wake(&engine.peers);
+    }
+    state.pleas.run = Some(run);
+    Ok(0)
+}
+
+/// Copies what members have called for. Says whether there was something.
+pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
+    let called = state.own().take_called();
+    if called == 0 {
+        return false;
+    }
+    let mut served = false;
+    for place in 0..state.size() {
+        if place == state.me || called & 1 << (place % 64) == 0 {
+            continue;
+        }
+        for op in &state.ops {
+            for stage in 0..COLL_STAGES {
+                let end = &state.ends[place];
+                let Some(plea) = end.plea(op.seq, stage) else {
+                    continue;
+                };
+                if plea.owner as usize != state.me {
+                    continue;
+                }
+                let (offset, len) = (plea.offset as usize, plea.len as usize);
+                // A plea for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
+                match op.shared.served.get(plea.buffer as usize) {
+                    Some(Some(Served::Loan(piece)))
+                        if offset
+                            .checked_add(len)
+                            .is_some_and(|to| to <= piece.len) =>
+                    {
+                        let answered = engine.core.loans.read(
+                            piece.loan,
+                            piece.at + offset,
+                            len,
+                            |bytes| end.answer(stage, &plea, bytes),
+                        );
+                        served |= answered.is_ok();
+                    }
+                    Some(Some(Served::Stage)) => {
+                        let bytes = op
+                            .shared
+                            .stage
+                            .as_ref()
+                            .and_then(|stage| stage.get(offset..offset.checked_add(len)?));
+                        if let Some(bytes) = bytes {
+                            end.answer(stage, &plea, bytes);
+                            served = true;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    if served {
+        state.wake(&engine.peers);
+    }
+    served
+}

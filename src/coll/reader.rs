@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a plea to its owner.
+
+use super::state::State;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use onecopy_btl::{LayerId, RemoteRange};
+use onecopy_shm::coll::View;
+use onecopy_shm::loan::{Loan, LoanTable};
+use std::io::IoSliceMut;
+
+/// A member's buffer during a collective.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) seq: u32,
+    pub(crate) place: usize,
+    /// Which of the member's buffers.
+    pub(crate) buffer: usize,
+    pub(crate) range: RemoteRange,
+}
+
+/// Where bytes go.
+pub(crate) enum Target<'t> {
+    Loan(Loan, usize),
+    Bytes(&'t mut [u8]),
+}
+
+impl Target<'_> {
+    /// Lets `f` write `len` bytes from `at` on.
+    pub(crate) fn write<R>(
+        &mut self,
+        loans: &mut LoanTable,
+        at: usize,
+        len: usize,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        match self {
+            Self::Loan(loan, offset) => Ok(loans.write(*loan, *offset + at, len, f)?),
+            Self::Bytes(bytes) => Ok(f(&mut bytes[at..at + len])),
+        }
+    }
+}
+
+/// A part of the source's range, checked.
+pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Result<RemoteRange> {
+    if at
+        .checked_add(len as u64)
+        .is_none_or(|end| end > source.range.len)
+    {
+        return Err(Error::Collective {
+            reason: format!(
+                "rank {} gave {} bytes where bytes {at}..{at}+{len} were expected",
+                state.members[source.place], source.range.len
+            ),
+        });
+    }
+    Ok(source.range.part(at, len as u64))
+}
+
+/// The bytes in place, where a layer maps them.
+pub(crate) fn view<'p>(
+    peers: &'p [Option<Box<Peer>>],
+    state: &State,
+    place: usize,
+    range: &RemoteRange,
+) -> Option<View<'p>> {
+    let peer = peers[state.members[place] as usize].as_ref()?;
+    peer.link.view(&peer.segment, range)
+}
+
+/// Reads `len` bytes from `at` on of a member's buffer; as many as `Ok` says are there now, the others come later.
+pub(crate) fn fetch(
+    engine: &mut Engine,
+    state: &mut State,
+    source: &Source,
+    at: u64,
+    len: usize,
+    mut target: Target<'_>,
+) -> Result<usize> {
+    let range = part(state, source, at, len)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    let kernel = engine.permitted.plan.kernel(len);
+    let rank = state.members[source.place] as usize;
+    let Engine { core, peers, .. } = engine;
+    let Some(peer) = &mut peers[rank] else {
+        return Err(Error::PeerLeft { rank });
+    };
+    if let Some(view) = peer.link.view(&peer.segment, &range) {
+        target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
+        core.counters.map_bytes += len as u64;
+        return still_good(state, source).map(|()| len);
+    }
+    for layer in LayerId::ALL {
+        if !peer.link.can_get(layer, &range) {
+            continue;
+        }
+        let got = target.write(&mut core.loans, 0, len, |out| {
+            let mut out = [IoSliceMut::new(out)];
+            peer.link.get(layer, &peer.segment, &[range], &mut out)
+        })?;
+        match got {
+            Ok(()) => {
+                if layer == LayerId::Cma {
+                    core.counters.get_bytes += len as u64;
+                }
+                return still_good(state, source).map(|()| len);
+            }
+            Err(error) => {
+                // The owner may have given its buffer back because the communicator has failed; then the layer is not to blame.
+                still_good(state, source)?;
+                peer.link.demote(&error);
+                core.counters.demotions += 1;
+            }
+        }
+    }
+    super::plea::fetch(engine, state, source, at, len, target)
+}
+
+/// What was read is good if the owner has not given up the communicator, and with it its buffers.
+fn still_good(state: &State, source: &Source) -> Result<()> {
+    state.failure_of(source.place).map_or(Ok(()), Err)
+}

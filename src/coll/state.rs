@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an engine keeps of each communicator that has collectives, and how they move.
+
+use super::op::Op;
+use super::plea::Pleas;
+use crate::comm::Failed;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::peer::{Gone, Peer};
+use onecopy_shm::coll::line::reached;
+use onecopy_shm::coll::{Channel, Info};
+use onecopy_shm::layout::COLL_DEPTH;
+use onecopy_shm::sync::light_fence;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// All communicators of an engine that have collectives, by their slot.
+#[derive(Default)]
+pub(crate) struct Colls {
+    pub(crate) slots: Vec<Option<Box<State>>>,
+    /// Slots with collectives under way.
+    pub(crate) active: Vec<usize>,
+    /// Channels in use by this rank: a bit each.
+    pub(crate) channels: u64,
+    /// Channels whose communicator is gone here, but may be still in use by a peer.
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) ids: super::group::Ids,
+}
+
+/// A channel that this rank has left.
+pub(crate) struct Retired {
+    pub(crate) channel: u32,
+    pub(crate) tag: u64,
+    pub(crate) seq: u32,
+    pub(crate) members: Arc<[u32]>,
+    pub(crate) ends: Vec<Channel>,
+}
+
+/// A communicator as its collectives see it.
+pub(crate) struct State {
+    pub(crate) members: Arc<[u32]>,
+    pub(crate) me: usize,
+    /// Context of the messages of collectives that have no channel.
+    pub(crate) context: u32,
+    /// What the tags of these messages have in common.
+    pub(crate) tag_base: i32,
+    pub(crate) tag: u64,
+    /// The channel's number; none: collectives go by messages.
+    pub(crate) channel: Option<u32>,
+    /// The ends of the channel by place; filled with the first collective.
+    pub(crate) ends: Vec<Channel>,
+    /// Whether some member can only be woken behind full fences.
+    strong: bool,
+    /// Number of the last collective that was started.
+    pub(crate) seq: u32,
+    /// Up to which this rank has read.
+    pub(crate) done: u32,
+    /// Up to which every member is known to have read.
+    seen: Vec<u32>,
+    room: u32,
+    pub(crate) ops: VecDeque<Op>,
+    pub(crate) failed: Option<Error>,
+    pub(crate) pleas: Pleas,
+}
+
+/// How a step of a collective went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It waits for someone.
+    Idle,
+    /// It has come on.
+    Moved,
+    /// This part of it is over.
+    Done,
+}
+
+impl State {
+    pub(crate) fn new(
+        members: Arc<[u32]>,
+        me: usize,
+        context: u32,
+        tag: u64,
+        channel: Option<u32>,
+    ) -> Self {
+        Self {
+            seen: vec![0; members.len()],
+            members,
+            me,
+            context,
+            tag_base: 0,
+            tag,
+            channel,
+            ends: Vec::new(),
+            strong: false,
+            seq: 0,
+            done: 0,
+            room: 0,
+            ops: VecDeque::new(),
+            failed: None,
+            pleas: Pleas::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether collectives go by the channel, which is ready then.
+    #[inline]
+    pub(crate) fn has_channel(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn own(&self) -> &Channel {
+        &self.ends[self.me]
+    }
+
+    /// Whether `place` has read all of collective `seq`.
+    #[inline]
+    pub(crate) fn has_read(&mut self, place: usize, seq: u32) -> bool {
+        if !reached(self.seen[place], seq) {
+            self.saw(place, self.ends[place].done());
+        }
+        reached(self.seen[place], seq)
+    }
+
+    /// A member was heard to have read up to `done`.
+    #[inline]
+    pub(crate) fn saw(&mut self, place: usize, done: u32) {
+        // A peer's word is believed only as far as there are collectives that it can have read.
+        if reached(done, self.seen[place]) && reached(self.seq, done) {
+            self.seen[place] = done;
+        }
+    }
+
+    /// Whether the line of `seq` may be written: everyone has read what stood in it.
+    #[inline]
+    pub(crate) fn has_room(&mut self, seq: u32) -> bool {
+        let needed = seq.wrapping_sub(COLL_DEPTH as u32);
+        reached(self.room, needed) || self.find_room(needed)
+    }
+
+    #[cold]
+    fn find_room(&mut self, needed: u32) -> bool {
+        let all = (0..self.size()).all(|place| place == self.me || self.has_read(place, needed));
+        if all {
+            self.room = needed;
+            let me = self.me;
+            let others = self.seen.iter().enumerate().filter(|&(place, _)| place != me);
+            // As far as all have come, so that the next collectives need not look.
+            if let Some((_, &least)) =
+                others.min_by_key(|&(_, &done)| done.wrapping_sub(needed).cast_signed())
+            {
+                self.room = least;
+            }
+        }
+        all
+    }
+
+    /// Publishes this rank's contribution to `seq` and wakes who may wait for it.
+    #[inline]
+    pub(crate) fn publish(
+        &self,
+        peers: &[Option<Box<Peer>>],
+        seq: u32,
+        kind: u8,
+        payload: &[u8],
+    ) {
+        let info = Info {
+            done: self.done,
+            kind,
+            len: payload.len() as u8,
+        };
+        self.own().publish(seq, 1, info, payload);
+        self.wake(peers);
+    }
+
+    /// Moves this rank's contribution on to a later phase.
+    pub(crate) fn advance(&self, peers: &[Option<Box<Peer>>], seq: u32, phase: u32) {
+        self.own().advance(seq, phase);
+        self.wake(peers);
+    }
+
+    /// Wakes members that sleep: they may wait for what was just written.
+    #[inline]
+    pub(crate) fn wake(&self, peers: &[Option<Box<Peer>>]) {
+        light_fence(self.strong);
+        for &rank in &*self.members {
+            if let Some(peer) = &peers[rank as usize] {
+                peer.segment.bell().ring();
+            }
+        }
+    }
+
+    /// This rank has read all of `seq` and everything before.
+    #[inline]
+    pub(crate) fn set_done(&mut self, seq: u32) {
+        self.done = seq;
+        self.own().set_done(seq);
+    }
+
+    /// Whether a member has said that the communicator has failed.
+    pub(crate) fn failure_of(&self, place: usize) -> Option<Error> {
+        match self.ends[place].failure() {
+            0 => None,
+            word => Some(Failed::decode(word).err().unwrap_or(Error::Collective {
+                reason: format!("rank {} gave it up", self.members[place]),
+            })),
+        }
+    }
+}
+
+impl Engine {
+    /// Makes the channel of a communicator ready: connects to all members. Errors fail the communicator.
+    #[cold]
+    pub(crate) fn open_channel(&mut self, slot: usize) -> Result<()> {
+        let Some(state) = &self.colls.slots[slot] else {
+            return Ok(());
+        };
+        let Some(channel) = state.channel else {
+            return Ok(());
+        };
+        let (members, me) = (Arc::clone(&state.members), state.me);
+        let mut ends = Vec::with_capacity(members.len());
+        let mut strong = !self.core.fence.is_expedited();
+        self.core.segment.reserve_channel(channel)?;
+        for (place, &rank) in members.iter().enumerate() {
+            let end = if place == me {
+                self.core.segment.channel(channel)
+            } else {
+                let (_, peer) = self.peer(rank)?;
+                strong |= peer.strong;
+                peer.segment.channel(channel)
+            };
+            ends.push(end.ok_or_else(|| Error::Collective {
+                reason: format!("channel {channel} does not exist"),
+            })?);
+        }
+        if let Some(state) = &mut self.colls.slots[slot] {
+            let seq = ends[me].done();
+            state.seen = vec![seq; members.len()];
+            (state.seq, state.done, state.room) = (seq, seq, seq);
+            state.ends = ends;
+            state.strong = strong;
+        }
+        Ok(())
+    }
+
+    /// Moves all collectives that can move.
+    #[cold]
+    pub(crate) fn step_colls(&mut self) -> bool {
+        let mut moved = false;
+        let mut index = 0;
+        while index < self.colls.active.len() {
+            let slot = self.colls.active[index];
+            moved |= self.step_slot(slot);
+            let idle = self.colls.slots[slot]
+                .as_ref()
+                .is_none_or(|state| state.ops.is_empty());
+            if idle {
+                self.colls.active.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        moved
+    }
+
+    fn step_slot(&mut self, slot: usize) -> bool {
+        // Taken out, so that a collective can use the engine.
+        let Some(mut state) = self.colls.slots[slot].take() else {
+            return false;
+        };
+        let moved = self.step_state(&mut state);
+        self.colls.slots[slot] = Some(state);
+        moved
+    }
+
+    fn step_state(&mut self, state: &mut State) -> bool {
+        let mut moved = false;
+        if state.has_channel() {
+            moved |= super::plea::serve(self, state);
+        }
+        let mut ops = std::mem::take(&mut state.ops);
+        let mut failure = None;
+        for op in &mut ops {
+            match op.step(self, state) {
+                Ok(Step::Idle) => {}
+                Ok(_) => moved = true,
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if state.has_channel() {
+            let mut done = state.done;
+            for op in &ops {
+                if !op.has_read {
+                    break;
+                }
+                done = op.seq;
+            }
+            if done != state.done {
+                state.set_done(done);
+                state.wake(&self.peers);
+                moved = true;
+            }
+        }
+        state.ops = ops;
+        if let Some(error) = failure {
+            self.fail_comm(state, error);
+            return true;
+        }
+        while state
+            .ops
+            .front()
+            .is_some_and(|op| op.is_over() && op.has_read)
+        {
+            state.ops.pop_front();
+        }
+        moved
+    }
+
+    /// Ends a communicator's collectives, those under way and all later ones, and tells the members.
+    #[cold]
+    pub(crate) fn fail_comm(&mut self, state: &mut State, error: Error) {
+        if state.failed.is_none() {
+            let word = Failed::encode(Some(&error));
+            if state.has_channel() {
+                state.own().fail(if word == 0 { Failed::GIVEN_UP } else { word });
+                state.wake(&self.peers);
+            } else {
+                super::messages::poison(self, state, word);
+            }
+            state.failed = Some(error.clone());
+        }
+        for mut op in state.ops.drain(..) {
+            op.abandon(self);
+            self.core.requests.complete(op.id, Err(error.clone()));
+        }
+    }
+
+    /// Looks whether a communicator with collectives under way has failed at a member, or has lost one.
+    #[cold]
+    pub(crate) fn check_colls(&mut self) {
+        for index in 0..self.colls.slots.len() {
+            let Some(mut state) = self.colls.slots[index].take() else {
+                continue;
+            };
+            if state.failed.is_none() && !state.ops.is_empty() {
+                // What can be completed with what the lost member left is completed.
+                while self.step_state(&mut state) {}
+                if let Some(error) = self.loss(&mut state) {
+                    self.fail_comm(&mut state, error);
+                }
+            }
+            self.colls.slots[index] = Some(state);
+        }
+    }
+
+    /// Why the oldest collective under way can never end, if that is known.
+    fn loss(&mut self, state: &mut State) -> Option<Error> {
+        let last = state.ops.back()?.seq;
+        for place in 0..state.size() {
+            let rank = state.members[place];
+            if place == state.me {
+                continue;
+            }
+            match &self.gone[rank as usize] {
+                // It may have done its part before it left.
+                Some(Gone::Left) if state.has_channel() && state.has_read(place, last) => {}
+                Some(gone) if state.has_channel() || !matches!(gone, Gone::Left) => {
+                    return Some(gone.error(rank));
+                }
+                _ => {}
+            }
+            if state.has_channel()
+                && let Some(error) = state.failure_of(place)
+            {
+                return Some(error);
+            }
+        }
+        if state.has_channel() {
+            None
+        } else {
+            super::messages::poisoned(self, state)
+        }
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The bytes of a message that came before its receive.
+
+use crate::engine::Core;
+use crate::memory::pool::{Place, PoolBuf};
+
+/// From this length on a message is held in a buffer of the pool; of a shorter one a page would be mostly waste.
+const POOLED: usize = 2 << 10;
+/// Short buffers that are kept for use again.
+const SPARE: usize = 64;
+
+/// Bytes received so far of a message.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// A short message.
+    Short(Vec<u8>),
+    /// The first `filled` bytes of a buffer.
+    Pooled { buf: PoolBuf, filled: usize },
+}
+
+impl Held {
+    /// Room for the next `more` bytes; none if the message would be longer than it was said to be.
+    pub(crate) fn extend(&mut self, more: usize) -> Option<&mut [u8]> {
+        match self {
+            Self::Short(bytes) => {
+                let begin = bytes.len();
+                if more > bytes.capacity() - begin {
+                    return None;
+                }
+                bytes.resize(begin + more, 0);
+                Some(&mut bytes[begin..])
+            }
+            Self::Pooled { buf, filled } => {
+                let begin = *filled;
+                let room = buf.get_mut(begin..begin.checked_add(more)?)?;
+                *filled += more;
+                Some(room)
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes) => bytes,
+            Self::Pooled { buf, filled } => &buf[..*filled],
+        }
+    }
+}
+
+impl Core {
+    /// A place for a message of `len` bytes, empty.
+    pub(crate) fn place_to_hold(&mut self, len: usize) -> Held {
+        if len >= POOLED
+            && let Ok(buf) = self.buffers.take(len, Place::Private)
+        {
+            return Held::Pooled { buf, filled: 0 };
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.reserve_exact(len);
+        Held::Short(bytes)
+    }
+
+    /// Takes the place back.
+    pub(crate) fn give_back(&mut self, held: Held) {
+        if let Held::Short(mut bytes) = held
+            && self.spare.len() < SPARE
+            && bytes.capacity() <= POOLED
+        {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_fits_than_was_said() {
+        let mut held = Held::Short(Vec::with_capacity(10));
+        let room = match &held {
+            Held::Short(bytes) => bytes.capacity(),
+            Held::Pooled { .. } => 0,
+        };
+        held.extend(room).expect("room").fill(7);
+        assert_eq!(&*held, vec![7; room]);
+        assert!(held.extend(1).is_none());
+    }
+}
