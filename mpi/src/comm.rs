@@ -42,6 +42,8 @@ pub(crate) struct CommObject {
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) topology: Option<Topology>,
     pub(crate) buffer: Mutex<Option<Attached>>,
+    /// Collectives with a channel of their own; a communicator without goes by messages.
+    collectives: OnceLock<onecopy::Comm>,
     tag: AtomicU32,
 }
 
@@ -72,6 +74,7 @@ impl CommObject {
             attributes: Mutex::new(heritage.attributes),
             topology: heritage.topology,
             buffer: Mutex::new(None),
+            collectives: OnceLock::new(),
             tag: AtomicU32::new(0),
         }))
     }
@@ -138,9 +141,31 @@ impl CommObject {
             .map_or(c::UNDEFINED, |place| place as i32)
     }
 
+    /// Where its collectives run.
+    #[inline]
+    pub(crate) fn collectives(&self) -> Outcome<&onecopy::Comm> {
+        match self.collectives.get() {
+            Some(collectives) => Ok(collectives),
+            None => self.form_collectives(),
+        }
+    }
+
+    /// Agrees with the other members on the place of their collectives. All of them come here at the same point of their program.
+    #[cold]
+    fn form_collectives(&self) -> Outcome<&onecopy::Comm> {
+        let links = self.links()?;
+        let ranks: Vec<usize> = self.group.ranks().iter().map(|&rank| rank as usize).collect();
+        let formed = if self.handle() == c::COMM_WORLD {
+            links.link.clone()
+        } else {
+            links.own.create_from_group(&onecopy::coll::Group::of(&ranks), 0)?
+        };
+        Ok(self.collectives.get_or_init(|| formed))
+    }
+
     /// A tag for the library's messages. All members call this in the same order.
     pub(crate) fn next_tag(&self) -> i32 {
-        (self.tag.fetch_add(1, Ordering::Relaxed) & 0x3fff_ffff) as i32
+        (self.tag.fetch_add(1, Ordering::Relaxed) & 0x1fff_ffff) as i32
     }
 
     pub(crate) fn handler(&self) -> Handler {

@@ -88,3 +88,9 @@ pub(crate) fn scatter(layout: &Layout, base: Addr, start: u64, bytes: &[u8]) {
         true
     });
 }
+
+/// The address of a vector of ours that is only read.
+pub(crate) fn address_of_shared(bytes: &[u8]) -> Addr {
+    // SAFETY: an address only.
+    unsafe { Addr::new(bytes.as_ptr()) }
+}

@@ -2,9 +2,9 @@
 //! Operations of reductions.
 
 use crate::failure::{Failure, Outcome, fail};
-use crate::ffi::{Callback, Op, Out};
+use crate::ffi::{Addr, Callback, Datatype, Op, Out};
 use crate::handle::Table;
-use crate::{c, job};
+use crate::{c, coll, job};
 
 /// An operation of the program.
 #[derive(Debug, Clone, Copy)]
@@ -63,4 +63,15 @@ pub(crate) fn op_commutative(op: Op, commute: Out<i32>) -> Outcome<()> {
         Operation::Predefined(op) => i32::from(op != c::REPLACE && op != c::NO_OP),
         Operation::User(user) => i32::from(user.commutes),
     })
+}
+
+pub(crate) fn reduce_local(
+    _large: bool,
+    inbuf: Addr,
+    inout: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+) -> Outcome<()> {
+    coll::reduce_here(inbuf, inout, count, datatype, op)
 }

@@ -27,6 +27,8 @@ pub(crate) fn make(
     };
     let object = CommObject::new(group, heritage)?;
     object.connect(parent.link()?, identity);
+    // Now, while all members are here: a first collective that may not wait could not agree.
+    object.collectives()?;
     keep(object)
 }
 

@@ -9,8 +9,8 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype};
 use crate::request::{Pending, Unpack};
 use crate::{c, memory};
-use onecopy::Span;
 use onecopy::raw::Mode;
+use onecopy::{Source, Span, Tag};
 use std::sync::Arc;
 
 /// From this length of an average run on, runs go as they are; shorter ones cost more in a list than in a copy.
@@ -80,22 +80,53 @@ pub(crate) fn begin_send(
     let Some(rank) = destination(comm, dest, tag)? else {
         return Ok(None);
     };
+    send_on(comm.link()?, rank, tag, mode, (buf, count, object)).map(Some)
+}
+
+/// A buffer: its address, and so many instances of a datatype.
+pub(crate) type Buffer<'t> = (Addr, u64, &'t TypeObject);
+
+/// Starts a send to a rank of the job.
+pub(crate) fn send_on(
+    link: &onecopy::Comm,
+    rank: usize,
+    tag: i32,
+    mode: Mode,
+    (buf, count, object): Buffer<'_>,
+) -> Outcome<Pending> {
     let (packed, operation) = match bytes_of(buf, count, object, memory::sent)? {
-        Bytes::Runs(spans) => (Vec::new(), comm.link()?.begin_send(&spans, rank, tag, mode)?),
+        Bytes::Runs(spans) => (Vec::new(), link.begin_send(&spans, rank, tag, mode)?),
         Bytes::Scattered(layout, size) => {
             let mut packed = vec![0; size as usize];
             memory::gather(&layout, buf, 0..size, &mut packed);
             let span = memory::sent(memory::address_of(&mut packed), packed.len());
-            let operation = comm.link()?.begin_send(&[span], rank, tag, mode)?;
+            let operation = link.begin_send(&[span], rank, tag, mode)?;
             (packed, operation)
         }
     };
-    Ok(Some(Pending {
+    Ok(Pending {
         operation,
         packed,
         unpack: None,
         receives: false,
-    }))
+    })
+}
+
+/// Starts a receive from a rank of the job.
+pub(crate) fn receive_on(
+    link: &onecopy::Comm,
+    source: Source,
+    tag: Tag,
+    buffer: Buffer<'_>,
+) -> Outcome<Pending> {
+    let target = target_of(buffer)?;
+    let operation = link.begin_receive(&target.spans, source, tag)?;
+    Ok(Pending {
+        operation,
+        packed: target.packed,
+        unpack: target.unpack,
+        receives: true,
+    })
 }
 
 /// The packed form of a buffer.
@@ -140,7 +171,10 @@ pub(super) struct Target {
 
 pub(super) fn target(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Target> {
     let count = check_count(count)?;
-    let object = datatype::committed(datatype)?;
+    target_of((buf, count, datatype::committed(datatype)?))
+}
+
+fn target_of((buf, count, object): Buffer<'_>) -> Outcome<Target> {
     Ok(match bytes_of(buf, count, object, memory::received)? {
         Bytes::Runs(spans) => Target {
             spans,
@@ -169,15 +203,12 @@ pub(crate) fn begin_receive(
     comm: &CommObject,
 ) -> Outcome<Option<Pending>> {
     let from = origin(comm, source, tag)?;
-    let target = target(buf, count, datatype)?;
-    let Some((source, tag)) = from else {
-        return Ok(None);
-    };
-    let operation = comm.link()?.begin_receive(&target.spans, source, tag)?;
-    Ok(Some(Pending {
-        operation,
-        packed: target.packed,
-        unpack: target.unpack,
-        receives: true,
-    }))
+    let count = check_count(count)?;
+    let object = datatype::committed(datatype)?;
+    match from {
+        Some((source, tag)) => {
+            receive_on(comm.link()?, source, tag, (buf, count, object)).map(Some)
+        }
+        None => Ok(None),
+    }
 }

@@ -35,6 +35,10 @@ pub(crate) enum Activity {
     Message(Pending),
     /// A send and a receive: the second one's status is the request's.
     Both(Option<Pending>, Option<Pending>),
+    /// Messages of a neighbourhood collective.
+    Many(Vec<Pending>),
+    /// A collective of the runtime.
+    Collective(crate::coll::Running),
     /// The identity of a communicator.
     Identity {
         pending: Pending,
@@ -120,6 +124,31 @@ impl Object {
                 }
                 if !matches!(self.activity, Activity::Both(None, None)) {
                     return false;
+                }
+            }
+            Activity::Many(messages) => {
+                let mut failed = None;
+                messages.retain_mut(|pending| match pending.take(poll) {
+                    None => true,
+                    Some(result) => {
+                        failed = failed.take().or(result.err());
+                        false
+                    }
+                });
+                let over = messages.is_empty();
+                if let Some(error) = failed {
+                    self.failure.get_or_insert_with(|| error.into());
+                }
+                if !over {
+                    return false;
+                }
+            }
+            Activity::Collective(running) => {
+                let Some(result) = running.take(poll) else {
+                    return false;
+                };
+                if let Err(error) = result {
+                    self.failure = Some(error.into());
                 }
             }
             Activity::Identity { pending, new } => {
