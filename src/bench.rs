@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The benchmark: patterns of messages between two pinned ranks, and the machine's own limits measured in the same run.
+//! The benchmark: patterns of messages between two pinned ranks, collectives of all ranks, and the machine's own limits measured in the
+//! same run.
 //!
 //! # How it measures
 //!
@@ -10,8 +11,12 @@
 //! - The limit ([`onecopy_shm::limits`]) takes part in the same turns as one more contestant. A result's ratio is its median
 //!   divided by the limit's median in the same state.
 //! - Payloads are checked byte for byte outside the timed loops: every mechanism, size and direction, receive buffers spoiled first.
+//! - Of collectives with a root, the root moves on with each iteration: every rank must have got the last one before it can give the
+//!   next, so the time is that of a whole operation, not of a root that runs ahead. The pool of temporary buffers is emptied before each
+//!   point and its largest size, summed over the ranks, is reported.
 //! - In mode `rewrite` both the limit and the mechanism fill the source before each send, inside the timed loop.
 
+pub mod collective;
 pub mod driver;
 pub mod engine;
 pub mod gate;
@@ -25,6 +30,7 @@ pub mod record;
 pub mod sizes;
 pub mod svg;
 pub mod table;
+pub mod targets;
 
 use onecopy_shm::limits::LimitError;
 use serde::{Deserialize, Serialize};
@@ -49,12 +55,57 @@ pub enum Pattern {
     BiBw,
     /// Message rate: 8 bytes, window 64
     Rate,
-    /// Every pattern
+    /// Collective: all ranks meet
+    Barrier,
+    /// Collective: one rank's message to all; roots take turns, so no rank runs ahead
+    Bcast,
+    /// Collective: sums of doubles to one rank; roots take turns
+    Reduce,
+    /// Collective: sums of doubles to all ranks
+    Allreduce,
+    /// Collective: sums of doubles, of which each rank gets its block; SIZE is that of all blocks
+    ReduceScatter,
+    /// Collective: sums over the ranks up to each
+    Scan,
+    /// Collective: sums over the ranks before each
+    Exscan,
+    /// Collective: SIZE bytes of each rank to one rank; roots take turns
+    Gather,
+    /// Collective: SIZE bytes to each rank from one rank; roots take turns
+    Scatter,
+    /// Collective: SIZE bytes of each rank to all ranks
+    Allgather,
+    /// Collective: SIZE bytes of each rank to each rank
+    Alltoall,
+    /// Every collective
+    Coll,
+    /// Every pattern between two ranks
     All,
 }
 
 impl Pattern {
-    /// Every pattern that can be run.
+    /// Every collective.
+    pub const COLLECTIVES: [Self; 11] = [
+        Self::Barrier,
+        Self::Bcast,
+        Self::Reduce,
+        Self::Allreduce,
+        Self::ReduceScatter,
+        Self::Scan,
+        Self::Exscan,
+        Self::Gather,
+        Self::Scatter,
+        Self::Allgather,
+        Self::Alltoall,
+    ];
+
+    /// Whether all ranks take part at once.
+    #[must_use]
+    pub fn is_collective(self) -> bool {
+        self == Self::Coll || Self::COLLECTIVES.contains(&self)
+    }
+
+    /// Every pattern between two ranks.
     pub const EACH: [Self; 5] = [
         Self::PingPong,
         Self::SendRecv,
@@ -72,6 +123,18 @@ impl Pattern {
             Self::Bw => "bw",
             Self::BiBw => "bibw",
             Self::Rate => "rate",
+            Self::Barrier => "barrier",
+            Self::Bcast => "bcast",
+            Self::Reduce => "reduce",
+            Self::Allreduce => "allreduce",
+            Self::ReduceScatter => "reducescatter",
+            Self::Scan => "scan",
+            Self::Exscan => "exscan",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::Allgather => "allgather",
+            Self::Alltoall => "alltoall",
+            Self::Coll => "coll",
             Self::All => "all",
         }
     }
@@ -82,9 +145,9 @@ impl Pattern {
         /// So many bytes of one window at most, so that mode `same` stays in the caches.
         const BYTES: usize = 8 << 20;
         match self {
-            Self::PingPong | Self::SendRecv | Self::All => 1,
             Self::Rate => 64,
             Self::Bw | Self::BiBw => (BYTES / size.max(1)).clamp(2, 64),
+            _ => 1,
         }
     }
 }

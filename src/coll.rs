@@ -16,6 +16,7 @@
 
 mod api;
 mod exchange;
+mod fast;
 mod fold;
 pub(crate) mod group;
 mod messages;
@@ -29,8 +30,8 @@ mod stream;
 
 pub use api::CollRequest;
 pub use group::Group;
-pub(crate) use start::Buffers;
 pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
+pub(crate) use start::Buffers;
 
 use crate::error::{Error, Result};
 use bytemuck::{AnyBitPattern, NoUninit};
@@ -139,9 +140,8 @@ impl Parts {
     /// Parts of elements of `size` bytes, from counts and displacements in elements.
     #[must_use]
     pub fn listed(counts: &[usize], displacements: &[usize], size: usize) -> Self {
-        let part = |(&count, &at): (&usize, &usize)| {
-            (at.saturating_mul(size), count.saturating_mul(size))
-        };
+        let part =
+            |(&count, &at): (&usize, &usize)| (at.saturating_mul(size), count.saturating_mul(size));
         Self::Listed(counts.iter().zip(displacements).map(part).collect())
     }
 

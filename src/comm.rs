@@ -85,7 +85,10 @@ impl Comm {
     pub fn world_rank(&self, rank: usize) -> usize {
         match &self.place {
             None => rank,
-            Some(place) => place.members.get(rank).map_or(usize::MAX, |&rank| rank as usize),
+            Some(place) => place
+                .members
+                .get(rank)
+                .map_or(usize::MAX, |&rank| rank as usize),
         }
     }
 
@@ -106,7 +109,9 @@ impl Comm {
     #[inline]
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.place.as_ref().map_or(self.handle.rank, |place| place.me)
+        self.place
+            .as_ref()
+            .map_or(self.handle.rank, |place| place.me)
     }
 
     /// Ranks in the communicator.
@@ -176,11 +181,13 @@ impl Comm {
     fn send_rest(&self, bytes: &[u8], dest: usize, tag: i32, sent: u64) -> Result<()> {
         loan::lend(&self.handle, bytes, |loan| {
             let buf = UserBuf::One(loan);
-            let id = self
-                .handle
-                .gate
-                .enter()
-                .send_rest(self.world_rank(dest) as u32, self.context, tag, buf, sent);
+            let id = self.handle.gate.enter().send_rest(
+                self.world_rank(dest) as u32,
+                self.context,
+                tag,
+                buf,
+                sent,
+            );
             self.finish(id).map(drop)
         })
     }
@@ -382,7 +389,7 @@ impl Comm {
         let pattern = self.pattern(source.into(), tag.into())?;
         let found = self
             .handle
-            .wait(|engine| engine.probe(&pattern).transpose())?;
+            .wait(|engine| engine.awaited(&pattern, Engine::probe).transpose())?;
         Ok(self.local(found))
     }
 

@@ -21,7 +21,7 @@ use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, User
 use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
-use onecopy_obs::{Counters, Knobs, tracepoints};
+use onecopy_obs::{Counters, Knobs};
 use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::loan::LoanTable;
@@ -486,8 +486,13 @@ impl Engine {
                 continue;
             }
             if let Err(error) = self.peer(rank) {
-                tracepoints::protocol_error(rank as usize, &error.to_string());
-                self.mark_gone(rank, Gone::Protocol(error.to_string()));
+                let reason = match error {
+                    Error::Unreachable { reason, .. } => reason,
+                    other => other.to_string(),
+                };
+                tracing::warn!("rank {rank} has sent something, but cannot be reached: {reason}");
+                // What broke the protocol is gone already, for that reason.
+                self.mark_gone(rank, Gone::Unreachable(reason));
                 continue;
             }
             let Some(peer) = &mut self.peers[rank as usize] else {

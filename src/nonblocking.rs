@@ -258,7 +258,7 @@ impl Comm {
         let pattern = self.pattern(source.into(), tag.into())?;
         let (status, envelope, message) = self
             .handle
-            .wait(|engine| engine.match_probe(&pattern).transpose())?;
+            .wait(|engine| engine.awaited(&pattern, Engine::match_probe).transpose())?;
         Ok(self.matched(status, envelope, message))
     }
 

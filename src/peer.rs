@@ -22,6 +22,8 @@ pub(crate) enum Gone {
     Died(Death),
     Left,
     Protocol(String),
+    /// It could not be connected with when it sent something.
+    Unreachable(String),
 }
 
 impl Gone {
@@ -33,6 +35,10 @@ impl Gone {
             Self::Protocol(detail) => crate::error::Error::Protocol {
                 rank,
                 detail: detail.clone(),
+            },
+            Self::Unreachable(reason) => crate::error::Error::Unreachable {
+                rank,
+                reason: reason.clone(),
             },
         }
     }

@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command as a user meets it.
 
-use std::process::{Command, Output};
+#[path = "harness/command.rs"]
+mod command;
 
-fn onecopy(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ONECOPY_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .args(args)
-        .envs(env.iter().copied())
-        .output()
-        .expect("starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
+use command::{onecopy, text};
+use std::process::Command;
 
 #[test]
 fn a_bad_knob_is_named_with_value_and_range() {

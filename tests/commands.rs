@@ -1,36 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `info`, `memory` and `tune`: what they say is what the runtime does.
 
+#[path = "harness/command.rs"]
+mod command;
+
+use command::{onecopy, text};
 use onecopy::memory::{Formula, Traffic};
 use onecopy::select::explain::{Layers, Memory, Protocol, Table};
 use onecopy::{Costs, Knobs, LayerId, Runtime, local_with};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Barrier, Mutex};
 
 /// Tests that count this process's segments, or that time something, take turns.
 static ALONE: Mutex<()> = Mutex::new(());
-
-fn onecopy(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ONECOPY_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .env("ONECOPY_TUNE_FILE", "none")
-        .args(args)
-        .envs(env.iter().copied())
-        .output()
-        .expect("starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
 
 fn json(args: &[&str], env: &[(&str, &str)]) -> Value {
     let output = onecopy(args, env);
@@ -69,6 +54,39 @@ fn info_names_each_layer_with_what_was_seen() {
             .as_str()
             .is_some_and(|kernel| !kernel.is_empty())
     );
+}
+
+#[test]
+fn info_memory_shows_what_a_pool_does() {
+    let info = json(
+        &["info", "memory", "-n", "4", "--json"],
+        &[
+            ("ONECOPY_BUFFERS_MAX", "64K"),
+            ("ONECOPY_BUFFERS_CAP", "100K"),
+        ],
+    );
+    let kib: Vec<u64> = info["buckets"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|bytes| Some(bytes.as_u64()? >> 10))
+        .collect();
+    assert_eq!(kib, [4, 8, 12, 16, 24, 32, 48, 64]);
+    assert_eq!(info["collectives_rank"], 5 << 20);
+    let trial = info["trial"].as_array().expect("a list");
+    let sum = |name: &str| trial.last().and_then(|row| row[name].as_u64());
+    // 208 KiB at a time in a pool of 100.
+    assert!(sum("beyond_cap") > Some(0), "{trial:#?}");
+    assert_eq!((sum("size"), sum("grown")), (Some(0), sum("released")));
+    let roomy = json(&["info", "memory", "--json"], &[]);
+    let last = roomy["trial"].as_array().and_then(|trial| trial.last());
+    let of = |name: &str| last.and_then(|row| row[name].as_u64());
+    assert!(
+        of("hits") > Some(0) && of("beyond_cap") == Some(0),
+        "{roomy:#}"
+    );
+    let table = onecopy(&["info", "memory"], &[]);
+    assert!(text(&table.stdout).contains("beyond cap"));
 }
 
 #[test]

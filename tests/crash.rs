@@ -4,6 +4,8 @@
 //! The ranks are this very test program, started by the launcher with the one test [`as_rank`]. Nothing depends on how long something
 //! takes; limits are generous, and beyond them a test fails instead of hanging.
 
+#[path = "crash/collectives.rs"]
+mod collectives;
 #[path = "crash/job.rs"]
 mod job;
 #[path = "crash/kills.rs"]
@@ -22,6 +24,7 @@ fn as_rank() {
     match std::env::var(job::ROLE).as_deref() {
         Ok("traffic") => traffic::rank(),
         Ok("waits") => waits::rank(),
+        Ok("collectives") => collectives::rank(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Leaving a job: what was sent before is received, and nobody waits for who is gone.
 
-use onecopy::{Error, local};
+use onecopy::{ANY_SOURCE, Error, local};
 
 #[test]
 fn a_rank_that_leaves_early_holds_up_nobody() {
@@ -33,5 +33,31 @@ fn a_rank_that_leaves_early_holds_up_nobody() {
                 rt.finalize().unwrap();
             }
         }
+    });
+}
+
+#[test]
+fn who_is_left_alone_waits_for_nobody() {
+    local(3, |rt| {
+        let world = rt.world();
+        if world.rank() != 1 {
+            world.send(&[5u8], 1, 0).unwrap();
+            return;
+        }
+        let mut got = [0u8];
+        for _ in 0..2 {
+            // What came before the end is received.
+            world.recv(&mut got, ANY_SOURCE, 0).unwrap();
+        }
+        let left = |error: &Error| matches!(error, Error::PeerLeft { rank: 0 | 2 });
+        let error = world.recv(&mut got, ANY_SOURCE, 0).unwrap_err();
+        assert!(left(&error), "{error}");
+        let error = world.probe(ANY_SOURCE, 0).unwrap_err();
+        assert!(left(&error), "{error}");
+        assert!(world.mprobe(ANY_SOURCE, 1).is_err());
+        // To itself it can still send.
+        let receive = world.irecv(vec![0u8; 3], ANY_SOURCE, 4).unwrap();
+        world.send(&[1u8, 2, 3], 1, 4).unwrap();
+        assert_eq!(receive.wait().unwrap().0, [1, 2, 3]);
     });
 }

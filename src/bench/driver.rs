@@ -7,7 +7,7 @@ mod unix;
 pub use runtime::RuntimeDriver;
 pub use unix::UnixDriver;
 
-use super::{BenchError, Missing};
+use super::{BenchError, Missing, Pattern};
 use std::ops::DerefMut;
 
 /// Messages of one window: slices of one buffer.
@@ -52,6 +52,19 @@ impl<'a> WindowMut<'a> {
             .take(self.count)
             .map(move |place| &mut place[..size])
     }
+}
+
+/// A collective operation with this rank's buffers.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Which.
+    pub pattern: Pattern,
+    /// What this rank gives. Of a broadcast, the root's buffer.
+    pub source: &'a mut [u8],
+    /// What it gets.
+    pub destination: &'a mut [u8],
+    /// The root, of those that have one.
+    pub root: usize,
 }
 
 /// Carries messages between the ranks of one job.
@@ -118,6 +131,21 @@ pub trait Driver {
         places: WindowMut<'_>,
         peer: usize,
     ) -> Result<(), BenchError>;
+
+    /// Takes part in a collective.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or there is none of this kind.
+    fn collective(&mut self, call: Call<'_>) -> Result<(), BenchError> {
+        let name = call.pattern.name();
+        Err(BenchError::Usage(format!("no {name} without the runtime")))
+    }
+
+    /// The most bytes of temporary buffers that this rank's pool had since the last call with `restart`.
+    fn pool_peak(&mut self, _restart: bool) -> u64 {
+        0
+    }
 
     /// Leaves the job.
     ///

@@ -53,6 +53,10 @@ impl Plan {
     fn sizes_of(&self, pattern: Pattern) -> Vec<usize> {
         match pattern {
             Pattern::Rate => vec![8],
+            Pattern::Barrier => vec![0],
+            pattern if pattern.is_collective() => {
+                self.sizes.iter().copied().filter(|&n| n > 0).collect()
+            }
             // Bandwidth of nothing is nothing.
             Pattern::Bw | Pattern::BiBw => self.sizes.iter().copied().filter(|&n| n > 0).collect(),
             _ => self.sizes.clone(),
@@ -249,6 +253,7 @@ impl Runner {
                 who,
                 samples: Vec::new(),
                 checked_bytes: 0,
+                pool_bytes: 0,
                 refused: None,
             };
             turns.push(Turn { result, work });
@@ -300,6 +305,7 @@ impl Runner {
             work.iterations = CHECKS[usize::from(work.size >= 1 << 20)];
             let outcome = self.order(&who, &Order::Check(work))?;
             turn.result.checked_bytes += outcome.checked_bytes;
+            turn.result.pool_bytes = turn.result.pool_bytes.max(outcome.pool_bytes);
         }
         for _ in 0..4 {
             let outcome = match self.order(&who, &Order::Batch(turn.work.clone())) {
@@ -342,6 +348,7 @@ impl Runner {
         }
         let outcome = self.order(&turn.result.who, &Order::Batch(turn.work.clone()))?;
         self.probes.extend([outcome.before_ns, outcome.after_ns]);
+        turn.result.pool_bytes = turn.result.pool_bytes.max(outcome.pool_bytes);
         turn.result.samples.push(Sample {
             us: outcome.us,
             before_ns: outcome.before_ns,

@@ -134,7 +134,7 @@ impl Job {
         &self.name
     }
 
-    /// Gives an order to all ranks and waits until all have done it: the first rank's figures, and the checked bytes of all.
+    /// Gives an order to all ranks and waits until all have done it: the first rank's figures, and the bytes of all.
     ///
     /// # Errors
     ///
@@ -149,6 +149,7 @@ impl Job {
             match self.answer(rank) {
                 Ok(Answer::Done(outcome)) => {
                     all.checked_bytes += outcome.checked_bytes;
+                    all.pool_bytes += outcome.pool_bytes;
                     if rank == 0 {
                         (all.us, all.before_ns, all.after_ns) =
                             (outcome.us, outcome.before_ns, outcome.after_ns);

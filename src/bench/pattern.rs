@@ -3,7 +3,7 @@
 
 use super::driver::{Driver, Window, WindowMut};
 use super::protocol::Work;
-use super::{BenchError, Mode, Pattern, payload};
+use super::{BenchError, Mode, Pattern, collective, payload};
 use std::time::Instant;
 
 /// A rank's part in a pattern.
@@ -48,8 +48,12 @@ fn stride(size: usize) -> usize {
 
 /// Bytes of memory that a batch needs for source and for destination each.
 #[must_use]
-pub fn bytes_needed(work: &Work, pool: usize) -> usize {
-    let window = stride(work.size) * work.window;
+pub fn bytes_needed(work: &Work, pool: usize, ranks: usize) -> usize {
+    let window = if work.pattern.is_collective() {
+        collective::Shape::of(work.pattern, work.size, ranks).span()
+    } else {
+        stride(work.size) * work.window
+    };
     match work.mode {
         Mode::OffCache => pool.max(window),
         Mode::Same | Mode::Rewrite | Mode::All => window,
@@ -82,15 +86,27 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Buffers<B> {
     }
 
     fn step(&mut self, work: &Work) {
-        if work.mode != Mode::OffCache {
+        self.advance(work.mode, stride(work.size) * work.window);
+    }
+
+    /// Goes on to the next `window` bytes in source and destination, where buffers rotate.
+    pub(super) fn advance(&mut self, mode: Mode, window: usize) {
+        if mode != Mode::OffCache {
             self.offset = 0;
             return;
         }
-        let window = stride(work.size) * work.window;
         self.offset += window;
         if self.offset + window > self.bytes {
             self.offset = 0;
         }
+    }
+
+    /// The first bytes of source and destination from where the rotation is.
+    pub(super) fn both(&mut self, source: usize, destination: usize) -> (&mut [u8], &mut [u8]) {
+        (
+            &mut self.source[self.offset..][..source],
+            &mut self.destination[self.offset..][..destination],
+        )
     }
 
     fn windows(&mut self, work: &Work) -> (Window<'_>, WindowMut<'_>) {
@@ -232,6 +248,9 @@ pub fn timed<D: Driver>(
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
 ) -> Result<f64, BenchError> {
+    if work.pattern.is_collective() {
+        return collective::timed(driver, part, buffers, work);
+    }
     let start = Instant::now();
     run(driver, part, buffers, work, &mut Timed)?;
     let elapsed = start.elapsed().as_secs_f64() * 1e6;
@@ -257,7 +276,7 @@ pub fn tour<D: Driver>(
     bytes: usize,
 ) -> Result<(), BenchError> {
     const STEP: usize = 1 << 20;
-    if work.mode != Mode::OffCache {
+    if work.mode != Mode::OffCache || work.pattern.is_collective() {
         return Ok(());
     }
     let tour = Work {
@@ -281,6 +300,9 @@ pub fn checked<D: Driver>(
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
 ) -> Result<u64, BenchError> {
+    if work.pattern.is_collective() {
+        return collective::checked(driver, part, buffers, work);
+    }
     let side = part.side().unwrap_or(0);
     let one_way = matches!(work.pattern, Pattern::Bw | Pattern::Rate);
     let mut around = Checked {
@@ -309,7 +331,7 @@ fn run<D: Driver>(
         buffers.step(work);
         around.spoil(buffers, work, iteration);
         match work.pattern {
-            Pattern::PingPong | Pattern::All => {
+            Pattern::PingPong => {
                 if side == 0 {
                     around.fill(buffers, work, iteration);
                     one(driver, buffers, work, peer, true)?;
@@ -363,6 +385,7 @@ fn run<D: Driver>(
                 around.after(buffers, work, iteration)?;
                 driver.sendrecv(&ACK, &mut ack, peer)?;
             }
+            other => return Err(BenchError::Usage(format!("{other:?} has no messages"))),
         }
     }
     Ok(())
@@ -417,7 +440,7 @@ mod tests {
                                 scope.spawn(move || {
                                     let mut driver = UnixDriver::new(Some(socket));
                                     let part = Part { rank, ranks: 2 };
-                                    let need = bytes_needed(work, 1 << 20);
+                                    let need = bytes_needed(work, 1 << 20, 2);
                                     let mut buffers = Buffers::new(&mut driver, need).unwrap();
                                     assert!(
                                         timed(&mut driver, part, &mut buffers, work).unwrap() > 0.0

@@ -65,6 +65,8 @@ pub struct Outcome {
     pub after_ns: f64,
     /// Bytes that this rank checked.
     pub checked_bytes: u64,
+    /// Bytes of temporary buffers that this rank's pool had at most.
+    pub pool_bytes: u64,
 }
 
 /// One end of the line between the benchmark and a rank.

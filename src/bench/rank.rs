@@ -148,11 +148,15 @@ fn obey<D: Driver>(
                     before_ns,
                     after_ns,
                     checked_bytes: 0,
+                    pool_bytes: d.pool_peak(false),
                 })
             }),
             Order::Check(work) => with_waiters(driver, part, &mut buffers, pool, &work, |d, b| {
+                // A check begins a point.
+                d.pool_peak(true);
                 Ok(Outcome {
                     checked_bytes: pattern::checked(d, part, b, &work)?,
+                    pool_bytes: d.pool_peak(false),
                     ..Outcome::default()
                 })
             }),
@@ -168,7 +172,7 @@ fn obey<D: Driver>(
     std::process::exit(1);
 }
 
-/// Lets the two ends do something while the ranks between wait in a receive, which the first rank ends.
+/// Lets the two ends do something while the ranks between wait in a receive, which the first rank ends. In a collective all take part.
 fn with_waiters<D: Driver>(
     driver: &mut Option<D>,
     part: Part,
@@ -181,11 +185,12 @@ fn with_waiters<D: Driver>(
         return Err(BenchError::Usage("this job carries no messages".into()));
     };
     let mut release = [0_u8; 1];
-    if part.side().is_none() {
+    let collective = work.pattern.is_collective();
+    if part.side().is_none() && !collective {
         driver.recv(&mut release, 0)?;
         return Ok(Outcome::default());
     }
-    let need = pattern::bytes_needed(work, pool);
+    let need = pattern::bytes_needed(work, pool, part.ranks);
     let kept = buffers.take().filter(|buffers| buffers.holds(need));
     let mut own = match kept {
         Some(own) => own,
@@ -197,7 +202,7 @@ fn with_waiters<D: Driver>(
     };
     let outcome = body(driver, &mut own)?;
     *buffers = Some(own);
-    if part.rank == 0 {
+    if part.rank == 0 && !collective {
         for waiter in 1..part.ranks - 1 {
             driver.send(&release, waiter)?;
         }
@@ -220,9 +225,9 @@ fn limit(pair: &mut Option<Pair>, work: &Work) -> Result<Outcome, BenchError> {
     let limit = Limit::by_name(name)
         .ok_or_else(|| BenchError::Usage(format!("no limit is called '{name}'")))?;
     let flow = match work.pattern {
-        Pattern::PingPong | Pattern::All => Flow::PingPong,
         Pattern::Bw | Pattern::Rate => Flow::OneWay(work.window),
         Pattern::SendRecv | Pattern::BiBw => Flow::TwoWay(work.window),
+        _ => Flow::PingPong,
     };
     pair.use_pages(if work.huge { Pages::Huge } else { Pages::Small });
     let before_ns = pair.probe(PROBE_ROUNDS)?;
@@ -240,5 +245,6 @@ fn limit(pair: &mut Option<Pair>, work: &Work) -> Result<Outcome, BenchError> {
         before_ns,
         after_ns,
         checked_bytes: 0,
+        pool_bytes: 0,
     })
 }

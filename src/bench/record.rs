@@ -3,7 +3,7 @@
 
 use super::gate::{Gate, State};
 use super::machine::Machine;
-use super::{Mechanism, Missing, Mode, Pattern};
+use super::{Mechanism, Missing, Mode, Pattern, targets};
 use serde::{Deserialize, Serialize};
 
 /// One batch as it was measured.
@@ -36,6 +36,8 @@ pub struct Contestant {
     pub samples: Vec<Sample>,
     /// Bytes that were checked.
     pub checked_bytes: u64,
+    /// The most bytes of temporary buffers that the ranks' pools had, summed.
+    pub pool_bytes: u64,
     /// Why it has no batches.
     pub refused: Option<String>,
 }
@@ -130,6 +132,15 @@ pub struct Record {
     pub ratio_of: String,
     /// Bytes that were compared with what was sent, outside the timed loops.
     pub checked_bytes: u64,
+    /// Of a collective, the most bytes of temporary buffers that the pools of all ranks had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_bytes: Option<u64>,
+    /// Median divided by the least raw hand-off of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hand_offs: Option<f64>,
+    /// What is to be reached, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_us: Option<f64>,
     /// Messages on their way at once.
     pub window: usize,
     /// Ranks of the job.
@@ -277,7 +288,15 @@ impl Run {
             let median = own_median(&own)?;
             (*limit > 0.0).then(|| (median / limit * 1000.0).round() / 1000.0)
         });
+        let collective = point.pattern.is_collective();
+        let floor = self.gate.floor_ns;
+        let hand_offs = own_median(&own)
+            .filter(|_| collective && floor > 0.0)
+            .map(|us| (us * 1e4 / floor).round() / 10.0);
         Record {
+            pool_bytes: collective.then_some(contestant.pool_bytes),
+            hand_offs,
+            target_us: targets::of(point.pattern, mechanism, point.size, self.ranks),
             pattern: point.pattern,
             mode: point.mode,
             mechanism,
@@ -337,6 +356,7 @@ mod tests {
                 })
                 .collect(),
             checked_bytes: 4096,
+            pool_bytes: 0,
             refused: None,
         }
     }

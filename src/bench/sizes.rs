@@ -25,6 +25,21 @@ pub const DEFAULT: [usize; 18] = [
     64 << 20,
 ];
 
+/// The sizes of collectives that are run unless others are asked for.
+pub const COLLECTIVE: [usize; 11] = [
+    8,
+    64,
+    256,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    4 << 20,
+];
+
 /// Reads a size: a number with an optional suffix K, M or G (powers of 1024; `KiB` and lower case work too).
 ///
 /// # Errors

@@ -107,7 +107,7 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     fs::create_dir_all(directory).map_err(BenchError::io(directory.display().to_string()))?;
     let records = run.records();
     let mut written = Vec::new();
-    for pattern in Pattern::EACH {
+    for pattern in Pattern::EACH.into_iter().chain(Pattern::COLLECTIVES) {
         for mode in Mode::EACH {
             let group: Vec<&Record> = records
                 .iter()
@@ -121,7 +121,12 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
             }
             for quantity in [Quantity::Latency, Quantity::Bandwidth] {
                 let windowed = matches!(pattern, Pattern::Bw | Pattern::BiBw | Pattern::Rate);
-                if windowed && quantity == Quantity::Latency {
+                let unfit = if pattern.is_collective() {
+                    quantity == Quantity::Bandwidth
+                } else {
+                    windowed && quantity == Quantity::Latency
+                };
+                if unfit {
                     continue;
                 }
                 let (what, title) = title(pattern, mode, quantity);
@@ -141,11 +146,12 @@ fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, Str
         Quantity::Bandwidth => ("bandwidth", "bandwidth"),
     };
     let pattern = match pattern {
-        Pattern::PingPong | Pattern::All => "Ping-pong",
+        Pattern::PingPong => "Ping-pong",
         Pattern::SendRecv => "Sendrecv",
         Pattern::Bw => "One way, windowed",
         Pattern::BiBw => "Two ways, windowed",
         Pattern::Rate => "Message rate",
+        collective => collective.name(),
     };
     let mode = match mode {
         Mode::Same | Mode::All => "same buffers",
@@ -309,6 +315,7 @@ mod tests {
                 after_ns: 60.0,
             }],
             checked_bytes: 0,
+            pool_bytes: 0,
             refused: None,
         };
         let point = |size: usize| Point {

@@ -31,20 +31,27 @@ pub fn gigabytes(size: usize, us: f64) -> f64 {
 
 fn title(pattern: Pattern, mode: Mode) -> String {
     let what = match pattern {
-        Pattern::PingPong | Pattern::All => "ping-pong, one-way microseconds",
+        Pattern::PingPong => "ping-pong, one-way microseconds",
         Pattern::SendRecv => "sendrecv, microseconds per exchange",
         Pattern::Bw => "one-way bandwidth, microseconds per message (GB/s)",
         Pattern::BiBw => {
             "two-way bandwidth, microseconds per message of one direction (GB/s, both directions)"
         }
         Pattern::Rate => "message rate, microseconds per 8-byte message (million per second)",
+        collective => {
+            let name = collective.name();
+            return format!("{name}, microseconds per operation; {}", mode_title(mode));
+        }
     };
-    let mode = match mode {
+    format!("{what}; {}", mode_title(mode))
+}
+
+fn mode_title(mode: Mode) -> &'static str {
+    match mode {
         Mode::Same | Mode::All => "same buffers",
         Mode::OffCache => "buffers rotate through memory",
         Mode::Rewrite => "sender rewrites its buffer before each send (the time includes it)",
-    };
-    format!("{what}; {mode}")
+    }
 }
 
 fn with_rate(record: &Record, us: Option<f64>) -> String {
@@ -53,7 +60,7 @@ fn with_rate(record: &Record, us: Option<f64>) -> String {
         Pattern::Bw => format!("{} ({:.1})", figure(us), gigabytes(record.size, us)),
         Pattern::BiBw => format!("{} ({:.1})", figure(us), 2.0 * gigabytes(record.size, us)),
         Pattern::Rate => format!("{us:.4} ({:.1})", 1.0 / us),
-        Pattern::PingPong | Pattern::SendRecv | Pattern::All => figure(us),
+        _ => figure(us),
     }
 }
 
@@ -160,6 +167,9 @@ fn write_group(
             head.push(format!("{mechanism} any state"));
         }
         head.push("x".into());
+        if pattern.is_collective() {
+            head.extend(["hand-offs", "target", "pool"].map(String::from));
+        }
     }
     builder.push_record(head);
     for size in sizes_seen {
@@ -198,6 +208,16 @@ fn write_group(
                 let mark = if record.ratio_of == "near" { "" } else { "*" };
                 record.ratio.map(|ratio| format!("{ratio:.2}{mark}"))
             }));
+            if pattern.is_collective() {
+                row.push(cell(&|record| record.hand_offs.map(|n| format!("{n:.1}"))));
+                row.push(cell(&|record| {
+                    record.target_us.map(|us| format!("\u{2264} {us}"))
+                }));
+                row.push(cell(&|record| {
+                    let bytes = usize::try_from(record.pool_bytes?).ok()?;
+                    Some(sizes::format(bytes))
+                }));
+            }
         }
         builder.push_record(row);
     }

@@ -20,6 +20,9 @@ Each batch of 3 to 5 ms is bracketed by raw hand-offs of a cache line. 'near' an
 the bounds are printed with the results. 'limit' is what the machine itself allowed in the same run: a raw hand-off for messages of \
 up to 56 bytes, a copy straight from the peer's pages by one core above, process_vm_readv for cma. 'x' is the median divided by it.
 
+Collectives ('coll', or one by name) also tell the median in hand-offs, the target where there is one, and the most memory that the pools \
+of temporary buffers of all ranks had.
+
 --json FILE gets one JSON object a line, one for each pattern, mode, mechanism and size.";
 
 /// Arguments of `onecopy bench`.
@@ -29,7 +32,7 @@ pub(crate) struct Args {
     /// How messages follow one another
     #[arg(value_enum)]
     pattern: Option<Pattern>,
-    /// Ranks of the job; the first and the last exchange messages while the others wait in a receive
+    /// Ranks of the job; the first and the last exchange messages while the others wait in a receive. All take part in collectives
     #[arg(short = 'n', long = "ranks", value_name = "RANKS", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(2..=1024))]
     ranks: u16,
@@ -98,6 +101,7 @@ impl Args {
     fn plan(&self, processors: &[usize]) -> Result<Plan, BenchError> {
         let patterns = match self.pattern {
             Some(Pattern::All) => Pattern::EACH.to_vec(),
+            Some(Pattern::Coll) => Pattern::COLLECTIVES.to_vec(),
             Some(pattern) => vec![pattern],
             None if self.quick => vec![Pattern::PingPong, Pattern::Rate],
             None if self.mode.is_some() || self.ranks > 2 => vec![Pattern::PingPong],
@@ -120,8 +124,17 @@ impl Args {
             }
         }
         let mut mechanisms = self.mechanism.clone();
-        if mechanisms.is_empty() {
+        let collective = patterns.iter().all(|pattern| pattern.is_collective());
+        if mechanisms.is_empty() && collective {
+            mechanisms.extend([Mechanism::Heap, Mechanism::Auto]);
+        } else if mechanisms.is_empty() {
             mechanisms.push(Mechanism::All);
+        }
+        if collective && mechanisms.contains(&Mechanism::Unix) {
+            return Err(BenchError::Usage(
+                "a socket between two ranks has no collectives; leave out '--mechanism unix'"
+                    .to_owned(),
+            ));
         }
         if mechanisms.contains(&Mechanism::All) {
             mechanisms.retain(|m| *m != Mechanism::All && !Mechanism::EACH.contains(m));
@@ -143,6 +156,7 @@ impl Args {
             mechanisms,
             sizes: match &self.sizes {
                 Some(list) => sizes::parse_list(list)?,
+                None if collective => sizes::COLLECTIVE.to_vec(),
                 None => sizes::DEFAULT.to_vec(),
             },
             batches,

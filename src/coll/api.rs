@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their buffers.
 
+use super::fast::Quick;
 use super::{Buffers, Collective, Element, Op, Parts};
 use crate::comm::{Bomb, Comm};
 use crate::error::{Error, Result};
@@ -87,10 +88,24 @@ impl Comm {
         &self,
         collective: &Collective,
         send: Option<&[u8]>,
+        mut recv: Option<&mut [u8]>,
+    ) -> Result<()> {
+        match self.quick(collective, send, recv.as_deref_mut()) {
+            Quick::Done => Ok(()),
+            quick => self.run_on(collective, send, recv, quick == Quick::Begun),
+        }
+    }
+
+    #[cold]
+    fn run_on(
+        &self,
+        collective: &Collective,
+        send: Option<&[u8]>,
         recv: Option<&mut [u8]>,
+        begun: bool,
     ) -> Result<()> {
         let go = |send, recv| {
-            let id = self.start_collective(collective, Buffers { send, recv })?;
+            let id = self.start_collective(collective, Buffers { send, recv }, begun)?;
             self.finish(id).map(drop)
         };
         match (send, recv) {
@@ -103,10 +118,15 @@ impl Comm {
         }
     }
 
-    fn start_collective(&self, collective: &Collective, buffers: Buffers) -> Result<RequestId> {
+    fn start_collective(
+        &self,
+        collective: &Collective,
+        buffers: Buffers,
+        begun: bool,
+    ) -> Result<RequestId> {
         let mut engine = self.handle.gate.enter();
         let slot = self.slot(&mut engine);
-        engine.start_collective(slot, collective, buffers, false)
+        engine.start_collective(slot, collective, buffers, begun)
     }
 
     /// Starts a collective on buffers that the request owns until its end.
@@ -122,7 +142,7 @@ impl Comm {
             send: send.as_ref().map(Owned::loan),
             recv: recv.as_ref().map(Owned::loan),
         };
-        let id = self.start_collective(collective, buffers)?;
+        let id = self.start_collective(collective, buffers, false)?;
         Ok(CollRequest {
             handle: self.handle.clone(),
             id,
@@ -354,7 +374,7 @@ impl<'env> Scope<'_, 'env> {
             send: send.map(|bytes| self.lender.lend(bytes)),
             recv: recv.map(|bytes| self.lender.lend_mut(bytes)),
         };
-        Ok(self.keep(self.comm.start_collective(collective, buffers)?))
+        Ok(self.keep(self.comm.start_collective(collective, buffers, false)?))
     }
 
     /// Starts a barrier.

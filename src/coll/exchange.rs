@@ -2,8 +2,8 @@
 //! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others.
 
 use super::Parts;
-use super::op::{ENTRY, GIVEN, Piece, Readers, Served, Shared, describe, described, kind, payload};
 use super::op::range_of_stage;
+use super::op::{ENTRY, GIVEN, Piece, Readers, Served, Shared, describe, described, kind, payload};
 use super::reader::{self, Source, Target};
 use super::state::{State, Step};
 use crate::engine::Engine;
@@ -144,9 +144,12 @@ impl Exchange {
             entry[8..].copy_from_slice(&(len as u64).to_le_bytes());
             if packed {
                 let own = state.own();
-                engine.core.loans.read(offer.loan, offer.at + at, len, |bytes| {
-                    own.write_slot(seq, next, bytes);
-                })?;
+                engine
+                    .core
+                    .loans
+                    .read(offer.loan, offer.at + at, len, |bytes| {
+                        own.write_slot(seq, next, bytes);
+                    })?;
                 next += len;
             }
         }
@@ -263,14 +266,7 @@ impl Exchange {
                 };
                 let n = (len - self.got).min(READ_MAX);
                 let target = Target::Loan(recv, to + self.got);
-                reader::fetch(
-                    engine,
-                    state,
-                    &source,
-                    (at + self.got) as u64,
-                    n,
-                    target,
-                )
+                reader::fetch(engine, state, &source, (at + self.got) as u64, n, target)
             }
             _ => Err(mismatch()),
         }

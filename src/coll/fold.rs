@@ -275,14 +275,7 @@ impl Fold {
                 range,
             };
             let to = &mut copies[self.fetched * len..(self.fetched + 1) * len];
-            let n = reader::fetch(
-                engine,
-                state,
-                &source,
-                begin as u64,
-                len,
-                Target::Bytes(to),
-            )?;
+            let n = reader::fetch(engine, state, &source, begin as u64, len, Target::Bytes(to))?;
             if n < len {
                 self.temp = temp;
                 return Ok(0);
@@ -420,7 +413,10 @@ impl Fold {
         let len = self.send.len;
         if self.at == At::Contributions {
             if state.own().look(seq) == 0 {
-                if !state.children().all(|place| state.ends[place].look(seq) > 0) {
+                if !state
+                    .children()
+                    .all(|place| state.ends[place].look(seq) > 0)
+                {
                     return Ok(Step::Idle);
                 }
                 let mut work = engine.core.buffers.take(3 * COLL_SLOT, Place::Private)?;

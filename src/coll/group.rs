@@ -126,7 +126,10 @@ pub(crate) struct Place {
 impl Place {
     /// The place of a rank of the job.
     pub(crate) fn of(&self, rank: usize) -> usize {
-        let place = self.members.iter().position(|&member| member as usize == rank);
+        let place = self
+            .members
+            .iter()
+            .position(|&member| member as usize == rank);
         place.unwrap_or(usize::MAX)
     }
 }
@@ -266,7 +269,9 @@ impl Engine {
         let mut free_channels = u64::MAX;
         let (mut next, mut users) = (0, 0);
         for word in words {
-            free.iter_mut().zip(word.free).for_each(|(all, one)| *all &= one);
+            free.iter_mut()
+                .zip(word.free)
+                .for_each(|(all, one)| *all &= one);
             free_channels &= word.free_channels;
             next = next.max(word.next);
             users = users.max(word.users);
@@ -278,8 +283,8 @@ impl Engine {
             .ok_or_else(|| Error::Collective {
                 reason: format!("{IDS} communicators at a time; drop some"),
             })?;
-        let channel = (free_channels != 0 && ranks <= CHANNEL_RANKS)
-            .then(|| free_channels.trailing_zeros());
+        let channel =
+            (free_channels != 0 && ranks <= CHANNEL_RANKS).then(|| free_channels.trailing_zeros());
         Ok(Agreed {
             id,
             channel,
@@ -352,11 +357,15 @@ impl Engine {
         let gone = &self.gone;
         let channels = &mut self.colls.channels;
         self.colls.retired.retain(|retired| {
-            let left = retired.ends.iter().zip(&*retired.members).all(|(end, &rank)| {
-                gone[rank as usize].is_some()
-                    || end.tag() != retired.tag
-                    || reached(end.done(), retired.seq)
-            });
+            let left = retired
+                .ends
+                .iter()
+                .zip(&*retired.members)
+                .all(|(end, &rank)| {
+                    gone[rank as usize].is_some()
+                        || end.tag() != retired.tag
+                        || reached(end.done(), retired.seq)
+                });
             if left {
                 *channels &= !(1 << retired.channel);
             }

@@ -47,7 +47,14 @@ impl Lane {
 }
 
 impl Flight {
-    fn send(&mut self, engine: &mut Engine, lane: &Lane, place: usize, tag: i32, loan: Loan) -> Result<()> {
+    fn send(
+        &mut self,
+        engine: &mut Engine,
+        lane: &Lane,
+        place: usize,
+        tag: i32,
+        loan: Loan,
+    ) -> Result<()> {
         let rank = lane.members[place] as usize;
         let (tag, mode) = (lane.tag + tag, SendMode::Standard);
         let id = engine.send(rank, lane.context, tag, UserBuf::One(loan), mode)?;
@@ -55,7 +62,14 @@ impl Flight {
         Ok(())
     }
 
-    fn receive(&mut self, engine: &mut Engine, lane: &Lane, place: usize, tag: i32, loan: Loan) -> Result<()> {
+    fn receive(
+        &mut self,
+        engine: &mut Engine,
+        lane: &Lane,
+        place: usize,
+        tag: i32,
+        loan: Loan,
+    ) -> Result<()> {
         let rank = lane.members[place] as usize;
         let tag = Some(lane.tag + tag);
         let id = engine.receive(Some(rank), lane.context, tag, UserBuf::One(loan))?;
@@ -230,7 +244,9 @@ pub(crate) enum To {
     /// Each its part.
     Parts(Parts),
     /// Nobody: each keeps the prefix, its own vector included or not.
-    Prefix { exclusive: bool },
+    Prefix {
+        exclusive: bool,
+    },
 }
 
 /// A reduction by messages: a prefix goes from rank to rank, piece by piece, and from the last one to who gets the result.
@@ -260,7 +276,15 @@ enum ChainAt {
 }
 
 impl MessageChain {
-    pub(crate) fn new(op: Op, elem: ElemType, send: Piece, recv: Option<(Loan, usize)>, to: To, state: &State, seq: u32) -> Self {
+    pub(crate) fn new(
+        op: Op,
+        elem: ElemType,
+        send: Piece,
+        recv: Option<(Loan, usize)>,
+        to: To,
+        state: &State,
+        seq: u32,
+    ) -> Self {
         Self {
             op,
             elem,
@@ -368,7 +392,10 @@ impl MessageChain {
         if let (To::Prefix { exclusive }, Some((loan, at))) = (&self.to, self.recv) {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
-                engine.core.loans.copy(from, 0, loan, at + self.begin, len)?;
+                engine
+                    .core
+                    .loans
+                    .copy(from, 0, loan, at + self.begin, len)?;
             }
         }
         if me < last {
@@ -411,7 +438,13 @@ pub(crate) fn poison(engine: &mut Engine, state: &State, word: u64) {
             let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
             let mode = SendMode::Standard;
             // Who cannot be told finds out by itself.
-            let _ = engine.send(rank as usize, state.context, POISON, UserBuf::One(loan), mode);
+            let _ = engine.send(
+                rank as usize,
+                state.context,
+                POISON,
+                UserBuf::One(loan),
+                mode,
+            );
         }
     }
 }

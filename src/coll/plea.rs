@@ -30,13 +30,6 @@ struct Run {
     stages: [Option<(u32, usize)>; COLL_STAGES],
 }
 
-impl Pleas {
-    /// Forgets what was asked.
-    pub(crate) fn clear(&mut self) {
-        self.run = None;
-    }
-}
-
 /// As [`super::reader::fetch`], by pleas. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
 pub(crate) fn fetch(
     engine: &mut Engine,
@@ -142,16 +135,15 @@ pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
                 // A plea for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
                 match op.shared.served.get(plea.buffer as usize) {
                     Some(Some(Served::Loan(piece)))
-                        if offset
-                            .checked_add(len)
-                            .is_some_and(|to| to <= piece.len) =>
+                        if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>
                     {
-                        let answered = engine.core.loans.read(
-                            piece.loan,
-                            piece.at + offset,
-                            len,
-                            |bytes| end.answer(stage, &plea, bytes),
-                        );
+                        let answered =
+                            engine
+                                .core
+                                .loans
+                                .read(piece.loan, piece.at + offset, len, |bytes| {
+                                    end.answer(stage, &plea, bytes)
+                                });
                         served |= answered.is_ok();
                     }
                     Some(Some(Served::Stage)) => {

@@ -121,5 +121,6 @@ pub(crate) fn fetch(
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.
 fn still_good(state: &State, source: &Source) -> Result<()> {
+    onecopy_shm::fault::point("coll.read");
     state.failure_of(source.place).map_or(Ok(()), Err)
 }

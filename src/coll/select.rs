@@ -23,7 +23,11 @@ pub enum How {
 #[must_use]
 pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, usize) {
     let elem = elem.size().max(1);
-    let unit = if LINE.is_multiple_of(elem) { LINE } else { elem };
+    let unit = if LINE.is_multiple_of(elem) {
+        LINE
+    } else {
+        elem
+    };
     let units = len.div_ceil(unit);
     let each = units.div_ceil(size.max(1)) * unit;
     let begin = (each * place).min(len);

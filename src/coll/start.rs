@@ -142,6 +142,7 @@ impl Collective {
                 }
             }
             Self::Scatter { root, parts } => {
+                x.find = Find::Index;
                 if *root == me {
                     check("send", parts, size, send)?;
                     x.offer = Some(whole(needed("send", send)?));
@@ -154,7 +155,6 @@ impl Collective {
                     }
                 } else {
                     x.takes = Takes::From(*root, needed("receive", recv)?.len());
-                    x.find = Find::Index;
                 }
             }
             Self::Allgather { parts } => {
@@ -336,7 +336,9 @@ impl Engine {
             return Err(fatal.clone());
         }
         let unopened = match &self.colls.slots[slot] {
-            Some(state) => state.channel.is_some() && !state.has_channel() && state.failed.is_none(),
+            Some(state) => {
+                state.channel.is_some() && !state.has_channel() && state.failed.is_none()
+            }
             None => return Err(bad("the communicator is gone")),
         };
         let opened = if unopened {
@@ -391,9 +393,7 @@ impl Engine {
         } else {
             self.core.counters.coll_by_messages += 1;
             match plan {
-                Plan::Barrier => {
-                    Body::MessageExchange(MessageExchange::barrier(state, seq, self))
-                }
+                Plan::Barrier => Body::MessageExchange(MessageExchange::barrier(state, seq, self)),
                 Plan::Exchange(exchange) => {
                     Body::MessageExchange(MessageExchange::new(exchange, seq))
                 }
@@ -401,11 +401,23 @@ impl Engine {
                     Body::MessageExchange(MessageExchange::swap(recv, parts, seq))
                 }
                 Plan::Fold(fold, to) => {
-                    let Fold { op, elem, send, recv, .. } = fold;
+                    let Fold {
+                        op,
+                        elem,
+                        send,
+                        recv,
+                        ..
+                    } = fold;
                     Body::MessageChain(MessageChain::new(op, elem, send, recv, to, state, seq))
                 }
                 Plan::Stream(stream, to) => {
-                    let Stream { op, elem, send, recv, .. } = stream;
+                    let Stream {
+                        op,
+                        elem,
+                        send,
+                        recv,
+                        ..
+                    } = stream;
                     let recv = Some(recv);
                     Body::MessageChain(MessageChain::new(op, elem, send, recv, to, state, seq))
                 }

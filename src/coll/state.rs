@@ -129,8 +129,9 @@ impl State {
     /// A member was heard to have read up to `done`.
     #[inline]
     pub(crate) fn saw(&mut self, place: usize, done: u32) {
-        // A peer's word is believed only as far as there are collectives that it can have read.
-        if reached(done, self.seen[place]) && reached(self.seq, done) {
+        // A peer's word is believed only as far as there can be collectives: nobody is more than all lines ahead of this rank.
+        let most = self.seq.wrapping_add(COLL_DEPTH as u32);
+        if reached(done, self.seen[place]) && reached(most, done) {
             self.seen[place] = done;
         }
     }
@@ -148,7 +149,11 @@ impl State {
         if all {
             self.room = needed;
             let me = self.me;
-            let others = self.seen.iter().enumerate().filter(|&(place, _)| place != me);
+            let others = self
+                .seen
+                .iter()
+                .enumerate()
+                .filter(|&(place, _)| place != me);
             // As far as all have come, so that the next collectives need not look.
             if let Some((_, &least)) =
                 others.min_by_key(|&(_, &done)| done.wrapping_sub(needed).cast_signed())
@@ -161,13 +166,7 @@ impl State {
 
     /// Publishes this rank's contribution to `seq` and wakes who may wait for it.
     #[inline]
-    pub(crate) fn publish(
-        &self,
-        peers: &[Option<Box<Peer>>],
-        seq: u32,
-        kind: u8,
-        payload: &[u8],
-    ) {
+    pub(crate) fn publish(&self, peers: &[Option<Box<Peer>>], seq: u32, kind: u8, payload: &[u8]) {
         let info = Info {
             done: self.done,
             kind,
@@ -330,7 +329,9 @@ impl Engine {
         if state.failed.is_none() {
             let word = Failed::encode(Some(&error));
             if state.has_channel() {
-                state.own().fail(if word == 0 { Failed::GIVEN_UP } else { word });
+                state
+                    .own()
+                    .fail(if word == 0 { Failed::GIVEN_UP } else { word });
                 state.wake(&self.peers);
             } else {
                 super::messages::poison(self, state, word);

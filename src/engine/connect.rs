@@ -12,6 +12,7 @@ use crate::select::Thresholds;
 use crate::select::observed::Observed;
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
@@ -31,7 +32,7 @@ use std::sync::Arc;
 pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     let heap = knobs
         .heap_size
-        .unwrap_or_else(default_heap)
+        .unwrap_or_else(|| default_heap(ranks))
         .next_multiple_of(PAGE) as u64;
     let heap = if knobs.layers.allows("heap") { heap } else { 0 };
     Geometry {
@@ -46,8 +47,33 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     }
 }
 
-/// As much address range as the machine has memory: no single rank can use more.
-fn default_heap() -> usize {
+/// As much address range as the machine has memory: no single rank can use more. Where the address space is limited, as much as lets a
+/// rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the same: the limit itself counts,
+/// not what is left of it.
+fn default_heap(ranks: usize) -> usize {
+    let wanted = machine_heap();
+    let limit = match getrlimit(Resource::RLIMIT_AS) {
+        Ok((soft, _)) if soft != RLIM_INFINITY => usize::try_from(soft).unwrap_or(usize::MAX),
+        _ => return wanted,
+    };
+    let each = (limit / 2 / ranks.max(1)).max(1 << 20);
+    wanted.min(1 << each.ilog2())
+}
+
+/// Says so if the heap is smaller than it would be.
+fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
+    let (wanted, got) = (machine_heap() as u64, geometry.heap_bytes);
+    if knobs.heap_size.is_none() && (1..wanted).contains(&got) {
+        tracing::warn!(
+            "the address space is limited (ulimit -v), so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
+             set ONECOPY_HEAP_SIZE or raise the limit",
+            got >> 20,
+            wanted >> 20
+        );
+    }
+}
+
+fn machine_heap() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text
         .lines()
@@ -111,6 +137,7 @@ impl Engine {
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let fence = HeavyFence::register();
         let geometry = geometry(&knobs, size);
+        tell_of_small_heap(&knobs, &geometry);
         let nonce = RandomState::new().hash_one(std::process::id()) | 1;
         let segment = Arc::new(OwnSegment::create(me, geometry, fence, nonce)?);
         let card = Card {

@@ -2,7 +2,7 @@
 //! What happens when a peer is gone: everything that waits for it ends with an error that names it, and what it held comes back.
 
 use super::Engine;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
@@ -55,8 +55,42 @@ impl Engine {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
+        if let Some(error) = self.lonely() {
+            let posted = self
+                .core
+                .posted
+                .take_where(|pattern, _| pattern.source.is_none());
+            for id in posted {
+                self.core.requests.complete(id, Err(error.clone()));
+            }
+        }
         if !self.colls.active.is_empty() {
             self.check_colls();
+        }
+    }
+
+    /// Whether a rank that waits can get no message from anyone, because every other rank is gone and it has no second thread that could
+    /// send one to itself. The error names one that has left.
+    pub(crate) fn lonely(&self) -> Option<Error> {
+        let (me, gone) = (self.core.me, &self.gone);
+        let mut others = (0..self.core.size).filter(|&rank| rank != me);
+        if !self.core.alone || !others.clone().all(|rank| gone[rank as usize].is_some()) {
+            return None;
+        }
+        let last = others.next_back()?;
+        gone[last as usize].as_ref().map(|gone| gone.error(last))
+    }
+
+    /// What `look` finds for a caller that waits for it: an error if it waits for anyone and nobody is left.
+    pub(crate) fn awaited<R>(
+        &mut self,
+        pattern: &Pattern,
+        look: impl FnOnce(&mut Self, &Pattern) -> Result<Option<R>>,
+    ) -> Result<Option<R>> {
+        let found = look(self, pattern)?;
+        match self.lonely() {
+            Some(error) if found.is_none() && pattern.source.is_none() => Err(error),
+            _ => Ok(found),
         }
     }
 
@@ -114,7 +148,7 @@ impl Engine {
             tracepoints::peer_died(rank as usize, &how.to_string());
         }
         // A rank may have written to us before we ever connected: its bit is set, its segment still introduced.
-        if !matches!(gone, Gone::Protocol(_)) {
+        if !matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_)) {
             for word in 0..self.core.segment.bitmap_words() {
                 let active = self.core.segment.take_active(word);
                 if active != 0 {
@@ -189,7 +223,7 @@ impl Engine {
         self.gone
             .iter()
             .enumerate()
-            .filter(|(_, gone)| matches!(gone, Some(Gone::Died(_) | Gone::Protocol(_))))
+            .filter(|(_, gone)| gone.as_ref().is_some_and(|gone| *gone != Gone::Left))
             .map(|(rank, _)| rank)
             .collect()
     }

@@ -40,7 +40,11 @@ impl Engine {
         });
         // A collective that can move does so now; then there is no reason to sleep.
         let collective = !self.colls.active.is_empty() && self.step_colls();
-        !(incoming || collective || active || room || self.core.transfers.any_could_move(&self.peers))
+        !(incoming
+            || collective
+            || active
+            || room
+            || self.core.transfers.any_could_move(&self.peers))
     }
 
     /// Polls again.

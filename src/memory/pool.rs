@@ -382,6 +382,14 @@ impl Pool {
         bytes
     }
 
+    /// Releases what is free and begins a new peak, so that [`Stats::peak_bytes`] tells what is used from now on.
+    pub fn restart_peak(&self) {
+        self.release_free(u64::MAX);
+        let common = self.common();
+        let size = common.size.load(Ordering::Relaxed);
+        common.peak.store(size, Ordering::Relaxed);
+    }
+
     /// What the pool has done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -167,14 +167,12 @@ fn all_at_once(world: &Comm, partners: &mut [Partner], number: usize) {
     }
 }
 
-/// What a rank does.
-pub(crate) fn rank() {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<usize>().ok())
-    };
-    let me = number("ONECOPY_JOB_RANK").expect("a rank");
+/// Makes this rank die at the moment that the environment names, if it names this rank.
+pub(crate) fn die_in_time() {
+    let me = std::env::var("ONECOPY_JOB_RANK").ok();
+    let me = me
+        .and_then(|text| text.parse::<usize>().ok())
+        .expect("a rank");
     if let Ok(kill) = std::env::var(KILL)
         && let Some((rank, micros)) = kill.split_once(':')
         && rank.parse() == Ok(me)
@@ -186,6 +184,17 @@ pub(crate) fn rank() {
             job::die();
         });
     }
+}
+
+/// What a rank does.
+pub(crate) fn rank() {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<usize>().ok())
+    };
+    let me = number("ONECOPY_JOB_RANK").expect("a rank");
+    die_in_time();
     let rounds = number(ROUNDS).unwrap_or(4);
     let rt = match Runtime::init() {
         Ok(rt) => rt,

@@ -195,7 +195,8 @@ knobs! {
     }
 
     "eager" {
-        /// The largest payload that travels in the ring's own slots. Larger eager messages take chunks of the sender's pool.
+        /// The largest payload that travels in the ring's own slots, and never more than three eighths of a ring: so much finds room in
+        /// every state of it. Larger eager messages take chunks of the sender's pool.
         ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it; above it, rendezvous. auto: where the cost curves
         /// cross.
@@ -228,7 +229,7 @@ knobs! {
 
     "memory" {
         /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory. auto: by the memory of
-        /// the machine.
+        /// the machine, less where the address space is limited.
         ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
     }
 

@@ -104,6 +104,27 @@ pub fn reduce_under(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u
     unsafe { reduce_raw(op, elem, at, input.as_ptr(), at, input.len()) }
 }
 
+/// `out = a op b` in memory of the program.
+///
+/// # Panics
+/// If the lengths differ or are no multiple of the element's size.
+pub fn combine_slices(
+    stores: Stores,
+    op: PredefinedOp,
+    elem: ElemType,
+    out: &mut [u8],
+    a: &[u8],
+    b: &[u8],
+) -> bool {
+    assert!(
+        out.len() == a.len() && a.len() == b.len(),
+        "operands of different length"
+    );
+    let (a, b, bytes) = (a.as_ptr(), b.as_ptr(), out.len());
+    // SAFETY: slices are valid for their length; an exclusive one overlaps no other.
+    unsafe { reduce_raw_with(stores, op, elem, out.as_mut_ptr(), a, b, bytes) }
+}
+
 /// # Safety
 /// As [`reduce_raw`]; the processor has `isa`.
 #[expect(clippy::too_many_arguments, reason = "one place, called twice")]

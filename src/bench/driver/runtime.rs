@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages through the runtime.
 
-use super::{Driver, Window, WindowMut};
+use super::{Call, Driver, Window, WindowMut};
 use crate::bench::pattern::Part;
-use crate::bench::{BenchError, Mechanism, Missing};
+use crate::bench::{BenchError, Mechanism, Missing, Pattern};
+use crate::coll::PredefinedOp;
 use crate::{Comm, HeapBuf, LayerId, Runtime, Status};
 use onecopy_shm::limits::{PageBuf, Pages};
 use std::ops::{Deref, DerefMut};
@@ -185,6 +186,50 @@ impl Driver for RuntimeDriver {
             scope.wait_all()
         })?;
         all_whole(&statuses[..count], size)
+    }
+
+    fn collective(&mut self, call: Call<'_>) -> Result<(), BenchError> {
+        let Call {
+            pattern,
+            source,
+            destination,
+            root,
+        } = call;
+        let world = &self.world;
+        let sum = PredefinedOp::Sum;
+        // Buffers begin on pages and advance by lines, so doubles are aligned.
+        let doubles = |source| bytemuck::cast_slice::<u8, f64>(source);
+        let done = match pattern {
+            Pattern::Barrier => world.barrier(),
+            Pattern::Bcast if world.rank() == root => world.bcast(source, root),
+            Pattern::Bcast => world.bcast(destination, root),
+            Pattern::Gather => world.gather(source, destination, root),
+            Pattern::Scatter => world.scatter(source, destination, root),
+            Pattern::Allgather => world.allgather(source, destination),
+            Pattern::Alltoall => world.alltoall(source, destination),
+            reduction => {
+                let (send, recv) = (doubles(source), bytemuck::cast_slice_mut(destination));
+                match reduction {
+                    Pattern::Reduce => world.reduce::<f64>(send, recv, sum, root),
+                    Pattern::Allreduce => world.allreduce::<f64>(send, recv, sum),
+                    Pattern::ReduceScatter => world.reduce_scatter_block::<f64>(send, recv, sum),
+                    Pattern::Scan => world.scan::<f64>(send, recv, sum),
+                    Pattern::Exscan => world.exscan::<f64>(send, recv, sum),
+                    other => {
+                        let name = other.name();
+                        return Err(BenchError::Usage(format!("{name} is no collective")));
+                    }
+                }
+            }
+        };
+        Ok(done?)
+    }
+
+    fn pool_peak(&mut self, restart: bool) -> u64 {
+        if restart {
+            self.runtime.buffers().restart_peak();
+        }
+        self.runtime.buffers().stats().peak_bytes
     }
 
     fn leave(self) -> Result<(), BenchError> {

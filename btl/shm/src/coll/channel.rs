@@ -197,6 +197,7 @@ impl Channel {
     /// Says up to which collective the owner has read.
     #[inline]
     pub fn set_done(&self, seq: u32) {
+        crate::fault::point("coll.done");
         self.lines().done.0.set(seq);
     }
 
@@ -267,11 +268,7 @@ impl Channel {
 
     fn area(&self, offset: usize, len: usize) -> NonNull<u8> {
         self.map
-            .at(
-                "a channel",
-                self.begin + offset as u64,
-                len as u64,
-            )
+            .at("a channel", self.begin + offset as u64, len as u64)
             .expect("channels lie in the part of the segment that all map")
     }
 

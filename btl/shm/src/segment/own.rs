@@ -205,9 +205,19 @@ impl OwnSegment {
     /// Reserves all of a channel: its lines, slots and stages.
     pub fn reserve_channel(&self, channel: u32) -> Result<(), SegmentError> {
         let at = self.geometry.channel_offset(channel).0;
-        check_range("the channels", at, COLL_STRIDE, self.geometry.pool_offset().0)
-            .expect("only channels that exist are used");
-        reserve(self.fd.as_fd(), "a channel for collectives", at, COLL_STRIDE)
+        check_range(
+            "the channels",
+            at,
+            COLL_STRIDE,
+            self.geometry.pool_offset().0,
+        )
+        .expect("only channels that exist are used");
+        reserve(
+            self.fd.as_fd(),
+            "a channel for collectives",
+            at,
+            COLL_STRIDE,
+        )
     }
     /// What peers left in the proof word `index`.
     #[must_use]

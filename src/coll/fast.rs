@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Short collectives of a program that waits: the same steps as the others', on the caller's slices, without a request. What does not come
+//! soon is handed over to a request, which takes up where this stopped.
+
+use super::op::{FLAT, kind};
+use super::select::{How, how};
+use super::state::State;
+use super::{Collective, ElemType, Op, Parts, PredefinedOp};
+use crate::comm::Comm;
+use crate::engine::Engine;
+use onecopy_shm::coll::{INLINE, View, accumulate, combine};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::COLL_SLOT;
+
+/// How far a short collective has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quick {
+    /// It is over.
+    Done,
+    /// Nothing has happened.
+    Not,
+    /// This rank's contribution is published.
+    Begun,
+}
+
+/// Polls between two looks at everything else.
+const POLLS: usize = 64;
+/// Polls at most, however patient the rank is.
+const SPIN_MAX: usize = 2000;
+
+/// What is to be done with the others' contributions.
+#[derive(Debug, Clone, Copy)]
+enum Todo {
+    /// Nothing but to wait for them.
+    Meet,
+    /// Copy the root's.
+    Copy { root: usize },
+    /// Copy all, side by side: parts of so many bytes. `mine`: a rank's part of each, not all of it.
+    Collect { part: usize, mine: bool },
+    /// Combine bytes from `begin` on.
+    Combine {
+        op: PredefinedOp,
+        elem: ElemType,
+        begin: usize,
+    },
+    /// This rank only gives.
+    Nothing,
+}
+
+/// A short collective, planned.
+struct Short {
+    todo: Todo,
+    /// Whether this rank publishes its send buffer; not: nothing, or what stands in the receive buffer.
+    gives: bool,
+    /// Bytes that each rank publishes.
+    len: usize,
+    /// Bytes of the result.
+    result: usize,
+}
+
+/// The plan for a short collective on `size` ranks; none: it is not short.
+#[inline]
+fn plan(
+    collective: &Collective,
+    size: usize,
+    me: usize,
+    send: Option<usize>,
+    recv: Option<usize>,
+) -> Option<Short> {
+    let short = |todo, gives, len, result| {
+        (len <= COLL_SLOT && recv.unwrap_or(0) >= result).then_some(Short {
+            todo,
+            gives,
+            len,
+            result,
+        })
+    };
+    let given = send.or(recv).unwrap_or(0);
+    match collective {
+        Collective::Barrier => short(Todo::Meet, false, 0, 0),
+        &Collective::Bcast { root } if root < size => {
+            let todo = if root == me {
+                Todo::Nothing
+            } else {
+                Todo::Copy { root }
+            };
+            short(todo, root == me, recv?, recv?)
+        }
+        &Collective::Allgather {
+            parts: Parts::Equal(part),
+        } if send == Some(part) => {
+            let todo = Todo::Collect { part, mine: false };
+            short(todo, true, part, part * size)
+        }
+        Collective::Alltoall {
+            send: Parts::Equal(part),
+            recv: Parts::Equal(other),
+        } if part == other && send? >= part * size => {
+            let todo = Todo::Collect {
+                part: *part,
+                mine: true,
+            };
+            short(todo, true, part * size, part * size)
+        }
+        Collective::Allreduce { elem, op } | Collective::Reduce { elem, op, .. } => {
+            let Op::Predefined(op) = *op else { return None };
+            let fits = op.accepts(*elem) && given.is_multiple_of(elem.size());
+            if !fits || how(collective, given, size) != Some(How::Flat) {
+                return None;
+            }
+            let combine = Todo::Combine {
+                op,
+                elem: *elem,
+                begin: 0,
+            };
+            match collective {
+                Collective::Reduce { root, .. } if *root >= size => None,
+                Collective::Reduce { root, .. } if *root != me => {
+                    send.and_then(|len| short(Todo::Nothing, true, len, 0))
+                }
+                _ => short(combine, true, given, given),
+            }
+        }
+        Collective::ReduceScatter {
+            parts: Parts::Equal(part),
+            elem,
+            op: Op::Predefined(op),
+        } => {
+            let fits = op.accepts(*elem) && part.is_multiple_of(elem.size());
+            let combine = Todo::Combine {
+                op: *op,
+                elem: *elem,
+                begin: part * me,
+            };
+            (fits && send? >= part * size)
+                .then(|| short(combine, true, part * size, *part))
+                .flatten()
+        }
+        _ => None,
+    }
+}
+
+impl Comm {
+    /// Does a short collective.
+    #[inline]
+    pub(super) fn quick(
+        &self,
+        collective: &Collective,
+        send: Option<&[u8]>,
+        recv: Option<&mut [u8]>,
+    ) -> Quick {
+        let Some(slot) = self.slot else {
+            return Quick::Not;
+        };
+        let (size, me) = (self.size(), self.rank());
+        if size > FLAT {
+            return Quick::Not;
+        }
+        let lens = (send.map(<[u8]>::len), recv.as_deref().map(<[u8]>::len));
+        let Some(short) = plan(collective, size, me, lens.0, lens.1) else {
+            return Quick::Not;
+        };
+        let recv = recv.unwrap_or_default();
+        let mut engine = self.handle.gate.enter();
+        let Some(seq) = engine.begin_short(slot, &short, send.unwrap_or(recv)) else {
+            return Quick::Not;
+        };
+        let patience = engine.core.patience;
+        let spins = if engine.core.alone {
+            patience.spin.min(SPIN_MAX).div_ceil(POLLS)
+        } else {
+            1
+        };
+        let yields = if engine.core.alone && patience.crowded {
+            patience.yields
+        } else {
+            0
+        };
+        let (mut next, mut tries) = (0, 0);
+        loop {
+            match engine.step_short(slot, seq, &short, recv, &mut next) {
+                Some(true) => return Quick::Done,
+                Some(false) => {}
+                None => return Quick::Begun,
+            }
+            tries += 1;
+            if tries > spins + yields {
+                return Quick::Begun;
+            }
+            if tries > spins {
+                engine.core.counters.yields += 1;
+                drop(engine);
+                std::thread::yield_now();
+                engine = self.handle.gate.enter();
+            }
+            engine.progress(true);
+        }
+    }
+}
+
+impl Engine {
+    /// Publishes this rank's contribution, if that is possible now. Gives the collective's number.
+    #[inline]
+    fn begin_short(&mut self, slot: usize, short: &Short, bytes: &[u8]) -> Option<u32> {
+        let Self {
+            core, peers, colls, ..
+        } = self;
+        let state = colls.slots.get_mut(slot)?.as_deref_mut()?;
+        let seq = state.seq.wrapping_add(1);
+        let ready = state.has_channel()
+            && state.ops.is_empty()
+            && state.failed.is_none()
+            && core.fatal.is_none()
+            && state.has_room(seq);
+        if !ready {
+            return None;
+        }
+        state.seq = seq;
+        core.counters.collectives += 1;
+        if short.gives {
+            let bytes = &bytes[..short.len];
+            if short.len <= INLINE {
+                state.publish(peers, seq, kind::INLINE, bytes);
+            } else {
+                state.own().write_slot(seq, 0, bytes);
+                let len = (short.len as u64).to_le_bytes();
+                state.publish(peers, seq, kind::SLOT, &len);
+            }
+        } else if matches!(short.todo, Todo::Meet) {
+            state.publish(peers, seq, kind::NOTHING, &[]);
+        }
+        Some(seq)
+    }
+
+    /// Takes what has come. `true`: that was all; none: it is no short collective after all.
+    #[inline]
+    fn step_short(
+        &mut self,
+        slot: usize,
+        seq: u32,
+        short: &Short,
+        recv: &mut [u8],
+        next: &mut usize,
+    ) -> Option<bool> {
+        let state = self.colls.slots[slot].as_deref_mut()?;
+        let (size, me) = (state.size(), state.me);
+        let recv = &mut recv[..short.result];
+        match short.todo {
+            Todo::Nothing => {}
+            Todo::Meet => {
+                while *next < size {
+                    if *next != me && !come(state, *next, seq) {
+                        return Some(false);
+                    }
+                    *next += 1;
+                }
+            }
+            Todo::Copy { root } => {
+                if !come(state, root, seq) {
+                    return Some(false);
+                }
+                view(state, root, seq, short.len)?.copy_to(recv, Kernel::Memcpy);
+            }
+            Todo::Collect { part, mine } => {
+                while *next < size {
+                    // Beginning with this rank's own: the others' come meanwhile.
+                    let place = (me + *next) % size;
+                    if place != me && !come(state, place, seq) {
+                        return Some(false);
+                    }
+                    let from = if mine { me * part } else { 0 };
+                    let view = view(state, place, seq, short.len)?.part(from, part);
+                    view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
+                    *next += 1;
+                }
+            }
+            Todo::Combine { op, elem, begin } => {
+                while *next < size {
+                    let place = *next;
+                    if !(place == me || come(state, place, seq)) {
+                        return Some(false);
+                    }
+                    if place == 0 && size > 1 && !(me == 1 || come(state, 1, seq)) {
+                        return Some(false);
+                    }
+                    let one = |place: usize| -> Option<View<'_>> {
+                        Some(view(state, place, seq, short.len)?.part(begin, short.result))
+                    };
+                    if place == 0 && size > 1 {
+                        combine(op, elem, recv, one(0)?, one(1)?);
+                        *next = 2;
+                        continue;
+                    }
+                    if place == 0 {
+                        one(0)?.copy_to(recv, Kernel::Memcpy);
+                    } else {
+                        accumulate(op, elem, recv, one(place)?);
+                    }
+                    *next += 1;
+                }
+            }
+        }
+        state.set_done(seq);
+        state.wake(&self.peers);
+        // The next contribution's line comes back meanwhile.
+        state.own().will_publish(seq.wrapping_add(1));
+        Some(true)
+    }
+}
+
+/// Polls a line for a while.
+#[inline]
+fn come(state: &mut State, place: usize, seq: u32) -> bool {
+    let mut polls = POLLS;
+    while state.ends[place].look(seq) == 0 {
+        polls -= 1;
+        if polls == 0 {
+            return false;
+        }
+        onecopy_shm::sync::spin_hint();
+    }
+    let info = state.ends[place].info(seq);
+    state.saw(place, info.done);
+    true
+}
+
+/// A short contribution of so many bytes; none: it is something else.
+#[inline]
+fn view(state: &State, place: usize, seq: u32, len: usize) -> Option<View<'_>> {
+    let end = &state.ends[place];
+    let info = end.info(seq);
+    match info.kind {
+        kind::INLINE if usize::from(info.len) == len => Some(end.inline(seq).part(0, len)),
+        kind::SLOT => {
+            let mut there = [0; 8];
+            end.inline(seq)
+                .part(0, 8)
+                .copy_to(&mut there, Kernel::Memcpy);
+            let there = u64::from_le_bytes(there);
+            (there == len as u64).then(|| end.slot(seq).part(0, len))
+        }
+        _ => None,
+    }
+}

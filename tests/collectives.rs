@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random collectives against a sequential oracle: every operator, kind of element and size class, random roots and groups, in place, waited
+//! for and not, several under way; on ranks that are threads and on ranks that are processes.
+//!
+//! `TEST_SOAK=SECONDS` runs on with new seeds for so long.
+
+#[path = "collectives/cases.rs"]
+mod cases;
+#[path = "collectives/oracle.rs"]
+mod oracle;
+#[path = "harness/processes.rs"]
+mod processes;
+
+use cases::{Case, Random};
+use onecopy::coll::Group;
+use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, local_with};
+use processes::{Ranks, limited};
+use std::time::{Duration, Instant};
+
+/// A buffer, where chance wants it.
+enum Memory {
+    Own(Vec<u8>),
+    Heap(HeapBuf),
+}
+
+impl Memory {
+    fn new(rt: &Runtime, bytes: Vec<u8>, heap: bool) -> Self {
+        if !heap {
+            return Self::Own(bytes);
+        }
+        let mut buffer = rt.alloc(bytes.len()).expect("alloc");
+        buffer.copy_from_slice(&bytes);
+        Self::Heap(buffer)
+    }
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Heap(buffer) => buffer,
+        }
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Heap(buffer) => buffer,
+        }
+    }
+}
+
+struct Prepared {
+    case: Case,
+    send: Option<Memory>,
+    recv: Option<Memory>,
+}
+
+fn prepare(
+    rt: &Runtime,
+    random: &mut Random,
+    comm: &Comm,
+    largest: usize,
+    own: &mut Random,
+) -> Prepared {
+    let mut case = Case::next(random, comm.size(), comm.rank(), largest);
+    let mut memory = |bytes: Option<Vec<u8>>| bytes.map(|bytes| Memory::new(rt, bytes, own.flip()));
+    let (send, recv) = (memory(case.send.take()), memory(case.recv.take()));
+    Prepared { case, send, recv }
+}
+
+fn check(prepared: &Prepared, comm: &Comm, what: &str) {
+    let Some(expected) = &prepared.case.expected else {
+        return;
+    };
+    let got = prepared.recv.as_ref().expect("a receive buffer").bytes();
+    let got = &got[..expected.len().min(got.len())];
+    if got != expected {
+        let at = got.iter().zip(expected).position(|(g, e)| g != e);
+        panic!(
+            "{what}: rank {} of {}: {:?}: {} bytes differ from {} first at {at:?}",
+            comm.rank(),
+            comm.size(),
+            prepared.case.what,
+            got.len(),
+            expected.len()
+        );
+    }
+}
+
+/// Runs `count` random collectives of all ranks, with communicators that come and go.
+fn program(rt: &Runtime, seed: u64, count: usize, largest: usize) {
+    let world = rt.world();
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    // What is this rank's own business: where its buffers lie.
+    let mut own = Random(seed ^ (rt.rank() as u64 + 1) << 32 | 1);
+    let mut comms = vec![world.clone(), world.with_context(7)];
+    for round in 0..count {
+        let what = format!("seed {seed} round {round}");
+        if random.below(8) == 0 {
+            let made = match random.below(4) {
+                0 => Some(world.dup().expect("dup")),
+                1 => {
+                    let colors = 1 + random.below(3);
+                    let color = (rt.rank() + round) % (colors + 1);
+                    let key = if random.flip() {
+                        -(rt.rank() as i64)
+                    } else {
+                        0
+                    };
+                    world
+                        .split((color < colors).then_some(color as u32), key)
+                        .expect("split")
+                }
+                kind => {
+                    let mut members: Vec<usize> =
+                        (0..rt.size()).filter(|_| random.flip()).collect();
+                    if random.flip() {
+                        members.reverse();
+                    }
+                    let group = Group::of(&members);
+                    if kind == 2 {
+                        world.create(&group).expect("create")
+                    } else if members.contains(&rt.rank()) {
+                        Some(
+                            world
+                                .create_from_group(&group, round as u32)
+                                .expect("create from group"),
+                        )
+                    } else {
+                        None
+                    }
+                }
+            };
+            // A communicator that others have and this rank has not keeps its place in the list.
+            if let Some(made) = made {
+                let mut inner = Random(seed ^ round as u64 | 1);
+                for _ in 0..3 {
+                    one(rt, &mut inner, &made, largest, &mut own, &what);
+                }
+                meet(&made, &world);
+            }
+            continue;
+        }
+        let comm = comms[usize::from(random.below(6) == 0)].clone();
+        match random.below(3) {
+            0 | 1 => one(rt, &mut random, &comm, largest, &mut own, &what),
+            _ => several(rt, &mut random, &comms, largest, &mut own, &what),
+        }
+    }
+    comms.clear();
+}
+
+/// Messages between neighbours of a communicator find their way by its ranks.
+fn meet(comm: &Comm, world: &Comm) {
+    let (me, size) = (comm.rank(), comm.size());
+    let (next, before) = ((me + 1) % size, (me + size - 1) % size);
+    let mut got = [0usize; 1];
+    let status = comm
+        .sendrecv(&[world.rank()], next, 3, &mut got, before, 3)
+        .expect("sendrecv");
+    assert_eq!((status.source, got[0]), (before, comm.world_rank(before)));
+}
+
+fn one(
+    rt: &Runtime,
+    random: &mut Random,
+    comm: &Comm,
+    largest: usize,
+    own: &mut Random,
+    what: &str,
+) {
+    let mut p = prepare(rt, random, comm, largest, own);
+    let Prepared { case, send, recv } = &mut p;
+    comm.run(
+        &case.what,
+        send.as_ref().map(Memory::bytes),
+        recv.as_mut().map(Memory::bytes_mut),
+    )
+    .unwrap_or_else(|error| panic!("{what}: {:?}: {error}", case.what));
+    check(&p, comm, what);
+}
+
+/// Two to twelve at a time, more than a channel has lines, on two communicators.
+fn several(
+    rt: &Runtime,
+    random: &mut Random,
+    comms: &[Comm],
+    largest: usize,
+    own: &mut Random,
+    what: &str,
+) {
+    let (counts, largest) = ([1 + random.below(10), 1 + random.below(2)], largest / 4);
+    let mut prepared = [0, 1].map(|index| {
+        (0..counts[index])
+            .map(|_| prepare(rt, random, &comms[index], largest, own))
+            .collect::<Vec<_>>()
+    });
+    let fail = |error| panic!("{what}: {error}");
+    let [outer_ones, inner_ones] = &mut prepared;
+    comms[0].scope(|outer| {
+        start(outer, outer_ones).unwrap_or_else(fail);
+        comms[1].scope(|inner| {
+            start(inner, inner_ones).unwrap_or_else(fail);
+            inner.wait_all().map(drop).unwrap_or_else(fail);
+        });
+        outer.wait_all().map(drop).unwrap_or_else(fail);
+    });
+    for (prepared, comm) in prepared.iter().zip(comms) {
+        prepared.iter().for_each(|p| check(p, comm, what));
+    }
+}
+
+fn start<'env>(scope: &Scope<'_, 'env>, list: &'env mut [Prepared]) -> onecopy::Result<()> {
+    for Prepared { case, send, recv } in list {
+        let send = send.as_ref().map(Memory::bytes);
+        scope.collective(&case.what, send, recv.as_mut().map(Memory::bytes_mut))?;
+    }
+    Ok(())
+}
+
+fn soak() -> Option<Duration> {
+    let seconds = std::env::var("TEST_SOAK").ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+fn knobs(settings: &[(&str, &str)]) -> Knobs {
+    Knobs::from_iter(settings.iter().copied()).expect("knobs").0
+}
+
+/// Settings under which the same must come out: all layers, the kernel's copies only, chunks only, no channel, hardly any temporary memory.
+fn settings() -> [Vec<(&'static str, &'static str)>; 5] {
+    [
+        vec![],
+        vec![("ONECOPY_LAYERS", "cma,cico")],
+        vec![("ONECOPY_LAYERS", "cico")],
+        vec![("ONECOPY_COLL_POOL", "0")],
+        vec![("ONECOPY_COLL_POOL", "3M")],
+    ]
+}
+
+#[test]
+fn collectives_of_threads_agree_with_the_oracle() {
+    let begin = Instant::now();
+    let mut seed = 1;
+    loop {
+        for ranks in 1..=17 {
+            for (index, setting) in settings().iter().enumerate() {
+                // All settings on few ranks; one after the other on many.
+                if ranks > 5 && (ranks + index + seed as usize) % 5 != 0 {
+                    continue;
+                }
+                let knobs = knobs(setting);
+                let count = if ranks > 5 { 12 } else { 25 };
+                let largest = 600_000 / (ranks + 2);
+                limited(&format!("{ranks} ranks {setting:?} seed {seed}"), || {
+                    local_with(ranks, &knobs, |rt| {
+                        program(&rt, seed, count, largest);
+                        rt.finalize().expect("finalize");
+                    });
+                });
+            }
+        }
+        seed += 1;
+        if soak().is_none_or(|soak| begin.elapsed() > soak) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn collectives_of_processes_agree_with_the_oracle() {
+    for (ranks, seed, setting) in [
+        (2, 100, 0),
+        (3, 101, 1),
+        (4, 102, 2),
+        (2, 103, 3),
+        (7, 104, 0),
+    ] {
+        let mut job = Ranks::new(ranks, &seed.to_string());
+        for (name, value) in &settings()[setting] {
+            job = job.env(name, value);
+        }
+        job.run().expect_success();
+    }
+}
+
+/// What a rank does. Not a test of its own: outside of a job it does nothing.
+#[test]
+fn as_rank() {
+    let Some(seed) = processes::body() else {
+        return;
+    };
+    let rt = Runtime::init_with(Options::from_env().expect("knobs")).expect("join");
+    program(&rt, seed.parse().expect("a seed"), 40, 200_000);
+    rt.finalize().expect("finalize");
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Collectives of all kinds in which a rank dies: every other one gets an error that names it, and goes on without collectives.
+
+use super::job::{self, RANKS, Ran, Random};
+use super::traffic::names;
+use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy::wireup::Death;
+use onecopy::{Comm, Error, Runtime};
+
+/// Variable with the rank that is to die.
+const VICTIM: &str = "TEST_VICTIM";
+/// Variable with the number of rounds.
+const ROUNDS: &str = "TEST_ROUNDS";
+
+/// Bytes of each rank's contribution: in a line, in a slot, in a temporary copy, in the buffer itself.
+const SIZES: [usize; 4] = [16, 3008, 40_000, 300_000];
+
+/// All kinds of collectives, for parts of `len` bytes.
+fn kinds(len: usize, root: usize) -> Vec<(Collective, usize, usize)> {
+    let all = len * RANKS;
+    let parts = || Parts::Equal(len);
+    let elem = ElemType::F64;
+    let op = || Op::from(PredefinedOp::Sum);
+    let listed = || Parts::packed(&[len; RANKS], 1);
+    vec![
+        (Collective::Barrier, 0, 0),
+        (Collective::Bcast { root }, 0, len),
+        (
+            Collective::Gather {
+                root,
+                parts: parts(),
+            },
+            len,
+            all,
+        ),
+        (
+            Collective::Scatter {
+                root,
+                parts: listed(),
+            },
+            all,
+            len,
+        ),
+        (Collective::Allgather { parts: parts() }, len, all),
+        (
+            Collective::Alltoall {
+                send: listed(),
+                recv: parts(),
+            },
+            all,
+            all,
+        ),
+        (
+            Collective::Alltoall {
+                send: parts(),
+                recv: parts(),
+            },
+            0,
+            all,
+        ),
+        (
+            Collective::Reduce {
+                root,
+                elem,
+                op: op(),
+            },
+            len,
+            len,
+        ),
+        (Collective::Allreduce { elem, op: op() }, len, len),
+        (
+            Collective::ReduceScatter {
+                parts: parts(),
+                elem,
+                op: op(),
+            },
+            all,
+            len,
+        ),
+        (Collective::Scan { elem, op: op() }, len, len),
+        (Collective::Exscan { elem, op: op() }, len, len),
+    ]
+}
+
+fn round(rt: &Runtime, comm: &Comm, number: usize) -> Result<(), Error> {
+    let size = SIZES[number % SIZES.len()];
+    for (kind, (what, send, recv)) in kinds(size, number % RANKS).into_iter().enumerate() {
+        // Half of the buffers lie where peers can map them.
+        let heap = (kind + number).is_multiple_of(2);
+        let alloc = |len: usize| (heap && len > 0).then(|| rt.alloc(len).ok()).flatten();
+        let (mut from, mut to) = ((alloc(send), vec![1; send]), (alloc(recv), vec![0; recv]));
+        let from: &mut [u8] = from.0.as_deref_mut().unwrap_or(&mut from.1);
+        let to: &mut [u8] = to.0.as_deref_mut().unwrap_or(&mut to.1);
+        from.fill(1);
+        let from = (send > 0).then_some(&*from);
+        let to = (recv > 0).then_some(to);
+        if number % 3 == 2 {
+            comm.scope(|scope| {
+                scope.collective(&what, from, to)?;
+                scope.wait_all().map(drop)
+            })?;
+        } else {
+            comm.run(&what, from, to)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a rank does.
+pub(crate) fn rank() {
+    let number = |name| std::env::var(name).ok()?.parse::<usize>().ok();
+    let victim = number(VICTIM).unwrap_or(usize::MAX);
+    let rounds = number(ROUNDS).unwrap_or(8);
+    super::traffic::die_in_time();
+    let rt = Runtime::init().expect("join");
+    let world = rt.world();
+    let result = (|| {
+        let other = world.dup()?;
+        for number in 0..rounds {
+            round(&rt, if number % 2 == 0 { &world } else { &other }, number)?;
+        }
+        job::say("last");
+        world.barrier()
+    })();
+    #[cfg(feature = "fault-points")]
+    for (label, count) in onecopy_shm::fault::passed() {
+        job::say(&format!("passed {label} {count}"));
+    }
+    match result {
+        Ok(()) => job::say("done"),
+        Err(error) => {
+            job::say(&format!("error {victim} {}", job::now()));
+            assert!(
+                names(&error, victim) || matches!(error, Error::Collective { .. }),
+                "instead of the death of {victim}: {error}"
+            );
+            // Messages between those who are left go on.
+            let left: Vec<usize> = (0..RANKS).filter(|&rank| rank != victim).collect();
+            let me = left
+                .iter()
+                .position(|&rank| rank == rt.rank())
+                .expect("alive");
+            let (next, before) = (
+                left[(me + 1) % left.len()],
+                left[(me + left.len() - 1) % left.len()],
+            );
+            let mut got = [0];
+            world
+                .sendrecv(&[rt.rank()], next, 1, &mut got, before, 1)
+                .expect("a message between survivors");
+            assert_eq!(got, [before]);
+        }
+    }
+    rt.finalize().expect("finalize");
+}
+
+/// Checks what a job left. Says whether the victim died.
+fn verify(ran: &Ran, victim: usize, what: &str) -> bool {
+    let died = ran.ranks[victim] == Death::Signal(9);
+    // In the last barrier some may have met before the end.
+    let last = !ran.said(victim, "last").is_empty();
+    for rank in (0..RANKS).filter(|&rank| rank != victim || !died) {
+        let story = || format!("{what}: rank {rank}: {}", ran.story());
+        assert_eq!(ran.ranks[rank], Death::Code(0), "{}", story());
+        let (error, done) = (
+            !ran.said(rank, "error").is_empty(),
+            !ran.said(rank, "done").is_empty(),
+        );
+        assert!(
+            if died { error || last && done } else { done },
+            "{}",
+            story()
+        );
+    }
+    died
+}
+
+fn env(victim: usize, settings: &[(&'static str, &'static str)]) -> Vec<(&'static str, String)> {
+    let mut env: Vec<_> = settings
+        .iter()
+        .map(|&(name, value)| (name, value.to_owned()))
+        .collect();
+    env.push((VICTIM, victim.to_string()));
+    env
+}
+
+/// Ways that collectives go: all mechanisms, chunks alone, messages alone.
+const VARIANTS: [&[(&str, &str)]; 3] = [
+    &[],
+    &[("ONECOPY_LAYERS", "cico")],
+    &[("ONECOPY_COLL_POOL", "0")],
+];
+
+#[test]
+fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
+    let mut random = Random(17);
+    let mut deaths = 0;
+    for turn in 0..9 {
+        let victim = random.below(RANKS as u64) as usize;
+        let mut env = env(victim, VARIANTS[turn % VARIANTS.len()]);
+        env.push((ROUNDS, "400".to_owned()));
+        let micros = 30_000 + random.below(60_000);
+        env.push((super::traffic::KILL, format!("{victim}:{micros}")));
+        let ran = job::run("collectives", &env);
+        deaths += usize::from(verify(&ran, victim, &format!("{env:?}")));
+    }
+    assert!(deaths > 0);
+}
+
+#[cfg(feature = "fault-points")]
+#[test]
+fn a_death_at_each_point_of_collectives_is_known_to_all() {
+    use onecopy_shm::fault::LABELS;
+    let mut reached = std::collections::BTreeMap::new();
+    for variant in VARIANTS {
+        let ran = job::run("collectives", &with_fault(variant, 0, "none:0".to_owned()));
+        assert!(!verify(&ran, 0, "nobody"));
+        for (index, label) in LABELS
+            .iter()
+            .filter(|label| label.name.starts_with("coll."))
+            .enumerate()
+        {
+            let victim = index % RANKS;
+            let passed = ran.said(victim, "passed");
+            let counts = passed.iter().filter(|words| words[0] == label.name);
+            let count: u64 = counts
+                .filter_map(|words| words[1].parse().ok())
+                .max()
+                .unwrap_or(0);
+            *reached.entry(label.name).or_insert(0) += count;
+            for at in [1, count / 3, count * 2 / 3] {
+                if at == 0 || at > count {
+                    continue;
+                }
+                let fault = format!("{}:{at}:{victim}", label.name);
+                let ran = job::run("collectives", &with_fault(variant, victim, fault.clone()));
+                verify(&ran, victim, &fault);
+            }
+        }
+    }
+    // A rank that gives a communicator up is no victim yet: that point is passed by survivors only.
+    let missed = reached
+        .iter()
+        .filter(|(name, count)| **count == 0 && **name != "coll.failed");
+    assert_eq!(missed.count(), 0, "{reached:?}");
+}
+
+#[cfg(feature = "fault-points")]
+fn with_fault(
+    settings: &[(&'static str, &'static str)],
+    victim: usize,
+    fault: String,
+) -> Vec<(&'static str, String)> {
+    let mut env = env(victim, settings);
+    env.push(("ONECOPY_JOB_FAULT", fault));
+    env.push((ROUNDS, "5".to_owned()));
+    env
+}
