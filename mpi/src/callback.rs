@@ -5,7 +5,7 @@
 //! A callback is a function of the type that the standard demands where it was given; it was checked not to be null.
 #![allow(unsafe_code, reason = "functions of the program")]
 
-use crate::ffi::{Addr, Callback, Datatype, Status};
+use crate::ffi::{Addr, Callback, Datatype};
 use std::ffi::c_void;
 
 type ErrorHandler = unsafe extern "C" fn(*mut usize, *mut i32, ...);
@@ -14,9 +14,6 @@ type CopyAttribute =
 type DeleteAttribute = unsafe extern "C" fn(usize, i32, *mut c_void, *mut c_void) -> i32;
 type Reduce = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut i32, *mut Datatype);
 type ReduceLarge = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut i64, *mut Datatype);
-type Query = unsafe extern "C" fn(*mut c_void, *mut Status) -> i32;
-type Free = unsafe extern "C" fn(*mut c_void) -> i32;
-type Cancel = unsafe extern "C" fn(*mut c_void, i32) -> i32;
 
 /// Calls an error handler.
 pub(crate) fn error_handler(function: Callback, mut object: usize, mut code: i32) {
@@ -92,28 +89,4 @@ pub(crate) fn reduce(
         // SAFETY: as above; both buffers hold `count` elements.
         unsafe { f(a, b, &raw mut part, &raw mut datatype) };
     }
-}
-
-/// Asks a generalized request for its status.
-pub(crate) fn query(function: Callback, extra: Addr, status: &mut Status) -> i32 {
-    // SAFETY: the function was given as a query function.
-    let f = unsafe { std::mem::transmute::<*const c_void, Query>(function.pointer()) };
-    // SAFETY: as above; the status outlives the call.
-    unsafe { f(extra.pointer().cast(), status) }
-}
-
-/// Tells a generalized request that it is freed.
-pub(crate) fn free(function: Callback, extra: Addr) -> i32 {
-    // SAFETY: the function was given as a free function.
-    let f = unsafe { std::mem::transmute::<*const c_void, Free>(function.pointer()) };
-    // SAFETY: as above.
-    unsafe { f(extra.pointer().cast()) }
-}
-
-/// Tells a generalized request that it is to be cancelled.
-pub(crate) fn cancel(function: Callback, extra: Addr, complete: bool) -> i32 {
-    // SAFETY: the function was given as a cancel function.
-    let f = unsafe { std::mem::transmute::<*const c_void, Cancel>(function.pointer()) };
-    // SAFETY: as above.
-    unsafe { f(extra.pointer().cast(), i32::from(complete)) }
 }

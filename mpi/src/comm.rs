@@ -231,10 +231,6 @@ pub(crate) fn keep(comm: Arc<CommObject>) -> Outcome<Comm> {
     Ok(handle)
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    COMMS.contains(handle)
-}
-
 pub(crate) fn comm_size(comm: Comm, size: Out<i32>) -> Outcome<()> {
     size.set(get(comm)?.size() as i32)
 }

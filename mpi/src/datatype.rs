@@ -160,10 +160,6 @@ pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
     }
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    TYPES.contains(handle)
-}
-
 pub(crate) fn type_commit(datatype: Out<Datatype>) -> Outcome<()> {
     get(datatype.get()?)?.committed.store(true, Ordering::Relaxed);
     Ok(())

@@ -177,10 +177,6 @@ pub(crate) fn errhandler_free(errhandler: Out<Errhandler>) -> Outcome<()> {
     errhandler.set(c::ERRHANDLER_NULL)
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    HANDLERS.contains(handle)
-}
-
 /// Names and descriptions of the standard's classes; the place is the class.
 const CLASSES: [(&str, &str); 63] = [
     ("MPI_SUCCESS", "no error"),

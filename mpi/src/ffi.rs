@@ -17,7 +17,7 @@ macro_rules! handles {
             $(#[$doc])*
             #[repr(transparent)]
             #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-            pub struct $name(pub usize);
+            pub(crate) struct $name(pub(crate) usize);
         )*
     };
 }
@@ -50,13 +50,13 @@ handles! {
 /// `MPI_Status`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Status {
+pub(crate) struct Status {
     /// The sender.
-    pub source: i32,
+    pub(crate) source: i32,
     /// The tag.
-    pub tag: i32,
+    pub(crate) tag: i32,
     /// The error class.
-    pub error: i32,
+    pub(crate) error: i32,
     /// Bytes, in two halves; whether it was cancelled; two that are not used.
     internal: [i32; 5],
 }
@@ -107,15 +107,11 @@ fn null(what: &str) -> Box<Failure> {
 
 /// A pointer to objects that are read.
 #[derive(Debug, Clone, Copy)]
-pub struct In<T>(*const T);
+pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
     pub(crate) unsafe fn new(pointer: *const T) -> Self {
         Self(pointer)
-    }
-
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
     }
 
     /// The address, for arguments whose special values are addresses.
@@ -150,7 +146,7 @@ impl<T: Copy> In<T> {
 
 /// A pointer to objects that are written, and perhaps read.
 #[derive(Debug, Clone, Copy)]
-pub struct Out<T>(*mut T);
+pub(crate) struct Out<T>(*mut T);
 
 impl<T: Copy> Out<T> {
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
@@ -210,11 +206,6 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<Status> {
-    /// A status ignored.
-    pub(crate) fn ignored() -> Self {
-        Self(std::ptr::null_mut())
-    }
-
     /// The element of an array, or one ignored.
     pub(crate) fn element(self, index: usize) -> Self {
         if self.0.is_null() {
@@ -237,7 +228,7 @@ impl Out<Status> {
 
 /// An array of counts of either width.
 #[derive(Debug, Clone, Copy)]
-pub enum Ints {
+pub(crate) enum Ints {
     /// Of the plain form.
     Narrow(In<i32>),
     /// Of the form with large counts.
@@ -263,15 +254,11 @@ impl Ints {
     pub(crate) fn list(self, len: usize) -> Outcome<Vec<i64>> {
         (0..len).map(|index| self.at(index)).collect()
     }
-
-    pub(crate) fn is_wide(self) -> bool {
-        matches!(self, Self::Wide(_))
-    }
 }
 
 /// A place for counts of either width.
 #[derive(Debug, Clone, Copy)]
-pub enum OutInts {
+pub(crate) enum OutInts {
     /// Of the plain form.
     Narrow(Out<i32>),
     /// Of the form with large counts.
@@ -301,15 +288,11 @@ impl OutInts {
             Self::Wide(p) => p.set(value),
         }
     }
-
-    pub(crate) fn is_wide(self) -> bool {
-        matches!(self, Self::Wide(_))
-    }
 }
 
 /// An address whose bytes only [`crate::memory`] touches: a message buffer, or a value that is kept for the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Addr(*mut u8);
+pub(crate) struct Addr(*mut u8);
 
 // SAFETY: an address; whoever uses it answers for that.
 unsafe impl Send for Addr {}
@@ -346,16 +329,11 @@ impl Addr {
     pub(crate) fn store_pointer(self, value: Self) -> Outcome<()> {
         Out(self.0.cast::<*mut u8>()).set(value.0)
     }
-
-    /// Writes an integer to where this address points.
-    pub(crate) fn store_int(self, value: i32) -> Outcome<()> {
-        Out(self.0.cast::<i32>()).set(value)
-    }
 }
 
 /// A function of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Callback(*const std::ffi::c_void);
+pub(crate) struct Callback(*const std::ffi::c_void);
 
 // SAFETY: the address of code.
 unsafe impl Send for Callback {}
@@ -379,7 +357,7 @@ impl Callback {
 
 /// A string of the program.
 #[derive(Debug, Clone, Copy)]
-pub struct Text(*const c_char);
+pub(crate) struct Text(*const c_char);
 
 impl Text {
     pub(crate) unsafe fn new(pointer: *const c_char) -> Self {
@@ -398,7 +376,7 @@ impl Text {
 
 /// A place for a string.
 #[derive(Debug, Clone, Copy)]
-pub struct OutText(*mut c_char);
+pub(crate) struct OutText(*mut c_char);
 
 impl OutText {
     pub(crate) unsafe fn new(pointer: *mut c_char) -> Self {

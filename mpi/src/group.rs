@@ -117,10 +117,6 @@ fn bad_group(handle: Group) -> Box<Failure> {
     fail(c::ERR_GROUP, what)
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    GROUPS.contains(handle)
-}
-
 /// A handle for a group.
 pub(crate) fn keep(group: Arc<GroupObject>) -> Outcome<Group> {
     if group.size() == 0 {

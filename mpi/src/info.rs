@@ -88,10 +88,6 @@ fn key_of(key: Text) -> Outcome<String> {
     Ok(key)
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    INFOS.contains(handle)
-}
-
 pub(crate) fn info_create(info: Out<Info>) -> Outcome<()> {
     info.set(make(Pairs::new())?)
 }

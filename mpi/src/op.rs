@@ -27,10 +27,6 @@ fn bad_op(handle: Op) -> Box<Failure> {
     fail(c::ERR_OP, format!("{:#x} is no operation", handle.0))
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    OPS.contains(handle)
-}
-
 pub(crate) fn get(handle: Op) -> Outcome<Operation> {
     if handle != c::OP_NULL && c::OPS.iter().any(|(_, value, _)| *value == handle.0) {
         return Ok(Operation::Predefined(handle));

@@ -71,10 +71,6 @@ fn bad_request(handle: Request) -> Box<Failure> {
     fail(c::ERR_REQUEST, format!("{:#x} is no request", handle.0))
 }
 
-pub(crate) fn is_handle(handle: usize) -> bool {
-    handle == SENT.0 || REQUESTS.contains(handle)
-}
-
 /// A handle for a request.
 #[inline]
 pub(crate) fn keep(object: Object) -> Outcome<Request> {

@@ -19,10 +19,6 @@ struct Matched {
 
 static MESSAGES: Table<Matched> = Table::new(7);
 
-pub(crate) fn is_message(handle: usize) -> bool {
-    MESSAGES.contains(handle)
-}
-
 fn translated(comm: &CommObject, found: onecopy::Status) -> Status {
     Status::new(comm.rank_of(found.source), found.tag, found.bytes as u64)
 }
