@@ -10,6 +10,15 @@ need() { # program, package
 need cc gcc
 need git git
 need unshare util-linux
+# Virtual machines with other kernels. (What builds the debug kernels is not here: tests do without them.)
+need make make
+need qemu-system-x86_64 qemu-system-x86
+need dpkg-deb dpkg
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || packages+=(debian-archive-keyring)
+case $(ldd "$(command -v busybox || echo /nowhere)" 2>&1 || true) in
+*'not a dynamic executable'* | *'statically linked'*) ;;
+*) packages+=(busybox-static) ;;
+esac
 [ -e /usr/include/stdlib.h ] || packages+=(libc6-dev)
 
 if [ "${#packages[@]}" -gt 0 ]; then

@@ -202,10 +202,14 @@ pub enum Mechanism {
     Cico,
     /// Buffers from the runtime's `alloc`, read straight from the peer's pages
     Heap,
+    /// Attached memory, by a kernel module
+    Xpmem,
     /// Cross-memory attach, buffers on base pages
     Cma,
     /// Cross-memory attach, buffers on huge pages
     CmaHuge,
+    /// Copies by a kernel module
+    Knem,
     /// What the runtime picks for memory from malloc
     Auto,
     /// A Unix socket, for comparison: two copies, by the kernel
@@ -216,7 +220,14 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// What `all` stands for.
-    pub const EACH: [Self; 4] = [Self::Cico, Self::Heap, Self::Cma, Self::CmaHuge];
+    pub const EACH: [Self; 6] = [
+        Self::Cico,
+        Self::Heap,
+        Self::Xpmem,
+        Self::Cma,
+        Self::CmaHuge,
+        Self::Knem,
+    ];
 
     /// Name on the command line and in records.
     #[must_use]
@@ -226,6 +237,8 @@ impl Mechanism {
             Self::Heap => "heap",
             Self::Cma => "cma",
             Self::CmaHuge => "cma-huge",
+            Self::Xpmem => "xpmem",
+            Self::Knem => "knem",
             Self::Auto => "auto",
             Self::Unix => "unix",
             Self::All => "all",
@@ -239,14 +252,16 @@ impl Mechanism {
             Self::Cico => Some("cico"),
             Self::Heap => Some("cico,heap"),
             Self::Cma | Self::CmaHuge => Some("cico,cma"),
+            Self::Xpmem => Some("cico,xpmem"),
+            Self::Knem => Some("cico,knem"),
             Self::Auto | Self::Unix | Self::All => None,
         }
     }
 
-    /// Whether it copies by system calls into another process.
+    /// Whether it copies by system calls into another process: the kernel's own copy is its limit.
     #[must_use]
-    pub fn is_cma(self) -> bool {
-        matches!(self, Self::Cma | Self::CmaHuge)
+    pub fn is_kernel_copy(self) -> bool {
+        matches!(self, Self::Cma | Self::CmaHuge | Self::Knem)
     }
 }
 

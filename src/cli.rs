@@ -11,6 +11,7 @@ mod pair;
 mod run;
 mod text;
 mod tune;
+mod vm;
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -55,6 +56,8 @@ enum Command {
     /// A rank of 'bench'
     #[command(name = "__bench-rank", hide = true)]
     BenchRank,
+    /// Boot a virtual machine with another kernel, the module and these tools, for a person or for one command
+    Vm(vm::Args),
     /// Write the completions for a shell to standard output
     Completions(completions::Args),
     /// Write a man page for each subcommand into a directory
@@ -72,6 +75,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchRank => bench::run_rank(),
+        Command::Vm(args) => vm::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
@@ -80,7 +84,10 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
 impl Command {
     /// Whether the command works on text alone, so that no knob may get in its way; `env` reports knobs itself.
     const fn ignores_knobs(&self) -> bool {
-        matches!(self, Self::Env(_) | Self::Completions(_) | Self::Man(_))
+        matches!(
+            self,
+            Self::Env(_) | Self::Vm(_) | Self::Completions(_) | Self::Man(_)
+        )
     }
 
     /// The log level, and what is odd about the settings.

@@ -88,6 +88,10 @@ pub(crate) struct Engine {
     pub(crate) gone: Vec<Option<Gone>>,
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
+    /// What each rank told of its memory when it joined.
+    pub(crate) offers: Vec<onecopy_btl::module::Offer>,
+    /// This rank's memory, exposed by the kernel module as long as the engine lives.
+    _exposed: onecopy_btl::module::Exposed,
     pub(crate) geometry: Geometry,
     /// Collectives, by communicator.
     pub(crate) colls: crate::coll::state::Colls,

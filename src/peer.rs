@@ -139,6 +139,14 @@ impl Peer {
         !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
     }
 
+    /// Tells the peer whether this rank can read its messages by the kernel module only from regions.
+    pub(crate) fn tell_how_it_reads(&self) {
+        let said = if self.link.wants_region() { 2 } else { 1 };
+        self.rx_control
+            .wants_region
+            .store(said, onecopy_shm::sync::Ordering::Relaxed);
+    }
+
     /// A chunk was read. The tail, which gives it back, is published every few chunks: its line travels to the sender.
     #[inline]
     pub(crate) fn passed_chunk(&mut self) -> bool {

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::matching::EntryId;
+use onecopy_btl::module::Region;
 use onecopy_shm::loan::{Loan, LoanError, LoanTable};
 use std::sync::Arc;
 
@@ -155,6 +156,8 @@ struct Slot {
 pub(crate) struct Requests {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Regions of the kernel module in which sends are exposed, until they are complete.
+    regions: std::collections::HashMap<RequestId, Region>,
 }
 
 impl Requests {
@@ -199,6 +202,23 @@ impl Requests {
         {
             request.state = State::Done;
             request.result = Some(result);
+            self.end_region(id);
+        }
+    }
+
+    /// Keeps the region in which a send is exposed until it is complete.
+    pub(crate) fn keep_region(&mut self, id: RequestId, region: Region) {
+        self.regions.insert(id, region);
+    }
+
+    /// The region in which a send is exposed.
+    pub(crate) fn region(&self, id: RequestId) -> Option<&Region> {
+        self.regions.get(&id)
+    }
+
+    fn end_region(&mut self, id: RequestId) {
+        if !self.regions.is_empty() {
+            self.regions.remove(&id);
         }
     }
 
@@ -209,6 +229,7 @@ impl Requests {
         }
         let request = slot.request.take()?;
         self.free.push(id.0 as u32);
+        self.end_region(id);
         Some(request)
     }
 

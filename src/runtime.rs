@@ -229,20 +229,18 @@ impl Runtime {
             return Ok(vec![own]);
         }
         let (_, peer) = engine.peer(rank)?;
-        Ok(vec![
-            LayerState {
-                layer: LayerId::Heap,
-                refusal: peer.link.heap.refusal().cloned(),
-            },
-            LayerState {
-                layer: LayerId::Cma,
-                refusal: peer.link.cma.refusal().cloned(),
-            },
-            LayerState {
-                layer: LayerId::Cico,
-                refusal: None,
-            },
-        ])
+        let copying = peer.link.refusals();
+        let mut states: Vec<_> = copying
+            .map(|(layer, refusal)| LayerState {
+                layer,
+                refusal: refusal.cloned(),
+            })
+            .into();
+        states.push(LayerState {
+            layer: LayerId::Cico,
+            refusal: None,
+        });
+        Ok(states)
     }
 
     /// The thresholds of this rank towards `peer`.

@@ -26,10 +26,44 @@ pub struct Thresholds {
     pub heap_min: u64,
     /// From here on the receiver prefers reading by the kernel to chunks.
     pub cma_min: u64,
+    /// From here on the receiver loads from attached memory.
+    pub xpmem_min: u64,
+    /// From here on the receiver prefers reading by the kernel module to chunks.
+    pub knem_min: u64,
     /// From here on both sides copy, through heaps.
     pub coop_heap_min: u64,
+    /// From here on both sides copy, through attached memory.
+    pub coop_xpmem_min: u64,
     /// From here on both sides copy, through the kernel.
     pub coop_cma_min: u64,
+    /// From here on both sides copy, through the kernel module.
+    pub coop_knem_min: u64,
+}
+
+/// Which copy layers a pair has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Has {
+    /// Memory shared from the start.
+    pub heap: bool,
+    /// Attached memory.
+    pub xpmem: bool,
+    /// Cross-memory attach.
+    pub cma: bool,
+    /// Copies by the kernel module.
+    pub knem: bool,
+}
+
+impl Has {
+    /// What is proven in a link.
+    #[must_use]
+    pub fn of(link: &Link) -> Self {
+        Self {
+            heap: link.heap.layer().is_some(),
+            xpmem: link.xpmem.layer().is_some(),
+            cma: link.cma.layer().is_some(),
+            knem: link.knem.layer().is_some(),
+        }
+    }
 }
 
 /// Largest payload that fits into the slots of one record.
@@ -46,52 +80,60 @@ impl Thresholds {
     /// Computes the thresholds of a pair.
     #[must_use]
     pub fn compute(knobs: &Knobs, costs: &Costs, link: &Link) -> Self {
-        let (heap, cma) = (link.heap.layer().is_some(), link.cma.layer().is_some());
-        Self::with_layers(knobs, costs, heap, cma)
+        Self::with_layers(knobs, costs, Has::of(link))
     }
 
     /// Computes the thresholds of a pair that has these copy layers.
     #[must_use]
-    pub fn with_layers(knobs: &Knobs, costs: &Costs, heap: bool, cma: bool) -> Self {
+    pub fn with_layers(knobs: &Knobs, costs: &Costs, has: Has) -> Self {
         let never = u64::MAX;
+        let Has { heap, .. } = has;
         let knob = |value: Option<usize>, auto: u64| value.map_or(auto, |v| v as u64);
         let slots_max = knobs
             .eager_slots_max
             .min(SLOTS_LIMIT)
             .min(payload_of(largest_record(knobs.ring_slots)));
         let coop = |curve, single, layer: bool| {
-            if layer && knobs.coop {
-                Costs::crossing(curve, single, 16 << 10).unwrap_or(never)
-            } else {
-                never
+            if !layer || !knobs.coop {
+                return never;
+            }
+            let auto = Costs::crossing(curve, single, 16 << 10).unwrap_or(never);
+            knob(knobs.coop_min, auto)
+        };
+        let coop_heap_min = coop(&costs.map_coop, &costs.map, heap);
+        // The sender attaches, too, and so must have earned it.
+        let coop_xpmem_min = coop(&costs.attach_coop, &costs.attach, has.xpmem);
+        let coop_xpmem_min = match knobs.coop_min {
+            None => coop_xpmem_min.max(knobs.attach_min as u64),
+            Some(_) => coop_xpmem_min,
+        };
+        let coop_cma_min = coop(&costs.get_coop, &costs.get, has.cma);
+        let coop_knem_min = coop(&costs.module_coop, &costs.module, has.knem);
+
+        let cico_allowed = knobs.layers.allows("cico");
+        // From where on a single copy is cheaper than two, with the fewest system calls that are possible.
+        let single = |has: bool, set, alone, together, rival, from| {
+            let best = if knobs.coop { together } else { alone };
+            let auto = Costs::crossing(best, rival, from).unwrap_or(never);
+            match has {
+                true => knob(set, if cico_allowed { auto } else { 0 }),
+                false => never,
             }
         };
-
-        let coop_heap_min = coop(&costs.map_coop, &costs.map, heap);
-        let coop_heap_min = if heap && knobs.coop {
-            knob(knobs.coop_min, coop_heap_min)
-        } else {
-            never
-        };
-        let coop_cma_min = coop(&costs.get_coop, &costs.get, cma);
-        let coop_cma_min = if cma && knobs.coop {
-            knob(knobs.coop_min, coop_cma_min)
-        } else {
-            never
-        };
-
-        let best_get = if knobs.coop {
-            &costs.get_coop
-        } else {
-            &costs.get
-        };
-        let cma_auto = Costs::crossing(best_get, &costs.pipeline, 4096).unwrap_or(never);
-        let cico_allowed = knobs.layers.allows("cico");
-        let cma_min = if cma {
-            knob(knobs.cma_min, if cico_allowed { cma_auto } else { 0 })
-        } else {
-            never
-        };
+        let (get, get_coop) = (&costs.get, &costs.get_coop);
+        let cma_min = single(has.cma, knobs.cma_min, get, get_coop, &costs.pipeline, 4096);
+        let (get, get_coop) = (&costs.module, &costs.module_coop);
+        let knem_min = single(
+            has.knem,
+            knobs.knem_min,
+            get,
+            get_coop,
+            &costs.pipeline,
+            4096,
+        );
+        // Attached memory competes with eager messages: it beats the pipeline everywhere.
+        let (load, set) = (&costs.attach, knobs.xpmem_min);
+        let xpmem_min = single(has.xpmem, set, load, load, &costs.eager, 512);
 
         let heap_auto = Costs::crossing(&costs.map, &costs.eager, 512).unwrap_or(never);
         let heap_min = if heap {
@@ -108,8 +150,9 @@ impl Thresholds {
         };
 
         // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
-        let eager_auto = if cma {
-            cma_min.clamp(slots_max as u64 + 1, 64 << 10)
+        let eager_auto = if has.xpmem || has.cma || has.knem {
+            let first = xpmem_min.min(cma_min).min(knem_min);
+            first.clamp(slots_max as u64 + 1, 64 << 10)
         } else {
             (knobs.eager_credit as u64 / 2).max(slots_max as u64 + 1)
         };
@@ -126,8 +169,12 @@ impl Thresholds {
             announce_min,
             heap_min,
             cma_min,
+            xpmem_min,
+            knem_min,
             coop_heap_min,
+            coop_xpmem_min,
             coop_cma_min,
+            coop_knem_min,
         }
     }
 
@@ -146,10 +193,11 @@ impl Thresholds {
     #[inline]
     #[must_use]
     pub fn coop_min(&self, layer: LayerId) -> u64 {
-        if layer == LayerId::Heap {
-            self.coop_heap_min
-        } else {
-            self.coop_cma_min
+        match layer {
+            LayerId::Heap => self.coop_heap_min,
+            LayerId::Xpmem => self.coop_xpmem_min,
+            LayerId::Knem => self.coop_knem_min,
+            _ => self.coop_cma_min,
         }
     }
 
@@ -174,15 +222,21 @@ impl Thresholds {
     pub fn way(&self, len: u64, ends: &Ends) -> Way {
         let reader = if ends.heap_reads {
             Some(LayerId::Heap)
+        } else if ends.xpmem_reads && len >= self.xpmem_min {
+            Some(LayerId::Xpmem)
         } else if ends.cma_reads && len >= self.cma_min {
             Some(LayerId::Cma)
+        } else if ends.knem_reads && len >= self.knem_min {
+            Some(LayerId::Knem)
         } else {
             None
         };
         if ends.block_free {
             let together = reader.is_some_and(|layer| len >= self.coop_min(layer));
-            // The bytes are not in the sender's heap but are to be in ours: a copy by the sender alone is still a single one.
-            let by_sender = reader != Some(LayerId::Heap) && ends.heap_writes;
+            // The bytes are not in memory that we map but are to be in memory that the sender maps: a copy by the sender alone is still a
+            // single one.
+            let mapped = matches!(reader, Some(LayerId::Heap | LayerId::Xpmem));
+            let by_sender = !mapped && ends.heap_writes;
             if together {
                 return Way::Together {
                     reader,
@@ -216,8 +270,12 @@ pub enum Path {
 pub struct Ends {
     /// The bytes lie in the sender's heap, which the receiver maps.
     pub heap_reads: bool,
+    /// The receiver may attach the sender's memory, or has done so, and the message has earned that.
+    pub xpmem_reads: bool,
     /// The receiver may read the sender's memory by the kernel.
     pub cma_reads: bool,
+    /// The receiver may read the sender's memory by the kernel module.
+    pub knem_reads: bool,
     /// The buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.
     pub heap_writes: bool,
     /// Both sides could copy: the buffer is in one piece, and no other message of the pair uses the block for that.

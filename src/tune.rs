@@ -101,7 +101,18 @@ impl CurveText {
 }
 
 /// Names of the curves in a file, in the order of [`Costs`].
-pub const CURVES: [&str; 6] = ["eager", "pipeline", "map", "map_coop", "get", "get_coop"];
+pub const CURVES: [&str; 10] = [
+    "eager",
+    "pipeline",
+    "map",
+    "map_coop",
+    "attach",
+    "attach_coop",
+    "get",
+    "get_coop",
+    "module",
+    "module_coop",
+];
 
 /// The curve with this name.
 #[must_use]
@@ -113,6 +124,10 @@ pub fn curve<'c>(costs: &'c mut Costs, name: &str) -> Option<&'c mut Curve> {
         "map_coop" => &mut costs.map_coop,
         "get" => &mut costs.get,
         "get_coop" => &mut costs.get_coop,
+        "attach" => &mut costs.attach,
+        "attach_coop" => &mut costs.attach_coop,
+        "module" => &mut costs.module,
+        "module_coop" => &mut costs.module_coop,
         _ => return None,
     })
 }

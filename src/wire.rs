@@ -170,8 +170,14 @@ impl ChunkBody {
 pub(crate) enum Place {
     /// In one piece.
     One { address: u64, heap: Option<u64> },
-    /// In several, listed in a chunk.
-    List { chunk: ChunkIndex, count: u32 },
+    /// In one piece, in no heap, exposed as a region by this cookie.
+    Region { address: u64, cookie: u64 },
+    /// In several, listed in a chunk; perhaps exposed together as a region.
+    List {
+        chunk: ChunkIndex,
+        count: u32,
+        cookie: Option<u64>,
+    },
     /// In too many to list.
     Scattered,
 }
@@ -191,8 +197,18 @@ impl Rts {
     pub(crate) fn encode(&self) -> [u8; BODY] {
         let (shape, a, b) = match self.place {
             Place::One { address, heap } => (0, address, heap.unwrap_or(NONE)),
-            Place::List { chunk, count } => (1, u64::from(chunk.0), u64::from(count)),
+            Place::List {
+                chunk,
+                count,
+                cookie: None,
+            } => (1, pair(chunk.0, count), 0),
             Place::Scattered => (2, 0, 0),
+            Place::Region { address, cookie } => (3, address, cookie),
+            Place::List {
+                chunk,
+                count,
+                cookie: Some(cookie),
+            } => (4, pair(chunk.0, count), cookie),
         };
         seal(
             Kind::Rts,
@@ -202,22 +218,24 @@ impl Rts {
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [len, request, a, b, last] = open(Kind::Rts, bytes)?;
         let (join, shape) = halves(last);
-        let small = |v: u64| {
-            u32::try_from(v).map_err(|_| BadBody::Value {
-                kind: Kind::Rts,
-                what: format!("a list at {v:#x}"),
-            })
-        };
         let place = match shape {
             0 => Place::One {
                 address: a,
                 heap: (b != NONE).then_some(b),
             },
-            1 => Place::List {
-                chunk: ChunkIndex(small(a)?),
-                count: small(b)?,
-            },
+            1 | 4 => {
+                let (chunk, count) = halves(a);
+                Place::List {
+                    chunk: ChunkIndex(chunk),
+                    count,
+                    cookie: (shape == 4).then_some(b),
+                }
+            }
             2 => Place::Scattered,
+            3 => Place::Region {
+                address: a,
+                cookie: b,
+            },
             other => {
                 return Err(BadBody::Value {
                     kind: Kind::Rts,
@@ -308,10 +326,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, join: u32, count: u32, shape in 0u8..3) {
+        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, join: u32, count: u32, shape in 0u8..5) {
             let place = match shape {
                 0 => Place::One { address: a, heap: (b % 2 == 0).then_some(b) },
-                1 => Place::List { chunk: ChunkIndex(join), count },
+                1 => Place::List { chunk: ChunkIndex(join), count, cookie: None },
+                3 => Place::Region { address: a, cookie: b },
+                4 => Place::List { chunk: ChunkIndex(join), count, cookie: Some(b) },
                 _ => Place::Scattered,
             };
             let rts = Rts { len, request, place, join };

@@ -15,10 +15,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+use onecopy_btl::module::Offer;
 use onecopy_shm::fdpass::FdPassError;
 
 /// Version of the messages between ranks and launcher, and of what a [`Card`] means.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Environment variable with the number of the descriptor that leads to the launcher.
 pub const ENV_FD: &str = "ONECOPY_JOB_FD";
@@ -42,6 +43,8 @@ pub struct Card {
     pub quota_cpus: f32,
     /// Its [`PROTOCOL_VERSION`].
     pub version: u32,
+    /// Numbers by which peers may reach its memory through a kernel module.
+    pub offer: Offer,
 }
 
 impl Card {
@@ -57,6 +60,7 @@ impl Card {
             affinity: own_processors(),
             quota_cpus: 0.0,
             version: PROTOCOL_VERSION,
+            offer: Offer::default(),
         }
     }
 }
@@ -77,6 +81,8 @@ pub fn own_processors() -> Vec<u16> {
 pub struct Introduction {
     /// The peer's segment.
     pub segment: OwnedFd,
+    /// The descriptor by which the peer grants its memory through the kernel module; none if it has no such module.
+    pub grant: Option<OwnedFd>,
     /// Becomes readable when the peer's process ends; none if the kernel refused it or the peer is a thread of this process.
     pub pidfd: Option<OwnedFd>,
     /// The peer's process id in our pid namespace; none if it is not visible there, or has ended and was waited for.
@@ -289,6 +295,13 @@ pub trait Wireup: Send {
 
     /// Ranks in the job.
     fn size(&self) -> usize;
+
+    /// Keeps the descriptor by which this rank grants its memory to peers, to be published with the next [`join`](Wireup::join). A wire-up
+    /// that cannot pass it on leaves it: peers then do without.
+    fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
+        let _ = grant;
+        Ok(())
+    }
 
     /// Publishes this rank's card and segment; returns all cards, by rank, once every rank has joined.
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError>;

@@ -79,9 +79,12 @@ fn as_rank() {
     rt.finalize().expect("finalize");
 }
 
-/// Numbers of ranks that some body is for.
+/// Numbers of ranks that some body is for; up to `TEST_RANKS_MAX`, for machines that are slow.
 fn counts() -> Vec<usize> {
+    let most = std::env::var("TEST_RANKS_MAX").ok();
+    let most = most.map_or(usize::MAX, |text| text.parse().expect("TEST_RANKS_MAX"));
     let mut counts: Vec<_> = bodies().iter().flat_map(|b| b.ranks).copied().collect();
+    counts.retain(|&count| count <= most);
     counts.sort_unstable();
     counts.dedup();
     counts
@@ -146,6 +149,22 @@ suite! {
     cma_by_the_receiver_alone: "cma, receiver alone";
     cma_together_in_small_chunks: "cma, small chunks";
     heap_together_in_small_chunks: "heap, small chunks";
+    xpmem_by_extension: "xpmem, extension";
+    xpmem_by_extension_receiver_alone: "xpmem, extension, receiver alone";
+    xpmem_by_extension_small_chunks: "xpmem, extension, small chunks";
+    xpmem_by_extension_few_windows: "xpmem, extension, few windows";
+    xpmem_by_extension_earned: "xpmem, extension, earned";
+    knem_by_extension: "knem, extension";
+    knem_by_extension_receiver_alone: "knem, extension, receiver alone";
+    knem_by_extension_small_chunks: "knem, extension, small chunks";
+    xpmem_by_plain: "xpmem, plain";
+    xpmem_by_plain_receiver_alone: "xpmem, plain, receiver alone";
+    xpmem_by_plain_small_chunks: "xpmem, plain, small chunks";
+    xpmem_by_plain_few_windows: "xpmem, plain, few windows";
+    xpmem_by_plain_earned: "xpmem, plain, earned";
+    knem_by_plain: "knem, plain";
+    knem_by_plain_receiver_alone: "knem, plain, receiver alone";
+    knem_by_plain_small_chunks: "knem, plain, small chunks";
     all_plain: "all, plain";
     all_heap: "all, heap";
     all_without_cico: "heap and cma";

@@ -4,12 +4,16 @@
 //! The ranks are this very test program, started by the launcher with the one test [`as_rank`]. Nothing depends on how long something
 //! takes; limits are generous, and beyond them a test fails instead of hanging.
 
+#[path = "crash/attached.rs"]
+mod attached;
 #[path = "crash/collectives.rs"]
 mod collectives;
 #[path = "crash/job.rs"]
 mod job;
 #[path = "crash/kills.rs"]
 mod kills;
+#[path = "harness/module.rs"]
+mod module;
 #[cfg(feature = "fault-points")]
 #[path = "crash/points.rs"]
 mod points;
@@ -22,6 +26,7 @@ mod waits;
 #[test]
 fn as_rank() {
     match std::env::var(job::ROLE).as_deref() {
+        Ok("attached") => attached::rank(),
         Ok("traffic") => traffic::rank(),
         Ok("waits") => waits::rank(),
         Ok("collectives") => collectives::rank(),

@@ -7,12 +7,17 @@ mod bytes;
 #[path = "harness/processes.rs"]
 mod processes;
 
+#[path = "harness/module.rs"]
+mod module;
+
 #[path = "selection/causes.rs"]
 mod causes;
 #[path = "selection/knobs.rs"]
 mod knobs;
 #[path = "selection/limits.rs"]
 mod limits;
+#[path = "selection/module.rs"]
+mod modules;
 #[path = "selection/namespaces.rs"]
 mod namespaces;
 #[path = "selection/traffic.rs"]

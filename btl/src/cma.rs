@@ -232,6 +232,7 @@ impl CmaLayer {
         let at = RemoteRange {
             address: peer.nonce_address(),
             heap: None,
+            region: None,
             len: 8,
         };
         let local = libc::iovec {
@@ -253,6 +254,7 @@ impl CmaLayer {
         let at = RemoteRange {
             address: peer.proof_address(),
             heap: None,
+            region: None,
             len: 8,
         };
         let mut bytes = token.to_ne_bytes();
@@ -369,6 +371,7 @@ mod tests {
                 let range = RemoteRange {
                     address: source[i * 100..].as_ptr() as u64,
                     heap: None,
+                    region: None,
                     len: 100,
                 };
                 (local, remote_iovec(&range))
@@ -388,6 +391,7 @@ mod tests {
         let range = RemoteRange {
             address: 16,
             heap: None,
+            region: None,
             len: 16,
         };
         let error = transfer_all(

@@ -13,15 +13,26 @@ pub enum LayerId {
     Own,
     /// Memory that both share from the start.
     Heap,
+    /// Memory of the peer, attached by a kernel module.
+    Xpmem,
     /// Cross-memory attach.
     Cma,
+    /// Copies by a kernel module.
+    Knem,
     /// Copy in, copy out.
     Cico,
 }
 
 impl LayerId {
     /// All layers, in the order of the ladder: when one fails, the next is used.
-    pub const ALL: [Self; 4] = [Self::Own, Self::Heap, Self::Cma, Self::Cico];
+    pub const ALL: [Self; 6] = [
+        Self::Own,
+        Self::Heap,
+        Self::Xpmem,
+        Self::Cma,
+        Self::Knem,
+        Self::Cico,
+    ];
 
     /// The name as users write it.
     #[must_use]
@@ -29,7 +40,9 @@ impl LayerId {
         match self {
             Self::Own => "self",
             Self::Heap => "heap",
+            Self::Xpmem => "xpmem",
             Self::Cma => "cma",
+            Self::Knem => "knem",
             Self::Cico => "cico",
         }
     }
@@ -80,6 +93,15 @@ pub enum Probe {
     Undetermined(io::Error),
 }
 
+/// A place in a region that the peer exposed by KNEM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionPart {
+    /// The region's name.
+    pub cookie: u64,
+    /// Bytes before the place.
+    pub offset: u64,
+}
+
 /// Bytes in the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRange {
@@ -87,6 +109,8 @@ pub struct RemoteRange {
     pub address: u64,
     /// Their place in the peer's heap, if they lie there.
     pub heap: Option<HeapOffset>,
+    /// Their place in a region, if the peer exposed them as one.
+    pub region: Option<RegionPart>,
     /// How many.
     pub len: u64,
 }
@@ -99,6 +123,10 @@ impl RemoteRange {
         Self {
             address: self.address.wrapping_add(offset),
             heap: self.heap.map(|h| HeapOffset(h.0.wrapping_add(offset))),
+            region: self.region.map(|part| RegionPart {
+                offset: part.offset.wrapping_add(offset),
+                ..part
+            }),
             len,
         }
     }

@@ -35,10 +35,18 @@ pub struct Costs {
     pub map: Curve,
     /// Both sides copy by load and store.
     pub map_coop: Curve,
+    /// The receiver loads from the peer's attached memory.
+    pub attach: Curve,
+    /// Both sides copy between attached memory.
+    pub attach_coop: Curve,
     /// The receiver reads by the kernel.
     pub get: Curve,
     /// Both sides copy by the kernel.
     pub get_coop: Curve,
+    /// The receiver reads by the kernel module.
+    pub module: Curve,
+    /// Both sides copy by the kernel module.
+    pub module_coop: Curve,
 }
 
 const fn curve(setup_ns: f64, per_kib_ns: f64, knee_kib: u64, per_kib_far_ns: f64) -> Curve {
@@ -57,8 +65,14 @@ impl Default for Costs {
             pipeline: curve(500.0, 45.0, 1024, 60.0),
             map: curve(150.0, 20.0, 256, 33.0),
             map_coop: curve(380.0, 16.0, 1024, 20.0),
+            // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
+            attach: curve(700.0, 20.0, 256, 33.0),
+            attach_coop: curve(1100.0, 16.0, 1024, 20.0),
             get: curve(2200.0, 110.0, 1024, 110.0),
             get_coop: curve(2600.0, 55.0, 1024, 62.0),
+            // The same copy, and a region to make and to end where the interface wants one.
+            module: curve(3400.0, 110.0, 1024, 110.0),
+            module_coop: curve(3800.0, 55.0, 1024, 62.0),
         }
     }
 }

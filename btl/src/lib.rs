@@ -8,16 +8,23 @@
 //! | `self` | a copy within the process | nothing |
 //! | [`cico`] | a copy into chunks of the sender's segment and a copy out | nothing |
 //! | [`heap`] | loads from the peer's own pages, which it allocated from its segment | `alloc` on one side |
+//! | [`xpmem`] | loads from the peer's pages, which a kernel module attaches | a module with `/dev/onecopy` or `/dev/xpmem` |
 //! | [`cma`] | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
+//! | [`knem`] | a copy by a kernel module | a module with `/dev/onecopy` or `/dev/knem` |
 //!
 //! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`] when it cannot be
 //! used: what was seen, and what would help.
 
+pub mod attachment;
 pub mod cico;
 pub mod cma;
 pub mod contract;
 pub mod cost;
 pub mod heap;
+pub mod knem;
 pub mod link;
+pub mod module;
+pub mod rcache;
+pub mod xpmem;
 
-pub use contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
+pub use contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RegionPart, RemoteRange};

@@ -2,11 +2,14 @@
 //! The layers of one pair: which work, which were refused and why, and the ladder down which a pair goes when one fails.
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::{cico, cma, heap};
+use crate::module::{Module, Offer};
+use crate::rcache::Limits;
+use crate::{cico, cma, heap, knem, xpmem};
 use onecopy_shm::coll::View;
 use onecopy_shm::copy::CopyPlan;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// One rung of the ladder.
 #[derive(Debug)]
@@ -42,8 +45,27 @@ pub struct Permitted {
     pub heap: bool,
     /// Whether the user permits cross-memory attach.
     pub cma: bool,
+    /// Whether the user permits attached memory.
+    pub xpmem: bool,
+    /// Whether the user permits copies by the kernel module.
+    pub knem: bool,
     /// How large copies are made.
     pub plan: CopyPlan,
+    /// The devices of the kernel module.
+    pub module: Module,
+    /// What bounds the windows attached of one peer.
+    pub limits: Limits,
+}
+
+/// How a peer can be reached, besides its segment.
+#[derive(Debug, Default)]
+pub struct Means {
+    /// Its process id here.
+    pub pid: Option<i32>,
+    /// The descriptor by which it granted its memory.
+    pub grant: Option<OwnedFd>,
+    /// The numbers that it told.
+    pub offer: Offer,
 }
 
 /// The copy layers of one pair.
@@ -51,8 +73,12 @@ pub struct Permitted {
 pub struct Link {
     /// Memory shared from the start.
     pub heap: Rung<heap::HeapLayer>,
+    /// Attached memory.
+    pub xpmem: Rung<xpmem::XpmemLayer>,
     /// Cross-memory attach.
     pub cma: Rung<cma::CmaLayer>,
+    /// Copies by the kernel module.
+    pub knem: Rung<knem::KnemLayer>,
 }
 
 fn not_permitted() -> Refusal {
@@ -63,7 +89,7 @@ impl Link {
     /// Proves each layer by a transfer. Only without shared memory can a pair not be connected at all.
     pub fn connect(
         peer: &mut PeerSegment,
-        pid: Option<i32>,
+        means: Means,
         permitted: &Permitted,
     ) -> Result<Self, Refusal> {
         cico::prove(peer)?;
@@ -73,13 +99,28 @@ impl Link {
             Err(not_permitted())
         };
         let cma = if permitted.cma {
-            cma::CmaLayer::prove(peer, pid)
+            cma::CmaLayer::prove(peer, means.pid)
+        } else {
+            Err(not_permitted())
+        };
+        let module = &permitted.module;
+        let grant = means.grant.as_ref().map(AsFd::as_fd);
+        let xpmem = if permitted.xpmem {
+            let (limits, plan) = (permitted.limits, permitted.plan);
+            xpmem::XpmemLayer::prove(peer, module, grant, &means.offer, limits, plan)
+        } else {
+            Err(not_permitted())
+        };
+        let knem = if permitted.knem {
+            knem::KnemLayer::prove(peer, module, grant, &means.offer)
         } else {
             Err(not_permitted())
         };
         Ok(Self {
             heap: heap.map_or_else(Rung::Refused, Rung::Proven),
+            xpmem: xpmem.map_or_else(Rung::Refused, Rung::Proven),
             cma: cma.map_or_else(Rung::Refused, Rung::Proven),
+            knem: knem.map_or_else(Rung::Refused, Rung::Proven),
         })
     }
 
@@ -94,10 +135,39 @@ impl Link {
             }
             LayerId::Cma => {
                 let why = cma::explain(&error.source, error.call, error.peer);
-                self.cma =
-                    Rung::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy));
+                self.cma = in_use(why);
+            }
+            LayerId::Xpmem => {
+                self.xpmem = in_use(xpmem::explain(error.call, error.peer, &error.source));
+            }
+            LayerId::Knem => {
+                self.knem = in_use(knem::explain(error.call, error.peer, &error.source));
             }
             LayerId::Own | LayerId::Cico => {}
+        }
+    }
+
+    /// The layers that copy, in the order of the ladder, with what they were refused for.
+    #[must_use]
+    pub fn refusals(&self) -> [(LayerId, Option<&Refusal>); 4] {
+        [
+            (LayerId::Heap, self.heap.refusal()),
+            (LayerId::Xpmem, self.xpmem.refusal()),
+            (LayerId::Cma, self.cma.refusal()),
+            (LayerId::Knem, self.knem.refusal()),
+        ]
+    }
+
+    fn layer(&self, layer: LayerId) -> Option<&dyn CopyLayer> {
+        fn some<L: CopyLayer>(rung: &Rung<L>) -> Option<&dyn CopyLayer> {
+            rung.layer().map(|layer| layer as &dyn CopyLayer)
+        }
+        match layer {
+            LayerId::Heap => some(&self.heap),
+            LayerId::Xpmem => some(&self.xpmem),
+            LayerId::Cma => some(&self.cma),
+            LayerId::Knem => some(&self.knem),
+            LayerId::Own | LayerId::Cico => None,
         }
     }
 
@@ -105,11 +175,18 @@ impl Link {
     #[inline]
     #[must_use]
     pub fn can_get(&self, layer: LayerId, range: &RemoteRange) -> bool {
-        match layer {
-            LayerId::Heap => self.heap.layer().is_some_and(|l| l.reaches(range)),
-            LayerId::Cma => self.cma.layer().is_some_and(|l| l.reaches(range)),
-            LayerId::Own | LayerId::Cico => false,
-        }
+        self.layer(layer).is_some_and(|l| l.reaches(range))
+    }
+
+    /// Whether this rank could only read a message by the kernel module if the peer exposes it as a region.
+    #[must_use]
+    pub fn wants_region(&self) -> bool {
+        self.xpmem.layer().is_none()
+            && self.cma.layer().is_none()
+            && self
+                .knem
+                .layer()
+                .is_some_and(|l| l.interface() == crate::module::Interface::Plain)
     }
 
     /// The bytes of `range` to be read in place, where a layer maps them.
@@ -126,10 +203,17 @@ impl Link {
         if self.heap.layer().is_some_and(|l| l.reaches(range)) {
             return Some(LayerId::Heap);
         }
-        self.cma
+        let xpmem = self.xpmem.layer();
+        if xpmem.is_some_and(|l| l.can_write() && l.reaches(range) && l.is_ready(range)) {
+            return Some(LayerId::Xpmem);
+        }
+        if self.cma.layer().is_some_and(cma::CmaLayer::can_write) {
+            return Some(LayerId::Cma);
+        }
+        self.knem
             .layer()
             .filter(|l| l.can_write())
-            .map(|_| LayerId::Cma)
+            .map(|_| LayerId::Knem)
     }
 
     /// Reads by `layer`, which must be proven.
@@ -141,10 +225,13 @@ impl Link {
         from: &[RemoteRange],
         out: &mut [IoSliceMut<'_>],
     ) -> Result<(), CopyError> {
-        match (layer, &self.heap, &self.cma) {
-            (LayerId::Heap, Rung::Proven(l), _) => l.get(peer, from, out),
-            (LayerId::Cma, _, Rung::Proven(l)) => l.get(peer, from, out),
-            _ => Err(unusable(layer, peer)),
+        // Named first, so that the shortest path has no dispatch in it.
+        if let (LayerId::Heap, Rung::Proven(heap)) = (layer, &self.heap) {
+            return heap.get(peer, from, out);
+        }
+        match self.layer(layer) {
+            Some(layer) => layer.get(peer, from, out),
+            None => Err(unusable(layer, peer)),
         }
     }
 
@@ -157,12 +244,18 @@ impl Link {
         to: &[RemoteRange],
         bytes: &[IoSlice<'_>],
     ) -> Result<(), CopyError> {
-        match (layer, &self.heap, &self.cma) {
-            (LayerId::Heap, Rung::Proven(l), _) => l.put(peer, to, bytes),
-            (LayerId::Cma, _, Rung::Proven(l)) => l.put(peer, to, bytes),
-            _ => Err(unusable(layer, peer)),
+        if let (LayerId::Heap, Rung::Proven(heap)) = (layer, &self.heap) {
+            return heap.put(peer, to, bytes);
+        }
+        match self.layer(layer) {
+            Some(layer) => layer.put(peer, to, bytes),
+            None => Err(unusable(layer, peer)),
         }
     }
+}
+
+fn in_use<L>(why: Refusal) -> Rung<L> {
+    Rung::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy))
 }
 
 fn unusable(layer: LayerId, peer: &PeerSegment) -> CopyError {

@@ -205,15 +205,15 @@ impl Runner {
                     Limit::Direct(_) => size > 56 && (windowed || size > 64),
                     // In two-way flows both cores are busy with their own messages.
                     Limit::Coop => has(|m| *m == Mechanism::Heap) && !two_way,
-                    Limit::CmaRead => has(|m| m.is_cma()),
-                    Limit::CmaCoop => has(|m| m.is_cma()) && !two_way,
+                    Limit::CmaRead => has(|m| m.is_kernel_copy()),
+                    Limit::CmaCoop => has(|m| m.is_kernel_copy()) && !two_way,
                 };
             if !wanted {
                 continue;
             }
             let name = limit.name().to_owned();
             if name.starts_with("cma") {
-                if has(|m| *m == Mechanism::Cma) {
+                if has(|m| matches!(m, Mechanism::Cma | Mechanism::Knem)) {
                     all.push(Who::Limit(name.clone(), false));
                 }
                 if has(|m| *m == Mechanism::CmaHuge) {

@@ -39,6 +39,12 @@ pub fn available_bytes() -> usize {
     kibibytes("MemAvailable") << 10
 }
 
+/// Whether this machine's instructions are translated by QEMU: then times say little, and only relations count.
+#[must_use]
+pub fn is_translated() -> bool {
+    processor().contains("TCG")
+}
+
 impl Machine {
     /// The machine that this runs on.
     #[must_use]

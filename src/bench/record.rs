@@ -226,7 +226,7 @@ fn bounds(mechanism: Mechanism, size: usize, name: &str, huge: bool) -> bool {
         return true;
     }
     let cma = name.starts_with("cma");
-    if mechanism.is_cma() && size >= 4096 {
+    if mechanism.is_kernel_copy() && size >= 4096 {
         cma && huge == (mechanism == Mechanism::CmaHuge)
     } else {
         // "direct" and its kernels: one core copies once.

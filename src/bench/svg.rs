@@ -38,6 +38,8 @@ fn colour(mechanism: Mechanism) -> RGBColor {
         Mechanism::Heap => RGBColor(200, 82, 0),
         Mechanism::Cma => RGBColor(44, 140, 80),
         Mechanism::CmaHuge => RGBColor(132, 90, 170),
+        Mechanism::Xpmem => RGBColor(190, 150, 0),
+        Mechanism::Knem => RGBColor(0, 150, 160),
         Mechanism::Auto => RGBColor(190, 40, 80),
         Mechanism::Unix | Mechanism::All => RGBColor(120, 120, 120),
     }
@@ -77,7 +79,7 @@ fn lines(records: &[&Record], quantity: Quantity) -> Vec<Line> {
         }
         if let Some(us) = record.limit_us {
             let (name, shade) = match record.mechanism {
-                Mechanism::Cma => ("limit, cma", RGBColor(150, 195, 165)),
+                Mechanism::Cma | Mechanism::Knem => ("limit, cma", RGBColor(150, 195, 165)),
                 Mechanism::CmaHuge => ("limit, cma-huge", RGBColor(190, 170, 205)),
                 _ => ("limit, one-core copy", RGBColor(130, 130, 130)),
             };
@@ -187,8 +189,14 @@ fn paint(
     root.fill(&WHITE).map_err(fail)?;
     let style = |size: i32| ("sans-serif", size).into_font().color(&INK);
     root.draw_text(title, &style(22), (24, 18)).map_err(fail)?;
+    let relative = if super::machine::is_translated() {
+        // Nobody should read such a graph without this.
+        "; instructions are translated (QEMU TCG): the figures are only relative"
+    } else {
+        ""
+    };
     let under = format!(
-        "medians, {} ranks; raw hand-off floor {:.0} ns",
+        "medians, {} ranks; raw hand-off floor {:.0} ns{relative}",
         run.ranks, run.gate.floor_ns
     );
     root.draw_text(&under, &style(13), (24, 46)).map_err(fail)?;

@@ -114,7 +114,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 /// Name of the column with the limit of a mechanism.
 fn limit_of(mechanism: Mechanism) -> &'static str {
     match mechanism {
-        Mechanism::Cma => "limit cma",
+        Mechanism::Cma | Mechanism::Knem => "limit cma",
         Mechanism::CmaHuge => "limit huge",
         _ => "limit",
     }

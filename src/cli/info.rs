@@ -55,10 +55,13 @@ struct Said {
     remedy: String,
 }
 
-#[derive(Serialize, serde::Deserialize)]
+/// What two ranks found: why each layer is refused.
+#[derive(Default, Serialize, serde::Deserialize)]
 struct Proof {
     heap: Option<Said>,
+    xpmem: Option<Said>,
     cma: Option<Said>,
+    knem: Option<Said>,
 }
 
 /// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
@@ -85,7 +88,9 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
     };
     let layers = Layers {
         heap: of(LayerId::Heap),
+        xpmem: of(LayerId::Xpmem),
         cma: of(LayerId::Cma),
+        knem: of(LayerId::Knem),
     };
     let pair = Pair {
         rank: runtime.rank(),
@@ -132,7 +137,9 @@ fn prove() -> Result<Layers, CliError> {
     let refusal = |said: Option<Said>| said.map(|said| Refusal::new(said.reason, said.remedy));
     Ok(Layers {
         heap: refusal(proof.heap),
+        xpmem: refusal(proof.xpmem),
         cma: refusal(proof.cma),
+        knem: refusal(proof.knem),
     })
 }
 
@@ -150,7 +157,9 @@ pub(super) fn run_rank() -> Result<ExitCode, CliError> {
         };
         let proof = Proof {
             heap: said(LayerId::Heap)?,
+            xpmem: said(LayerId::Xpmem)?,
             cma: said(LayerId::Cma)?,
+            knem: said(LayerId::Knem)?,
         };
         let line = text::json_line(&proof)?;
         print(|out| writeln!(out, "{line}"))?;
@@ -164,6 +173,9 @@ struct Info<'a> {
     onecopy: &'static str,
     pair: Option<&'a Pair>,
     layers: &'a [Layer],
+    /// What the kernel module guarantees, in the order of its questions.
+    questions: [&'static str; 6],
+    modules: &'a [layers::Module; 2],
     tune_file: Option<String>,
     machine: &'a Machine,
 }
@@ -289,12 +301,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
+    let modules = layers::modules(&settings.knobs);
     let file = settings.file.map(|path| path.display().to_string());
     if args.json {
         let text = text::json(&Info {
             onecopy: env!("CARGO_PKG_VERSION"),
             pair: known.pair.as_ref(),
             layers: &layers,
+            questions: layers::QUESTIONS,
+            modules: &modules,
             tune_file: file,
             machine: &machine,
         })?;
@@ -307,6 +322,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 writeln!(out, "{pair}")?;
             }
             writeln!(out, "\n{table}\n")?;
+            if let Some(guarantees) = layers::guarantees(&modules) {
+                writeln!(out, "{guarantees}\n")?;
+            }
             for (name, fact) in facts(&machine) {
                 writeln!(out, "{name:<16} {fact}")?;
             }

@@ -73,8 +73,37 @@ const GET_COOP: &[(&str, &str)] = &[
     ("ONECOPY_COOP_MIN", "0"),
 ];
 
+const ATTACH: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "xpmem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_XPMEM_MIN", "0"),
+    ("ONECOPY_ATTACH_MIN", "0"),
+    ("ONECOPY_COOP", "off"),
+];
+const ATTACH_COOP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "xpmem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_XPMEM_MIN", "0"),
+    ("ONECOPY_ATTACH_MIN", "0"),
+    ("ONECOPY_COOP", "on"),
+    ("ONECOPY_COOP_MIN", "0"),
+];
+const MODULE: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "knem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_KNEM_MIN", "0"),
+    ("ONECOPY_COOP", "off"),
+];
+const MODULE_COOP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "knem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_KNEM_MIN", "0"),
+    ("ONECOPY_COOP", "on"),
+    ("ONECOPY_COOP_MIN", "0"),
+];
+
 /// All plans, in the order of [`CURVES`].
-fn plans(quick: bool) -> [Plan; 6] {
+fn plans(quick: bool) -> [Plan; 10] {
     let most = if quick { 4 << 20 } else { 16 << 20 };
     let plan = |curve, env, heap, least, most| Plan {
         curve,
@@ -88,8 +117,12 @@ fn plans(quick: bool) -> [Plan; 6] {
         plan("pipeline", PIPELINE, false, 1024, most),
         plan("map", MAP, true, 512, most),
         plan("map_coop", MAP_COOP, true, 16 << 10, most),
+        plan("attach", ATTACH, false, 512, most),
+        plan("attach_coop", ATTACH_COOP, false, 16 << 10, most),
         plan("get", GET, false, 1024, most),
         plan("get_coop", GET_COOP, false, 16 << 10, most),
+        plan("module", MODULE, false, 1024, most),
+        plan("module_coop", MODULE_COOP, false, 16 << 10, most),
     ]
 }
 

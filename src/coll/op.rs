@@ -293,6 +293,7 @@ pub(crate) fn described(bytes: &[u8]) -> RemoteRange {
     RemoteRange {
         address,
         heap: (heap != u64::MAX).then_some(HeapOffset(heap)),
+        region: None,
         len,
     }
 }
@@ -311,6 +312,7 @@ impl Engine {
         RemoteRange {
             address: address as u64,
             heap: self.core.segment.heap_offset_of(address, piece.len),
+            region: None,
             len: piece.len as u64,
         }
     }
@@ -341,6 +343,7 @@ pub(crate) fn range_of_stage(stage: &PoolBuf) -> RemoteRange {
     RemoteRange {
         address: stage.as_ptr() as u64,
         heap: stage.offset(),
+        region: None,
         len: stage.len() as u64,
     }
 }

@@ -8,14 +8,16 @@ use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
-use crate::select::Thresholds;
 use crate::select::observed::Observed;
+use crate::select::{Has, Thresholds};
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
-use onecopy_btl::link::{Link, Permitted};
+use onecopy_btl::link::{Link, Means, Permitted};
+use onecopy_btl::module::{Exposed, Module};
+use onecopy_btl::rcache::Limits;
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
@@ -150,6 +152,17 @@ impl Engine {
             end.open(1, 0);
         }
         permit_tracing(&knobs);
+        let (xpmem, knem) = (
+            size > 1 && knobs.layers.allows("xpmem"),
+            size > 1 && knobs.layers.allows("knem"),
+        );
+        let module = Module::open(xpmem, knem, knobs.module_abi);
+        let exposed = Exposed::new(&module, segment.nonce_address());
+        let card = Card {
+            offer: exposed.offer(),
+            ..card
+        };
+        wireup.grant(exposed.grant())?;
         fault::point("join.before");
         let cards = wireup.join(card, segment.fd())?;
         fault::point("join.after");
@@ -157,7 +170,11 @@ impl Engine {
         let permitted = Permitted {
             heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
             cma: knobs.layers.allows("cma"),
+            xpmem,
+            knem,
             plan,
+            module,
+            limits: attach_limits(&knobs),
         };
         let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
@@ -195,6 +212,8 @@ impl Engine {
             gone: (0..size).map(|_| None).collect(),
             wireup,
             permitted,
+            offers: cards.iter().map(|card| card.offer).collect(),
+            _exposed: exposed,
             geometry,
             colls: Colls {
                 slots: vec![Some(Box::new(CollState::new(
@@ -239,19 +258,21 @@ impl Engine {
             opened => opened?,
         };
         fault::point("connect.mapped");
-        let link =
-            Link::connect(&mut segment, introduction.pid, &self.permitted).map_err(|refusal| {
-                Error::Unreachable {
-                    rank: rank as usize,
-                    reason: refusal.to_string(),
-                }
-            })?;
+        let means = Means {
+            pid: introduction.pid,
+            grant: introduction.grant,
+            offer: self.offers.get(rank as usize).copied().unwrap_or_default(),
+        };
+        let link = Link::connect(&mut segment, means, &self.permitted).map_err(|refusal| {
+            Error::Unreachable {
+                rank: rank as usize,
+                reason: refusal.to_string(),
+            }
+        })?;
         fault::point("connect.proven");
         let mut proven = vec![LayerId::Cico.name()];
-        for (name, refusal) in [
-            (LayerId::Heap.name(), link.heap.refusal()),
-            (LayerId::Cma.name(), link.cma.refusal()),
-        ] {
+        for (layer, refusal) in link.refusals() {
+            let name = layer.name();
             match refusal {
                 None => proven.push(name),
                 Some(refusal) => tracepoints::layer_refused(rank as usize, name, &refusal.reason),
@@ -263,16 +284,11 @@ impl Engine {
         let tx_control = segment.control_handle();
         let peer = Peer {
             rank,
-            link,
             pidfd: introduction.pidfd,
             pid: introduction.pid,
             strong,
             thresholds,
-            observed: Observed::new(
-                &self.core.costs,
-                self.core.knobs.coop,
-                self.core.knobs.cma_min.is_some() || !self.core.knobs.layers.allows("cico"),
-            ),
+            observed: Observed::of(&self.core.knobs, &self.core.costs, Has::of(&link)),
             tx: None,
             tx_control,
             replies: Default::default(),
@@ -296,10 +312,23 @@ impl Engine {
             coop_in_use: None,
             gone: None,
             segment,
+            link,
         };
+        peer.tell_how_it_reads();
         peer.permit_tracing(&self.core.knobs);
         self.peers[rank as usize] = Some(Box::new(peer));
         Ok(())
+    }
+}
+
+/// What bounds the windows that are attached of one peer.
+fn attach_limits(knobs: &Knobs) -> Limits {
+    Limits {
+        window: (knobs.attach_window as u64).next_multiple_of(2 << 20),
+        bytes: knobs.attach_bytes as u64,
+        count: knobs.attach_max,
+        earn: knobs.attach_min as u64,
+        end: u64::MAX,
     }
 }
 

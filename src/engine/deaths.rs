@@ -181,6 +181,7 @@ impl Engine {
             peer.incoming = None;
             peer.outstanding.reclaim_all(&mut self.core.pool);
             self.core.transfers.drop_of(rank);
+            proto::rendezvous::detach(&mut self.core, peer);
         }
         // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
         let lost = self

@@ -49,6 +49,8 @@ struct Desk {
     queue: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
     card: Option<Card>,
     segment: Option<Arc<OwnedFd>>,
+    /// By which it grants its memory to peers: given to ranks of the job only.
+    grant: Option<Arc<OwnedFd>>,
     /// The process that joined: the launcher's child, or something below it.
     joined_as: Option<Credentials>,
     process: Option<Arc<OwnedFd>>,
@@ -112,6 +114,7 @@ impl Broker {
             queue: VecDeque::new(),
             card: None,
             segment: None,
+            grant: None,
             joined_as: None,
             process: None,
             child,
@@ -201,7 +204,7 @@ impl Broker {
             let Some(socket) = &self.desks[rank].socket else {
                 return;
             };
-            match fdpass::recv(socket.as_fd(), &mut self.buffer, 1, Wait::Never) {
+            match fdpass::recv(socket.as_fd(), &mut self.buffer, 2, Wait::Never) {
                 Ok(got) => {
                     let message = ToLauncher::decode(&self.buffer[..got.len]);
                     let checked = message
@@ -274,9 +277,11 @@ impl Broker {
         if desk.state != State::Outside {
             return Err("a second join".to_owned());
         }
-        let segment = fds.into_iter().next().ok_or("a join without segment")?;
+        let mut fds = fds.into_iter();
+        let segment = fds.next().ok_or("a join without segment")?;
         desk.card = Some(card);
         desk.segment = Some(Arc::new(segment));
+        desk.grant = fds.next().map(Arc::new);
         desk.joined_as = Some(from);
         desk.process = match &desk.child_fd {
             Some(fd) if from.pid == desk.child.as_raw() => Some(Arc::clone(fd)),
@@ -353,9 +358,10 @@ impl Broker {
         let desk = self.desks.get(peer as usize);
         let found = desk.and_then(|desk| {
             let who = desk.joined_as?;
-            Some((desk.segment.clone()?, desk.process.clone(), who))
+            let fds = (desk.process.clone(), desk.grant.clone());
+            Some((desk.segment.clone()?, fds, who))
         });
-        let Some((segment, process, who)) = found else {
+        let Some((segment, (process, grant), who)) = found else {
             let reason = format!("rank {peer} has not joined");
             return self.send(rank, ToRank::Refused { reason }.encode(), Vec::new());
         };
@@ -365,8 +371,9 @@ impl Broker {
             pid: who.pid,
             pid_ns: self.pid_ns,
             pidfd: process.is_some(),
+            grant: grant.is_some(),
         };
-        let fds = [segment].into_iter().chain(process).collect();
+        let fds = [segment].into_iter().chain(process).chain(grant).collect();
         self.send(rank, message.encode(), fds);
     }
 

@@ -5,7 +5,7 @@
 //! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the receiver takes
 //! no chunks.
 
-use super::rendezvous::{Announcement, demote, get_range};
+use super::rendezvous::{Announcement, demote, get_range, note_attachments};
 use crate::engine::Core;
 use crate::peer::Peer;
 use crate::request::RequestId;
@@ -20,8 +20,8 @@ fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
     if let Some(size) = core.knobs.coop_chunk {
         return (size as u64).max(len.div_ceil(u64::from(MAX_CHUNKS)));
     }
-    // Each call to the kernel costs a microsecond or so; each chunk of a heap transfer next to nothing.
-    let (least, most) = if layer == Some(LayerId::Heap) {
+    // Each call to the kernel costs a microsecond or so; each chunk of mapped memory next to nothing.
+    let (least, most) = if matches!(layer, Some(LayerId::Heap | LayerId::Xpmem)) {
         (16 << 10, 256 << 10)
     } else {
         ((len / 2).clamp(4 << 10, 128 << 10), 512 << 10)
@@ -226,6 +226,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         let target = RemoteRange {
             address: transfer.address,
             heap: transfer.heap.map(HeapOffset),
+            region: None,
             len: transfer.len,
         };
         let Some(layer) = peer.link.putter(&target) else {
@@ -254,6 +255,9 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
                 peer.link.put(layer, &peer.segment, &part, bytes)
             }),
         };
+        if layer == LayerId::Xpmem {
+            note_attachments(core, peer);
+        }
         match put {
             Ok(Ok(())) => {
                 finished += 1;

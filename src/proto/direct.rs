@@ -358,6 +358,7 @@ fn receive_mapped(
     let range = [RemoteRange {
         address,
         heap: Some(HeapOffset(heap)),
+        region: None,
         len,
     }];
     let out = &mut out[..len as usize];

@@ -4,19 +4,22 @@
 //! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A mechanism that fails is
 //! given up for the pair, the range goes back on the list, and the next rung takes it: the message is never failed by a mechanism.
 
-use super::{Message, coop, put_body, receipt_for, reply, send_fin};
+mod announce;
+mod layers;
+
+pub(crate) use announce::{announce, announced};
+pub(crate) use layers::{demote, detach, note_attachments};
+
+use super::{coop, receipt_for, reply, send_fin};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::peer::{Announced, Peer};
-use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::peer::Peer;
+use crate::request::{RequestId, State, UserBuf};
 use crate::select::observed::{self, Rival};
-use crate::select::{Ends, Thresholds, Way};
-use crate::wire::{self, Cts, Kind, LIST_ENTRY, NONE, Place, Rts, Wanted};
+use crate::select::{Ends, Way};
+use crate::wire::{Cts, Kind, Wanted};
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
-use onecopy_obs::tracepoints;
-use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::HeapOffset;
 use std::io::IoSliceMut;
 use std::time::Instant;
 
@@ -193,183 +196,6 @@ impl Transfers {
     }
 }
 
-/// Announces the send `id`. `false`: no room yet.
-pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u32) -> bool {
-    let Some(request) = core.requests.get(id) else {
-        return true;
-    };
-    let (len, meta, buf) = (
-        request.len,
-        wire::meta(request.context, request.tag),
-        request.buf.clone(),
-    );
-    let mut list = None;
-    let place = match &buf {
-        UserBuf::One(loan) => {
-            let heap = core.segment.heap_offset_of(loan.address(), loan.len());
-            Place::One {
-                address: loan.address() as u64,
-                heap: heap.map(|h| h.0),
-            }
-        }
-        UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.knobs.chunk_size => {
-            let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
-            let Some(chunk) = super::eager::take_chunk(core, peer, share) else {
-                return false;
-            };
-            let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
-            for loan in loans.iter() {
-                let heap = core
-                    .segment
-                    .heap_offset_of(loan.address(), loan.len())
-                    .map_or(NONE, |h| h.0);
-                for word in [loan.address() as u64, heap, loan.len() as u64] {
-                    bytes.extend_from_slice(&word.to_le_bytes());
-                }
-            }
-            if core
-                .segment
-                .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
-                .is_err()
-            {
-                core.pool.give(chunk);
-                Place::Scattered
-            } else {
-                list = Some(chunk);
-                Place::List {
-                    chunk,
-                    count: loans.len() as u32,
-                }
-            }
-        }
-        UserBuf::Many(_) => Place::Scattered,
-    };
-    let join = if core.knobs.coop || list.is_none() {
-        join
-    } else {
-        0
-    };
-    let rts = Rts {
-        len,
-        request: id.0,
-        place,
-        join,
-    };
-    if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
-        if let Some(chunk) = list {
-            core.pool.give(chunk);
-        }
-        return false;
-    }
-    if let Some(chunk) = list {
-        let position = peer
-            .tx
-            .as_ref()
-            .map_or(0, onecopy_shm::ring::Producer::position);
-        peer.outstanding.push(position, chunk);
-    }
-    if join != 0 {
-        peer.announced.push_back(Announced {
-            join,
-            request: id,
-            forced: false,
-            finished: 0,
-            out: false,
-        });
-    }
-    if let Some(request) = core.requests.get_mut(id) {
-        request.state = State::Awaiting(SendPlan::Announced { join });
-    }
-    core.counters.sends_rendezvous += 1;
-    core.counters.bytes_sent += len;
-    true
-}
-
-/// An announcement has arrived.
-pub(crate) fn announced(
-    core: &mut Core,
-    peer: &mut Peer,
-    envelope: Envelope,
-    rts: Rts,
-) -> Result<(), String> {
-    if peer.incoming.is_some() {
-        return Err("a message begins within another".into());
-    }
-    let remote = match rts.place {
-        Place::One { address, heap } => {
-            if let Some(offset) = heap {
-                let limit = core.segment.geometry().heap_bytes;
-                onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
-                    .map_err(|bad| bad.to_string())?;
-            }
-            Remote::One(RemoteRange {
-                address,
-                heap: heap.map(HeapOffset),
-                len: rts.len,
-            })
-        }
-        Place::List { chunk, count } => {
-            let bytes = count as usize * LIST_ENTRY;
-            if bytes > core.knobs.chunk_size {
-                return Err(format!("a list of {count} pieces in one chunk"));
-            }
-            let mut raw = vec![0; bytes];
-            peer.segment
-                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
-                .map_err(|bad| bad.to_string())?;
-            let ranges = read_list(&raw, core.segment.geometry().heap_bytes)?;
-            let sum = ranges
-                .iter()
-                .try_fold(0u64, |sum, range| sum.checked_add(range.len));
-            if sum != Some(rts.len) {
-                return Err(format!(
-                    "a list of pieces that are not {} bytes together",
-                    rts.len
-                ));
-            }
-            Remote::Many(ranges)
-        }
-        Place::Scattered => Remote::Unknown,
-    };
-    let announcement = Announcement {
-        len: rts.len,
-        request: rts.request,
-        remote,
-        join: rts.join,
-    };
-    match core.posted.take(&envelope) {
-        Some(id) => {
-            core.counters.recv_expected += 1;
-            start(core, peer, envelope, announcement, id);
-        }
-        None => {
-            core.counters.recv_unexpected += 1;
-            core.unexpected
-                .keep(envelope, Message::Announced(announcement));
-        }
-    }
-    Ok(())
-}
-
-fn read_list(raw: &[u8], heap_bytes: u64) -> Result<Vec<RemoteRange>, String> {
-    let mut ranges = Vec::with_capacity(raw.len() / LIST_ENTRY);
-    for entry in raw.chunks_exact(LIST_ENTRY) {
-        let word = |at: usize| entry[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-        let (address, heap, len) = (word(0), word(8), word(16));
-        let heap = (heap != NONE).then_some(heap);
-        if let Some(offset) = heap {
-            onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes)
-                .map_err(|bad| bad.to_string())?;
-        }
-        ranges.push(RemoteRange {
-            address,
-            heap: heap.map(HeapOffset),
-            len,
-        });
-    }
-    Ok(ranges)
-}
-
 /// Starts to receive an announced message into the request `id`.
 pub(crate) fn start(
     core: &mut Core,
@@ -519,23 +345,6 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
     }
 }
 
-/// Gives up a layer for this pair.
-pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
-    tracepoints::layer_demoted(
-        peer.rank as usize,
-        error.layer.name(),
-        error.source.raw_os_error().unwrap_or(0),
-    );
-    tracing::info!(
-        peer = peer.rank,
-        "{error}; the pair goes on without {}",
-        error.layer
-    );
-    core.counters.demotions += 1;
-    peer.link.demote(error);
-    peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
-}
-
 /// Copies `len` bytes from `offset` on into the request's buffer.
 pub(crate) fn get(
     core: &mut Core,
@@ -584,11 +393,16 @@ pub(crate) fn get_range(
             })
         }
     };
+    if layer == LayerId::Xpmem {
+        note_attachments(core, peer);
+    }
     match result {
         Ok(copied) => {
             if copied.is_ok() {
                 match layer {
                     LayerId::Heap => core.counters.map_bytes += len,
+                    LayerId::Xpmem => core.counters.attach_bytes += len,
+                    LayerId::Knem => core.counters.knem_bytes += len,
                     _ => core.counters.get_bytes += len,
                 }
             }
@@ -639,9 +453,16 @@ fn choose(
     };
     let in_heap = loan.and_then(|loan| core.segment.heap_offset_of(loan.address(), loan.len()));
     let heap_reads = single(LayerId::Heap);
+    let xpmem_reads = !heap_reads
+        && len >= peer.thresholds.xpmem_min
+        && single(LayerId::Xpmem)
+        && has_earned(peer, transfer, offset, len);
+    let by_kernel = |layer| !heap_reads && !xpmem_reads && single(layer);
     let ends = Ends {
         heap_reads,
-        cma_reads: !heap_reads && single(LayerId::Cma),
+        xpmem_reads,
+        cma_reads: by_kernel(LayerId::Cma),
+        knem_reads: by_kernel(LayerId::Knem),
         heap_writes: in_heap.is_some() && !transfer.asked && peer.link.heap.layer().is_some(),
         block_free: loan.is_some()
             && peer.coop_in_use.is_none()
@@ -649,18 +470,18 @@ fn choose(
             && offset == 0
             && len == transfer.len,
     };
-    let thresholds = if ends.cma_reads && !ends.heap_writes {
+    let thresholds = if (ends.cma_reads || ends.knem_reads) && !ends.heap_writes {
         peer.observed.decide(peer.thresholds, len)
     } else {
         peer.thresholds
     };
     let way = thresholds.way(len, &ends);
     let rival = match way {
-        Way::Get(LayerId::Cma)
+        Way::Get(LayerId::Cma | LayerId::Knem)
         | Way::Together {
-            reader: Some(LayerId::Cma),
+            reader: Some(LayerId::Cma | LayerId::Knem),
             ask: false,
-        } => Some(Rival::Cma),
+        } => Some(Rival::Kernel),
         Way::Pipeline => Some(Rival::Pipeline),
         _ => None,
     };
@@ -707,6 +528,19 @@ fn choose(
         wanted: Wanted::Chunks { offset, len },
     };
     reply(core, peer, Kind::Cts, cts.encode());
+}
+
+/// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as possible.
+fn has_earned(peer: &Peer, transfer: &Transfer, offset: u64, len: u64) -> bool {
+    let Some(xpmem) = peer.link.xpmem.layer() else {
+        return false;
+    };
+    let ranges = transfer.announcement.remote.ranges(offset, len);
+    let earned = ranges.iter().all(|range| xpmem.earned(range, transfer.len));
+    if earned {
+        ranges.iter().for_each(|range| xpmem.reserve(range));
+    }
+    earned
 }
 
 fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {

@@ -2,7 +2,7 @@
 //! Which protocol carries which size, and why the others do not: the runtime's own decisions, made for every size.
 
 use super::observed::{self, Observed};
-use super::{Ends, Path, Thresholds, Way};
+use super::{Ends, Has, Path, Thresholds, Way};
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::Knobs;
@@ -26,15 +26,23 @@ pub enum Protocol {
     MapCoop,
     /// Announced; the sender stores into the receiver's heap.
     Put,
+    /// Announced; the receiver loads from the sender's attached memory.
+    Attach,
+    /// Announced; both sides copy between attached memory.
+    AttachCoop,
     /// Announced; the receiver reads by the kernel.
     Get,
     /// Announced; the receiver reads and the sender writes by the kernel.
     GetCoop,
+    /// Announced; the receiver reads by the kernel module.
+    Module,
+    /// Announced; the receiver reads and the sender may write by the kernel module.
+    ModuleCoop,
 }
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Inline,
         Self::Slots,
         Self::Chunks,
@@ -42,8 +50,12 @@ impl Protocol {
         Self::Map,
         Self::MapCoop,
         Self::Put,
+        Self::Attach,
+        Self::AttachCoop,
         Self::Get,
         Self::GetCoop,
+        Self::Module,
+        Self::ModuleCoop,
     ];
 
     /// The name as users see it.
@@ -57,8 +69,12 @@ impl Protocol {
             Self::Map => "map",
             Self::MapCoop => "map+coop",
             Self::Put => "put",
+            Self::Attach => "attach",
+            Self::AttachCoop => "attach+coop",
             Self::Get => "get",
             Self::GetCoop => "get+coop",
+            Self::Module => "module",
+            Self::ModuleCoop => "module+coop",
         }
     }
 
@@ -69,8 +85,12 @@ impl Protocol {
             // One side copies between two buffers that it maps, whichever side that is.
             Self::Map | Self::Put => &costs.map,
             Self::MapCoop => &costs.map_coop,
+            Self::Attach => &costs.attach,
+            Self::AttachCoop => &costs.attach_coop,
             Self::Get => &costs.get,
             Self::GetCoop => &costs.get_coop,
+            Self::Module => &costs.module,
+            Self::ModuleCoop => &costs.module_coop,
         }
     }
 }
@@ -95,8 +115,23 @@ pub struct Memory {
 pub struct Layers {
     /// Why the heap layer is not used.
     pub heap: Option<Refusal>,
+    /// Why attached memory is not used.
+    pub xpmem: Option<Refusal>,
     /// Why cross-memory attach is not used.
     pub cma: Option<Refusal>,
+    /// Why copies by the kernel module are not used.
+    pub knem: Option<Refusal>,
+}
+
+impl Layers {
+    fn has(&self) -> Has {
+        Has {
+            heap: self.heap.is_none(),
+            xpmem: self.xpmem.is_none(),
+            cma: self.cma.is_none(),
+            knem: self.knem.is_none(),
+        }
+    }
 }
 
 /// Why a protocol does not carry a size.
@@ -176,9 +211,8 @@ impl<'a> Table<'a> {
     /// The table of a pair with these layers.
     #[must_use]
     pub fn new(knobs: &'a Knobs, costs: &'a Costs, layers: Layers) -> Self {
-        let (heap, cma) = (layers.heap.is_none(), layers.cma.is_none());
         Self {
-            thresholds: Thresholds::with_layers(knobs, costs, heap, cma),
+            thresholds: Thresholds::with_layers(knobs, costs, layers.has()),
             knobs,
             costs,
             layers,
@@ -211,13 +245,18 @@ impl<'a> Table<'a> {
             Path::Announced => {}
         }
         let heap_reads = memory.from_heap && heap;
+        let has = self.layers.has();
+        // Memory that was asked for before, or a message so large that it is attached at first sight.
+        let xpmem_reads = has.xpmem && !heap_reads && size >= self.thresholds.xpmem_min;
         let ends = Ends {
             heap_reads,
-            cma_reads: self.layers.cma.is_none() && !heap_reads,
+            xpmem_reads,
+            cma_reads: has.cma && !heap_reads && !xpmem_reads,
+            knem_reads: has.knem && !heap_reads && !xpmem_reads,
             heap_writes: memory.to_heap && heap,
             block_free: true,
         };
-        let thresholds = if ends.cma_reads && !ends.heap_writes {
+        let thresholds = if (ends.cma_reads || ends.knem_reads) && !ends.heap_writes {
             // A pair that has seen no transfer yet.
             self.unobserved().decide(self.thresholds, size)
         } else {
@@ -225,11 +264,21 @@ impl<'a> Table<'a> {
         };
         match thresholds.way(size, &ends) {
             Way::Get(LayerId::Heap) => Protocol::Map,
+            Way::Get(LayerId::Xpmem) => Protocol::Attach,
+            Way::Get(LayerId::Knem) => Protocol::Module,
             Way::Get(_) => Protocol::Get,
             Way::Together {
                 reader: Some(LayerId::Heap),
                 ..
             } => Protocol::MapCoop,
+            Way::Together {
+                reader: Some(LayerId::Xpmem),
+                ..
+            } => Protocol::AttachCoop,
+            Way::Together {
+                reader: Some(LayerId::Knem),
+                ..
+            } => Protocol::ModuleCoop,
             Way::Together {
                 reader: Some(_), ..
             } => Protocol::GetCoop,
@@ -239,19 +288,17 @@ impl<'a> Table<'a> {
     }
 
     fn unobserved(&self) -> Observed {
-        Observed::new(self.costs, self.knobs.coop, self.fixed())
-    }
-
-    /// Whether the user has decided between reading by the kernel and the pipeline.
-    fn fixed(&self) -> bool {
-        self.knobs.cma_min.is_some() || !self.knobs.layers.allows("cico")
+        Observed::of(self.knobs, self.costs, self.layers.has())
     }
 
     /// Whether reading by the kernel and the pipeline compete for this size by what the pair sees.
     fn contested(&self, size: u64, memory: Memory) -> bool {
         let heap = self.layers.heap.is_none() && (memory.from_heap || memory.to_heap);
-        let fixed = self.fixed() || self.thresholds.cma_min == 0;
-        size >= observed::MIN && self.layers.cma.is_none() && !heap && !fixed
+        let has = self.layers.has();
+        let mapped = heap || has.xpmem && size >= self.thresholds.xpmem_min;
+        let fixed = self.unobserved().is_fixed()
+            || self.thresholds.cma_min.min(self.thresholds.knem_min) == 0;
+        size >= observed::MIN && (has.cma || has.knem) && !mapped && !fixed
     }
 
     /// All sizes, in ranges.
@@ -265,9 +312,13 @@ impl<'a> Table<'a> {
             t.fast_max as u64 + 1,
             t.announce_min,
             t.heap_min,
+            t.xpmem_min,
             t.cma_min,
+            t.knem_min,
             t.coop_heap_min,
+            t.coop_xpmem_min,
             t.coop_cma_min,
+            t.coop_knem_min,
             observed::MIN,
         ];
         begins.extend(self.unobserved().crossing());
@@ -317,7 +368,14 @@ impl<'a> Table<'a> {
         self.impossible(protocol, size, memory)
             .or_else(|| self.kept_out(protocol, size, memory))
             .unwrap_or_else(|| {
-                let rival = |p| matches!(p, Protocol::Pipeline | Protocol::Get | Protocol::GetCoop);
+                let rival = |p| {
+                    let (get, coop) = if self.layers.cma.is_none() {
+                        (Protocol::Get, Protocol::GetCoop)
+                    } else {
+                        (Protocol::Module, Protocol::ModuleCoop)
+                    };
+                    p == Protocol::Pipeline || p == get || p == coop
+                };
                 if rival(protocol) && rival(chosen) && self.contested(size, memory) {
                     return Why::Learned;
                 }
@@ -363,6 +421,8 @@ impl<'a> Table<'a> {
                     .flatten()
             }),
             Protocol::Get | Protocol::GetCoop => refusal(&self.layers.cma),
+            Protocol::Attach | Protocol::AttachCoop => refusal(&self.layers.xpmem),
+            Protocol::Module | Protocol::ModuleCoop => refusal(&self.layers.knem),
             _ => None,
         }
     }
@@ -393,11 +453,19 @@ impl<'a> Table<'a> {
             Protocol::Inline => eager(),
             Protocol::Slots => eager().or_else(slots),
             Protocol::Chunks => eager(),
-            Protocol::MapCoop | Protocol::GetCoop if !k.coop => {
+            Protocol::MapCoop | Protocol::GetCoop | Protocol::AttachCoop | Protocol::ModuleCoop
+                if !k.coop =>
+            {
                 Some(Why::Knob("ONECOPY_COOP=off".into()))
             }
             Protocol::Map => below("ONECOPY_HEAP_MIN", k.heap_min).or_else(still_eager),
             Protocol::Get => below("ONECOPY_CMA_MIN", k.cma_min).or_else(still_eager),
+            Protocol::Attach => below("ONECOPY_XPMEM_MIN", k.xpmem_min).or_else(still_eager),
+            Protocol::Module => below("ONECOPY_KNEM_MIN", k.knem_min).or_else(still_eager),
+            Protocol::AttachCoop => below("ONECOPY_COOP_MIN", k.coop_min)
+                .or_else(|| below("ONECOPY_XPMEM_MIN", k.xpmem_min)),
+            Protocol::ModuleCoop => below("ONECOPY_COOP_MIN", k.coop_min)
+                .or_else(|| below("ONECOPY_KNEM_MIN", k.knem_min)),
             Protocol::MapCoop => below("ONECOPY_COOP_MIN", k.coop_min)
                 .or_else(|| below("ONECOPY_HEAP_MIN", k.heap_min)),
             Protocol::GetCoop => below("ONECOPY_COOP_MIN", k.coop_min)
@@ -444,12 +512,25 @@ mod tests {
             for layers in [
                 Layers::default(),
                 Layers {
-                    heap: refused(),
-                    cma: None,
+                    xpmem: refused(),
+                    ..Layers::default()
                 },
                 Layers {
                     heap: refused(),
+                    xpmem: refused(),
+                    ..Layers::default()
+                },
+                Layers {
+                    heap: refused(),
+                    xpmem: refused(),
                     cma: refused(),
+                    knem: None,
+                },
+                Layers {
+                    heap: refused(),
+                    xpmem: refused(),
+                    cma: refused(),
+                    knem: refused(),
                 },
             ] {
                 let table = Table::new(&knobs, &costs, layers);
@@ -466,7 +547,7 @@ mod tests {
                         for size in [range.from, middle, to] {
                             assert_eq!(table.choose(size, memory), range.protocol, "{size}");
                         }
-                        assert_eq!(table.losers(range.from, memory).len(), 8);
+                        assert_eq!(table.losers(range.from, memory).len(), 12);
                     }
                 }
             }
@@ -477,9 +558,12 @@ mod tests {
     fn each_loser_has_its_own_reason() {
         let costs = Costs::default();
         let knobs = knobs(&[("ONECOPY_COOP", "off"), ("ONECOPY_EAGER_MAX", "8K")]);
+        let gone = || Some(Refusal::new("no module", "load it"));
         let layers = Layers {
             heap: None,
+            xpmem: gone(),
             cma: Some(Refusal::new("EPERM", "ask")),
+            knem: gone(),
         };
         let table = Table::new(&knobs, &costs, layers);
         let why = |protocol| {

@@ -4,10 +4,12 @@
 //! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
 //! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
 //! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
-//! then, as long as it is not hopeless. A knob that says where cross-memory attach begins (`ONECOPY_CMA_MIN`) is obeyed instead.
+//! then, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is obeyed instead.
+//! Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
-use super::Thresholds;
+use super::{Has, Thresholds};
 use onecopy_btl::cost::{Costs, Curve};
+use onecopy_obs::Knobs;
 use std::time::Duration;
 
 /// Transfers smaller than this are not timed.
@@ -20,8 +22,8 @@ const HOPELESS: f64 = 4.0;
 /// The two ways that compete for plain memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rival {
-    /// Through the kernel.
-    Cma,
+    /// Through the kernel: by cross-memory attach, or by the kernel module.
+    Kernel,
     /// In chunks.
     Pipeline,
 }
@@ -63,9 +65,26 @@ impl Rate {
 }
 
 impl Observed {
-    /// Nothing but the curves. `fixed`: the user has decided.
-    pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool) -> Self {
-        let cma = Rate::new(if coop { &costs.get_coop } else { &costs.get });
+    /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel begins, or switched
+    /// chunks off.
+    pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: Has) -> Self {
+        let set = if has.cma {
+            knobs.cma_min
+        } else {
+            knobs.knem_min
+        };
+        let fixed = set.is_some() || !knobs.layers.allows("cico");
+        Self::new(costs, knobs.coop, fixed, !has.cma && has.knem)
+    }
+
+    /// Nothing but the curves. `fixed`: the user has decided. `module`: by the kernel module.
+    pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool, module: bool) -> Self {
+        let cma = Rate::new(match (module, coop) {
+            (false, false) => &costs.get,
+            (false, true) => &costs.get_coop,
+            (true, false) => &costs.module,
+            (true, true) => &costs.module_coop,
+        });
         Self {
             cma,
             pipeline: Rate::new(&costs.pipeline),
@@ -74,9 +93,14 @@ impl Observed {
         }
     }
 
+    /// Whether the user has decided, so that nothing is learned.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.fixed
+    }
+
     /// The thresholds for a transfer of `bytes`, with the choice between the two ways made by what was seen.
     pub(crate) fn decide(&mut self, thresholds: Thresholds, bytes: u64) -> Thresholds {
-        if self.fixed || bytes < MIN || thresholds.cma_min == 0 {
+        if self.fixed || bytes < MIN || thresholds.cma_min.min(thresholds.knem_min) == 0 {
             return thresholds;
         }
         let (cma, pipeline) = (self.cma.estimate(bytes), self.pipeline.estimate(bytes));
@@ -85,13 +109,14 @@ impl Observed {
         if retry {
             self.since = 0;
         }
-        let cma_min = if (cma < pipeline) != retry {
+        let min = if (cma < pipeline) != retry {
             0
         } else {
             u64::MAX
         };
         Thresholds {
-            cma_min,
+            cma_min: min,
+            knem_min: min,
             ..thresholds
         }
     }
@@ -114,7 +139,7 @@ impl Observed {
     /// A transfer of `bytes` took so long.
     pub(crate) fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
         match rival {
-            Rival::Cma => self.cma.learn(bytes, took),
+            Rival::Kernel => self.cma.learn(bytes, took),
             Rival::Pipeline => self.pipeline.learn(bytes, took),
         }
     }
@@ -123,7 +148,15 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy_obs::Knobs;
+
+    fn with_cma() -> Thresholds {
+        let has = Has {
+            heap: true,
+            cma: true,
+            ..Default::default()
+        };
+        Thresholds::with_layers(&Knobs::default(), &Costs::default(), has)
+    }
 
     fn run(
         observed: &mut Observed,
@@ -131,14 +164,14 @@ mod tests {
         pipeline_ns_per_kib: u64,
         rounds: usize,
     ) -> usize {
-        let thresholds = Thresholds::with_layers(&Knobs::default(), &Costs::default(), true, true);
+        let thresholds = with_cma();
         let bytes = 1 << 20;
         let mut by_cma = 0;
         for _ in 0..rounds {
             let decided = observed.decide(thresholds, bytes);
             let (rival, ns) = if decided.cma_min == 0 {
                 by_cma += 1;
-                (Rival::Cma, cma_ns_per_kib)
+                (Rival::Kernel, cma_ns_per_kib)
             } else {
                 (Rival::Pipeline, pipeline_ns_per_kib)
             };
@@ -149,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_faster_way_is_found_and_a_change_is_noticed() {
-        let mut observed = Observed::new(&Costs::default(), true, false);
+        let mut observed = Observed::new(&Costs::default(), true, false, false);
         run(&mut observed, 30, 90, 300);
         assert!(run(&mut observed, 30, 90, 320) >= 300);
         run(&mut observed, 120, 40, 600);
@@ -158,11 +191,11 @@ mod tests {
 
     #[test]
     fn a_knob_is_obeyed() {
-        let mut observed = Observed::new(&Costs::default(), true, true);
-        let thresholds = Thresholds::with_layers(&Knobs::default(), &Costs::default(), true, true);
+        let mut observed = Observed::new(&Costs::default(), true, true, false);
+        let thresholds = with_cma();
         for _ in 0..100 {
             assert_eq!(observed.decide(thresholds, 1 << 20), thresholds);
-            observed.learn(Rival::Cma, 1 << 20, Duration::from_secs(1));
+            observed.learn(Rival::Kernel, 1 << 20, Duration::from_secs(1));
         }
     }
 }

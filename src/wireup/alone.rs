@@ -51,6 +51,7 @@ impl Wireup for Alone {
             reason: "this rank has not joined",
         })?;
         Ok(Introduction {
+            grant: None,
             segment: segment.try_clone().map_err(|source| WireupError::System {
                 call: CALL,
                 what: "dup of the segment",

@@ -38,6 +38,8 @@ pub struct Launched {
     /// Readable while the socket or the bell is.
     both: Epoll,
     joined: bool,
+    /// What this rank grants its peers, until it has joined.
+    grant: Option<OwnedFd>,
     buffer: Vec<u8>,
 }
 
@@ -120,6 +122,7 @@ impl Launched {
             bell,
             both,
             joined: false,
+            grant: None,
             buffer: vec![0; MAX_MESSAGE],
         })
     }
@@ -136,7 +139,7 @@ impl Launched {
 
     /// The next message of any kind, if there is one.
     fn receive(&mut self, call: &'static str) -> Result<Option<Answer>, WireupError> {
-        match fdpass::recv(self.socket.as_fd(), &mut self.buffer, 2, Wait::Never) {
+        match fdpass::recv(self.socket.as_fd(), &mut self.buffer, 3, Wait::Never) {
             Ok(got) => {
                 let message = ToRank::decode(&self.buffer[..got.len])
                     .map_err(|source| WireupError::BadMessage { call, source })?;
@@ -227,6 +230,16 @@ impl Wireup for Launched {
         self.size
     }
 
+    fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
+        let copied = grant.map(|fd| fd.try_clone_to_owned()).transpose();
+        self.grant = copied.map_err(|source| WireupError::System {
+            call: "grant",
+            what: "dup",
+            source,
+        })?;
+        Ok(())
+    }
+
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
         const CALL: &str = "join";
         if std::mem::replace(&mut self.joined, true) {
@@ -235,7 +248,10 @@ impl Wireup for Launched {
                 reason: "this rank has joined already",
             });
         }
-        self.send(CALL, &ToLauncher::Join { card }, &[segment])?;
+        let grant = self.grant.take();
+        let grant = grant.as_ref().map(AsFd::as_fd);
+        let fds: Vec<_> = std::iter::once(segment).chain(grant).collect();
+        self.send(CALL, &ToLauncher::Join { card }, &fds)?;
         let mut all = Vec::new();
         while all.len() < self.size {
             match self.answer(CALL, None)?.0 {
@@ -281,14 +297,18 @@ impl Wireup for Launched {
             pid,
             pid_ns,
             pidfd,
+            grant,
         } = message
         else {
             return self.unexpected(CALL, "answer to introduce");
         };
         let mut fds = fds.into_iter();
         let segment = fds.next();
-        let process = fds.next();
-        let Some(segment) = segment.filter(|_| peer == number && process.is_some() == pidfd) else {
+        let process = if pidfd { fds.next() } else { None };
+        let granted = if grant { fds.next() } else { None };
+        let complete = process.is_some() == pidfd && granted.is_some() == grant;
+        let whole = complete && fds.next().is_none() && peer == number;
+        let Some(segment) = segment.filter(|_| whole) else {
             return self.unexpected(CALL, "descriptors of an introduction");
         };
         // The number that counts is the one in our own pid namespace.
@@ -298,6 +318,7 @@ impl Wireup for Launched {
         };
         Ok(Introduction {
             segment,
+            grant: granted,
             pidfd: process,
             pid,
             uid,
@@ -376,6 +397,7 @@ mod tests {
             pid: 42,
             pid_ns: rank.pid_ns,
             pidfd: false,
+            grant: false,
         };
         say(&launcher, &answer.encode(), &[segment().as_fd()]);
         let got = rank.introduce(1).expect("introduce");
@@ -398,6 +420,7 @@ mod tests {
             pid: 42,
             pid_ns: rank.pid_ns.wrapping_add(1),
             pidfd: false,
+            grant: false,
         };
         say(&launcher, &answer.encode(), &[segment().as_fd()]);
         assert_eq!(rank.introduce(1).expect("introduce").pid, None);
@@ -435,6 +458,7 @@ mod tests {
                 pid: 0,
                 pid_ns: 0,
                 pidfd,
+                grant: false,
             };
             let fd = segment();
             say(&launcher, &answer.encode(), &vec![fd.as_fd(); count]);

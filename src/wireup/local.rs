@@ -26,6 +26,7 @@ struct World {
 struct Desk {
     card: Option<Card>,
     segment: Option<OwnedFd>,
+    grant: Option<OwnedFd>,
     over: bool,
     events: VecDeque<Event>,
     /// Readable while `events` is not empty.
@@ -64,6 +65,7 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
         desks.push(Desk {
             card: None,
             segment: None,
+            grant: None,
             over: false,
             events: VecDeque::new(),
             bell,
@@ -147,6 +149,12 @@ impl Wireup for Local {
         self.size
     }
 
+    fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
+        let grant = grant.map(|fd| copy(fd, "grant")).transpose()?;
+        self.world.desks()[self.rank].grant = grant;
+        Ok(())
+    }
+
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
         let segment = copy(segment, "join")?;
         let mut desks = self.world.desks();
@@ -201,6 +209,11 @@ impl Wireup for Local {
         })?;
         Ok(Introduction {
             segment: copy(segment.as_fd(), CALL)?,
+            grant: desk
+                .grant
+                .as_ref()
+                .map(|fd| copy(fd.as_fd(), CALL))
+                .transpose()?,
             pidfd: None,
             pid: Some(std::process::id().cast_signed()),
             uid: nix::unistd::getuid().as_raw(),

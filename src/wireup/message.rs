@@ -4,7 +4,7 @@
 //! Both sides treat what arrives as untrusted input: [`ToLauncher::decode`] and [`ToRank::decode`] check every length and value, accept
 //! nothing behind the end, and never panic. Descriptors travel beside a message, see [`onecopy_shm::fdpass`].
 
-use super::{Card, Death, Event, Missing};
+use super::{Card, Death, Event, Missing, Offer};
 
 /// Longest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -24,7 +24,7 @@ const MAX_TEXT: usize = 4096;
 /// From a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToLauncher {
-    /// Here I am. With the segment's descriptor.
+    /// Here I am. With the segment's descriptor, and then that of the memory that I grant peers, if I do.
     Join {
         /// Who I am.
         card: Card,
@@ -62,7 +62,8 @@ pub enum ToRank {
         /// Who is missing.
         missing: Vec<Missing>,
     },
-    /// Answer to `Introduce`. With the segment's descriptor, and then the process' if `pidfd`.
+    /// Answer to `Introduce`. With the segment's descriptor, then the process' if `pidfd`, then that of the peer's memory if
+    /// `grant`.
     Introduction {
         /// The rank asked for.
         peer: u32,
@@ -74,6 +75,8 @@ pub enum ToRank {
         pid_ns: u64,
         /// Whether a process descriptor comes along.
         pidfd: bool,
+        /// Whether a descriptor comes along by which the peer grants its memory.
+        grant: bool,
     },
     /// A request cannot be granted.
     Refused {
@@ -160,6 +163,10 @@ impl Writer {
         self.u32(card.uid);
         self.u32(card.quota_cpus.to_bits());
         self.u32(card.version);
+        for number in [card.offer.segid.map(i64::cast_unsigned), card.offer.proof] {
+            self.u32(number.is_some().into());
+            self.u64(number.unwrap_or(0));
+        }
         let ranges = ranges(&card.affinity);
         self.count(ranges.len());
         for (first, len) in ranges {
@@ -284,6 +291,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A number that may be missing.
+    fn number(&mut self, field: &'static str) -> Result<Option<u64>, DecodeError> {
+        let there = self.flag(field)?;
+        let value = self.u64()?;
+        Ok(there.then_some(value))
+    }
+
     fn card(&mut self) -> Result<Card, DecodeError> {
         let pid_ns = self.u64()?;
         let user_ns = self.u64()?;
@@ -297,6 +311,10 @@ impl<'a> Reader<'a> {
             });
         }
         let version = self.u32()?;
+        let offer = Offer {
+            segid: self.number("segid")?.map(u64::cast_signed),
+            proof: self.number("proof")?,
+        };
         let mut affinity = Vec::new();
         let mut free = 0_u32;
         for _ in 0..self.count("affinity", MAX_RANGES)? {
@@ -319,6 +337,7 @@ impl<'a> Reader<'a> {
             affinity,
             quota_cpus,
             version,
+            offer,
         })
     }
 
@@ -391,7 +410,7 @@ impl ToRank {
             let mut size = 0;
             let mut end = first;
             while end < cards.len() && size < CARDS_MESSAGE {
-                size += 32 + 4 * ranges(&cards[end].affinity).len();
+                size += 56 + 4 * ranges(&cards[end].affinity).len();
                 end += 1;
             }
             let message = Self::Cards {
@@ -438,6 +457,7 @@ impl ToRank {
                 pid,
                 pid_ns,
                 pidfd,
+                grant,
             } => {
                 w = Writer::new(67);
                 w.u32(*peer);
@@ -445,6 +465,7 @@ impl ToRank {
                 w.u32(pid.cast_unsigned());
                 w.u64(*pid_ns);
                 w.u32((*pidfd).into());
+                w.u32((*grant).into());
             }
             Self::Refused { reason } => {
                 w = Writer::new(68);
@@ -506,6 +527,7 @@ impl ToRank {
                 pid: r.i32()?,
                 pid_ns: r.u64()?,
                 pidfd: r.flag("pidfd")?,
+                grant: r.flag("grant")?,
             },
             68 => {
                 let len = r.count("reason", MAX_TEXT)?;

@@ -61,6 +61,24 @@ const PLAIN: (Place, Place) = (Place::Plain, Place::Plain);
 const HEAP: (Place, Place) = (Place::Heap, Place::Heap);
 const NO_COOP: &[(&str, &str)] = &[("ONECOPY_COOP", "off")];
 const SMALL_COOP: &[(&str, &str)] = &[("ONECOPY_COOP_MIN", "1"), ("ONECOPY_COOP_CHUNK", "4K")];
+const EXTENSION: (&str, &str) = ("ONECOPY_MODULE_ABI", "onecopy");
+const PLAIN_ABI: (&str, &str) = ("ONECOPY_MODULE_ABI", "plain");
+const ATTACH_ALL: (&str, &str) = ("ONECOPY_ATTACH_MIN", "0");
+/// Few and small windows: messages are copied in parts, and windows come and go.
+const FEW_WINDOWS: &[(&str, &str)] = &[
+    PLAIN_ABI,
+    ATTACH_ALL,
+    ("ONECOPY_ATTACH_WINDOW", "2M"),
+    ("ONECOPY_ATTACH_MAX", "2"),
+    ("ONECOPY_ATTACH_BYTES", "4M"),
+];
+const FEW_WINDOWS_EXTENSION: &[(&str, &str)] = &[
+    EXTENSION,
+    ATTACH_ALL,
+    ("ONECOPY_ATTACH_WINDOW", "2M"),
+    ("ONECOPY_ATTACH_MAX", "1"),
+    ("ONECOPY_ATTACH_BYTES", "2M"),
+];
 const LITTLE: &[(&str, &str)] = &[
     ("ONECOPY_RING_SLOTS", "32"),
     ("ONECOPY_CHUNK_SIZE", "4K"),
@@ -149,6 +167,190 @@ pub(crate) static CASES: &[Case] = &[
         ..case("heap, small chunks", "heap", SMALL_COOP, HEAP)
     },
     Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes", "attaches", "attach_hits"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case("xpmem, extension", "xpmem", &[EXTENSION, ATTACH_ALL], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes"],
+        never: &[
+            "map_bytes",
+            "get_bytes",
+            "knem_bytes",
+            "coop_chunks_receiver",
+        ],
+        ..case(
+            "xpmem, extension, receiver alone",
+            "xpmem",
+            &[EXTENSION, ATTACH_ALL, ("ONECOPY_COOP", "off")],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes", "coop_chunks_receiver"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case(
+            "xpmem, extension, small chunks",
+            "xpmem",
+            &[
+                EXTENSION,
+                ATTACH_ALL,
+                ("ONECOPY_COOP_MIN", "1"),
+                ("ONECOPY_COOP_CHUNK", "4K"),
+            ],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes", "attach_evictions"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case(
+            "xpmem, extension, few windows",
+            "xpmem",
+            FEW_WINDOWS_EXTENSION,
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case(
+            "xpmem, extension, earned",
+            "xpmem,cico",
+            &[EXTENSION],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Knem],
+        moves: &["knem_bytes"],
+        never: &["map_bytes", "get_bytes", "attach_bytes", "knem_regions"],
+        ..case("knem, extension", "knem", &[EXTENSION], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Knem],
+        moves: &["knem_bytes"],
+        never: &[
+            "map_bytes",
+            "get_bytes",
+            "attach_bytes",
+            "coop_chunks_receiver",
+        ],
+        ..case(
+            "knem, extension, receiver alone",
+            "knem",
+            &[EXTENSION, ("ONECOPY_COOP", "off")],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Knem],
+        moves: &["knem_bytes", "coop_chunks_receiver"],
+        never: &["map_bytes", "get_bytes", "attach_bytes"],
+        ..case(
+            "knem, extension, small chunks",
+            "knem",
+            &[
+                EXTENSION,
+                ("ONECOPY_COOP_MIN", "1"),
+                ("ONECOPY_COOP_CHUNK", "4K"),
+            ],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes", "attaches", "attach_hits"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case("xpmem, plain", "xpmem", &[PLAIN_ABI, ATTACH_ALL], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes"],
+        never: &[
+            "map_bytes",
+            "get_bytes",
+            "knem_bytes",
+            "coop_chunks_receiver",
+        ],
+        ..case(
+            "xpmem, plain, receiver alone",
+            "xpmem",
+            &[PLAIN_ABI, ATTACH_ALL, ("ONECOPY_COOP", "off")],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes", "coop_chunks_receiver"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case(
+            "xpmem, plain, small chunks",
+            "xpmem",
+            &[
+                PLAIN_ABI,
+                ATTACH_ALL,
+                ("ONECOPY_COOP_MIN", "1"),
+                ("ONECOPY_COOP_CHUNK", "4K"),
+            ],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes", "attach_evictions"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case("xpmem, plain, few windows", "xpmem", FEW_WINDOWS, PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves: &["attach_bytes"],
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case("xpmem, plain, earned", "xpmem,cico", &[PLAIN_ABI], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Knem],
+        moves: &["knem_bytes", "knem_regions"],
+        never: &["map_bytes", "get_bytes", "attach_bytes", "put_bytes"],
+        ..case("knem, plain", "knem", &[PLAIN_ABI], PLAIN)
+    },
+    Case {
+        needs: &[LayerId::Knem],
+        moves: &["knem_bytes"],
+        never: &[
+            "map_bytes",
+            "get_bytes",
+            "attach_bytes",
+            "coop_chunks_receiver",
+        ],
+        ..case(
+            "knem, plain, receiver alone",
+            "knem",
+            &[PLAIN_ABI, ("ONECOPY_COOP", "off")],
+            PLAIN,
+        )
+    },
+    Case {
+        needs: &[LayerId::Knem],
+        moves: &["knem_bytes", "coop_chunks_receiver"],
+        never: &["map_bytes", "get_bytes", "attach_bytes"],
+        ..case(
+            "knem, plain, small chunks",
+            "knem",
+            &[
+                PLAIN_ABI,
+                ("ONECOPY_COOP_MIN", "1"),
+                ("ONECOPY_COOP_CHUNK", "4K"),
+            ],
+            PLAIN,
+        )
+    },
+    Case {
         ..case("all, plain", "all", &[], PLAIN)
     },
     Case {
@@ -159,6 +361,7 @@ pub(crate) static CASES: &[Case] = &[
     Case {
         needs: &[LayerId::Heap, LayerId::Cma],
         moves: &["get_bytes"],
+        never: &["attach_bytes"],
         ..case("heap and cma", "heap,cma", &[], PLAIN)
     },
 ];

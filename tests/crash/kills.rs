@@ -22,6 +22,7 @@ fn random_kills_hurt_nobody_else() {
     let ran = job::run("traffic", &[(traffic::ROUNDS, "2".to_owned())]);
     assert!(!traffic::verify(&ran, 0, "nobody dies"));
     let mut span = start.elapsed().as_micros() as u64;
+    let variants = super::module::variants(job::say);
     let (mut deaths, mut runs) = (0, 0);
     let began = Instant::now();
     while deaths < count {
@@ -31,20 +32,25 @@ fn random_kills_hurt_nobody_else() {
         );
         let victim = random.below(RANKS as u64) as usize;
         let micros = random.below(span);
-        let layers = ["all", "cico", "cico,heap", "cico,cma"][random.below(4) as usize];
+        let way = random.below(4 + variants.len() as u64) as usize;
+        let (layers, knobs): (_, &[_]) = match way.checked_sub(4) {
+            None => (["all", "cico", "cico,heap", "cico,cma"][way], &[]),
+            Some(way) => (variants[way].name, variants[way].knobs),
+        };
         let sleep = ["auto", "off"][random.below(2) as usize];
         let what = format!(
             "seed {seed}, run {runs}: rank {victim} after {micros} us, layers {layers}, sleep {sleep}"
         );
-        let ran = job::run(
-            "traffic",
-            &[
-                (traffic::ROUNDS, "2".to_owned()),
-                (traffic::KILL, format!("{victim}:{micros}")),
-                ("ONECOPY_LAYERS", layers.to_owned()),
-                ("ONECOPY_WAIT_SLEEP", sleep.to_owned()),
-            ],
-        );
+        let mut env = vec![
+            (traffic::ROUNDS, "2".to_owned()),
+            (traffic::KILL, format!("{victim}:{micros}")),
+            ("ONECOPY_WAIT_SLEEP", sleep.to_owned()),
+        ];
+        match knobs {
+            [] => env.push(("ONECOPY_LAYERS", layers.to_owned())),
+            knobs => env.extend(knobs.iter().map(|&(name, value)| (name, value.to_owned()))),
+        }
+        let ran = job::run("traffic", &env);
         runs += 1;
         if traffic::verify(&ran, victim, &what) {
             deaths += 1;

@@ -3,7 +3,7 @@
 
 use super::job::{self, RANKS};
 use super::traffic;
-use onecopy_shm::fault::{LABELS, Label};
+use onecopy_shm::fault::LABELS;
 use std::collections::BTreeMap;
 
 const FAULT: &str = "ONECOPY_JOB_FAULT";
@@ -54,22 +54,29 @@ fn known(name: &str) -> &'static str {
         "ONECOPY_COOP",
         "ONECOPY_COOP_MIN",
         "ONECOPY_CMA_MIN",
+        "ONECOPY_MODULE_ABI",
+        "ONECOPY_XPMEM_MIN",
+        "ONECOPY_KNEM_MIN",
+        "ONECOPY_ATTACH_MIN",
     ]
     .into_iter()
     .find(|other| *other == name)
     .expect("a name of the list")
 }
 
-#[test]
-fn a_death_at_each_point_hurts_nobody_else() {
+/// Kills a rank at each of the labels that `wanted` picks, under each variant; how often each label was passed, and how many died.
+fn kill_at(
+    variants: &[(&str, &[(&str, &str)])],
+    wanted: impl Fn(&str) -> bool,
+) -> (BTreeMap<&'static str, u64>, usize) {
     let mut reached = BTreeMap::new();
-    let mut delays = Vec::new();
     let mut deaths = 0;
-    for (name, variant) in VARIANTS {
+    for &(name, variant) in variants {
         // First nobody dies, and the passings are counted.
         let ran = job::run("traffic", &env(variant, "none:0".to_owned()));
         assert!(!traffic::verify(&ran, 0, name));
-        for (index, label) in labels().enumerate() {
+        let labels = LABELS.iter().enumerate();
+        for (index, label) in labels.filter(|(_, label)| wanted(label.name)) {
             let victim = index % RANKS;
             let passed = ran.said(victim, "passed");
             let count = passed.iter().filter(|words| words[0] == label.name);
@@ -84,31 +91,52 @@ fn a_death_at_each_point_hurts_nobody_else() {
             for at in at {
                 let fault = format!("{}:{at}:{victim}", label.name);
                 let what = format!("{name}: {fault}");
-                let start = job::now();
                 let ran = job::run("traffic", &env(variant, fault));
-                if traffic::verify(&ran, victim, &what) {
-                    deaths += 1;
-                    let errors = (0..RANKS).flat_map(|rank| ran.said(rank, "error"));
-                    delays.extend(
-                        errors
-                            .filter_map(|words| words[1].parse::<u64>().ok())
-                            .map(|t| t - start),
-                    );
-                }
+                deaths += usize::from(traffic::verify(&ran, victim, &what));
             }
         }
     }
-    let missed: Vec<_> = reached.iter().filter(|(_, count)| **count == 0).collect();
-    assert!(missed.is_empty(), "not reached by any traffic: {missed:?}");
-    assert!(deaths >= labels().count(), "{deaths} deaths");
-    job::say(&format!("{deaths} deaths at {} points", labels().count()));
+    (reached, deaths)
 }
 
-/// Points of messages; those of collectives have their own test.
-fn labels() -> impl Iterator<Item = &'static Label> {
-    LABELS
-        .iter()
-        .filter(|label| !label.name.starts_with("coll."))
+/// Whether only the layers of the kernel module pass it.
+fn of_the_module(label: &str) -> bool {
+    label.starts_with("xpmem.") || label.starts_with("knem.")
+}
+
+/// Points of collectives, which have their own test.
+fn of_collectives(label: &str) -> bool {
+    label.starts_with("coll.")
+}
+
+#[test]
+fn a_death_at_each_point_hurts_nobody_else() {
+    let (reached, deaths) = kill_at(&VARIANTS, |label| !of_the_module(label) && !of_collectives(label));
+    let missed: Vec<_> = reached.iter().filter(|(_, count)| **count == 0).collect();
+    assert!(missed.is_empty(), "not reached by any traffic: {missed:?}");
+    assert!(deaths >= reached.len(), "{deaths} deaths");
+    job::say(&format!("{deaths} deaths at {} points", reached.len()));
+}
+
+#[test]
+fn a_death_where_xpmem_or_knem_is_at_work_hurts_nobody_else() {
+    for module in super::module::variants(job::say) {
+        let wanted = |label: &str| {
+            let own = label.starts_with(&format!("{}.", module.layer));
+            own || ["rts.sent", "fin.sent", "coop.claimed", "coop.done"].contains(&label)
+        };
+        let (reached, deaths) = kill_at(&[(module.name, module.knobs)], wanted);
+        job::say(&format!("{}: {deaths} deaths at {reached:?}", module.name));
+        assert!(deaths >= 3, "{}: {deaths} deaths", module.name);
+        // The extension of knem exposes nothing.
+        let missed = reached
+            .iter()
+            .find(|(label, count)| **count == 0 && of_the_module(label));
+        assert!(
+            missed.is_none() || module.name == "knem, extension",
+            "{missed:?}"
+        );
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub(crate) enum Cause {
 const READ: i64 = 310;
 const WRITE: i64 = 311;
 const BOTH: &[i64] = &[READ, WRITE];
+const IOCTL: i64 = 16;
 const PIDFD_OPEN: i64 = 434;
 const FUTEX: &[i64] = &[202, 449, 454, 455, 456];
 const MEMBARRIER: i64 = 324;
@@ -41,6 +42,7 @@ pub(crate) fn named(name: &str) -> Cause {
         "efault" => Cause::Filter(BOTH, EFAULT),
         "read-eperm" => Cause::Filter(&[READ], EPERM),
         "write-eperm" => Cause::Filter(&[WRITE], EPERM),
+        "no-ioctl" => Cause::Filter(&[IOCTL], EPERM),
         "no-pidfd" => Cause::Filter(&[PIDFD_OPEN], ENOSYS),
         "no-futex" => Cause::Filter(FUTEX, ENOSYS),
         "no-membarrier" => Cause::Filter(&[MEMBARRIER], ENOSYS),

@@ -89,7 +89,7 @@ fn break_in_the_middle(rt: &Runtime, cause: impl Fn(), who: usize) {
         let mut request = world.irecv(vec![0u8; len], 0, 3).expect("irecv");
         let begun = |rt: &Runtime| {
             let counters = rt.counters();
-            counters.get_bytes + counters.map_bytes
+            counters.get_bytes + counters.map_bytes + counters.attach_bytes + counters.knem_bytes
         };
         let before = begun(rt);
         while begun(rt) == before && !request.test() {}
@@ -155,7 +155,10 @@ pub(crate) fn report(rt: &Runtime) {
 
 /// A job whose large messages go by cross-memory attach where it is possible.
 pub(crate) fn ranks(count: usize, role: &str) -> Ranks {
-    Ranks::new(count, role).env("ONECOPY_CMA_MIN", "64K")
+    Ranks::new(count, role)
+        .env("ONECOPY_CMA_MIN", "64K")
+        // Where a kernel module is loaded, attached memory would come first.
+        .env("ONECOPY_LAYERS", "^xpmem,knem")
 }
 
 /// Runs a role on so many ranks; none may fail.

@@ -10,6 +10,7 @@ mod steps;
 mod test;
 mod tidy;
 mod verify;
+mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Task {
     Verify(verify::Args),
     /// Run tests that find more the longer they run
     Soak(soak::Args),
+    /// Run the module and the runtime in virtual machines with other kernels
+    Vm(vm::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
     /// Build and install the command, its man pages and completions
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&root()),
         Task::Verify(args) => verify::run(&args),
         Task::Soak(args) => soak::run(&args),
+        Task::Vm(args) => vm::run(&args),
         Task::Docs(args) => docs::run(&args, &root()),
         Task::Install(args) => install::run(&args),
     };

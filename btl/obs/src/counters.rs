@@ -78,8 +78,30 @@ counters! {
     unexpected_bytes_peak: "bytes" Peak;
     /// Payload copied from a peer's heap pages.
     map_bytes: "bytes" Sum;
-    /// Payload read from a peer's memory by the kernel.
+    /// Payload read from a peer's memory by the kernel, by cross-memory attach.
     get_bytes: "bytes" Sum;
+    /// Payload copied from a peer's attached memory.
+    attach_bytes: "bytes" Sum;
+    /// Payload read from a peer's memory by the kernel module.
+    knem_bytes: "bytes" Sum;
+    /// Windows of peers' memory that were attached.
+    attaches: "windows" Sum;
+    /// Copies that found their windows attached.
+    attach_hits: "copies" Sum;
+    /// Windows given up so that others fit.
+    attach_evictions: "windows" Sum;
+    /// Windows given up because the peer had no memory where it was read.
+    attach_holes: "windows" Sum;
+    /// Transfers that went another way because their memory was not attached and had not earned it.
+    attach_unearned: "transfers" Sum;
+    /// Windows of peers' memory that are attached now.
+    attached_windows: "windows" Level;
+    /// Bytes of peers' memory that are attached now.
+    attached_bytes: "bytes" Level;
+    /// Messages exposed as a region of the kernel module.
+    knem_regions: "messages" Sum;
+    /// Messages that the kernel module refused to expose; they went another way.
+    knem_refused: "messages" Sum;
     /// Payload written by this rank, the sender, into a peer's buffer: by stores into its heap or by the kernel.
     put_bytes: "bytes" Sum;
     /// Payload moved through recycled chunks.

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::values::{
-    Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, OneOf,
-    PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+    Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, ModuleAbi,
+    OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -192,6 +192,22 @@ knobs! {
         /// Whom a rank permits to read its memory by cross-memory attach where Yama restricts it (ptrace_scope 1). peer permits
         /// one process at a time; any permits every process of the same user.
         ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
+        /// The smallest message by rendezvous over attached memory. auto: where the cost curves cross.
+        ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// The smallest message by rendezvous over copies by the kernel module. auto: where the cost curves cross.
+        ONECOPY_KNEM_MIN => knem_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// By which interface of the kernel module the layers xpmem and knem work. auto: /dev/onecopy where both ranks have it, else
+        /// /dev/xpmem and /dev/knem.
+        ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new();
+        /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
+        /// for before.
+        ONECOPY_ATTACH_MIN => attach_min: usize = 128 * KIB, ANY_SIZE;
+        /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
+        ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
+        /// Windows of one peer's memory that may be attached at a time.
+        ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
+        /// Bytes of one peer's memory that may be attached at a time. They take address range, and page tables where they are used.
+        ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB, Size { min: 2 * MIB, max: 16 * TIB };
     }
 
     "eager" {

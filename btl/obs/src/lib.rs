@@ -18,4 +18,4 @@ pub mod values;
 pub use counters::{COUNTERS, CounterInfo, CounterKind, CounterSnapshot, Counters};
 pub use knobs::{KNOBS, KnobError, KnobInfo, Knobs, Origin, Origins, UnknownVariable};
 pub use tracepoints::{TRACEPOINTS, TracepointInfo};
-pub use values::{CopyKernel, LayerList, LogLevel, Ptracer, WaitSleep};
+pub use values::{CopyKernel, LayerList, LogLevel, ModuleAbi, Ptracer, WaitSleep};

@@ -458,6 +458,16 @@ words! {
         Any = "any",
     }
 
+    /// By which interface of the kernel module the layers xpmem and knem work.
+    ModuleAbi {
+        /// The extension where both ranks have it, else the plain interfaces.
+        Auto = "auto",
+        /// Only /dev/onecopy.
+        Onecopy = "onecopy",
+        /// Only /dev/xpmem and /dev/knem.
+        Plain = "plain",
+    }
+
     /// How much is logged.
     LogLevel {
         /// Nothing.
@@ -488,7 +498,7 @@ pub enum LayerList {
 
 impl LayerList {
     /// The names that a list may contain.
-    pub const KNOWN: &'static [&'static str] = &["self", "cico", "heap", "cma"];
+    pub const KNOWN: &'static [&'static str] = &["self", "cico", "heap", "xpmem", "cma", "knem"];
 
     /// Whether the layer may carry payload.
     #[must_use]

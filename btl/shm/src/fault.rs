@@ -52,6 +52,8 @@ labels! {
     "coll.answer" "What a member called for is copied to it; it was not told.",
     "coll.done" "All that is needed of a collective was read; nobody was told.",
     "coll.failed" "A communicator is given up; nobody was woken.",
+    "xpmem.attached" "A window of the peer's memory is mapped; nothing was copied.",
+    "knem.exposed" "A message is exposed as a region; it is not announced.",
     "leave.before" "Everything is sent; the last barrier is not begun.",
     "leave.met" "All ranks have come to the last barrier; the launcher does not know that this one leaves.",
     "leave.after" "The launcher knows that this rank leaves.",

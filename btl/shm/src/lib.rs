@@ -22,6 +22,8 @@ pub mod fdpass;
 #[cfg(not(loom))]
 pub mod gate;
 #[cfg(not(loom))]
+pub mod guard;
+#[cfg(not(loom))]
 pub mod heap;
 pub mod layout;
 #[cfg(not(loom))]

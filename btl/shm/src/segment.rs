@@ -193,7 +193,9 @@ pub(crate) unsafe trait SharedStruct {}
 pub struct PairControl {
     /// Nonzero while the receiver polls the ring.
     wake: AtomicU32,
-    _pad0: AtomicU32,
+    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region; written by the receiver:
+    /// 0 not known yet, 1 no, 2 yes. A hint: a message comes either way.
+    pub wants_region: AtomicU32,
     /// Ring slots that the receiver has consumed.
     tail: AtomicU64,
     /// Bytes of eager credit that the receiver has given back, ever.

@@ -128,7 +128,10 @@ struct onecopy_restrict {
  */
 #define ONECOPY_MMAP_GENERATION (1ULL << 62)
 
-/* A user who reads through an attachment compares holes and state before and after: unchanged means that every byte was the owner's. */
+/*
+ * A user who reads through an attachment compares holes and state with what they were when it was mapped: unchanged means that every byte was the
+ * owner's. Once they differ, map it anew: zeroes that stood for a hole may stay where they are for as long as the mapping does.
+ */
 struct onecopy_generation {
 	__u64 holes; /* accesses, by any holder, that found no memory of the owner */
 	__u64 invalidations; /* how often the owner's mappings within the segment changed */

@@ -62,6 +62,8 @@ impl RuntimeDriver {
         let layer = match mechanism {
             Mechanism::Heap => Some(LayerId::Heap),
             Mechanism::Cma | Mechanism::CmaHuge => Some(LayerId::Cma),
+            Mechanism::Xpmem => Some(LayerId::Xpmem),
+            Mechanism::Knem => Some(LayerId::Knem),
             _ => None,
         };
         let mut missing = Vec::new();

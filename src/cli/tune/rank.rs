@@ -80,6 +80,10 @@ fn went_as_meant(curve: &str, runtime: &Runtime) -> bool {
         "map" => counters.map_bytes > 0 && counters.coop_chunks_receiver == 0,
         "map_coop" => counters.map_bytes > 0 && counters.coop_chunks_receiver > 0,
         "get" => counters.get_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "attach" => counters.attach_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "attach_coop" => counters.attach_bytes > 0 && counters.coop_chunks_receiver > 0,
+        "module" => counters.knem_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "module_coop" => counters.knem_bytes > 0 && counters.coop_chunks_receiver > 0,
         _ => counters.get_bytes > 0 && counters.coop_chunks_receiver > 0,
     }
 }
@@ -100,6 +104,8 @@ pub(crate) fn run(args: &RankArgs) -> Result<ExitCode, CliError> {
     let needed = match args.curve.as_str() {
         "map" | "map_coop" => Some(LayerId::Heap),
         "get" | "get_coop" => Some(LayerId::Cma),
+        "attach" | "attach_coop" => Some(LayerId::Xpmem),
+        "module" | "module_coop" => Some(LayerId::Knem),
         _ => None,
     };
     let states = runtime.layers(1 - rank)?;

@@ -63,7 +63,7 @@ fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
         (b"nonsense".to_vec(), 0),
         (cut, 1),
         (join(), 0),
-        (join(), 2),
+        (join(), 3),
     ] {
         let (mut broker, ends) = broker(2);
         say(&ends[0], &bytes, fds);

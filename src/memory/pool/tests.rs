@@ -16,6 +16,7 @@ fn segment(heap: u64) -> Arc<OwnSegment> {
         chunk_bytes: 4096,
         chunks: 4,
         heap_bytes: heap,
+        coll_channels: 0,
     };
     Arc::new(OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 1).unwrap())
 }

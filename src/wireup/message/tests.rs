@@ -12,15 +12,19 @@ fn card() -> impl Strategy<Value = Card> {
         btree_set(any::<u16>(), 0..40),
         0.0_f32..1e6,
         any::<u32>(),
+        any::<(Option<i64>, Option<u64>)>(),
     )
-        .prop_map(|(pid_ns, user_ns, uid, cpus, quota_cpus, version)| Card {
-            pid_ns,
-            user_ns,
-            uid,
-            affinity: cpus.into_iter().collect(),
-            quota_cpus,
-            version,
-        })
+        .prop_map(
+            |(pid_ns, user_ns, uid, cpus, quota_cpus, version, (segid, proof))| Card {
+                pid_ns,
+                user_ns,
+                uid,
+                affinity: cpus.into_iter().collect(),
+                quota_cpus,
+                version,
+                offer: Offer { segid, proof },
+            },
+        )
 }
 
 fn to_launcher() -> impl Strategy<Value = ToLauncher> {
@@ -41,7 +45,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         any::<i32>().prop_map(Death::Signal),
         Just(Death::Unknown),
     ];
-    let identity = (any::<u32>(), any::<i32>(), any::<u64>(), any::<bool>());
+    let identity = any::<(u32, i32, u64, bool, bool)>();
     prop_oneof![
         (0..MAX_RANKS, any::<u32>(), vec(card(), 0..6)).prop_map(|(first, total, cards)| {
             ToRank::Cards {
@@ -52,13 +56,14 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         }),
         (any::<u32>(), vec(missing, 0..9))
             .prop_map(|(waited_ms, missing)| ToRank::Absent { waited_ms, missing }),
-        (0..MAX_RANKS, identity).prop_map(|(peer, (uid, pid, pid_ns, pidfd))| {
+        (0..MAX_RANKS, identity).prop_map(|(peer, (uid, pid, pid_ns, pidfd, grant))| {
             ToRank::Introduction {
                 peer,
                 uid,
                 pid,
                 pid_ns,
                 pidfd,
+                grant,
             }
         }),
         "[a-z ]{0,60}".prop_map(|reason| ToRank::Refused { reason }),

@@ -13,22 +13,56 @@ use crate::steps::cargo;
 const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-obs", &[]),
     ("onecopy-shm", &["onecopy-obs"]),
-    ("onecopy-btl", &["onecopy-obs", "onecopy-shm"]),
+    ("knem-sys", &[]),
+    ("onecopy-sys", &[]),
+    ("xpmem-sys", &[]),
+    (
+        "onecopy-kmod-tests",
+        &["knem-sys", "onecopy-sys", "xpmem-sys"],
+    ),
+    (
+        "onecopy-btl",
+        &[
+            "onecopy-obs",
+            "onecopy-shm",
+            "knem-sys",
+            "onecopy-sys",
+            "xpmem-sys",
+        ],
+    ),
     (
         "onecopy",
-        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-mpi-abi"],
+        &[
+            "onecopy-obs",
+            "onecopy-shm",
+            "onecopy-btl",
+            "onecopy-mpi-abi",
+            "onecopy-vm",
+        ],
     ),
     ("onecopy-mpi-abi", &[]),
     (
         "onecopy-mpi",
         &["onecopy", "onecopy-obs", "onecopy-shm", "onecopy-mpi-abi"],
     ),
-    ("xtask", &["onecopy-obs", "onecopy-mpi-abi"]),
+    ("onecopy-vm", &[]),
+    ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
 const RESERVED: &[(&str, &[&str])] = &[
-    ("libc", &["onecopy-shm", "onecopy-btl", "onecopy-mpi"]),
+    (
+        "libc",
+        &[
+            "onecopy-shm",
+            "onecopy-btl",
+            "onecopy-kmod-tests",
+            "onecopy-mpi",
+            "knem-sys",
+            "onecopy-sys",
+            "xpmem-sys",
+        ],
+    ),
     ("memmap2", &["onecopy-shm"]),
 ];
 
@@ -139,7 +173,9 @@ mod tests {
         assert_eq!(errors("onecopy-shm", &["libc"]), [""; 0]);
         assert_eq!(
             errors("onecopy", &["libc"]),
-            ["Cargo.toml: only onecopy-shm and onecopy-btl may use libc"]
+            [
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
+            ]
         );
     }
 

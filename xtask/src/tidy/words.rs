@@ -35,6 +35,7 @@ const FORBIDDEN: &[(&[&str], &str)] = &[
 /// Hosts that a link may point to.
 const HOSTS: &[&str] = &[
     "apache.org",
+    "deb.debian.org",
     "doc.rust-lang.org",
     "docs.kernel.org",
     "docs.rs",

@@ -34,6 +34,13 @@ pub struct OwnSegment {
 }
 
 impl OwnSegment {
+    /// Address of the number that only this segment has.
+    #[must_use]
+    pub fn nonce_address(&self) -> usize {
+        let header: &Header = self.map.shared(0);
+        std::ptr::from_ref(&header.nonce) as usize
+    }
+
     /// Makes the segment of `rank`. `nonce` should be unpredictable.
     pub fn create(
         rank: u32,

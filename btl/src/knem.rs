@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies by a kernel module, in one system call and without attaching anything.
+//!
+//! By the *extension* the module copies between the descriptor that the peer granted and this process's memory, in either direction; nothing
+//! is registered. By the *plain* interface, which any module that speaks the KNEM ABI has, the sender exposes each message as a region and names it by
+//! its cookie in the announcement; the receiver copies from it.
+//!
+//! A region is made per message and never kept: it names *pages*, and a later message at the same address may lie in others, which only a
+//! process that sees every `munmap` could know. For the same reason nobody writes into a region: a receiver that also copies, or forks,
+//! could come to other pages than those that were pinned.
+//!
+//! # Safety
+//! The local side of each copy is made of slices; the remote side is checked by the kernel.
+#![allow(unsafe_code, reason = "ioctls that copy to memory of this process")]
+
+use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
+use crate::heap::walk;
+use crate::module::{Interface, Module, Offer, Region};
+use crate::xpmem::interface;
+use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
+use onecopy_shm::segment::PeerSegment;
+use onecopy_sys::{ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE, Place};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Local pieces of one call.
+const PIECES: usize = 256;
+
+#[derive(Debug)]
+enum Access {
+    Extension {
+        device: Arc<onecopy_sys::Device>,
+        segment: onecopy_sys::Segment,
+        /// The peer's address of the segment's first byte.
+        base: u64,
+        can_write: bool,
+    },
+    Plain(Arc<knem_sys::Device>),
+}
+
+/// The layer, for one peer.
+#[derive(Debug)]
+pub struct KnemLayer {
+    access: Access,
+    call: &'static str,
+}
+
+impl KnemLayer {
+    /// Proves the layer: copies the peer's number.
+    pub fn prove(
+        peer: &PeerSegment,
+        module: &Module,
+        grant: Option<BorrowedFd<'_>>,
+        offer: &Offer,
+    ) -> Result<Self, Refusal> {
+        let plain = interface(
+            peer,
+            module.onecopy.as_ref().map(|_| ()),
+            grant.is_some(),
+            module.knem.as_ref(),
+            offer.proof,
+            "memory to copy from",
+        )?;
+        let refuse = |error: &io::Error| explain("copy by the module", peer.rank(), error);
+        let (layer, proof) = match (plain, &module.onecopy, grant) {
+            (Err((device, cookie)), _, _) => {
+                let layer = Self {
+                    access: Access::Plain(Arc::clone(device)),
+                    call: "KNEM inline copy",
+                };
+                (layer, Some(cookie))
+            }
+            (Ok(()), Ok(device), Some(grant)) => {
+                let open = || -> io::Result<Self> {
+                    let segment = onecopy_sys::Segment::from(grant.try_clone_to_owned()?);
+                    let info = segment.info()?;
+                    if device.info()?.features & ONECOPY_FEATURE_COPY == 0 {
+                        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+                    }
+                    Ok(Self {
+                        access: Access::Extension {
+                            device: Arc::clone(device),
+                            segment,
+                            base: info.address,
+                            can_write: info.flags & ONECOPY_SEGMENT_WRITE != 0,
+                        },
+                        call: "onecopy copy",
+                    })
+                };
+                (open().map_err(|e| refuse(&e))?, None)
+            }
+            (Ok(()), Err(refusal), _) => return Err(refusal.clone()),
+            (Ok(()), Ok(_), None) => {
+                return Err(Refusal::new(
+                    format!("rank {} granted nothing", peer.rank()),
+                    "load the module before the job starts",
+                ));
+            }
+        };
+        let from = [RemoteRange {
+            address: peer.nonce_address(),
+            heap: None,
+            region: proof.map(|cookie| crate::contract::RegionPart { cookie, offset: 0 }),
+            len: 8,
+        }];
+        let mut number = [0u8; 8];
+        layer
+            .get(peer, &from, &mut [IoSliceMut::new(&mut number)])
+            .map_err(|e| refuse(&e.source))?;
+        if u64::from_ne_bytes(number) != peer.nonce() {
+            return Err(Refusal::new(
+                format!(
+                    "what the module copied is not rank {}'s memory",
+                    peer.rank()
+                ),
+                "report this; ONECOPY_LAYERS=^knem avoids it",
+            ));
+        }
+        Ok(layer)
+    }
+
+    /// Whether the layer can write to the peer, too.
+    #[must_use]
+    pub fn can_write(&self) -> bool {
+        matches!(
+            self.access,
+            Access::Extension {
+                can_write: true,
+                ..
+            }
+        )
+    }
+
+    /// By which interface it works.
+    #[must_use]
+    pub fn interface(&self) -> Interface {
+        match self.access {
+            Access::Extension { .. } => Interface::Extension,
+            Access::Plain(_) => Interface::Plain,
+        }
+    }
+
+    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from; none if the interface needs no such thing.
+    pub fn expose(
+        &self,
+        pieces: impl Iterator<Item = (usize, usize)>,
+    ) -> Option<io::Result<Region>> {
+        match &self.access {
+            Access::Extension { .. } => None,
+            Access::Plain(device) => {
+                let region = Region::expose(device, pieces);
+                onecopy_shm::fault::point("knem.exposed");
+                Some(region)
+            }
+        }
+    }
+}
+
+/// What an error means, and what to do about it.
+#[must_use]
+pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EFAULT | libc::EINVAL | libc::EOWNERDEAD | libc::ESRCH | libc::ENOENT) => {
+            "the peer's memory is not there: it ended, or freed a buffer that was being sent"
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            "the module lets this user not reach the peer: run the ranks as one user"
+        }
+        Some(libc::EOPNOTSUPP) => "load a module that can copy: see kmod/README.md",
+        Some(libc::ENOMEM) => "raise the limit on locked memory (ulimit -l)",
+        _ => "see kmod/README.md",
+    };
+    Refusal::new(format!("{call} with rank {peer}: {error}"), remedy)
+}
+
+/// Copies between a range of the peer and `len` bytes here; what was done is not done again after an interruption.
+fn copy_all<'s>(
+    device: &onecopy_sys::Device,
+    place: impl Fn(u64) -> (Place<'s>, Place<'s>),
+    len: u64,
+) -> io::Result<()> {
+    let mut at = 0;
+    while at < len {
+        let (from, to) = place(at);
+        // SAFETY: one side is memory that the caller lent for that, the other is the kernel's to check.
+        let progress = unsafe { device.copy(from, to, len - at) };
+        at += progress.done.min(len - at);
+        match progress.result {
+            Ok(()) if progress.done == 0 => {
+                return Err(io::Error::from_raw_os_error(libc::EFAULT));
+            }
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, source: io::Error) -> CopyError {
+    CopyError {
+        layer: LayerId::Knem,
+        call,
+        peer: peer.rank(),
+        bytes,
+        source,
+    }
+}
+
+/// Copies the bytes of a region, from `offset` on, to the pieces.
+fn inline_copy(
+    device: &knem_sys::Device,
+    cookie: u64,
+    offset: u64,
+    pieces: &[knem_cmd_param_iovec],
+) -> io::Result<()> {
+    let mut at = offset;
+    for pieces in pieces.chunks(PIECES) {
+        let mut command = knem_cmd_inline_copy {
+            local_iovec_array: pieces.as_ptr().expose_provenance() as u64,
+            local_iovec_nr: pieces.len() as u32,
+            write: 0,
+            remote_cookie: cookie,
+            remote_offset: at,
+            ..Default::default()
+        };
+        // SAFETY: the pieces were made of exclusive slices, for which the caller lent them; the region is the kernel's to check.
+        unsafe { device.inline_copy(&mut command) }?;
+        if command.current_status != u32::from(KNEM_STATUS_SUCCESS) {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        at += pieces.iter().map(|piece| piece.len).sum::<u64>();
+    }
+    Ok(())
+}
+
+impl CopyLayer for KnemLayer {
+    fn id(&self) -> LayerId {
+        LayerId::Knem
+    }
+
+    fn reaches(&self, range: &RemoteRange) -> bool {
+        match &self.access {
+            Access::Extension { .. } => true,
+            Access::Plain(_) => range.region.is_some(),
+        }
+    }
+
+    fn get(
+        &self,
+        peer: &PeerSegment,
+        from: &[RemoteRange],
+        out: &mut [IoSliceMut<'_>],
+    ) -> Result<(), CopyError> {
+        let total: u64 = from.iter().map(|r| r.len).sum();
+        let fail = |e| failed(peer, self.call, total, e);
+        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
+        match &self.access {
+            Access::Extension {
+                device,
+                segment,
+                base,
+                ..
+            } => walk(from, lens.into_iter(), |range, index, start, len| {
+                let local = out[index][start..start + len].as_mut_ptr() as u64;
+                let place = |at| {
+                    let remote = range.address.wrapping_sub(*base).wrapping_add(at);
+                    (Place::Segment(segment, remote), Place::Own(local + at))
+                };
+                copy_all(device, place, len as u64)
+            })
+            .map_err(fail),
+            Access::Plain(device) => {
+                let mut pieces: Vec<(u64, u64, knem_cmd_param_iovec)> = Vec::new();
+                walk(from, lens.into_iter(), |range, index, start, len| {
+                    let part = range.region.ok_or(io::ErrorKind::Unsupported)?;
+                    let piece = knem_cmd_param_iovec {
+                        base: out[index][start..start + len].as_mut_ptr() as u64,
+                        len: len as u64,
+                    };
+                    pieces.push((part.cookie, part.offset, piece));
+                    Ok::<_, io::Error>(())
+                })
+                .map_err(fail)?;
+                // What follows one another in the region goes in one call.
+                let follows = |a: &(u64, u64, knem_cmd_param_iovec),
+                               b: &(u64, u64, knem_cmd_param_iovec)| {
+                    a.0 == b.0 && a.1 + a.2.len == b.1
+                };
+                for run in pieces.chunk_by(follows) {
+                    let local: Vec<_> = run.iter().map(|&(_, _, piece)| piece).collect();
+                    inline_copy(device, run[0].0, run[0].1, &local).map_err(fail)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn put(
+        &self,
+        peer: &PeerSegment,
+        to: &[RemoteRange],
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), CopyError> {
+        let total: u64 = to.iter().map(|r| r.len).sum();
+        let fail = |e| failed(peer, self.call, total, e);
+        let Access::Extension {
+            device,
+            segment,
+            base,
+            ..
+        } = &self.access
+        else {
+            return Err(fail(io::ErrorKind::Unsupported.into()));
+        };
+        let lens = bytes.iter().map(|b| b.len());
+        walk(to, lens, |range, index, start, len| {
+            let local = bytes[index][start..start + len].as_ptr() as u64;
+            let place = |at| {
+                let remote = range.address.wrapping_sub(*base).wrapping_add(at);
+                (Place::Own(local + at), Place::Segment(segment, remote))
+            };
+            copy_all(device, place, len as u64)
+        })
+        .map_err(fail)
+    }
+}

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attached memory: a kernel module maps windows of the peer's address space here, and then bytes move by this processor's own loads and
+//! stores, as in [`crate::heap`], but for memory of any kind.
+//!
+//! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and is counted in a page that is
+//! mapped here, too: the count is compared before and after each copy. By the *plain* interface, which any module that speaks the XPMEM ABI
+//! has, a window is an attachment of the peer's segment, and a hole is SIGBUS, which [`onecopy_shm::guard`] takes for the length of a copy.
+//! Either way the copy of bytes that are not there is an error, and the program sees no signal.
+//!
+//! # Safety
+//! The page of the count is mapped as long as the layer lives, and read by a volatile load.
+#![allow(unsafe_code, reason = "a load from the page that counts holes")]
+
+use crate::attachment::{Window, WindowError};
+use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
+use crate::heap::walk;
+use crate::module::{Interface, Module, Offer, neither};
+use crate::rcache::{AttachCache, Limits, Stats};
+use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::segment::PeerSegment;
+use onecopy_shm::sync::{Ordering, fence};
+use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Copies of at least so many bytes have the pages of their window mapped by one call before.
+const POPULATE_MIN: u64 = 256 << 10;
+const POPULATE_UNIT: u64 = 2 << 20;
+
+/// The end of a process's address space where the module does not say it.
+#[cfg(target_arch = "x86_64")]
+const ADDRESS_END: u64 = 0x7fff_ffff_f000;
+#[cfg(not(target_arch = "x86_64"))]
+const ADDRESS_END: u64 = 1 << 47;
+
+/// How windows are made.
+#[derive(Debug)]
+enum Access {
+    Extension {
+        device: Arc<onecopy_sys::Device>,
+        segment: onecopy_sys::Segment,
+        generation: onecopy_sys::Generation,
+        /// The peer's address of the segment's first byte.
+        base: u64,
+    },
+    Plain {
+        device: Arc<xpmem_sys::Device>,
+        apid: i64,
+        pid: u32,
+    },
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        if let Self::Plain { device, apid, pid } = self
+            // A child of a fork shares the open device: the permit is its parent's.
+            && *pid == std::process::id()
+        {
+            let _ = device.release(*apid);
+        }
+    }
+}
+
+/// The layer, for one peer.
+#[derive(Debug)]
+pub struct XpmemLayer {
+    // Windows go before the permit by which they were made.
+    cache: RefCell<AttachCache<Window>>,
+    access: Access,
+    plan: CopyPlan,
+    can_write: bool,
+    end: u64,
+    /// Windows and bytes at the last count.
+    told: Cell<(i64, i64)>,
+    /// Units of the peer's memory whose pages were mapped by a call, since their window was made.
+    populated: RefCell<HashSet<u64>>,
+}
+
+/// What a copy came to, before it is known whose error it is.
+#[derive(Debug)]
+enum Failed {
+    Hole,
+    Other(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        if error.raw_os_error() == Some(libc::EFAULT) {
+            Self::Hole
+        } else {
+            Self::Other(error)
+        }
+    }
+}
+
+impl From<WindowError> for Failed {
+    fn from(error: WindowError) -> Self {
+        match error {
+            WindowError::Hole(_) => Self::Hole,
+            WindowError::Bounds(bounds) => Self::Other(io::Error::other(bounds)),
+        }
+    }
+}
+
+fn no_offer(peer: &PeerSegment, what: &str) -> Refusal {
+    Refusal::new(
+        format!("rank {} offers no {what}", peer.rank()),
+        "load the module before the job starts, for all ranks, and give them the same ONECOPY_LAYERS",
+    )
+}
+
+/// Decides by which interface a pair talks: the extension if both have it, else the plain one.
+pub(crate) fn interface<P, O>(
+    peer: &PeerSegment,
+    extension: Result<(), &Refusal>,
+    grant: bool,
+    plain: Result<P, &Refusal>,
+    offer: Option<O>,
+    what: &str,
+) -> Result<Result<(), (P, O)>, Refusal> {
+    match (extension, grant, plain, offer) {
+        (Ok(()), true, _, _) => Ok(Ok(())),
+        (_, _, Ok(plain), Some(offer)) => Ok(Err((plain, offer))),
+        (Ok(()), false, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
+        (Err(extension), _, Err(plain), _) => Err(neither(plain, extension)),
+    }
+}
+
+impl XpmemLayer {
+    /// Proves the layer: reads the peer's number through an attachment, and writes one that is then seen through the peer's segment.
+    pub fn prove(
+        peer: &PeerSegment,
+        module: &Module,
+        grant: Option<BorrowedFd<'_>>,
+        offer: &Offer,
+        limits: Limits,
+        plan: CopyPlan,
+    ) -> Result<Self, Refusal> {
+        let plain = interface(
+            peer,
+            module.onecopy.as_ref().map(|_| ()),
+            grant.is_some(),
+            module.xpmem.as_ref(),
+            offer.segid,
+            "memory to attach",
+        )?;
+        let failed = |call: &str, error: &io::Error| explain(call, peer.rank(), error);
+        let mut limits = Limits {
+            end: ADDRESS_END,
+            ..limits
+        };
+        let (access, can_write) = match (plain, &module.onecopy, grant) {
+            (Err((device, segid)), _, _) => {
+                let apid = device
+                    .get(segid, xpmem_sys::XPMEM_RDWR)
+                    .map_err(|e| failed("XPMEM get", &e))?;
+                let access = Access::Plain {
+                    device: Arc::clone(device),
+                    apid,
+                    pid: std::process::id(),
+                };
+                (access, true)
+            }
+            (Ok(()), Ok(device), Some(grant)) => {
+                let open = || -> io::Result<_> {
+                    let segment = onecopy_sys::Segment::from(grant.try_clone_to_owned()?);
+                    let info = segment.info()?;
+                    let generation = segment.map_generation()?;
+                    Ok((segment, info, generation))
+                };
+                let (segment, info, generation) = open().map_err(|e| failed("segment", &e))?;
+                limits.end = info.address.saturating_add(info.length);
+                let access = Access::Extension {
+                    device: Arc::clone(device),
+                    segment,
+                    generation,
+                    base: info.address,
+                };
+                (access, info.flags & ONECOPY_SEGMENT_WRITE != 0)
+            }
+            (Ok(()), Err(refusal), _) => return Err(refusal.clone()),
+            (Ok(()), Ok(_), None) => return Err(no_offer(peer, "memory to attach")),
+        };
+        let layer = Self {
+            cache: RefCell::new(AttachCache::new(limits)),
+            access,
+            plan,
+            can_write,
+            end: limits.end,
+            told: Cell::default(),
+            populated: RefCell::default(),
+        };
+        layer.prove_by_transfer(peer).map(|()| layer)
+    }
+
+    fn prove_by_transfer(&self, peer: &PeerSegment) -> Result<(), Refusal> {
+        let word = |address| RemoteRange {
+            address,
+            heap: None,
+            region: None,
+            len: 8,
+        };
+        let mut number = [0u8; 8];
+        let from = [word(peer.nonce_address())];
+        self.get(peer, &from, &mut [IoSliceMut::new(&mut number)])
+            .map_err(|e| explain(e.call, peer.rank(), &e.source))?;
+        if u64::from_ne_bytes(number) != peer.nonce() {
+            return Err(Refusal::new(
+                format!(
+                    "what was attached of rank {} is another process's memory",
+                    peer.rank()
+                ),
+                "report this; ONECOPY_LAYERS=^xpmem avoids it",
+            ));
+        }
+        if !self.can_write {
+            return Ok(());
+        }
+        let token = peer.nonce().rotate_left(29) ^ u64::from(std::process::id());
+        let to = [word(peer.proof_address())];
+        let written = self.put(peer, &to, &[IoSlice::new(&token.to_ne_bytes())]);
+        if written.is_ok() && peer.proof() == token {
+            Ok(())
+        } else {
+            Err(Refusal::new(
+                format!("what was written to rank {} is not there", peer.rank()),
+                "report this; ONECOPY_LAYERS=^xpmem avoids it",
+            ))
+        }
+    }
+
+    /// Whether the layer can write to the peer, too.
+    #[must_use]
+    pub fn can_write(&self) -> bool {
+        self.can_write
+    }
+
+    /// By which interface it works.
+    #[must_use]
+    pub fn interface(&self) -> Interface {
+        match self.access {
+            Access::Extension { .. } => Interface::Extension,
+            Access::Plain { .. } => Interface::Plain,
+        }
+    }
+
+    /// Whether a transfer of `total` bytes, of which the range is a part, has earned an attachment. To be asked once per transfer.
+    pub fn earned(&self, range: &RemoteRange, total: u64) -> bool {
+        let mut cache = self.cache.borrow_mut();
+        cache.earned(range.address, range.len, total)
+    }
+
+    /// Whether a transfer that ends in this range needs no attachment that it has not earned.
+    pub(crate) fn is_ready(&self, range: &RemoteRange) -> bool {
+        let cache = self.cache.borrow();
+        range.len >= cache.limits().earn || cache.covers(range.address, range.len)
+    }
+
+    /// Attaches a range before it is copied in parts, in as few windows as possible. If that is refused, the copy will tell.
+    pub fn reserve(&self, range: &RemoteRange) {
+        let mut cache = self.cache.borrow_mut();
+        if range.len > 0 && range.len <= cache.limits().bytes / 2 {
+            let attach = |begin, len| self.attach(begin, len);
+            let nothing = |_: &Window, _, _, _| Ok::<_, io::Error>(());
+            let _ = cache.with(range.address, range.len, attach, nothing);
+        }
+    }
+
+    /// Gives up all windows.
+    pub fn detach(&self) {
+        self.cache.borrow_mut().clear();
+    }
+
+    /// What the attach cache did since the last call, and by how much its windows and bytes grew.
+    pub fn take_stats(&self) -> (Stats, i64, i64) {
+        let mut cache = self.cache.borrow_mut();
+        let now = (cache.count() as i64, cache.bytes() as i64);
+        let before = self.told.replace(now);
+        (cache.take_stats(), now.0 - before.0, now.1 - before.1)
+    }
+
+    fn attach(&self, begin: u64, len: u64) -> io::Result<Window> {
+        let bytes = usize::try_from(len).map_err(io::Error::other)?;
+        let units = begin / POPULATE_UNIT..=(begin + len - 1) / POPULATE_UNIT;
+        self.populated
+            .borrow_mut()
+            .retain(|unit| !units.contains(unit));
+        let window = match &self.access {
+            Access::Extension { segment, base, .. } => segment
+                .map(begin.wrapping_sub(*base), bytes, self.can_write)
+                .map(Window::of_segment),
+            Access::Plain { device, apid, .. } => i64::try_from(begin)
+                .map_err(io::Error::other)
+                .and_then(|begin| device.attach(*apid, begin, len))
+                .map(|at| Window::of_plain(device, at, len)),
+        }?;
+        onecopy_shm::fault::point("xpmem.attached");
+        Ok(window)
+    }
+
+    /// Has the module map the pages of a large part at once: one call instead of many faults, and an error instead of a hole.
+    fn populate(&self, window: &Window, at: u64, address: u64, len: u64) -> Result<(), Failed> {
+        let Access::Extension { device, .. } = &self.access else {
+            return Ok(());
+        };
+        if len < POPULATE_MIN {
+            return Ok(());
+        }
+        let mut done = self.populated.borrow_mut();
+        for unit in address / POPULATE_UNIT..=(address + len - 1) / POPULATE_UNIT {
+            if !done.insert(unit) {
+                continue;
+            }
+            let begin = address.max(unit * POPULATE_UNIT);
+            let end = (address + len).min((unit + 1) * POPULATE_UNIT);
+            let here = window.address(at + (begin - address));
+            let (first, last) = (here & !4095, here + (end - begin) as usize);
+            let bytes = (last.next_multiple_of(4096) - first) as u64;
+            let mapped = device.prefault(first, bytes, self.can_write);
+            if let Err(error) = mapped.result
+                && error.raw_os_error() == Some(libc::EFAULT)
+            {
+                // Writing is refused where the owner may only read; the copy itself will tell.
+                let readable = device.prefault(first, bytes, false);
+                if readable
+                    .result
+                    .is_err_and(|e| e.raw_os_error() == Some(libc::EFAULT))
+                {
+                    return Err(Failed::Hole);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Accesses so far, of anybody, that found no memory of the peer.
+    fn holes(&self) -> u64 {
+        let Access::Extension { generation, .. } = &self.access else {
+            return 0;
+        };
+        let page = generation.pointer();
+        // SAFETY: the page is mapped as long as the layer lives; the field lies in it and is aligned; the kernel may change it, hence volatile.
+        unsafe { (&raw const (*page.as_ptr()).holes).read_volatile() }
+    }
+
+    /// Moves the bytes of a range by `step(window, offset in the window, offset in the range, bytes)`, and makes sure that they were the peer's.
+    fn moved(
+        &self,
+        range: &RemoteRange,
+        mut step: impl FnMut(&Window, u64, u64, u64) -> Result<(), WindowError>,
+    ) -> Result<(), io::Error> {
+        // Another holder's hole looks like ours: look again.
+        for _ in 0..3 {
+            let before = self.holes();
+            fence(Ordering::Acquire);
+            let result = self.cache.borrow_mut().with(
+                range.address,
+                range.len,
+                |begin, len| self.attach(begin, len),
+                |window, at, into, n| -> Result<(), Failed> {
+                    self.populate(window, at, range.address + into, n)?;
+                    Ok(step(window, at, into, n)?)
+                },
+            );
+            // The loads of the copy go before the load of the count.
+            fence(Ordering::Acquire);
+            match result {
+                Ok(()) if self.holes() == before => return Ok(()),
+                Ok(()) | Err(Failed::Hole) => {
+                    // What stands in for the hole stays there: these windows are of no use any more.
+                    let mut cache = self.cache.borrow_mut();
+                    cache.drop_range(range.address, range.len);
+                }
+                Err(Failed::Other(error)) => return Err(error),
+            }
+            match &self.access {
+                Access::Extension { generation, .. }
+                    if generation.read().state == ONECOPY_STATE_ALIVE => {}
+                Access::Extension { .. } => {
+                    return Err(io::Error::from_raw_os_error(libc::EOWNERDEAD));
+                }
+                Access::Plain { .. } => break,
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EFAULT))
+    }
+}
+
+/// What an error means, and what to do about it.
+#[must_use]
+pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EFAULT) => {
+            "the peer's memory is not there: it ended, or freed a buffer that was being sent"
+        }
+        Some(libc::EOWNERDEAD | libc::ENOENT | libc::ESRCH) => "the peer's process has ended",
+        Some(libc::EACCES | libc::EPERM) => {
+            "the module lets this user not reach the peer: run the ranks as one user"
+        }
+        Some(libc::ENOMEM) => {
+            "raise vm.max_map_count or the address space limit (ulimit -v), or lower ONECOPY_ATTACH_MAX"
+        }
+        _ => "see kmod/README.md",
+    };
+    Refusal::new(format!("{call} with rank {peer}: {error}"), remedy)
+}
+
+fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, source: io::Error) -> CopyError {
+    CopyError {
+        layer: LayerId::Xpmem,
+        call,
+        peer: peer.rank(),
+        bytes,
+        source,
+    }
+}
+
+impl XpmemLayer {
+    fn kernel(&self, total: u64) -> Kernel {
+        self.plan
+            .kernel(usize::try_from(total).unwrap_or(usize::MAX))
+    }
+}
+
+impl CopyLayer for XpmemLayer {
+    fn id(&self) -> LayerId {
+        LayerId::Xpmem
+    }
+
+    fn reaches(&self, range: &RemoteRange) -> bool {
+        range
+            .address
+            .checked_add(range.len)
+            .is_some_and(|end| end <= self.end)
+    }
+
+    #[inline]
+    fn get(
+        &self,
+        peer: &PeerSegment,
+        from: &[RemoteRange],
+        out: &mut [IoSliceMut<'_>],
+    ) -> Result<(), CopyError> {
+        let total: u64 = from.iter().map(|r| r.len).sum();
+        let kernel = self.kernel(total);
+        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
+        walk(from, lens.into_iter(), |range, index, start, len| {
+            let out = &mut out[index][start..start + len];
+            self.moved(&range, |window, at, into, n| {
+                let part = into as usize..(into + n) as usize;
+                window.read(at, &mut out[part], kernel)
+            })
+        })
+        .map_err(|e| failed(peer, "copy from attached memory", total, e))
+    }
+
+    #[inline]
+    fn put(
+        &self,
+        peer: &PeerSegment,
+        to: &[RemoteRange],
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), CopyError> {
+        let total: u64 = to.iter().map(|r| r.len).sum();
+        let kernel = self.kernel(total);
+        let lens = bytes.iter().map(|b| b.len());
+        walk(to, lens, |range, index, start, len| {
+            let bytes = &bytes[index][start..start + len];
+            self.moved(&range, |window, at, into, n| {
+                let part = into as usize..(into + n) as usize;
+                window.write(at, &bytes[part], kernel)
+            })
+        })
+        .map_err(|e| failed(peer, "copy to attached memory", total, e))
+    }
+}
+
+impl AsFd for XpmemLayer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.access {
+            Access::Extension { segment, .. } => segment.as_fd(),
+            Access::Plain { device, .. } => device.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Views: open files of a segment, and the VMAs that they make. A VMA has no state of its own but its page offset, so that splitting, partial
+ * unmapping, mapping over and exit need no code.
+ */
+#include <linux/anon_inodes.h>
+#include <linux/mman.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "core.h"
+#include "inject.h"
+#include "trace.h"
+
+static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct oc_view *view = file->private_data;
+	struct oc_seg *seg = view->seg;
+	u64 off = (u64)vma->vm_pgoff << PAGE_SHIFT;
+
+	/* VM_MAYSHARE: VM_SHARED is dropped where the file may only be read. */
+	if (!(vma->vm_flags & VM_MAYSHARE))
+		return -EINVAL;
+	if (vma->vm_pgoff >= OC_GENERATION_PGOFF)
+		return oc_generation_mmap(seg, vma);
+	if (!oc_within(off, vma->vm_end - vma->vm_start, seg->size))
+		return -EINVAL;
+	vma->vm_pgoff += seg->start >> PAGE_SHIFT;
+	vm_flags_clear(vma, VM_MAYEXEC | VM_EXEC);
+	vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+	vma->vm_ops = &oc_vm_ops;
+	oc_count(OC_ATTACHES, 1);
+	trace_onecopy_attach(seg, vma->vm_start, vma->vm_end - vma->vm_start, seg->start + off, view->write);
+	return 0;
+}
+
+/* Congruent with the owner's address modulo 2 MiB, so that huge mappings fit. */
+static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigned long len, unsigned long pgoff, unsigned long flags)
+{
+	struct oc_view *view = file->private_data;
+	unsigned long want, at, extra = PMD_SIZE;
+
+	if (addr || (flags & MAP_FIXED) || len < PMD_SIZE || pgoff >= OC_GENERATION_PGOFF || len + extra < len)
+		extra = 0;
+	at = oc_get_unmapped_area(addr, len + extra, flags);
+	if (IS_ERR_VALUE(at) && extra) {
+		extra = 0;
+		at = oc_get_unmapped_area(addr, len, flags);
+	}
+	if (IS_ERR_VALUE(at) || !extra)
+		return at;
+	want = view->seg->start + (pgoff << PAGE_SHIFT);
+	return at + ((want - at) & ~PMD_MASK);
+}
+
+static int oc_view_release(struct inode *inode, struct file *file)
+{
+	struct oc_view *view = file->private_data;
+
+	oc_seg_put(view->seg);
+	kfree(view);
+	return 0;
+}
+
+static const struct file_operations oc_view_fops = {
+	.owner = THIS_MODULE,
+	.mmap = oc_view_mmap,
+	.get_unmapped_area = oc_view_area,
+	.release = oc_view_release,
+	.unlocked_ioctl = oc_segment_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.llseek = noop_llseek,
+};
+
+/* A file of its own: rights are those of the file, so what was opened to read can never be mapped to write. */
+struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
+{
+	struct oc_view *view = oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*view), GFP_KERNEL_ACCOUNT);
+	struct file *file;
+
+	if (!view)
+		return ERR_PTR(-ENOMEM);
+	*view = (struct oc_view){ .seg = seg, .write = write, .nosignal = nosignal };
+	file = anon_inode_getfile("[onecopy]", &oc_view_fops, view, write ? O_RDWR : O_RDONLY);
+	if (IS_ERR(file)) {
+		kfree(view);
+		return file;
+	}
+	oc_seg_get(seg);
+	/* Set before anybody else can see the file; the same inode for all, as of every anonymous file. */
+	seg->mapping.host = file_inode(file);
+	file->f_mapping = &seg->mapping;
+	return file;
+}
+
+struct oc_view *oc_view_of(struct file *file)
+{
+	return file->f_op == &oc_view_fops ? file->private_data : NULL;
+}
+
+bool oc_vma_ours(const struct vm_area_struct *vma)
+{
+	return vma->vm_ops == &oc_vm_ops;
+}
+
+/* An attachment is its owner's to grant, not the importer's. In a larger range it is a hole. */
+int oc_may_export(unsigned long start, unsigned long len)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	bool attachment;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = find_vma(mm, start);
+	attachment = vma && vma->vm_start <= start && start + len <= vma->vm_end && oc_vma_ours(vma);
+	mmap_read_unlock(mm);
+	return attachment ? -EOPNOTSUPP : 0;
+}
+
+/* The whole stretch of attachment around addr: pieces into which mprotect() or the like split it belong together. */
+int oc_detach(unsigned long addr)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma, *near;
+	unsigned long start, end, pgoff;
+	struct file *file;
+	int err;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = find_vma(mm, addr);
+	if (!vma || vma->vm_start > addr || !oc_vma_ours(vma)) {
+		mmap_read_unlock(mm);
+		return -EINVAL;
+	}
+	start = vma->vm_start;
+	end = vma->vm_end;
+	pgoff = vma->vm_pgoff;
+	file = vma->vm_file;
+	while ((near = find_vma(mm, start - 1)) && near->vm_end == start && oc_vma_ours(near) && near->vm_file == file &&
+	       near->vm_pgoff + vma_pages(near) == pgoff) {
+		start = near->vm_start;
+		pgoff = near->vm_pgoff;
+	}
+	pgoff = vma->vm_pgoff + vma_pages(vma);
+	while ((near = find_vma(mm, end)) && near->vm_start == end && oc_vma_ours(near) && near->vm_file == file &&
+	       near->vm_pgoff == pgoff) {
+		end = near->vm_end;
+		pgoff += vma_pages(near);
+	}
+	mmap_read_unlock(mm);
+	/*
+	 * Between the locks another thread may map something else here; as with munmap(), a program that unmaps what it maps at the same time
+	 * gets what it asked for.
+	 */
+	err = vm_munmap(start, end - start);
+	trace_onecopy_detach(start, end - start);
+	return err;
+}
+
+/* All attachments that the caller made through this file. */
+int oc_detach_file(struct file *file)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	unsigned long addr = 0;
+	int err = 0;
+
+	while (!err) {
+		unsigned long start = 0, end = 0;
+
+		if (mmap_read_lock_killable(mm))
+			return -EINTR;
+		while ((vma = find_vma(mm, addr))) {
+			addr = vma->vm_end;
+			if (oc_vma_ours(vma) && vma->vm_file == file) {
+				start = vma->vm_start;
+				end = vma->vm_end;
+				break;
+			}
+		}
+		mmap_read_unlock(mm);
+		if (!end)
+			break;
+		err = vm_munmap(start, end - start);
+		trace_onecopy_detach(start, end - start);
+	}
+	return err;
+}

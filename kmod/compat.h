@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Every difference between kernels is here, and nowhere else. */
+#ifndef OC_COMPAT_H
+#define OC_COMPAT_H
+
+#include <linux/highmem.h>
+#include <linux/huge_mm.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <linux/version.h>
+
+#define OC_KERNEL(a, b) (LINUX_VERSION_CODE >= KERNEL_VERSION(a, b, 0))
+
+#if !IS_ENABLED(CONFIG_MMU_NOTIFIER)
+#error "onecopy needs a kernel with CONFIG_MMU_NOTIFIER"
+#endif
+
+/* ONECOPY_NO_HMM (make NO_HMM=1) builds the fallback on a kernel that has HMM, so that it can be tested. */
+#if IS_ENABLED(CONFIG_HMM_MIRROR) && !defined(ONECOPY_NO_HMM)
+#define OC_HMM 1
+#endif
+
+#if !OC_KERNEL(6, 3)
+static inline void vm_flags_set(struct vm_area_struct *vma, unsigned long flags)
+{
+	vma->vm_flags |= flags;
+}
+
+static inline void vm_flags_clear(struct vm_area_struct *vma, unsigned long flags)
+{
+	vma->vm_flags &= ~flags;
+}
+#endif
+
+/*
+ * A 2 MiB mapping of ordinary memory that get_user_pages() must refuse, fast path included. From 6.12 such an entry is marked special;
+ * before, an entry of a device does that, since no device owns the page.
+ */
+#if IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE)
+#define OC_HUGE 1
+#if OC_KERNEL(6, 17)
+static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, bool write)
+{
+	return vmf_insert_pfn_pmd(vmf, pfn, write);
+}
+#else
+#include <linux/pfn_t.h>
+static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, bool write)
+{
+#if OC_KERNEL(6, 12)
+	return vmf_insert_pfn_pmd(vmf, pfn_to_pfn_t(pfn), write);
+#else
+	return vmf_insert_pfn_pmd(vmf, __pfn_to_pfn_t(pfn, PFN_DEV | PFN_MAP), write);
+#endif
+}
+#endif
+#endif
+
+static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len, unsigned long flags)
+{
+#if OC_KERNEL(7, 0)
+	return mm_get_unmapped_area(NULL, addr, len, 0, flags);
+#elif OC_KERNEL(6, 10)
+	return mm_get_unmapped_area(current->mm, NULL, addr, len, 0, flags);
+#else
+	return current->mm->get_unmapped_area(NULL, addr, len, 0, flags);
+#endif
+}
+
+/* Called with mm's map lock held for reading; *locked tells whether it still is. */
+static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
+				 int *locked)
+{
+#if OC_KERNEL(6, 5)
+	return pin_user_pages_remote(mm, start, nr, flags, pages, locked);
+#else
+	return pin_user_pages_remote(mm, start, nr, flags, pages, NULL, locked);
+#endif
+}
+
+static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
+				 int *locked)
+{
+#if OC_KERNEL(6, 5)
+	return get_user_pages_remote(mm, start, nr, flags, pages, locked);
+#else
+	return get_user_pages_remote(mm, start, nr, flags, pages, NULL, locked);
+#endif
+}
+
+#if OC_KERNEL(5, 11)
+static inline void *oc_map_page(struct page *page)
+{
+	return kmap_local_page(page);
+}
+
+static inline void oc_unmap_page(struct page *page, void *addr)
+{
+	kunmap_local(addr);
+}
+#else
+static inline void *oc_map_page(struct page *page)
+{
+	return kmap(page);
+}
+
+static inline void oc_unmap_page(struct page *page, void *addr)
+{
+	kunmap(page);
+}
+#endif
+
+/* A handler that needs the map lock was called under the lock of the VMA alone: true when the fault must begin anew. */
+static inline bool oc_under_vma_lock(struct vm_fault *vmf)
+{
+#if OC_KERNEL(6, 4)
+	if (vmf->flags & FAULT_FLAG_VMA_LOCK) {
+		vma_end_read(vmf->vma);
+		return true;
+	}
+#endif
+	return false;
+}
+
+#endif

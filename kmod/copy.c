@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Copies between address spaces: a batch of pages of the far side is pinned, copied, let go. */
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+
+#include "core.h"
+#include "inject.h"
+#include "trace.h"
+
+#define OC_BATCH 64 /* pages pinned at a time */
+
+/*
+ * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on: within a compound page the kernel's own mapping
+ * is contiguous and one copy of it passes the checks for copies to users.
+ */
+static u64 oc_run(struct page *const *pages, u64 off, u64 len)
+{
+	unsigned long i = off >> PAGE_SHIFT;
+	u64 run = PAGE_SIZE - (off & ~PAGE_MASK);
+
+	if (!IS_ENABLED(CONFIG_HIGHMEM))
+		while (run < len && pages[i + 1] == pages[i] + 1 && compound_head(pages[i + 1]) == compound_head(pages[i])) {
+			run += PAGE_SIZE;
+			i++;
+		}
+	return min(run, len);
+}
+
+/* Between byte `off` of the pages and the current address space. Returns how many bytes were copied: all but after a bad address or a kill. */
+u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user)
+{
+	u64 done = 0;
+
+	while (done < len && !fatal_signal_pending(current)) {
+		struct page *page = pages[(off + done) >> PAGE_SHIFT];
+		u64 n = min_t(u64, oc_run(pages, off + done, len - done), SZ_1M);
+		void __user *u = u64_to_user_ptr(user + done);
+		unsigned long left;
+		void *map = oc_map_page(page), *k = map + ((off + done) & ~PAGE_MASK);
+
+		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
+		if (to_user)
+			left = copy_to_user(u, k, n);
+		else
+			left = access_ok(u, n) ? __copy_from_user(k, u, n) : n;
+		oc_unmap_page(page, map);
+		done += n - left;
+		if (left)
+			break;
+		cond_resched();
+	}
+	return done;
+}
+
+void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off, u64 len)
+{
+	while (len) {
+		struct page *d = dst[dst_off >> PAGE_SHIFT], *s = src[src_off >> PAGE_SHIFT];
+		u64 n = min3(len, (u64)(PAGE_SIZE - (dst_off & ~PAGE_MASK)), (u64)(PAGE_SIZE - (src_off & ~PAGE_MASK)));
+		void *from = oc_map_page(s), *to = oc_map_page(d);
+
+		memmove(to + (dst_off & ~PAGE_MASK), from + (src_off & ~PAGE_MASK), n);
+		oc_unmap_page(d, to);
+		oc_unmap_page(s, from);
+		dst_off += n;
+		src_off += n;
+		len -= n;
+		cond_resched();
+	}
+}
+
+/* Up to OC_BATCH pages from the one of addr on; fewer where the next cannot be had. */
+static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, struct page **pages)
+{
+	struct mm_struct *mm = side->seg ? side->seg->mm : current->mm;
+	unsigned long n = min_t(u64, oc_pages_of(addr, len), OC_BATCH);
+	int locked = 1;
+	long got;
+
+	got = side->seg ? oc_seg_error(side->seg) : 0;
+	if (got)
+		return got;
+	if (oc_inject(OC_INJECT_PIN))
+		return -ENOMEM;
+	if (!mmget_not_zero(mm))
+		return -ESRCH;
+	if (mmap_read_lock_killable(mm)) {
+		got = -EINTR;
+	} else {
+		got = oc_owner_vma_check(mm, addr & PAGE_MASK, write);
+		if (!got)
+			got = oc_pin_remote(mm, addr & PAGE_MASK, n, write ? FOLL_WRITE : 0, pages, &locked);
+		if (locked)
+			mmap_read_unlock(mm);
+	}
+	mmput_async(mm);
+	return got ?: -EFAULT;
+}
+
+static void oc_unpin(struct page **pages, long n, bool dirty)
+{
+	if (n > 0)
+		unpin_user_pages_dirty_lock(pages, n, dirty);
+}
+
+/* One batch. Bytes copied, at least one, or an error. */
+static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u64 done, u64 len)
+{
+	u64 from = src->addr + done, to = dst->addr + done, n = len - done;
+	struct page *far[OC_BATCH], *near[OC_BATCH];
+	bool both = dst->seg && src->seg, to_user = !dst->seg;
+	const struct oc_side *side = to_user ? src : dst;
+	u64 addr = to_user ? from : to;
+	long got, more;
+
+	got = oc_pin(side, addr, n, !to_user, far);
+	if (got < 0)
+		return got;
+	n = min_t(u64, n, ((u64)got << PAGE_SHIFT) - (addr & ~PAGE_MASK));
+	if (!both) {
+		u64 copied = oc_copy_user(far, addr & ~PAGE_MASK, n, to_user ? to : from, to_user);
+
+		oc_unpin(far, got, !to_user);
+		if (copied)
+			return copied;
+		return fatal_signal_pending(current) ? -EINTR : -EFAULT;
+	}
+	more = oc_pin(src, from, n, false, near);
+	if (more > 0) {
+		n = min_t(u64, n, ((u64)more << PAGE_SHIFT) - (from & ~PAGE_MASK));
+		oc_copy_pages(far, to & ~PAGE_MASK, near, from & ~PAGE_MASK, n);
+		oc_unpin(near, more, false);
+	}
+	oc_unpin(far, got, more > 0);
+	return more > 0 ? n : more;
+}
+
+/* The caller checked rights and bounds. *done bytes were copied, whatever is returned. */
+int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done)
+{
+	s64 n = 0;
+
+	*done = 0;
+	while (*done < length) {
+		if (fatal_signal_pending(current)) {
+			n = -EINTR;
+			break;
+		}
+		n = oc_copy_batch(dst, src, *done, length);
+		if (n < 0)
+			break;
+		*done += n;
+		cond_resched();
+	}
+	oc_count(OC_COPIES, 1);
+	oc_count(OC_COPIED_BYTES, *done);
+	trace_onecopy_copy(dst->addr, src->addr, length, *done, n < 0 ? n : 0);
+	return n < 0 ? n : 0;
+}

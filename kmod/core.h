@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the parts of the module share. Lock order and invariants: README.md. */
+#ifndef OC_CORE_H
+#define OC_CORE_H
+
+#include <linux/atomic.h>
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/types.h>
+#include <linux/uidgid.h>
+
+#include "compat.h"
+#include "pure.h"
+#include "include/uapi/onecopy.h"
+
+#define OC_VERSION "0.1.0"
+
+/* ---- tasks that are in the middle of something (marks.c) ---- */
+#define OC_MARK_BUCKETS 64
+
+struct oc_mark {
+	struct hlist_node node;
+	struct task_struct *task;
+};
+
+/* Hashed by task, so that neither faults nor invalidations of different tasks meet at one lock. */
+struct oc_marks {
+	struct oc_mark_bucket {
+		spinlock_t lock;
+		struct hlist_head head;
+	} ____cacheline_aligned_in_smp bucket[OC_MARK_BUCKETS];
+};
+void oc_marks_init(struct oc_marks *marks);
+void oc_mark_set(struct oc_marks *marks, struct oc_mark *mark);
+void oc_mark_clear(struct oc_marks *marks, struct oc_mark *mark);
+struct oc_mark *oc_mark_find(struct oc_marks *marks);
+
+/* ---- counters and quotas (quota.c) ---- */
+enum oc_stat {
+	OC_ATTACHES,
+	OC_FAULTS,
+	OC_RETRIES,
+	OC_SMALL,
+	OC_LARGE,
+	OC_INVALIDATIONS,
+	OC_HOLES,
+	OC_COPIES,
+	OC_COPIED_BYTES,
+	OC_STATS
+};
+
+struct oc_stats {
+	u64 v[OC_STATS];
+};
+DECLARE_PER_CPU(struct oc_stats, oc_stats);
+
+static inline void oc_count(enum oc_stat what, u64 n)
+{
+	this_cpu_add(oc_stats.v[what], n);
+}
+
+u64 oc_stat_sum(enum oc_stat what);
+
+/* What a user may have of; each has a module parameter. */
+enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_QUOTAS };
+extern atomic_long_t oc_gauge[OC_QUOTAS];
+extern atomic_long_t oc_pinned_pages;
+
+struct oc_user;
+struct oc_user *oc_charge(enum oc_quota what);
+void oc_uncharge(struct oc_user *user, enum oc_quota what);
+
+/* ---- parameters (main.c) ---- */
+extern bool oc_other_users;
+extern bool oc_huge;
+extern unsigned int oc_fault_around;
+
+/* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
+#define OC_WINDOW_PAGES (PMD_SIZE / PAGE_SIZE)
+#define OC_E_VALID 1UL
+#define OC_E_WRITE 2UL
+#define OC_E_HUGE 4UL /* part of a mapping of at least PMD_SIZE */
+#define OC_E_SHIFT 3
+
+/*
+ * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the segment had been recorded. It may be used
+ * under the segment's lock, after oc_snap_refresh() has struck out what was invalidated since.
+ */
+struct oc_snap {
+	u64 seq;
+	unsigned long start;
+	unsigned int pages;
+	unsigned long entry[];
+};
+
+static inline unsigned long oc_snap_end(const struct oc_snap *s)
+{
+	return s->start + (unsigned long)s->pages * PAGE_SIZE;
+}
+
+static inline unsigned long oc_entry_pfn(unsigned long e)
+{
+	return e >> OC_E_SHIFT;
+}
+
+/* ---- segment (segment.c) ---- */
+#define OC_RING 64 /* invalidations that are remembered: a snapshot older than that is worthless */
+#define OC_SNAPS 4 /* snapshots that a segment keeps */
+#define OC_VERDICTS 8
+
+struct oc_range {
+	unsigned long start;
+	unsigned long end;
+};
+
+/* What a task found while it held no lock of its own: an error that its repeated fault must answer. */
+struct oc_verdict {
+	pid_t pid;
+	u64 born;
+	unsigned long page;
+	int err; /* 0: free */
+};
+
+struct oc_seg {
+	struct kref ref;
+	struct hlist_node node; /* published under id; table's lock */
+	u64 id;
+	struct mm_struct *mm; /* the owner's; held by the subscription, without its users */
+	unsigned long start;
+	unsigned long size;
+	umode_t mode;
+	kuid_t uid;
+	kgid_t gid;
+	struct user_namespace *ns;
+	struct oc_user *user;
+	struct address_space mapping; /* all VMAs that show the segment; their page offset is the owner's page number */
+	struct mmu_interval_notifier notifier;
+	struct page *generation;
+	struct page *scratch; /* what is written to holes goes here */
+
+	struct mutex lock; /* leaf: taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards what follows: */
+	u32 state; /* ONECOPY_STATE_* */
+	u64 seq; /* invalidations recorded */
+	struct oc_range ring[OC_RING];
+	struct oc_snap *snap[OC_SNAPS];
+	unsigned int snap_hand;
+	struct oc_verdict verdict[OC_VERDICTS];
+	unsigned int verdict_hand;
+};
+
+static inline unsigned long oc_seg_end(const struct oc_seg *seg)
+{
+	return seg->start + seg->size;
+}
+
+static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
+{
+	return addr >= seg->start && addr - seg->start < seg->size;
+}
+
+struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode);
+int oc_seg_publish(struct oc_seg *seg);
+struct oc_seg *oc_seg_find(u64 id);
+void oc_seg_kill(struct oc_seg *seg, u32 state);
+void oc_seg_put(struct oc_seg *seg);
+int oc_seg_error(struct oc_seg *seg);
+bool oc_seg_allows(struct oc_seg *seg, bool write);
+u64 oc_random_id(void);
+
+static inline struct oc_seg *oc_seg_get(struct oc_seg *seg)
+{
+	kref_get(&seg->ref);
+	return seg;
+}
+
+/* ---- generation page (generation.c) ---- */
+int oc_generation_init(struct oc_seg *seg);
+void oc_generation_free(struct oc_seg *seg);
+void oc_generation_hole(struct oc_seg *seg);
+void oc_generation_invalidated(struct oc_seg *seg);
+void oc_generation_state(struct oc_seg *seg);
+int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma);
+#define OC_GENERATION_PGOFF (ONECOPY_MMAP_GENERATION >> PAGE_SHIFT)
+
+/* ---- views: open files of a segment (attach.c) ---- */
+struct oc_view {
+	struct oc_seg *seg;
+	bool write;
+	bool nosignal; /* a hole is a page of zeroes and a count, not SIGBUS */
+};
+
+struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal);
+struct oc_view *oc_view_of(struct file *file);
+bool oc_vma_ours(const struct vm_area_struct *vma);
+int oc_may_export(unsigned long start, unsigned long len);
+int oc_detach(unsigned long addr);
+int oc_detach_file(struct file *file);
+long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+
+/* ---- fault.c ---- */
+extern const struct vm_operations_struct oc_vm_ops;
+extern struct page *oc_hole_page;
+int oc_fault_init(void);
+void oc_fault_exit(void);
+void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w);
+/* What this task's faults find wrong they report here, instead of answering it, until oc_quiet_end(). */
+struct oc_quiet {
+	struct oc_mark mark;
+	int err;
+};
+void oc_quiet_begin(struct oc_quiet *q);
+int oc_quiet_end(struct oc_quiet *q);
+bool oc_is_hole_pfn(const struct oc_seg *seg, unsigned long pfn);
+
+/* ---- snapshot.c ---- */
+struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp);
+int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved);
+void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap);
+struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page);
+struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
+
+/* ---- invalidate.c ---- */
+extern const struct mmu_interval_notifier_ops oc_notifier_ops;
+void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
+void oc_invalidate_init(void);
+
+/* ---- populate.c ---- */
+int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write, bool all);
+long oc_prefault(u64 address, u64 length, bool write, u64 *done);
+
+/* ---- copy.c ---- */
+/* Memory of one address space: of a segment's owner, or (seg NULL) the caller's own. */
+struct oc_side {
+	struct oc_seg *seg;
+	u64 addr;
+};
+int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done);
+u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
+void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off, u64 len);
+
+/* ---- devices ---- */
+extern struct miscdevice oc_xpmem_device;
+extern struct miscdevice oc_knem_device;
+extern struct miscdevice oc_onecopy_device;
+void oc_knem_exit(void);
+
+#endif

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * An attachment is touched. Two map locks are never waited for at once: the owner's is tried; where that fails, or the owner has to fault the page
+ * in, ours is given up, the owner's side is settled with only the owner's lock, what was found is left with the segment, and the fault begins
+ * anew. A fault that finds an answer with the segment needs no lock of the owner.
+ */
+#include <linux/hash.h>
+#include <linux/pgtable.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "core.h"
+#include "inject.h"
+#include "trace.h"
+
+/* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page. */
+#define OC_NO_TABLE (-ENOBUFS)
+
+struct page *oc_hole_page; /* all zeroes, never writable */
+static struct oc_marks oc_quiet;
+
+/*
+ * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry. Taken with the importer's map lock held
+ * for reading and before the segment's lock; page tables are allocated under it, and it is never taken in reclaim.
+ */
+#define OC_INSTALL_BITS 8
+static struct mutex oc_install_lock[1 << OC_INSTALL_BITS];
+
+static struct mutex *oc_install_lock_of(struct vm_fault *vmf)
+{
+	return &oc_install_lock[hash_long((unsigned long)vmf->pmd, OC_INSTALL_BITS)];
+}
+
+int oc_fault_init(void)
+{
+	int i;
+
+	oc_marks_init(&oc_quiet);
+	for (i = 0; i < 1 << OC_INSTALL_BITS; i++)
+		mutex_init(&oc_install_lock[i]);
+	oc_hole_page = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	return oc_hole_page ? 0 : -ENOMEM;
+}
+
+void oc_fault_exit(void)
+{
+	__free_page(oc_hole_page);
+}
+
+void oc_quiet_begin(struct oc_quiet *q)
+{
+	q->err = 0;
+	oc_mark_set(&oc_quiet, &q->mark);
+}
+
+int oc_quiet_end(struct oc_quiet *q)
+{
+	oc_mark_clear(&oc_quiet, &q->mark);
+	return q->err;
+}
+
+bool oc_is_hole_pfn(const struct oc_seg *seg, unsigned long pfn)
+{
+	return pfn == page_to_pfn(oc_hole_page) || pfn == page_to_pfn(seg->scratch);
+}
+
+void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w)
+{
+	unsigned int pages = clamp(READ_ONCE(oc_fault_around), 1U, (unsigned int)OC_WINDOW_PAGES);
+
+	oc_window_around(w, addr, owner, vma->vm_start, vma->vm_end, seg->start, oc_seg_end(seg), rounddown_pow_of_two(pages) * PAGE_SIZE);
+}
+
+/* ---- page table entries ---- */
+struct oc_fill {
+	struct vm_area_struct *vma;
+	struct oc_snap *snap;
+	unsigned long lo; /* importer's address of ... */
+	unsigned long at; /* ... this one of the owner */
+	unsigned long target;
+	pgprot_t rw;
+	pgprot_t ro;
+	bool writable;
+	unsigned int filled;
+	bool conflict; /* something else is mapped at the target */
+};
+
+static int oc_no_entry(pte_t *ptep, unsigned long addr, void *data)
+{
+	return 0;
+}
+
+/* The importer's entry has a dirty bit that nobody looks at: the page counts as dirty from the moment that it may be written. */
+static void oc_dirty(unsigned long pfn)
+{
+	struct page *page = pfn_to_page(pfn);
+
+	if (!PageDirty(page))
+		set_page_dirty(page);
+}
+
+static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, unsigned long pfn, bool write)
+{
+	pte_t old = ptep_get(ptep), pte;
+
+	if (pte_present(old)) {
+		if (pte_pfn(old) != pfn) {
+			f->conflict |= addr == f->target;
+			return false;
+		}
+		if (!write || pte_write(old))
+			return false;
+	} else if (!pte_none(old)) {
+		return false;
+	}
+	pte = pte_mkspecial(pte_mkyoung(pfn_pte(pfn, write ? f->rw : f->ro)));
+	if (write)
+		pte = pte_mkdirty(pte);
+	set_pte_at(f->vma->vm_mm, addr, ptep, pte);
+	f->filled++;
+	return true;
+}
+
+static int oc_fill_entry(pte_t *ptep, unsigned long addr, void *data)
+{
+	struct oc_fill *f = data;
+	unsigned long e = f->snap->entry[(f->at + (addr - f->lo) - f->snap->start) >> PAGE_SHIFT];
+	bool write = f->writable && (e & OC_E_WRITE);
+
+	if (!(e & OC_E_VALID))
+		return 0;
+	if (oc_set_entry(f, ptep, addr, oc_entry_pfn(e), write) && write)
+		oc_dirty(oc_entry_pfn(e));
+	return 0;
+}
+
+struct oc_hole_fill {
+	struct oc_fill fill;
+	unsigned long pfn;
+	bool write;
+};
+
+static int oc_fill_hole(pte_t *ptep, unsigned long addr, void *data)
+{
+	struct oc_hole_fill *h = data;
+
+	oc_set_entry(&h->fill, ptep, addr, h->pfn, h->write);
+	return 0;
+}
+
+static void oc_fill_init(struct oc_fill *f, struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+
+	*f = (struct oc_fill){
+		.vma = vma,
+		.target = vmf->address & PAGE_MASK,
+		/* vma->vm_page_prot never allows writing here, since the VMA has pfn_mkwrite(). */
+		.rw = vm_get_page_prot(vma->vm_flags),
+		.ro = vm_get_page_prot(vma->vm_flags & ~VM_SHARED),
+		.writable = vma->vm_flags & VM_WRITE,
+	};
+}
+
+/* Is the whole 2 MiB window one piece of memory, in one mapping of the owner, with one permission? */
+static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
+{
+	const unsigned long *e = &snap->entry[(at - snap->start) >> PAGE_SHIFT];
+	unsigned long i, need = OC_E_VALID | OC_E_HUGE | (e[0] & OC_E_WRITE);
+
+	if (oc_entry_pfn(e[0]) & (OC_WINDOW_PAGES - 1))
+		return false;
+	for (i = 0; i < OC_WINDOW_PAGES; i++)
+		if ((e[i] & (OC_E_VALID | OC_E_HUGE | OC_E_WRITE)) != need || oc_entry_pfn(e[i]) != oc_entry_pfn(e[0]) + i)
+			return false;
+	return true;
+}
+
+/* ---- verdicts: what a task learned without its own map lock ---- */
+static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
+{
+	mutex_lock(&seg->lock);
+	seg->verdict[seg->verdict_hand] = (struct oc_verdict){
+		.pid = current->pid,
+		.born = current->start_time,
+		.page = page,
+		.err = err,
+	};
+	seg->verdict_hand = (seg->verdict_hand + 1) % OC_VERDICTS;
+	mutex_unlock(&seg->lock);
+}
+
+static int oc_verdict_take(struct oc_seg *seg, unsigned long page)
+{
+	int i, err;
+
+	for (i = 0; i < OC_VERDICTS; i++) {
+		struct oc_verdict *v = &seg->verdict[i];
+
+		if (v->err && v->page == page && v->pid == current->pid && v->born == current->start_time) {
+			err = v->err;
+			v->err = 0;
+			return err;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Map what a snapshot knows of the window: the given one, which then belongs to the segment or is freed, or one that the segment has. 0: the page
+ * is mapped. -EAGAIN: too little is known. -EINTR: killed. OC_NO_TABLE. Another error: there is no such page.
+ */
+static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window w, unsigned long owner, struct oc_snap *fresh)
+{
+	bool write = vmf->flags & FAULT_FLAG_WRITE, zap;
+	struct mutex *install = oc_install_lock_of(vmf);
+	struct oc_snap *snap, *old = fresh;
+	unsigned int large = 0;
+	struct oc_fill f;
+	pmd_t pmd;
+	int err;
+
+	if (mutex_lock_killable(install)) {
+		kfree(fresh);
+		return -EINTR;
+	}
+	oc_fill_init(&f, vmf);
+again:
+	zap = false;
+	mutex_lock(&seg->lock);
+	err = oc_seg_error(seg);
+	if (!err)
+		err = oc_verdict_take(seg, owner);
+	if (err)
+		goto unlock;
+	if (fresh) {
+		/* From here on it is one that the segment has. */
+		old = oc_snap_store(seg, fresh);
+		fresh = NULL;
+	}
+	snap = oc_snap_cached(seg, owner);
+	err = -EAGAIN;
+	if (!snap || oc_inject(OC_INJECT_RETRY))
+		goto unlock;
+	if (write && !(snap->entry[(owner - snap->start) >> PAGE_SHIFT] & OC_E_WRITE))
+		goto unlock;
+	/* The part of the window that the snapshot covers. */
+	if (w.at < snap->start) {
+		w.lo += snap->start - w.at;
+		w.at = snap->start;
+	}
+	w.hi = min(w.hi, w.lo + (oc_snap_end(snap) - w.at));
+
+	pmd = READ_ONCE(*vmf->pmd);
+	if (pmd_none(pmd)) {
+#ifdef OC_HUGE
+		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) && w.hi - w.lo == PMD_SIZE &&
+		    oc_snap_is_huge(snap, w.at)) {
+			unsigned long e = snap->entry[(w.at - snap->start) >> PAGE_SHIFT];
+			bool writable = f.writable && (e & OC_E_WRITE);
+
+			if (writable)
+				oc_dirty(oc_entry_pfn(e));
+			err = oc_insert_pmd(vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR ? OC_NO_TABLE : 0;
+			if (!err)
+				large = OC_WINDOW_PAGES;
+			goto unlock;
+		}
+#endif
+		mutex_unlock(&seg->lock);
+		/* Allocates, hence without the segment's lock. */
+		if (apply_to_page_range(vmf->vma->vm_mm, f.target, PAGE_SIZE, oc_no_entry, NULL)) {
+			err = OC_NO_TABLE;
+			goto out;
+		}
+		goto again;
+	}
+	err = 0;
+	if (pmd_leaf(pmd))
+		goto unlock; /* another thread was faster; should it not suffice, the fault comes again */
+	f.snap = snap;
+	f.lo = w.lo;
+	f.at = w.at;
+	f.conflict = false;
+	apply_to_page_range(vmf->vma->vm_mm, w.lo, w.hi - w.lo, oc_fill_entry, &f);
+	zap = f.conflict;
+unlock:
+	mutex_unlock(&seg->lock);
+	if (zap) {
+		/* A page of zeroes stood for a hole that has been filled since. */
+		oc_zap(seg, owner, owner + PAGE_SIZE);
+		goto again;
+	}
+	oc_count(OC_SMALL, f.filled);
+	oc_count(OC_LARGE, large != 0);
+out:
+	mutex_unlock(install);
+	kfree(fresh);
+	if (old != fresh)
+		kfree(old);
+	trace_onecopy_fault(seg, vmf->address, owner, write, f.filled + large, err);
+	return err;
+}
+
+/* There is no memory of the owner behind the page, or it may not be used so. */
+static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned long owner, int err)
+{
+	bool write = vmf->flags & FAULT_FLAG_WRITE;
+	struct mutex *install = oc_install_lock_of(vmf);
+	struct oc_seg *seg = view->seg;
+	struct oc_hole_fill h;
+	struct oc_mark *mark;
+
+	mark = oc_mark_find(&oc_quiet);
+	if (mark) {
+		container_of(mark, struct oc_quiet, mark)->err = err;
+		return VM_FAULT_SIGBUS;
+	}
+	oc_count(OC_HOLES, 1);
+	if (!view->nosignal)
+		return err == -EPERM ? VM_FAULT_SIGSEGV : VM_FAULT_SIGBUS;
+
+	oc_generation_hole(seg);
+	oc_fill_init(&h.fill, vmf);
+	h.write = write;
+	h.pfn = page_to_pfn(write ? seg->scratch : oc_hole_page);
+	mutex_lock(install);
+	if (write)
+		memset(page_address(seg->scratch), 0, PAGE_SIZE);
+	for (;;) {
+		pmd_t pmd = READ_ONCE(*vmf->pmd);
+
+		if (!pmd_none(pmd) && pmd_leaf(pmd))
+			break;
+		h.fill.conflict = false;
+		if (apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole, &h)) {
+			mutex_unlock(install);
+			return VM_FAULT_OOM;
+		}
+		if (!h.fill.conflict)
+			break;
+		oc_zap(seg, owner, owner + PAGE_SIZE);
+	}
+	mutex_unlock(install);
+	return VM_FAULT_NOPAGE;
+}
+
+/* The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not to be had. */
+static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w, unsigned long owner, int *err)
+{
+	struct mm_struct *mm = seg->mm;
+	bool same = mm == vmf->vma->vm_mm, write = vmf->flags & FAULT_FLAG_WRITE;
+	struct oc_snap *snap = NULL;
+
+	*err = 0;
+	if (!mmget_not_zero(mm)) {
+		*err = -ESRCH;
+		return NULL;
+	}
+	if (!same && (oc_inject(OC_INJECT_OWNER_LOCK) || !mmap_read_trylock(mm)))
+		goto put;
+	*err = oc_owner_vma_check(mm, owner, write);
+	if (!*err) {
+		snap = oc_snap_alloc(w->at, w->at + (w->hi - w->lo), GFP_KERNEL_ACCOUNT);
+		if (!snap)
+			snap = oc_snap_alloc(owner, owner + PAGE_SIZE, GFP_KERNEL);
+		if (snap)
+			*err = oc_snap_take(seg, snap, owner, write, false);
+		if (*err) {
+			kfree(snap);
+			snap = NULL;
+		}
+	}
+	if (!same)
+		mmap_read_unlock(mm);
+put:
+	/* Not mmput(): the last user's exit would unmap the owner's memory under our map lock. */
+	mmput_async(mm);
+	return snap;
+}
+
+/* Gives up our map lock; nothing of the VMA may be used afterwards. */
+static vm_fault_t oc_fault_anew(struct vm_fault *vmf)
+{
+	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
+		mmap_read_unlock(vmf->vma->vm_mm);
+	return VM_FAULT_RETRY;
+}
+
+static vm_fault_t oc_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct oc_view *view = vma->vm_file->private_data;
+	bool write = vmf->flags & FAULT_FLAG_WRITE;
+	bool may_retry = vmf->flags & FAULT_FLAG_ALLOW_RETRY;
+	unsigned long addr = vmf->address & PAGE_MASK, owner = vmf->pgoff << PAGE_SHIFT;
+	struct oc_seg *seg = view->seg;
+	struct oc_window w;
+	struct oc_snap *snap;
+	vm_fault_t ret;
+	int err;
+
+	if (oc_under_vma_lock(vmf))
+		return VM_FAULT_RETRY;
+	oc_count(OC_FAULTS, 1);
+	if (!oc_seg_has(seg, owner))
+		return VM_FAULT_SIGBUS; /* cannot be: mmap() checked it and such a VMA cannot grow or move */
+	oc_window_of(vma, addr, seg, owner, &w);
+
+	err = oc_install(vmf, seg, w, owner, NULL);
+	if (err == -EAGAIN) {
+		snap = oc_look(seg, vmf, &w, owner, &err);
+		if (snap)
+			err = oc_install(vmf, seg, w, owner, snap);
+		else if (!err)
+			err = -EAGAIN;
+	}
+	switch (err) {
+	case 0:
+		return VM_FAULT_NOPAGE;
+	case OC_NO_TABLE:
+		return VM_FAULT_OOM;
+	case -EINTR:
+		return may_retry ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
+	case -EAGAIN:
+		break;
+	default:
+		return oc_hole(vmf, view, owner, err);
+	}
+
+	oc_count(OC_RETRIES, 1);
+	if (!may_retry)
+		return VM_FAULT_SIGBUS; /* only callers within the kernel who cannot wait, and those cannot use such a mapping anyway */
+	if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT)
+		return VM_FAULT_RETRY;
+	oc_seg_get(seg);
+	ret = oc_fault_anew(vmf);
+	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, false);
+	if (err && err != -EINTR)
+		oc_verdict_leave(seg, owner, err);
+	oc_seg_put(seg);
+	return ret;
+}
+
+/* A store to a page that is mapped to read. The caller does not expect VM_FAULT_RETRY alone and would go on without the lock. */
+static vm_fault_t oc_mkwrite(struct vm_fault *vmf)
+{
+	vm_fault_t ret = oc_fault(vmf);
+
+	return ret & VM_FAULT_RETRY ? ret | VM_FAULT_NOPAGE : ret;
+}
+
+static int oc_mremap(struct vm_area_struct *vma)
+{
+	return -EINVAL;
+}
+
+const struct vm_operations_struct oc_vm_ops = {
+	.fault = oc_fault,
+	.pfn_mkwrite = oc_mkwrite,
+	.mremap = oc_mremap,
+};

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The page that tells a user, by one load, whether what it read through an attachment was the owner's. */
+#include <linux/gfp.h>
+
+#include "core.h"
+
+static struct onecopy_generation *oc_generation(struct oc_seg *seg)
+{
+	return page_address(seg->generation);
+}
+
+int oc_generation_init(struct oc_seg *seg)
+{
+	seg->generation = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	return seg->generation ? 0 : -ENOMEM;
+}
+
+void oc_generation_free(struct oc_seg *seg)
+{
+	/* Mappings of it hold their own references. */
+	if (seg->generation)
+		put_page(seg->generation);
+}
+
+/* Before the hole can be read. */
+void oc_generation_hole(struct oc_seg *seg)
+{
+	mutex_lock(&seg->lock);
+	WRITE_ONCE(oc_generation(seg)->holes, oc_generation(seg)->holes + 1);
+	mutex_unlock(&seg->lock);
+}
+
+/* These two under the segment's lock, before anything is taken away. */
+void oc_generation_invalidated(struct oc_seg *seg)
+{
+	WRITE_ONCE(oc_generation(seg)->invalidations, seg->seq);
+}
+
+void oc_generation_state(struct oc_seg *seg)
+{
+	WRITE_ONCE(oc_generation(seg)->state, seg->state);
+}
+
+int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma)
+{
+	if (vma->vm_end - vma->vm_start != PAGE_SIZE || vma->vm_pgoff != OC_GENERATION_PGOFF)
+		return -EINVAL;
+	if (vma->vm_flags & VM_WRITE)
+		return -EACCES;
+	/* Never writable later either; VM_SHARED would let a shared mapping become so. */
+	vm_flags_clear(vma, VM_MAYWRITE | VM_MAYEXEC | VM_EXEC);
+	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
+	return vm_insert_page(vma, vma->vm_start, seg->generation);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the parts of /dev/knem share. */
+#ifndef OC_KNEM_H
+#define OC_KNEM_H
+
+#include <linux/cpumask.h>
+#include <linux/list.h>
+#include <linux/spinlock.h>
+#include <linux/wait.h>
+
+#include "core.h"
+#include "include/uapi/knem.h"
+
+#define OC_KNEM_MAX_PIECES 65536U
+#define OC_KNEM_MAX_STATUS (64 * PAGE_SIZE)
+
+/* The pages of one piece of a region's vector; what is before iov.base in the first page is not of it. */
+struct oc_piece {
+	struct page **pages;
+	unsigned long n;
+};
+
+/* Pinned memory, named by a cookie. Also the local side of a copy that the worker does: then without a cookie. */
+struct oc_region {
+	struct kref ref;
+	struct rcu_head rcu;
+	struct hlist_node node; /* published under cookie */
+	struct list_head link; /* of its file, while published; lock: that of the cookies */
+	const struct list_head *file; /* whose list: only compared */
+	u64 cookie;
+	bool read; /* others may copy out of it */
+	bool write; /* others may copy into it */
+	bool single_use;
+	bool any_user;
+	kuid_t uid;
+	struct user_namespace *ns;
+	struct mm_struct *mm; /* grabbed: whose limit the pins count against */
+	struct oc_user *user;
+	unsigned long pinned; /* pages counted */
+	u64 total; /* bytes */
+	u32 n;
+	struct oc_iovec *iov;
+	struct oc_piece *piece;
+};
+
+struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool write);
+void oc_region_publish(struct oc_region *region, struct list_head *file);
+int oc_region_destroy(struct list_head *file, u64 cookie);
+void oc_region_destroy_all(struct list_head *file);
+struct oc_region *oc_region_use(u64 cookie, bool write);
+int oc_region_claim(struct oc_region *region);
+void oc_region_put(struct oc_region *region);
+struct oc_iovec *oc_iovec_read(u64 array, u32 n);
+
+static inline struct oc_region *oc_region_get(struct oc_region *region)
+{
+	kref_get(&region->ref);
+	return region;
+}
+
+int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len, const bool *stop);
+int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n, u64 len, bool to_user);
+
+/* A copy for the worker. */
+struct oc_work {
+	struct list_head link;
+	struct oc_region *dst;
+	struct oc_region *src;
+	u64 dst_off;
+	u64 src_off;
+	u64 len;
+	u32 index; /* of its status */
+	bool notify;
+};
+
+/* An open file. */
+struct oc_knem {
+	struct list_head regions; /* lock: that of the cookies */
+	struct mutex lock; /* of binding and the making of the status array; within the map lock */
+	struct mutex read_lock; /* one reader at a time */
+	cpumask_var_t cpus; /* where the worker may run; empty: anywhere */
+	u8 *status; /* set once, before `worker` */
+	u32 statuses;
+	struct task_struct *worker;
+	bool stop;
+
+	spinlock_t queue_lock; /* of what follows */
+	struct list_head queue;
+	u32 *ring; /* indices of completed copies, oldest first */
+	u32 ring_head;
+	u32 ring_ready; /* in the ring */
+	u32 ring_taken; /* in the ring, or promised to copies that run */
+	wait_queue_head_t worker_wait;
+	wait_queue_head_t reader_wait;
+};
+
+int oc_async_start(struct oc_knem *k, u32 statuses);
+void oc_async_stop(struct oc_knem *k);
+int oc_async_check(struct oc_knem *k, u32 index, bool notify);
+void oc_async_submit(struct oc_knem *k, struct oc_work *work);
+void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status);
+void oc_async_cancel(struct oc_knem *k, bool notify);
+ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool nonblock);
+bool oc_async_readable(struct oc_knem *k);
+int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b);
+
+#endif

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Copies that a worker does: both sides are pinned, so it never faults and never waits for anybody. */
+#include <linux/kthread.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "inject.h"
+#include "knem.h"
+
+static void oc_work_free(struct oc_work *w)
+{
+	oc_region_put(w->dst);
+	oc_region_put(w->src);
+	kfree(w);
+}
+
+static struct oc_work *oc_work_next(struct oc_knem *k)
+{
+	struct oc_work *w;
+
+	spin_lock(&k->queue_lock);
+	w = list_first_entry_or_null(&k->queue, struct oc_work, link);
+	if (w)
+		list_del(&w->link);
+	spin_unlock(&k->queue_lock);
+	return w;
+}
+
+static int oc_worker(void *data)
+{
+	struct oc_knem *k = data;
+	struct oc_work *w;
+
+	while (!kthread_should_stop()) {
+		w = oc_work_next(k);
+		if (!w) {
+			wait_event_idle(k->worker_wait, !list_empty_careful(&k->queue) || kthread_should_stop());
+			continue;
+		}
+		oc_async_complete(k, w->index, w->notify,
+				  oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop) ? KNEM_STATUS_FAILED :
+													     KNEM_STATUS_SUCCESS);
+		oc_work_free(w);
+	}
+	return 0;
+}
+
+/* Under the file's lock: the status array and who writes it. */
+int oc_async_start(struct oc_knem *k, u32 statuses)
+{
+	struct task_struct *worker;
+	u8 *status;
+
+	if (k->worker)
+		return -EBUSY;
+	status = oc_inject(OC_INJECT_ALLOC) ? NULL : vmalloc_user(statuses);
+	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), GFP_KERNEL_ACCOUNT);
+	if (!status || !k->ring) {
+		worker = ERR_PTR(-ENOMEM);
+		goto fail;
+	}
+	worker = kthread_create(oc_worker, k, "onecopy-knem");
+	if (IS_ERR(worker))
+		goto fail;
+	if (!cpumask_empty(k->cpus))
+		set_cpus_allowed_ptr(worker, k->cpus);
+	k->status = status;
+	k->statuses = statuses;
+	wake_up_process(worker);
+	smp_store_release(&k->worker, worker);
+	return 0;
+fail:
+	vfree(status);
+	kvfree(k->ring);
+	k->ring = NULL;
+	return PTR_ERR(worker);
+}
+
+/* The file is going: a copy that runs ends at the next MiB, those that wait are dropped. */
+void oc_async_stop(struct oc_knem *k)
+{
+	struct oc_work *w;
+
+	if (!k->worker)
+		return;
+	WRITE_ONCE(k->stop, true);
+	kthread_stop(k->worker);
+	while ((w = oc_work_next(k)))
+		oc_work_free(w);
+	vfree(k->status);
+	kvfree(k->ring);
+}
+
+/* Room for one completion. What succeeds is ended by oc_async_complete() or oc_async_cancel(). */
+int oc_async_check(struct oc_knem *k, u32 index, bool notify)
+{
+	int err = 0;
+
+	if (!smp_load_acquire(&k->worker) || index >= k->statuses)
+		return -EINVAL;
+	if (!notify)
+		return 0;
+	spin_lock(&k->queue_lock);
+	if (k->ring_taken == k->statuses)
+		err = -EBUSY;
+	else
+		k->ring_taken++;
+	spin_unlock(&k->queue_lock);
+	return err;
+}
+
+void oc_async_cancel(struct oc_knem *k, bool notify)
+{
+	if (!notify)
+		return;
+	spin_lock(&k->queue_lock);
+	k->ring_taken--;
+	spin_unlock(&k->queue_lock);
+	wake_up(&k->reader_wait);
+}
+
+void oc_async_submit(struct oc_knem *k, struct oc_work *work)
+{
+	WRITE_ONCE(k->status[work->index], KNEM_STATUS_PENDING);
+	spin_lock(&k->queue_lock);
+	list_add_tail(&work->link, &k->queue);
+	spin_unlock(&k->queue_lock);
+	wake_up(&k->worker_wait);
+}
+
+void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status)
+{
+	/* Who sees the status sees the bytes. */
+	smp_store_release(&k->status[index], status);
+	if (!notify)
+		return;
+	spin_lock(&k->queue_lock);
+	k->ring[(k->ring_head + k->ring_ready++) % k->statuses] = index;
+	spin_unlock(&k->queue_lock);
+	wake_up(&k->reader_wait);
+}
+
+bool oc_async_readable(struct oc_knem *k)
+{
+	return READ_ONCE(k->ring_ready);
+}
+
+/* As many as asked for are there, or no more are to come. */
+static bool oc_enough(struct oc_knem *k, u32 want)
+{
+	bool enough;
+
+	spin_lock(&k->queue_lock);
+	enough = k->ring_ready >= want || (k->ring_ready && k->ring_ready == k->ring_taken);
+	spin_unlock(&k->queue_lock);
+	return enough;
+}
+
+/* Whole indices of completed copies, oldest first. */
+ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool nonblock)
+{
+	u32 want = min_t(size_t, count / sizeof(u32), k->statuses), got = 0, index;
+
+	if (!want)
+		return -EINVAL;
+	if (!nonblock && wait_event_interruptible(k->reader_wait, oc_enough(k, want)) && !oc_async_readable(k))
+		return -ERESTARTSYS;
+	if (mutex_lock_interruptible(&k->read_lock))
+		return -ERESTARTSYS;
+	while (got < want) {
+		spin_lock(&k->queue_lock);
+		if (!k->ring_ready) {
+			spin_unlock(&k->queue_lock);
+			break;
+		}
+		index = k->ring[k->ring_head];
+		spin_unlock(&k->queue_lock);
+		if (copy_to_user(buf + got * sizeof(index), &index, sizeof(index))) {
+			mutex_unlock(&k->read_lock);
+			return got ? got * sizeof(index) : -EFAULT;
+		}
+		spin_lock(&k->queue_lock);
+		k->ring_head = (k->ring_head + 1) % k->statuses;
+		k->ring_ready--;
+		k->ring_taken--;
+		spin_unlock(&k->queue_lock);
+		got++;
+	}
+	mutex_unlock(&k->read_lock);
+	return got ? got * sizeof(index) : nonblock ? -EAGAIN : -ERESTARTSYS;
+}
+
+int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
+{
+	cpumask_var_t mask;
+	int err = 0;
+
+	if (smp_load_acquire(&k->worker))
+		return -EBUSY;
+	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
+		return -ENOMEM;
+	switch (b->flags) {
+	case KNEM_BIND_FLAG_CUSTOM:
+		if (!b->mask_len)
+			err = -EINVAL;
+		else if (copy_from_user(cpumask_bits(mask), u64_to_user_ptr(b->mask_ptr), min_t(size_t, b->mask_len, cpumask_size())))
+			err = -EFAULT;
+		break;
+	case KNEM_BIND_FLAG_CURRENT:
+		cpumask_copy(mask, current->cpus_ptr);
+		break;
+	case KNEM_BIND_FLAG_CURRENT_REVERSED:
+		cpumask_andnot(mask, cpu_online_mask, current->cpus_ptr);
+		break;
+	default:
+		err = -EINVAL;
+	}
+	/* A process that may run anywhere leaves nothing on the other side: then the worker may run anywhere too. */
+	if (!err && !cpumask_intersects(mask, cpu_online_mask)) {
+		if (b->flags == KNEM_BIND_FLAG_CURRENT_REVERSED)
+			cpumask_clear(mask);
+		else
+			err = -EINVAL;
+	}
+	mutex_lock(&k->lock);
+	if (!err && k->worker)
+		err = -EBUSY;
+	if (!err)
+		cpumask_copy(k->cpus, mask);
+	mutex_unlock(&k->lock);
+	free_cpumask_var(mask);
+	return err;
+}

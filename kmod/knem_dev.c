@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: GPL-2.0
+/* /dev/knem: the KNEM interface. */
+#include <linux/miscdevice.h>
+#include <linux/mman.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "inject.h"
+#include "knem.h"
+
+#define OC_CREATE_FLAGS (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
+#define OC_THREAD_FLAGS (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
+/* Without DMA: KNEM_FLAG_DMA is refused, and what only says how it should complete changes nothing. */
+#define OC_COPY_FLAGS (KNEM_FLAG_ASYNCDMACOMPLETE | OC_THREAD_FLAGS | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
+
+/* A copy, whatever command asked for it. */
+struct oc_transfer {
+	u64 src_cookie; /* or dst_cookie, for a local vector */
+	u64 dst_cookie;
+	u64 src_off;
+	u64 dst_off;
+	struct oc_iovec *local;
+	u32 locals;
+	bool inlined;
+	bool to_local;
+	u64 length; /* at most; then what was or will be copied */
+	u32 flags;
+	u32 index;
+	bool status_always; /* the result is wanted in the array even when the copy was done at once */
+	u32 status; /* out */
+};
+
+static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
+{
+	*dst = NULL;
+	*src = NULL;
+	if (!t->inlined || t->to_local) {
+		*src = oc_region_use(t->src_cookie, false);
+		if (IS_ERR(*src))
+			return PTR_ERR(*src);
+		if (t->src_off > (*src)->total)
+			return -EINVAL;
+		t->length = min(t->length, (*src)->total - t->src_off);
+	}
+	if (!t->inlined || !t->to_local) {
+		*dst = oc_region_use(t->dst_cookie, true);
+		if (IS_ERR(*dst))
+			return PTR_ERR(*dst);
+		if (t->dst_off > (*dst)->total)
+			return -EINVAL;
+		t->length = min(t->length, (*dst)->total - t->dst_off);
+	}
+	return 0;
+}
+
+static void oc_regions_put(struct oc_region *dst, struct oc_region *src)
+{
+	if (!IS_ERR_OR_NULL(dst))
+		oc_region_put(dst);
+	if (!IS_ERR_OR_NULL(src))
+		oc_region_put(src);
+}
+
+/* The local vector becomes a region of its own, for the worker. */
+static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
+{
+	struct oc_region *local = oc_region_create(t->local, t->locals, !t->to_local, t->to_local);
+
+	t->local = NULL;
+	if (IS_ERR(local))
+		return PTR_ERR(local);
+	if (t->to_local)
+		*dst = local;
+	else
+		*src = local;
+	return 0;
+}
+
+/* An error means that nothing was done; afterwards failures are told by the status. */
+static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
+{
+	bool thread = t->flags & OC_THREAD_FLAGS, notify = t->flags & KNEM_FLAG_NOTIFY_FD;
+	bool async = thread || notify || t->status_always;
+	struct oc_region *dst = NULL, *src = NULL;
+	struct oc_work *work = NULL;
+	int err;
+
+	if (t->flags & ~OC_COPY_FLAGS)
+		return -EINVAL;
+	err = oc_transfer_regions(t, &dst, &src);
+	if (err)
+		goto out;
+	if (t->inlined)
+		t->length = min_t(u64, t->length, oc_iovec_total(t->local, t->locals, TASK_SIZE));
+	if (async) {
+		err = oc_async_check(k, t->index, notify);
+		if (err)
+			goto out;
+	}
+	if (thread) {
+		work = oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
+		err = work ? 0 : -ENOMEM;
+		if (!err && t->inlined)
+			err = oc_transfer_pin_local(t, &dst, &src);
+	}
+	if (!err && src)
+		err = oc_region_claim(src);
+	if (!err && dst)
+		err = oc_region_claim(dst);
+	if (err) {
+		if (async)
+			oc_async_cancel(k, notify);
+		goto out;
+	}
+	if (thread) {
+		*work = (struct oc_work){
+			.dst = dst,
+			.src = src,
+			.dst_off = t->inlined && t->to_local ? 0 : t->dst_off,
+			.src_off = t->inlined && !t->to_local ? 0 : t->src_off,
+			.len = t->length,
+			.index = t->index,
+			.notify = notify,
+		};
+		t->status = KNEM_STATUS_PENDING;
+		oc_async_submit(k, work);
+		return 0;
+	}
+	if (!t->inlined)
+		err = oc_region_copy(dst, t->dst_off, src, t->src_off, t->length, NULL);
+	else if (t->to_local)
+		err = oc_region_copy_user(src, t->src_off, t->local, t->locals, t->length, true);
+	else
+		err = oc_region_copy_user(dst, t->dst_off, t->local, t->locals, t->length, false);
+	t->status = err ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS;
+	if (async)
+		oc_async_complete(k, t->index, notify, t->status);
+	err = 0;
+out:
+	kfree(work);
+	oc_regions_put(dst, src);
+	return err;
+}
+
+/* The same with a local vector at `array`. */
+static int oc_transfer_inline(struct oc_knem *k, struct oc_transfer *t, u64 array, u32 n)
+{
+	int err;
+
+	t->inlined = true;
+	t->local = oc_iovec_read(array, n);
+	t->locals = n;
+	if (IS_ERR(t->local))
+		return PTR_ERR(t->local);
+	err = oc_transfer(k, t);
+	kvfree(t->local);
+	return err;
+}
+
+/* ---- commands ---- */
+static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 protection, u64 *cookie)
+{
+	struct oc_region *r;
+	struct oc_iovec *iov;
+
+	if ((flags & ~OC_CREATE_FLAGS) || !protection || (protection & ~(PROT_READ | PROT_WRITE)))
+		return -EINVAL;
+	iov = oc_iovec_read(array, n);
+	if (IS_ERR(iov))
+		return PTR_ERR(iov);
+	r = oc_region_create(iov, n, protection & PROT_READ, protection & PROT_WRITE);
+	if (IS_ERR(r))
+		return PTR_ERR(r);
+	r->single_use = flags & KNEM_FLAG_SINGLEUSE;
+	r->any_user = flags & KNEM_FLAG_ANY_USER_ACCESS;
+	oc_region_publish(r, &k->regions);
+	*cookie = r->cookie;
+	return 0;
+}
+
+union oc_knem_arg {
+	struct knem_cmd_info info;
+	struct knem_cmd_bind_offload bind;
+	struct knem_cmd_create_region create;
+	knem_cookie_t cookie;
+	struct knem_cmd_copy copy;
+	struct knem_cmd_copy_bounded copy_bounded;
+	struct knem_cmd_inline_copy inline_copy;
+	struct knem_cmd_inline_copy_bounded inline_bounded;
+	struct knem_cmd_init_send_param send;
+	struct knem_cmd_init_async_recv_param async_recv;
+	struct knem_cmd_sync_recv_param sync_recv;
+};
+
+static int oc_knem_copy(struct oc_knem *k, struct knem_cmd_copy *c)
+{
+	struct oc_transfer t = {
+		.src_cookie = c->src_cookie,
+		.src_off = c->src_offset,
+		.dst_cookie = c->dst_cookie,
+		.dst_off = c->dst_offset,
+		.length = U64_MAX,
+		.flags = c->flags,
+		.index = c->async_status_index,
+	};
+	int err = oc_transfer(k, &t);
+
+	c->current_status = t.status;
+	return err;
+}
+
+static int oc_knem_copy_bounded(struct oc_knem *k, struct knem_cmd_copy_bounded *c)
+{
+	struct oc_transfer t = {
+		.src_cookie = c->src_cookie,
+		.src_off = c->src_offset,
+		.dst_cookie = c->dst_cookie,
+		.dst_off = c->dst_offset,
+		.length = c->length,
+		.flags = c->flags,
+		.index = c->async_status_index,
+	};
+	int err = oc_transfer(k, &t);
+
+	c->length = t.length;
+	c->current_status = t.status;
+	return err;
+}
+
+static int oc_knem_inline(struct oc_knem *k, struct knem_cmd_inline_copy *c)
+{
+	struct oc_transfer t = {
+		.src_cookie = c->remote_cookie,
+		.dst_cookie = c->remote_cookie,
+		.src_off = c->remote_offset,
+		.dst_off = c->remote_offset,
+		.to_local = !c->write,
+		.length = U64_MAX,
+		.flags = c->flags,
+		.index = c->async_status_index,
+	};
+	int err = oc_transfer_inline(k, &t, c->local_iovec_array, c->local_iovec_nr);
+
+	c->current_status = t.status;
+	return err;
+}
+
+static int oc_knem_inline_bounded(struct oc_knem *k, struct knem_cmd_inline_copy_bounded *c)
+{
+	struct oc_transfer t = {
+		.src_cookie = c->remote_cookie,
+		.dst_cookie = c->remote_cookie,
+		.src_off = c->remote_offset,
+		.dst_off = c->remote_offset,
+		.to_local = !c->write,
+		.length = c->length,
+		.flags = c->flags,
+		.index = c->async_status_index,
+	};
+	int err = oc_transfer_inline(k, &t, c->local_iovec_array, c->local_iovec_nr);
+
+	c->length = t.length;
+	c->current_status = t.status;
+	return err;
+}
+
+static int oc_knem_async_recv(struct oc_knem *k, struct knem_cmd_init_async_recv_param *c)
+{
+	struct oc_transfer t = {
+		.src_cookie = c->send_cookie,
+		.to_local = true,
+		.length = U64_MAX,
+		.flags = c->flags,
+		.index = c->status_index,
+		.status_always = true,
+	};
+
+	return oc_transfer_inline(k, &t, c->recv_iovec_array, c->recv_iovec_nr);
+}
+
+static int oc_knem_sync_recv(struct oc_knem *k, struct knem_cmd_sync_recv_param *c)
+{
+	struct oc_transfer t = {
+		.src_cookie = c->send_cookie,
+		.to_local = true,
+		.length = U64_MAX,
+		.flags = c->flags,
+	};
+	int err;
+
+	/* There is no place to tell of a copy that is done later. */
+	if (c->flags & (OC_THREAD_FLAGS | KNEM_FLAG_NOTIFY_FD))
+		return -EINVAL;
+	err = oc_transfer_inline(k, &t, c->recv_iovec_array, c->recv_iovec_nr);
+	c->status = t.status;
+	return err;
+}
+
+static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	struct oc_knem *k = file->private_data;
+	void __user *user = (void __user *)arg;
+	union oc_knem_arg a = {};
+	bool back = true; /* the direction in the number does not tell */
+	u64 cookie = 0;
+	int err;
+
+	if (_IOC_TYPE(cmd) != KNEM_IOC_MAGIC || _IOC_SIZE(cmd) > sizeof(a))
+		return -ENOTTY;
+	if (copy_from_user(&a, user, _IOC_SIZE(cmd)))
+		return -EFAULT;
+	switch (cmd) {
+	case KNEM_CMD_GET_INFO:
+		a.info = (struct knem_cmd_info){ .abi = KNEM_ABI_VERSION };
+		err = 0;
+		break;
+	case KNEM_CMD_BIND_OFFLOAD:
+		back = false;
+		err = oc_async_bind(k, &a.bind);
+		break;
+	case KNEM_CMD_CREATE_REGION:
+		err = oc_knem_create(k, a.create.iovec_array, a.create.iovec_nr, a.create.flags, a.create.protection, &cookie);
+		a.create.cookie = cookie;
+		break;
+	case KNEM_CMD_DESTROY_REGION:
+		back = false;
+		err = oc_region_destroy(&k->regions, a.cookie);
+		break;
+	case KNEM_CMD_COPY:
+		err = oc_knem_copy(k, &a.copy);
+		break;
+	case KNEM_CMD_COPY_BOUNDED:
+		err = oc_knem_copy_bounded(k, &a.copy_bounded);
+		break;
+	case KNEM_CMD_INLINE_COPY:
+		err = oc_knem_inline(k, &a.inline_copy);
+		break;
+	case KNEM_CMD_INLINE_COPY_BOUNDED:
+		err = oc_knem_inline_bounded(k, &a.inline_bounded);
+		break;
+	case KNEM_CMD_INIT_SEND:
+		/* The flags of this command are those of the copy, of which none matters to the sender. */
+		err = oc_knem_create(k, a.send.send_iovec_array, a.send.send_iovec_nr, KNEM_FLAG_SINGLEUSE, PROT_READ, &cookie);
+		a.send.send_cookie = cookie;
+		break;
+	case KNEM_CMD_INIT_ASYNC_RECV:
+		back = false;
+		err = oc_knem_async_recv(k, &a.async_recv);
+		break;
+	case KNEM_CMD_SYNC_RECV:
+		err = oc_knem_sync_recv(k, &a.sync_recv);
+		break;
+	default:
+		return -ENOTTY;
+	}
+	if (err || !back)
+		return err;
+	if (copy_to_user(user, &a, _IOC_SIZE(cmd))) {
+		if (cookie)
+			oc_region_destroy(&k->regions, cookie);
+		return -EFAULT;
+	}
+	return 0;
+}
+
+static int oc_knem_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct oc_knem *k = file->private_data;
+	unsigned long len = vma->vm_end - vma->vm_start;
+	int err;
+
+	if (vma->vm_pgoff || !(vma->vm_flags & VM_SHARED) || len > OC_KNEM_MAX_STATUS)
+		return -EINVAL;
+	vm_flags_clear(vma, VM_MAYEXEC | VM_EXEC);
+	mutex_lock(&k->lock);
+	err = oc_async_start(k, len);
+	mutex_unlock(&k->lock);
+	return err ?: remap_vmalloc_range(vma, k->status, 0);
+}
+
+/* Counters as text until there is a status array; then completions (KNEM_FLAG_NOTIFY_FD). */
+static ssize_t oc_knem_read(struct file *file, char __user *buf, size_t count, loff_t *pos)
+{
+	struct oc_knem *k = file->private_data;
+	char text[256];
+	int n;
+
+	if (smp_load_acquire(&k->worker))
+		return oc_async_read(k, buf, count, file->f_flags & O_NONBLOCK);
+	n = scnprintf(text, sizeof(text), "onecopy %s\nabi 0x%x\nregions %ld\npinned_pages %ld\ncopies %llu\ncopied_bytes %llu\n", OC_VERSION,
+		      KNEM_ABI_VERSION, atomic_long_read(&oc_gauge[OC_REGIONS]), atomic_long_read(&oc_pinned_pages),
+		      oc_stat_sum(OC_COPIES), oc_stat_sum(OC_COPIED_BYTES));
+	return simple_read_from_buffer(buf, count, pos, text, n);
+}
+
+static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
+{
+	struct oc_knem *k = file->private_data;
+
+	if (!smp_load_acquire(&k->worker))
+		return EPOLLIN | EPOLLRDNORM;
+	poll_wait(file, &k->reader_wait, wait);
+	return oc_async_readable(k) ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+static int oc_knem_open(struct inode *inode, struct file *file)
+{
+	struct oc_knem *k = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT);
+
+	if (!k)
+		return -ENOMEM;
+	if (!zalloc_cpumask_var(&k->cpus, GFP_KERNEL_ACCOUNT)) {
+		kfree(k);
+		return -ENOMEM;
+	}
+	mutex_init(&k->lock);
+	mutex_init(&k->read_lock);
+	spin_lock_init(&k->queue_lock);
+	INIT_LIST_HEAD(&k->regions);
+	INIT_LIST_HEAD(&k->queue);
+	init_waitqueue_head(&k->worker_wait);
+	init_waitqueue_head(&k->reader_wait);
+	file->private_data = k;
+	return 0;
+}
+
+static int oc_knem_release(struct inode *inode, struct file *file)
+{
+	struct oc_knem *k = file->private_data;
+
+	oc_region_destroy_all(&k->regions);
+	oc_async_stop(k);
+	free_cpumask_var(k->cpus);
+	kfree(k);
+	return 0;
+}
+
+static const struct file_operations oc_knem_fops = {
+	.owner = THIS_MODULE,
+	.open = oc_knem_open,
+	.release = oc_knem_release,
+	.unlocked_ioctl = oc_knem_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.mmap = oc_knem_mmap,
+	.read = oc_knem_read,
+	.poll = oc_knem_poll,
+	.llseek = noop_llseek,
+};
+
+struct miscdevice oc_knem_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "knem",
+	.fops = &oc_knem_fops,
+	.mode = 0600,
+};
+
+/* Freed regions are waited for: their last reference may be an RCU callback's. */
+void oc_knem_exit(void)
+{
+	rcu_barrier();
+}

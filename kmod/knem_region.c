@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Regions: pinned memory that others name by a cookie. The pins count against the creator's RLIMIT_MEMLOCK. */
+#include <linux/hashtable.h>
+#include <linux/mm.h>
+#include <linux/rculist.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/user_namespace.h>
+
+#include "inject.h"
+#include "knem.h"
+
+static DEFINE_HASHTABLE(oc_regions, 12);
+static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU */
+
+#define OC_PIN_BATCH 512UL
+
+static int oc_account(struct oc_region *r, unsigned long pages)
+{
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	u64 now;
+
+	/* More than there is, or than one array of pages can name: not even for who has no limit. */
+	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
+		return -ENOMEM;
+	now = atomic64_add_return(pages, &r->mm->pinned_vm);
+	if (now > limit && !capable(CAP_IPC_LOCK)) {
+		atomic64_sub(pages, &r->mm->pinned_vm);
+		return -ENOMEM;
+	}
+	r->pinned = pages;
+	atomic_long_add(pages, &oc_pinned_pages);
+	return 0;
+}
+
+static void oc_region_free(struct kref *ref)
+{
+	struct oc_region *r = container_of(ref, struct oc_region, ref);
+	u32 i;
+
+	for (i = 0; r->piece && i < r->n; i++) {
+		if (r->piece[i].n)
+			unpin_user_pages_dirty_lock(r->piece[i].pages, r->piece[i].n, r->write);
+		kvfree(r->piece[i].pages);
+	}
+	if (r->pinned) {
+		atomic64_sub(r->pinned, &r->mm->pinned_vm);
+		atomic_long_sub(r->pinned, &oc_pinned_pages);
+	}
+	mmdrop(r->mm);
+	put_user_ns(r->ns);
+	oc_uncharge(r->user, OC_REGIONS);
+	kvfree(r->piece);
+	kvfree(r->iov);
+	kfree_rcu(r, rcu);
+}
+
+void oc_region_put(struct oc_region *region)
+{
+	kref_put(&region->ref, oc_region_free);
+}
+
+/* Pages at addr up to `max`, of one mapping, and how to pin them for long: -errno or flags. */
+static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
+{
+	struct vm_area_struct *vma;
+	int flags = FOLL_LONGTERM | (write ? FOLL_WRITE : 0);
+
+	if (mmap_read_lock_killable(current->mm))
+		return -EINTR;
+	vma = find_vma(current->mm, addr);
+	if (!vma || vma->vm_start > addr) {
+		flags = -EFAULT;
+	} else {
+		*max = min(*max, (vma->vm_end - addr) >> PAGE_SHIFT);
+		/*
+		 * What its owner may write privately must be its own page now: a shared one would be left behind by the next write. Later kernels
+		 * see to that for every long pin.
+		 */
+		if (!OC_KERNEL(6, 2) && (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
+			flags |= FOLL_WRITE;
+	}
+	mmap_read_unlock(current->mm);
+	return flags;
+}
+
+/*
+ * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting is for this, which a kill ends.
+ */
+static int oc_fault_in(unsigned long addr, bool write)
+{
+	int err;
+
+	if (mmap_read_lock_killable(current->mm))
+		return -EINTR;
+	err = fixup_user_fault(current->mm, addr, write ? FAULT_FLAG_WRITE : 0, &(bool){ false });
+	mmap_read_unlock(current->mm);
+	return err;
+}
+
+static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool write)
+{
+	unsigned long n = oc_pages_of(iov->base, iov->len), addr = iov->base & PAGE_MASK;
+	bool again = false;
+
+	if (!n)
+		return 0;
+	p->pages = kvmalloc_array(n, sizeof(*p->pages), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	if (!p->pages)
+		return -ENOMEM;
+	while (p->n < n) {
+		unsigned long batch = min(n - p->n, OC_PIN_BATCH);
+		int flags, got;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		if (oc_inject(OC_INJECT_PIN))
+			return -ENOMEM;
+		flags = oc_pin_flags(addr, &batch, write);
+		if (flags < 0)
+			return flags;
+		got = pin_user_pages_fast(addr, batch, flags, p->pages + p->n);
+		if (got == -EFAULT && !again) {
+			got = oc_fault_in(addr, flags & FOLL_WRITE);
+			if (got)
+				return got;
+			again = true;
+			continue;
+		}
+		if (got <= 0)
+			return got ?: -EFAULT;
+		again = false;
+		p->n += got;
+		addr += (unsigned long)got << PAGE_SHIFT;
+		cond_resched();
+	}
+	return 0;
+}
+
+/* A vector of the caller, checked and copied. */
+struct oc_iovec *oc_iovec_read(u64 array, u32 n)
+{
+	struct oc_iovec *iov;
+	s64 total;
+
+	BUILD_BUG_ON(sizeof(struct oc_iovec) != sizeof(struct knem_cmd_param_iovec));
+	if (!n || n > OC_KNEM_MAX_PIECES)
+		return ERR_PTR(-EINVAL);
+	iov = kvmalloc_array(n, sizeof(*iov), GFP_KERNEL_ACCOUNT);
+	if (!iov)
+		return ERR_PTR(-ENOMEM);
+	if (copy_from_user(iov, u64_to_user_ptr(array), n * sizeof(*iov))) {
+		kvfree(iov);
+		return ERR_PTR(-EFAULT);
+	}
+	total = oc_iovec_total(iov, n, TASK_SIZE);
+	if (total < 0) {
+		kvfree(iov);
+		return ERR_PTR(total);
+	}
+	return iov;
+}
+
+/* Consumes iov, a checked vector of the caller's memory. */
+struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool write)
+{
+	struct oc_region *r;
+	struct oc_user *user;
+	unsigned long pages = 0;
+	int err = -ENOMEM;
+	u32 i;
+
+	user = oc_charge(OC_REGIONS);
+	if (IS_ERR(user)) {
+		kvfree(iov);
+		return ERR_CAST(user);
+	}
+	r = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
+	if (!r) {
+		kvfree(iov);
+		oc_uncharge(user, OC_REGIONS);
+		return ERR_PTR(-ENOMEM);
+	}
+	kref_init(&r->ref);
+	INIT_HLIST_NODE(&r->node);
+	INIT_LIST_HEAD(&r->link);
+	r->user = user;
+	r->iov = iov;
+	r->n = n;
+	r->read = read;
+	r->write = write;
+	r->uid = current_euid();
+	r->ns = get_user_ns(current_user_ns());
+	r->mm = current->mm;
+	mmgrab(r->mm);
+	r->total = oc_iovec_total(iov, n, TASK_SIZE);
+	for (i = 0; i < n; i++)
+		pages += oc_pages_of(iov[i].base, iov[i].len);
+	r->piece = kvcalloc(n, sizeof(*r->piece), GFP_KERNEL_ACCOUNT);
+	if (!r->piece)
+		goto fail;
+	/* Before the first pin: what may not be pinned never is. */
+	err = oc_account(r, pages);
+	for (i = 0; !err && i < n; i++)
+		err = oc_pin_piece(&r->piece[i], &iov[i], write);
+	if (!err)
+		return r;
+fail:
+	oc_region_put(r);
+	return ERR_PTR(err);
+}
+
+/* Under a cookie that cannot be guessed, as the last thing. The reference is then that of being published. */
+void oc_region_publish(struct oc_region *region, struct list_head *file)
+{
+	struct oc_region *other;
+	bool taken;
+	u64 cookie;
+
+	do {
+		cookie = oc_random_id();
+		taken = false;
+		spin_lock(&oc_regions_lock);
+		hash_for_each_possible(oc_regions, other, node, cookie)
+			taken |= other->cookie == cookie;
+		if (!taken) {
+			region->cookie = cookie;
+			hash_add_rcu(oc_regions, &region->node, cookie);
+			region->file = file;
+			list_add(&region->link, file);
+		}
+		spin_unlock(&oc_regions_lock);
+	} while (taken);
+}
+
+/* Under the lock. True for the one caller who did it, and who then has the reference. */
+static bool oc_region_unpublish(struct oc_region *region)
+{
+	lockdep_assert_held(&oc_regions_lock);
+	if (hlist_unhashed(&region->node))
+		return false;
+	hlist_del_init_rcu(&region->node);
+	list_del_init(&region->link);
+	return true;
+}
+
+int oc_region_destroy(struct list_head *file, u64 cookie)
+{
+	struct oc_region *r, *found = NULL;
+
+	spin_lock(&oc_regions_lock);
+	hash_for_each_possible(oc_regions, r, node, cookie) {
+		if (r->cookie == cookie && r->file == file) {
+			oc_region_unpublish(r);
+			found = r;
+			break;
+		}
+	}
+	spin_unlock(&oc_regions_lock);
+	if (!found)
+		return -EINVAL;
+	oc_region_put(found);
+	return 0;
+}
+
+void oc_region_destroy_all(struct list_head *file)
+{
+	struct oc_region *r;
+
+	do {
+		spin_lock(&oc_regions_lock);
+		r = list_first_entry_or_null(file, struct oc_region, link);
+		if (r)
+			oc_region_unpublish(r);
+		spin_unlock(&oc_regions_lock);
+		if (r)
+			oc_region_put(r);
+	} while (r);
+}
+
+/* The region of a cookie, to copy into (write) or out of. */
+struct oc_region *oc_region_use(u64 cookie, bool write)
+{
+	struct oc_region *r, *found = NULL;
+	int err = 0;
+
+	rcu_read_lock();
+	hash_for_each_possible_rcu(oc_regions, r, node, cookie) {
+		if (r->cookie == cookie && kref_get_unless_zero(&r->ref)) {
+			found = r;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	/* A dead process's memory is nobody's any more, even where a child still holds the file. */
+	if (!found || !atomic_read(&found->mm->mm_users))
+		err = -EINVAL;
+	else if (!found->any_user && !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
+		err = -EPERM;
+	else if (write ? !found->write : !found->read)
+		err = -EACCES;
+	if (!err)
+		return found;
+	if (found)
+		oc_region_put(found);
+	return ERR_PTR(err);
+}
+
+/* The copy will be done: a region for one use ends with it, and who comes second finds it gone. */
+int oc_region_claim(struct oc_region *region)
+{
+	bool mine;
+
+	if (!region->single_use)
+		return 0;
+	spin_lock(&oc_regions_lock);
+	mine = oc_region_unpublish(region);
+	spin_unlock(&oc_regions_lock);
+	if (!mine)
+		return -EINVAL;
+	oc_region_put(region); /* that of being published; the caller has its own */
+	return 0;
+}
+
+static struct page *const *oc_place(const struct oc_region *r, const struct oc_cursor *c, u64 *off)
+{
+	*off = (r->iov[c->index].base & ~PAGE_MASK) + c->offset;
+	return r->piece[c->index].pages;
+}
+
+/* Within both regions, as the caller checked. */
+int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len, const bool *stop)
+{
+	struct oc_cursor d, s;
+	u64 left = len;
+
+	oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
+	oc_iovec_seek(&s, src->iov, src->n, src_off);
+	while (left) {
+		u64 n = min3(left, oc_iovec_left(&d, dst->iov, dst->n), oc_iovec_left(&s, src->iov, src->n)), d_at, s_at;
+		struct page *const *to = oc_place(dst, &d, &d_at), *const *from = oc_place(src, &s, &s_at);
+
+		n = min_t(u64, n, SZ_1M);
+		if (fatal_signal_pending(current) || (stop && READ_ONCE(*stop)))
+			return -EINTR;
+		oc_copy_pages(to, d_at, from, s_at, n);
+		oc_iovec_advance(&d, dst->iov, dst->n, n);
+		oc_iovec_advance(&s, src->iov, src->n, n);
+		left -= n;
+	}
+	oc_count(OC_COPIES, 1);
+	oc_count(OC_COPIED_BYTES, len);
+	return 0;
+}
+
+int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n, u64 len, bool to_user)
+{
+	struct oc_cursor r, u;
+	u64 left = len;
+
+	oc_iovec_seek(&r, region->iov, region->n, off);
+	oc_iovec_seek(&u, iov, n, 0);
+	while (left) {
+		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n), oc_iovec_left(&u, iov, n)), at;
+		struct page *const *pages = oc_place(region, &r, &at);
+
+		if (oc_copy_user(pages, at, piece, iov[u.index].base + u.offset, to_user) != piece)
+			return fatal_signal_pending(current) ? -EINTR : -EFAULT;
+		oc_iovec_advance(&r, region->iov, region->n, piece);
+		oc_iovec_advance(&u, iov, n, piece);
+		left -= piece;
+	}
+	oc_count(OC_COPIES, 1);
+	oc_count(OC_COPIED_BYTES, len);
+	return 0;
+}

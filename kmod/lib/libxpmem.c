@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* libxpmem over the ioctls of /dev/xpmem: opens the device at the first call, once per process. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "xpmem.h"
+
+/* The interface's constants, before the kernel's header gives them again. */
+enum {
+	lib_version = XPMEM_CURRENT_VERSION,
+	lib_rdonly = XPMEM_RDONLY,
+	lib_rdwr = XPMEM_RDWR,
+	lib_permit_mode = XPMEM_PERMIT_MODE,
+};
+static const size_t lib_maxaddr_size = XPMEM_MAXADDR_SIZE;
+#undef XPMEM_CURRENT_VERSION
+#undef XPMEM_RDONLY
+#undef XPMEM_RDWR
+#undef XPMEM_PERMIT_MODE
+#undef XPMEM_MAXADDR_SIZE
+#include "../include/uapi/xpmem.h"
+static_assert(lib_version == XPMEM_CURRENT_VERSION, "version");
+static_assert(lib_rdonly == XPMEM_RDONLY, "RDONLY");
+static_assert(lib_rdwr == XPMEM_RDWR, "RDWR");
+static_assert(lib_permit_mode == XPMEM_PERMIT_MODE, "PERMIT_MODE");
+
+#define DEVICE "/dev/xpmem"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int device = -1; /* under the lock */
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void in_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* The state behind the descriptor is the parent's: a child begins anew. */
+static void in_child(void)
+{
+	if (device >= 0)
+		close(device);
+	device = -1;
+	pthread_mutex_unlock(&lock);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, in_parent, in_child);
+}
+
+/* The descriptor; another than `stale`, which proved useless. */
+static int opened(int stale)
+{
+	int fd;
+
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&lock);
+	if (device < 0 || device == stale)
+		device = open(DEVICE, O_RDWR | O_CLOEXEC);
+	fd = device;
+	pthread_mutex_unlock(&lock);
+	return fd;
+}
+
+static int call(unsigned long command, void *argument)
+{
+	int fd = opened(-1);
+	int result;
+
+	if (fd < 0)
+		return -1;
+	result = ioctl(fd, command, argument);
+	if (result >= 0)
+		return result;
+	/*
+	 * A child that was made without fork(3)'s handlers has its parent's descriptor, and a program may have closed what it does not know of,
+	 * so that the number is free or another file's by now. The number is not ours to close then.
+	 */
+	if (errno != XPMEM_ERRNO_NOPROC && errno != EBADF && errno != ENOTTY)
+		return -1;
+	fd = opened(fd);
+	return fd < 0 ? -1 : ioctl(fd, command, argument);
+}
+
+int xpmem_version(void)
+{
+	return call(XPMEM_CMD_VERSION, NULL);
+}
+
+xpmem_segid_t xpmem_make(void *vaddr, size_t size, int permit_type, void *permit_value)
+{
+	struct xpmem_cmd_make make = {
+		.vaddr = (uintptr_t)vaddr,
+		.size = size == lib_maxaddr_size ? XPMEM_MAXADDR_SIZE : size,
+		.permit_type = permit_type,
+		.permit_value = (uintptr_t)permit_value,
+	};
+
+	return call(XPMEM_CMD_MAKE, &make) < 0 ? -1 : make.segid;
+}
+
+int xpmem_remove(xpmem_segid_t segid)
+{
+	struct xpmem_cmd_remove remove = { .segid = segid };
+
+	return call(XPMEM_CMD_REMOVE, &remove) < 0 ? -1 : 0;
+}
+
+xpmem_apid_t xpmem_get(xpmem_segid_t segid, int flags, int permit_type, void *permit_value)
+{
+	struct xpmem_cmd_get get = {
+		.segid = segid,
+		.flags = flags,
+		.permit_type = permit_type,
+	};
+
+	/* No permit of today has a value on this side; callers pass what they like. */
+	(void)permit_value;
+	return call(XPMEM_CMD_GET, &get) < 0 ? -1 : get.apid;
+}
+
+int xpmem_release(xpmem_apid_t apid)
+{
+	struct xpmem_cmd_release release = { .apid = apid };
+
+	return call(XPMEM_CMD_RELEASE, &release) < 0 ? -1 : 0;
+}
+
+void *xpmem_attach(struct xpmem_addr addr, size_t size, void *vaddr)
+{
+	struct xpmem_cmd_attach attach = {
+		.apid = addr.apid,
+		.offset = addr.offset,
+		.size = size,
+		.vaddr = (uintptr_t)vaddr,
+	};
+
+	return call(XPMEM_CMD_ATTACH, &attach) < 0 ? (void *)-1 : (void *)(uintptr_t)attach.vaddr;
+}
+
+int xpmem_detach(void *vaddr)
+{
+	struct xpmem_cmd_detach detach = { .vaddr = (uintptr_t)vaddr };
+
+	return call(XPMEM_CMD_DETACH, &detach) < 0 ? -1 : 0;
+}

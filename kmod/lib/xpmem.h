@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * libxpmem: memory of one process, attached by another, through /dev/xpmem.
+ *
+ * Functions return -1, xpmem_attach() (void *)-1, and set errno: EINVAL for what does not exist or is not page-aligned, EACCES for what is
+ * not allowed, ENOENT for an id that names nothing or whose owner is gone, ENOMEM without room, and the errors of open(2) on /dev/xpmem.
+ * Any thread may call them. A forked child has none of its parent's segments, permits and attachments, and may make its own.
+ */
+#ifndef _XPMEM_H
+#define _XPMEM_H
+
+#include <linux/types.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of the interface: major (16 bits), minor (4), step (12). */
+#define XPMEM_CURRENT_VERSION 0x00027004
+#define XPMEM_VERSION_MAJOR(version) ((version) >> 16)
+#define XPMEM_VERSION_MINOR(version) (((version) >> 12) & 0xf)
+#define XPMEM_VERSION_STEP(version) ((version) & 0xfff)
+
+/* xpmem_get(): for reading; for reading and writing. */
+#define XPMEM_RDONLY 0x1
+#define XPMEM_RDWR 0x2
+/* permit_type: permit_value is a mode like that of a file, as a pointer: (void *)0600. */
+#define XPMEM_PERMIT_MODE 0x1
+/* xpmem_make(): up to the end of the address space. */
+#define XPMEM_MAXADDR_SIZE ((size_t)(-1L))
+
+/* What may be sent to another process. Opaque. */
+typedef __s64 xpmem_segid_t;
+/* What that process got for it. Opaque. */
+typedef __s64 xpmem_apid_t;
+
+struct xpmem_addr {
+	xpmem_apid_t apid;
+	off_t offset; /* from the segment's start; a multiple of the page size */
+};
+
+/* The version of the module's interface. */
+int xpmem_version(void);
+/* Export [vaddr, vaddr + size), multiples of the page size. */
+xpmem_segid_t xpmem_make(void *vaddr, size_t size, int permit_type, void *permit_value);
+/* End a segment of this process: what others attached of it is gone. */
+int xpmem_remove(xpmem_segid_t segid);
+/* Ask for access to a segment; permit_value is NULL. */
+xpmem_apid_t xpmem_get(xpmem_segid_t segid, int flags, int permit_type, void *permit_value);
+/* Give it back, and detach what was attached through it. */
+int xpmem_release(xpmem_apid_t apid);
+/* Map size bytes, at vaddr or, if that is NULL, where there is room. */
+void *xpmem_attach(struct xpmem_addr addr, size_t size, void *vaddr);
+/* Unmap the attachment that vaddr lies in. */
+int xpmem_detach(void *vaddr);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

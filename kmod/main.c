@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Parameters, devices, beginning and end. */
+#include <linux/miscdevice.h>
+#include <linux/mmu_notifier.h>
+#include <linux/module.h>
+#ifdef CONFIG_PAGE_TABLE_CHECK
+#include <linux/page_table_check.h>
+#endif
+
+#include "core.h"
+#include "inject.h"
+
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+bool oc_other_users;
+module_param_named(other_users, oc_other_users, bool, 0644);
+MODULE_PARM_DESC(other_users, "Let the group and other bits of an xpmem segment's mode count: other users may then reach it (default: no)");
+bool oc_huge = true;
+module_param_named(huge, oc_huge, bool, 0644);
+MODULE_PARM_DESC(huge, "Map 2 MiB at once where the source is huge (default: yes)");
+unsigned int oc_fault_around = OC_WINDOW_PAGES;
+module_param_named(fault_around, oc_fault_around, uint, 0644);
+MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
+
+static struct miscdevice *const oc_devices[] = { &oc_xpmem_device, &oc_onecopy_device, &oc_knem_device };
+
+static int __init oc_init(void)
+{
+	int err, i;
+
+#ifdef CONFIG_PAGE_TABLE_CHECK
+	if (!static_branch_likely(&page_table_check_disabled)) {
+		pr_err("onecopy: page table checks are enforced (page_table_check=on), which forbid to map a page of one process into another\n");
+		return -EOPNOTSUPP;
+	}
+#endif
+	oc_invalidate_init();
+	err = oc_fault_init();
+	if (err)
+		return err;
+	oc_inject_init();
+	for (i = 0; i < ARRAY_SIZE(oc_devices); i++) {
+		err = misc_register(oc_devices[i]);
+		if (err) {
+			pr_err("onecopy: /dev/%s cannot be registered (error %d): is another module that offers it loaded?\n",
+			       oc_devices[i]->name, -err);
+			goto devices;
+		}
+	}
+	return 0;
+devices:
+	while (i--)
+		misc_deregister(oc_devices[i]);
+	oc_inject_exit();
+	oc_knem_exit();
+	oc_fault_exit();
+	return err;
+}
+
+static void __exit oc_exit(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(oc_devices); i++)
+		misc_deregister(oc_devices[i]);
+	oc_inject_exit();
+	oc_knem_exit();
+	mmu_notifier_synchronize();
+	oc_fault_exit();
+}
+
+module_init(oc_init);
+module_exit(oc_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Memory of one process, attached by another: XPMEM and KNEM interfaces, and grants as file descriptors");
+MODULE_VERSION(OC_VERSION);

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Arithmetic without state: what KUnit tests. */
+#ifndef OC_PURE_H
+#define OC_PURE_H
+
+#include <linux/kernel.h>
+#include <linux/mm.h>
+#include <linux/overflow.h>
+#include <linux/types.h>
+
+/* Is [start, start + len) not empty, made of whole pages, and within [0, limit)? */
+static inline int oc_check_pages(u64 start, u64 len, u64 limit)
+{
+	u64 end;
+
+	if (!len || ((start | len) & ~PAGE_MASK))
+		return -EINVAL;
+	if (check_add_overflow(start, len, &end) || end > limit)
+		return -EINVAL;
+	return 0;
+}
+
+/* Does [off, off + len) lie within size bytes? An empty range does, at any place up to the end. */
+static inline bool oc_within(u64 off, u64 len, u64 size)
+{
+	return off <= size && len <= size - off;
+}
+
+/* len rounded up to whole pages; 0 when that overflows. */
+static inline u64 oc_round_pages(u64 len)
+{
+	u64 up = len + (PAGE_SIZE - 1);
+
+	return up < len ? 0 : up & PAGE_MASK;
+}
+
+/* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
+struct oc_window {
+	unsigned long lo;
+	unsigned long hi;
+	unsigned long at;
+};
+
+/*
+ * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page `owner`, of a segment [seg, seg_end): aligned
+ * to `bytes` (a power of two, PAGE_SIZE to PMD_SIZE) in the importer, clipped to VMA and segment. The owner's page lies in the segment.
+ */
+static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner, unsigned long vm_start,
+				    unsigned long vm_end, unsigned long seg, unsigned long seg_end, unsigned long bytes)
+{
+	unsigned long back, ahead;
+
+	w->lo = max(addr & ~(bytes - 1), vm_start);
+	back = min(addr - w->lo, owner - seg);
+	ahead = min(bytes - (addr & (bytes - 1)), vm_end - addr);
+	ahead = min(ahead, seg_end - owner);
+	w->lo = addr - back;
+	w->hi = addr + ahead;
+	w->at = owner - back;
+}
+
+/* The permission bits of a mode, 4 read and 2 write, that apply to somebody. */
+static inline unsigned int oc_mode_bits(umode_t mode, bool owner, bool group)
+{
+	return (owner ? mode >> 6 : group ? mode >> 3 : mode) & 7;
+}
+
+/* A permit: the place in its table and random bits that make the number unguessable; always positive. */
+static inline s64 oc_permit_encode(u32 slot, u32 nonce)
+{
+	return (s64)(((u64)(nonce & 0x7fffffff) << 32) | slot);
+}
+
+static inline u32 oc_permit_slot(s64 id)
+{
+	return (u32)id;
+}
+
+/* One piece of memory in a vector, with the same members as the interface's. */
+struct oc_iovec {
+	u64 base;
+	u64 len;
+};
+
+/* A place in a vector. */
+struct oc_cursor {
+	u32 index;
+	u64 offset; /* in that piece */
+};
+
+/* Sum of a vector's lengths, or a negative errno: every piece and the sum must be addressable. */
+static inline s64 oc_iovec_total(const struct oc_iovec *v, u32 n, u64 limit)
+{
+	u64 total = 0, end;
+	u32 i;
+
+	for (i = 0; i < n; i++) {
+		if (check_add_overflow(v[i].base, v[i].len, &end) || (v[i].len && end > limit))
+			return -EINVAL;
+		if (check_add_overflow(total, v[i].len, &total) || total > S64_MAX)
+			return -EINVAL;
+	}
+	return (s64)total;
+}
+
+/* The place `offset` bytes into a vector: the first byte of a piece that has one, or the end. */
+static inline void oc_iovec_seek(struct oc_cursor *c, const struct oc_iovec *v, u32 n, u64 offset)
+{
+	c->index = 0;
+	while (c->index < n && offset >= v[c->index].len)
+		offset -= v[c->index++].len;
+	c->offset = c->index < n ? offset : 0;
+}
+
+/* Bytes that follow the cursor in its piece: 0 only at the end. */
+static inline u64 oc_iovec_left(const struct oc_cursor *c, const struct oc_iovec *v, u32 n)
+{
+	return c->index < n ? v[c->index].len - c->offset : 0;
+}
+
+/* bytes <= oc_iovec_left() */
+static inline void oc_iovec_advance(struct oc_cursor *c, const struct oc_iovec *v, u32 n, u64 bytes)
+{
+	c->offset += bytes;
+	while (c->index < n && c->offset >= v[c->index].len) {
+		c->offset -= v[c->index].len;
+		c->index++;
+	}
+}
+
+/* Pages that [base, base + len) touches. */
+static inline unsigned long oc_pages_of(u64 base, u64 len)
+{
+	return len ? ((base + len - 1) >> PAGE_SHIFT) - (base >> PAGE_SHIFT) + 1 : 0;
+}
+
+#endif

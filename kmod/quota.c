@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Counters without shared cache lines, and how much of each kind of object a user may have. */
+#include <linux/hash.h>
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+
+#include "core.h"
+
+DEFINE_PER_CPU(struct oc_stats, oc_stats);
+atomic_long_t oc_gauge[OC_QUOTAS];
+atomic_long_t oc_pinned_pages;
+
+u64 oc_stat_sum(enum oc_stat what)
+{
+	u64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += READ_ONCE(per_cpu(oc_stats, cpu).v[what]);
+	return sum;
+}
+
+static unsigned int max_segments = 16384;
+module_param(max_segments, uint, 0644);
+MODULE_PARM_DESC(max_segments, "Segments that a user may export at a time (xpmem and onecopy)");
+static unsigned int max_permits = 65536;
+module_param(max_permits, uint, 0644);
+MODULE_PARM_DESC(max_permits, "xpmem access permits that a user may hold at a time");
+static unsigned int max_regions = 65536;
+module_param(max_regions, uint, 0644);
+MODULE_PARM_DESC(max_regions, "knem regions that a user may have at a time");
+
+/* Users that have something; one that has nothing any more is forgotten. */
+#define OC_USER_BITS 6
+struct oc_user {
+	struct hlist_node node;
+	kuid_t uid;
+	unsigned long total;
+	unsigned long count[OC_QUOTAS];
+};
+static struct hlist_head oc_users[1 << OC_USER_BITS];
+static DEFINE_SPINLOCK(oc_users_lock);
+
+static unsigned int oc_limit(enum oc_quota what)
+{
+	switch (what) {
+	case OC_SEGMENTS:
+		return READ_ONCE(max_segments);
+	case OC_PERMITS:
+		return READ_ONCE(max_permits);
+	default:
+		return READ_ONCE(max_regions);
+	}
+}
+
+/* One more of `what` for the caller's user, or EDQUOT. */
+struct oc_user *oc_charge(enum oc_quota what)
+{
+	kuid_t uid = current_uid();
+	struct hlist_head *head = &oc_users[hash_32(__kuid_val(uid), OC_USER_BITS)];
+	struct oc_user *user, *fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
+
+	if (!fresh)
+		return ERR_PTR(-ENOMEM);
+	fresh->uid = uid;
+	spin_lock(&oc_users_lock);
+	hlist_for_each_entry(user, head, node)
+		if (uid_eq(user->uid, uid))
+			goto found;
+	user = fresh;
+	fresh = NULL;
+	hlist_add_head(&user->node, head);
+found:
+	if (user->count[what] >= oc_limit(what)) {
+		struct oc_user *none = user->total ? NULL : user;
+
+		if (none)
+			hlist_del(&none->node);
+		spin_unlock(&oc_users_lock);
+		kfree(none);
+		kfree(fresh);
+		return ERR_PTR(-EDQUOT);
+	}
+	user->count[what]++;
+	user->total++;
+	spin_unlock(&oc_users_lock);
+	kfree(fresh);
+	atomic_long_inc(&oc_gauge[what]);
+	return user;
+}
+
+void oc_uncharge(struct oc_user *user, enum oc_quota what)
+{
+	struct oc_user *none = NULL;
+
+	atomic_long_dec(&oc_gauge[what]);
+	spin_lock(&oc_users_lock);
+	user->count[what]--;
+	if (!--user->total) {
+		hlist_del(&user->node);
+		none = user;
+	}
+	spin_unlock(&oc_users_lock);
+	kfree(none);
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Segments: a range of one address space, who may reach it, and its end. */
+#include <linux/hashtable.h>
+#include <linux/random.h>
+#include <linux/slab.h>
+#include <linux/user_namespace.h>
+
+#include "core.h"
+#include "inject.h"
+
+static DEFINE_HASHTABLE(oc_table, 10);
+static DEFINE_SPINLOCK(oc_table_lock);
+
+/* The mapping has locks of every inode's class; ours are taken in reverse map walks of others, so they need a class of their own. */
+static struct lock_class_key oc_i_mmap_key;
+
+/* Never zero, positive as s64. */
+u64 oc_random_id(void)
+{
+	u64 id;
+
+	do {
+		get_random_bytes(&id, sizeof(id));
+		id &= S64_MAX;
+	} while (!id);
+	return id;
+}
+
+static void oc_seg_free(struct kref *ref)
+{
+	struct oc_seg *seg = container_of(ref, struct oc_seg, ref);
+	int i;
+
+	if (seg->mm)
+		mmu_interval_notifier_remove(&seg->notifier);
+	for (i = 0; i < OC_SNAPS; i++)
+		kfree(seg->snap[i]);
+	oc_generation_free(seg);
+	if (seg->scratch)
+		__free_page(seg->scratch);
+	put_user_ns(seg->ns);
+	oc_uncharge(seg->user, OC_SEGMENTS);
+	kfree(seg);
+}
+
+/* May sleep until invalidations of the owner's memory have ended: with no lock held. */
+void oc_seg_put(struct oc_seg *seg)
+{
+	kref_put(&seg->ref, oc_seg_free);
+}
+
+/* A segment of the caller's memory; the range was checked. */
+struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode)
+{
+	struct oc_user *user;
+	struct oc_seg *seg;
+	int err = -ENOMEM;
+
+	user = oc_charge(OC_SEGMENTS);
+	if (IS_ERR(user))
+		return ERR_CAST(user);
+	seg = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*seg), GFP_KERNEL_ACCOUNT);
+	if (!seg) {
+		oc_uncharge(user, OC_SEGMENTS);
+		return ERR_PTR(-ENOMEM);
+	}
+	kref_init(&seg->ref);
+	mutex_init(&seg->lock);
+	INIT_HLIST_NODE(&seg->node);
+	address_space_init_once(&seg->mapping);
+	lockdep_set_class(&seg->mapping.i_mmap_rwsem, &oc_i_mmap_key);
+	seg->mapping.a_ops = &empty_aops;
+	seg->user = user;
+	seg->start = start;
+	seg->size = size;
+	seg->mode = mode;
+	seg->uid = current_euid();
+	seg->gid = current_egid();
+	seg->ns = get_user_ns(current_user_ns());
+	seg->state = ONECOPY_STATE_ALIVE;
+	seg->scratch = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (!seg->scratch || oc_generation_init(seg))
+		goto fail;
+	err = mmu_interval_notifier_insert(&seg->notifier, current->mm, start, size, &oc_notifier_ops);
+	if (err)
+		goto fail;
+	seg->mm = current->mm;
+	return seg;
+fail:
+	oc_seg_put(seg);
+	return ERR_PTR(err);
+}
+
+/* Last, when nothing can fail any more: from here on others find it by its id. */
+int oc_seg_publish(struct oc_seg *seg)
+{
+	struct oc_seg *other;
+	bool taken;
+	u64 id;
+
+	do {
+		id = oc_random_id();
+		taken = false;
+		spin_lock(&oc_table_lock);
+		hash_for_each_possible(oc_table, other, node, id)
+			taken |= other->id == id;
+		if (!taken) {
+			seg->id = id;
+			hash_add(oc_table, &seg->node, id);
+		}
+		spin_unlock(&oc_table_lock);
+	} while (taken);
+	return 0;
+}
+
+struct oc_seg *oc_seg_find(u64 id)
+{
+	struct oc_seg *seg, *found = NULL;
+
+	spin_lock(&oc_table_lock);
+	hash_for_each_possible(oc_table, seg, node, id) {
+		if (seg->id == id && kref_get_unless_zero(&seg->ref)) {
+			found = seg;
+			break;
+		}
+	}
+	spin_unlock(&oc_table_lock);
+	return found;
+}
+
+/* Unpublished and taken back from everybody. Idempotent: the first reason stays. The caller holds a reference. */
+void oc_seg_kill(struct oc_seg *seg, u32 state)
+{
+	spin_lock(&oc_table_lock);
+	if (!hlist_unhashed(&seg->node))
+		hash_del(&seg->node);
+	spin_unlock(&oc_table_lock);
+
+	mutex_lock(&seg->lock);
+	if (seg->state == ONECOPY_STATE_ALIVE) {
+		seg->state = state;
+		oc_generation_state(seg);
+	}
+	mutex_unlock(&seg->lock);
+	oc_zap(seg, seg->start, oc_seg_end(seg));
+}
+
+/* Why a segment cannot be used any more. */
+int oc_seg_error(struct oc_seg *seg)
+{
+	switch (READ_ONCE(seg->state)) {
+	case ONECOPY_STATE_ALIVE:
+		return 0;
+	case ONECOPY_STATE_REVOKED:
+		return -EKEYREVOKED;
+	default:
+		return -ESRCH;
+	}
+}
+
+/*
+ * May the caller have access? The owner agreed by exporting with a mode. That counts for the same user in the same user namespace; for others
+ * only where the administrator said so. Capabilities count where the owner lives.
+ */
+bool oc_seg_allows(struct oc_seg *seg, bool write)
+{
+	bool same = current_user_ns() == seg->ns && uid_eq(current_euid(), seg->uid);
+	unsigned int want = write ? 6 : 4;
+
+	if ((same || READ_ONCE(oc_other_users)) &&
+	    (oc_mode_bits(seg->mode, uid_eq(current_euid(), seg->uid), in_egroup_p(seg->gid)) & want) == want)
+		return true;
+	return ns_capable(seg->ns, CAP_SYS_PTRACE) || ns_capable(seg->ns, CAP_IPC_OWNER);
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the owner's page tables say of a window, and how long that may be believed. */
+#ifdef CONFIG_HMM_MIRROR
+#include <linux/hmm.h>
+#endif
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "core.h"
+#include "inject.h"
+
+struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
+{
+	unsigned int pages = (end - start) >> PAGE_SHIFT;
+	struct oc_snap *snap;
+
+	if (oc_inject(OC_INJECT_ALLOC))
+		return NULL;
+	snap = kmalloc(struct_size(snap, entry, pages), gfp);
+	if (snap) {
+		snap->start = start;
+		snap->pages = pages;
+	}
+	return snap;
+}
+
+/*
+ * Begin a look at the owner's tables: invalidations counted in the result have ended when this returns, so what is seen afterwards is their
+ * outcome. Those recorded later are struck out by oc_snap_refresh().
+ */
+static unsigned long oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap)
+{
+	snap->seq = READ_ONCE(seg->seq);
+	smp_rmb(); /* pairs with smp_wmb() in oc_invalidate() */
+	return mmu_interval_read_begin(&seg->notifier);
+}
+
+#ifdef OC_HMM
+/* The owner's map lock is held for reading. Nothing is faulted in and no page is held. */
+int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved)
+{
+	struct hmm_range range = {
+		.notifier = &seg->notifier,
+		.start = snap->start,
+		.end = oc_snap_end(snap),
+		.hmm_pfns = snap->entry,
+	};
+	unsigned int i;
+	int err;
+
+	do {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		range.notifier_seq = oc_snap_begin(seg, snap);
+		memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
+		err = hmm_range_fault(&range);
+	} while (err == -EBUSY);
+	if (err)
+		return err;
+	for (i = 0; i < snap->pages; i++) {
+		unsigned long e = snap->entry[i], out = 0;
+
+		if (e & HMM_PFN_VALID) {
+			out = page_to_pfn(hmm_pfn_to_page(e)) << OC_E_SHIFT | OC_E_VALID;
+			if (e & HMM_PFN_WRITE)
+				out |= OC_E_WRITE;
+			if (hmm_pfn_to_map_order(e) >= PMD_SHIFT - PAGE_SHIFT)
+				out |= OC_E_HUGE;
+		}
+		snap->entry[i] = out;
+	}
+	return 0;
+}
+#else
+#define OC_GUP_PAGES 16U
+
+/*
+ * Without HMM a look at the tables is a look for pages, which faults them in: only where the caller holds no other map lock (`resolved`), and
+ * only a few pages from the wanted one on. They are let go at once: what keeps them valid is, as everywhere, that their end is announced.
+ */
+int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved)
+{
+	unsigned int first = (target - snap->start) >> PAGE_SHIFT;
+	unsigned int n = min(snap->pages - first, OC_GUP_PAGES);
+	struct page *pages[OC_GUP_PAGES];
+	long got, i;
+
+	oc_snap_begin(seg, snap);
+	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
+	if (!resolved)
+		return 0;
+	got = oc_get_remote(seg->mm, target, n, write ? FOLL_WRITE : 0, pages, NULL);
+	if (got < 0)
+		return got;
+	for (i = 0; i < got; i++) {
+		snap->entry[first + i] = page_to_pfn(pages[i]) << OC_E_SHIFT | OC_E_VALID | (write ? OC_E_WRITE : 0);
+		put_page(pages[i]);
+	}
+	return 0;
+}
+#endif
+
+/* Under the segment's lock: strike out what was invalidated since. What remains is true until the lock is dropped. */
+void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
+{
+	u64 s;
+
+	lockdep_assert_held(&seg->lock);
+	if (seg->seq - snap->seq > OC_RING)
+		memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
+	else
+		for (s = snap->seq; s != seg->seq; s++) {
+			const struct oc_range *r = &seg->ring[s % OC_RING];
+			unsigned long lo = max(r->start, snap->start), hi = min(r->end, oc_snap_end(snap));
+
+			if (lo < hi)
+				memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0,
+				       ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
+		}
+	snap->seq = seg->seq;
+}
+
+/* Under the segment's lock: a snapshot that knows the page, up to date. */
+struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
+{
+	int i;
+
+	for (i = 0; i < OC_SNAPS; i++) {
+		struct oc_snap *snap = seg->snap[i];
+
+		if (!snap || page < snap->start || page >= oc_snap_end(snap))
+			continue;
+		oc_snap_refresh(seg, snap);
+		if (snap->entry[(page - snap->start) >> PAGE_SHIFT] & OC_E_VALID)
+			return snap;
+	}
+	return NULL;
+}
+
+/* Under the segment's lock: keep it for others and for this task's next try. What it replaces is the caller's to free. */
+struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap)
+{
+	unsigned int i, at = seg->snap_hand;
+	struct oc_snap *old;
+
+	for (i = 0; i < OC_SNAPS; i++)
+		if (seg->snap[i] && seg->snap[i]->start == snap->start)
+			break;
+	if (i < OC_SNAPS)
+		at = i;
+	else
+		seg->snap_hand = (seg->snap_hand + 1) % OC_SNAPS;
+	old = seg->snap[at];
+	seg->snap[at] = snap;
+	return old;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the module guarantees, each a test.
+
+mod access;
+mod async_copy;
+mod basic;
+mod churn;
+mod copy;
+mod grant;
+mod holes;
+mod limits;
+mod owner;
+mod pages;
+mod regions;
+mod waits;
+
+use crate::runner::{Test, tests};
+
+/// All of them, in the order in which they run.
+pub(crate) const TESTS: &[Test] = tests! {
+    basic: version, bytes_travel, offsets, whole_space, bad_arguments, read_only_permit, release_and_remove,
+        munmap_whole, munmap_part, map_over, mremap_of_attachment, detach, attach_at_an_address, many_attachments, importer_of_importer,
+        both_ways, state_belongs_to_the_file, closing_ends_all;
+    access: device_modes, other_user, other_user_by_parameter, ids_are_not_guessed, user_namespace, namespace_root, mode_bits,
+        quota_of_segments;
+    grant: to_another_user, to_another_namespace, read_only_stays_read_only, restricted, close_on_exec, bad_structures,
+        segment_info, descriptor_outlives_device;
+    holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
+        prefault, prefault_errors;
+    copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, counters;
+    owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, exec, mremap,
+        maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, death_while_read, every_order_of_ends,
+        first_opens_at_once, shared_memory, exit_of_the_importer;
+    churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
+        attach_and_detach_at_once = 120;
+    pages: huge_pages, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
+        unload_refused;
+    waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, blocked_owner_lets_others_go_on, stopped_owner;
+    regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
+        cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
+    async_copy: status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
+        close_while_pending;
+    limits: locked_memory, locked_memory_is_given_back, descriptors;
+};

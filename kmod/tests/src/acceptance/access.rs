@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who may reach memory through the XPMEM interface.
+
+use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
+
+use libc::{EACCES, EINVAL, ENOENT, EPERM};
+use nix::unistd::Pid;
+use xpmem_sys::{XPMEM_RDONLY, XPMEM_RDWR};
+
+use crate::device::{self, attach, attach_all, make};
+use crate::mem::{Area, PAGE};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::peer::{Link, Peer, peer};
+use crate::system::{self, OpenToAll, Parameter};
+
+const SIZE: usize = 4 * PAGE;
+const ALICE: u32 = 1001;
+const BOB: u32 = 1002;
+/// The parameter that lets other users use what a segment's mode grants them.
+const OTHERS: &str = "other_users";
+/// The parameter that bounds the segments of a user.
+const SEGMENTS: &str = "max_segments";
+
+pub(super) fn device_modes() -> Outcome {
+    for path in ["/dev/xpmem", "/dev/knem", "/dev/onecopy"] {
+        let mode = std::fs::metadata(path).at(path)?.permissions().mode() & 0o7777;
+        check_eq!(mode, 0o600, "mode of {path}");
+    }
+    let refusal = peer(|_| {
+        system::become_user(ALICE)?;
+        refused(
+            xpmem_sys::Device::open(),
+            &[EACCES],
+            "another user opens the device",
+        )
+    })?;
+    refusal.join()
+}
+
+/// A user's process that exports filled memory with a mode and lives until it is told to end.
+fn owner(user: u32, mode: u32) -> Outcome<(Peer, i64)> {
+    let owner = peer(move |link: &Link| {
+        system::become_user(user)?;
+        let area = Area::new(SIZE)?;
+        area.fill(1);
+        let device = device::xpmem()?;
+        link.tell(make(&device, &area, mode)? as u64)?;
+        link.hear()?;
+        area.verify(1)
+    })?;
+    let segid = owner.link.hear()? as i64;
+    Ok((owner, segid))
+}
+
+fn end(owner: Peer) -> Outcome {
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+pub(super) fn other_user() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    for mode in [0o600, 0o666, 0o777] {
+        let (owner, segid) = owner(ALICE, mode)?;
+        peer(move |_| {
+            system::become_user(BOB)?;
+            let device = device::xpmem()?;
+            for flags in [XPMEM_RDONLY, XPMEM_RDWR] {
+                refused(
+                    device.get(segid, flags),
+                    &[EACCES, EPERM],
+                    format_args!("another user's GET of mode {mode:o}"),
+                )?;
+            }
+            Ok(())
+        })?
+        .join()?;
+        peer(move |_| {
+            system::become_user(ALICE)?;
+            attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)
+        })?
+        .join()?;
+        end(owner)?;
+    }
+    Ok(())
+}
+
+pub(super) fn other_user_by_parameter() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    let _others = Parameter::set(OTHERS, "1")?;
+    for (mode, reads, writes) in [
+        (0o600, false, false),
+        (0o604, true, false),
+        (0o666, true, true),
+    ] {
+        let (owner, segid) = owner(ALICE, mode)?;
+        peer(move |_| {
+            system::become_user(BOB)?;
+            let device = device::xpmem()?;
+            for (flags, allowed) in [(XPMEM_RDONLY, reads), (XPMEM_RDWR, writes)] {
+                let got = device.get(segid, flags);
+                let what = format!("another user's GET {flags} of mode {mode:o}");
+                if allowed {
+                    attach(&device, got.at(what)?, 0, SIZE)?.verify(1)?;
+                } else {
+                    refused(got, &[EACCES, EPERM], what)?;
+                }
+            }
+            Ok(())
+        })?
+        .join()?;
+        end(owner)?;
+    }
+    Ok(())
+}
+
+pub(super) fn ids_are_not_guessed() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    // No two ids are a step apart, and none is small.
+    let device = device::xpmem()?;
+    let area = Area::new(SIZE)?;
+    let mut ids = Vec::new();
+    for _ in 0..64 {
+        ids.push(make(&device, &area, 0o600)?);
+    }
+    let differences: HashSet<i64> = ids
+        .windows(2)
+        .map(|pair| pair[1].wrapping_sub(pair[0]))
+        .collect();
+    check!(
+        differences.len() > 60,
+        "ids that follow a step: {:x?}",
+        &ids[..4]
+    );
+    let unlike: HashSet<i64> = ids.iter().map(|id| id >> 32).collect();
+    check!(
+        unlike.len() > 60,
+        "ids whose upper halves are alike: {:x?}",
+        &ids[..4]
+    );
+    // What can be made up from a process's number reaches nothing, even for the same user.
+    let own = i64::from(Pid::this().as_raw());
+    let mut reached = 0;
+    for number in 0..20_000i64 {
+        for id in [(number << 32) | own, (own << 32) | number, number] {
+            if !ids.contains(&id) && device.get(id, XPMEM_RDONLY).is_ok() {
+                reached += 1;
+            }
+        }
+    }
+    check_eq!(reached, 0, "segments reached by guessing");
+    Ok(())
+}
+
+pub(super) fn user_namespace() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    // Root in a namespace of its own is nobody outside.
+    let (owner, segid) = owner(ALICE, 0o600)?;
+    peer(move |_| {
+        system::become_user(BOB)?;
+        system::become_namespace_root()?;
+        let device = device::xpmem()?;
+        for flags in [XPMEM_RDONLY, XPMEM_RDWR] {
+            refused(
+                device.get(segid, flags),
+                &[EACCES, EPERM, EINVAL, ENOENT],
+                "GET by root of another user namespace",
+            )?;
+        }
+        Ok(())
+    })?
+    .join()?;
+    end(owner)
+}
+
+pub(super) fn namespace_root() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    // The true root's memory, and a mode that lets nobody in.
+    let (root, of_root) = owner(0, 0o666)?;
+    let (alice, of_alice) = owner(ALICE, 0o000)?;
+    peer(move |_| {
+        system::become_user(BOB)?;
+        system::become_namespace_root()?;
+        let device = device::xpmem()?;
+        for segid in [of_root, of_alice] {
+            refused(
+                device.get(segid, XPMEM_RDONLY),
+                &[EACCES, EPERM, EINVAL, ENOENT],
+                "GET by root of another user namespace",
+            )?;
+        }
+        Ok(())
+    })?
+    .join()?;
+    end(root)?;
+    end(alice)
+}
+
+pub(super) fn mode_bits() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    for (mode, reads, writes) in [
+        (0o000, false, false),
+        (0o400, true, false),
+        (0o600, true, true),
+    ] {
+        let (owner, segid) = owner(ALICE, mode)?;
+        peer(move |_| {
+            system::become_user(ALICE)?;
+            let device = device::xpmem()?;
+            for (flags, allowed) in [(XPMEM_RDONLY, reads), (XPMEM_RDWR, writes)] {
+                let got = device.get(segid, flags);
+                let what = format!("the same user's GET {flags} of mode {mode:o}");
+                if allowed {
+                    attach(&device, got.at(what)?, 0, SIZE)?.verify(1)?;
+                } else {
+                    refused(got, &[EACCES, EPERM], what)?;
+                }
+            }
+            Ok(())
+        })?
+        .join()?;
+        // Root may pass any mode.
+        attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)?;
+        end(owner)?;
+    }
+    Ok(())
+}
+
+pub(super) fn quota_of_segments() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    let _open_too = OpenToAll::device("/dev/onecopy")?;
+    let _quota = Parameter::set(SEGMENTS, "50")?;
+    let device = device::xpmem()?;
+    let area = Area::new(SIZE)?;
+    peer(|_| {
+        system::become_user(ALICE)?;
+        let device = device::xpmem()?;
+        let area = Area::new(SIZE)?;
+        let mut made = Vec::new();
+        let error = loop {
+            match device::try_make(&device, area.base(), SIZE as u64, 0o600) {
+                Ok(segid) => made.push(segid),
+                Err(error) => break error,
+            }
+            check!(made.len() <= 50, "more segments than the quota allows");
+        };
+        refused(
+            Err::<(), _>(error),
+            &[libc::EDQUOT],
+            "MAKE beyond the quota",
+        )?;
+        check_eq!(made.len(), 50, "segments within the quota");
+        check!(
+            device::try_export(area.base(), SIZE as u64, false).is_err(),
+            "EXPORT beyond the quota"
+        );
+        // What is given back counts no more.
+        for segid in made {
+            device.remove(segid).at("REMOVE")?;
+        }
+        make(&device, &area, 0o600)?;
+        Ok(())
+    })?
+    .join()?;
+    // One user's quota is not another's.
+    make(&device, &area, 0o600)?;
+    Ok(())
+}

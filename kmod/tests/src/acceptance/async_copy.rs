@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The KNEM interface, asynchronous: the worker, the status array, notifications.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use knem_sys::{
+    Device, KNEM_BIND_FLAG_CURRENT, KNEM_BIND_FLAG_CURRENT_REVERSED, KNEM_BIND_FLAG_CUSTOM,
+    KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_NOTIFY_FD, KNEM_STATUS_PENDING, KNEM_STATUS_SUCCESS,
+    StatusArray,
+};
+use libc::{EBUSY, EINVAL};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::device::{Inline, knem, region, vector};
+use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
+use crate::peer::{Link, PATIENCE, Peer, peer};
+use crate::system;
+
+const SIZE: usize = 40 * PAGE;
+const PENDING: u32 = KNEM_STATUS_PENDING as u32;
+const SUCCESS: u32 = KNEM_STATUS_SUCCESS as u32;
+
+/// A process with a region of filled memory.
+fn owner(size: usize) -> Outcome<(Peer, u64)> {
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(size)?;
+        area.fill(1);
+        let device = knem()?;
+        link.tell(region(&device, &area, READ | WRITE, 0)?)?;
+        link.hear().map(|_| ())
+    })?;
+    let cookie = owner.link.hear()?;
+    Ok((owner, cookie))
+}
+
+fn end(owner: Peer) -> Outcome {
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+/// A copy by the worker, which reports in one byte of the array.
+fn start(device: &Device, status: &StatusArray, inline: Inline, local: &Area) -> Outcome<u32> {
+    status.set(inline.index as usize, KNEM_STATUS_PENDING);
+    inline
+        .run(device, &[vector(local)])
+        .at("an asynchronous INLINE_COPY")
+}
+
+fn finish(status: &StatusArray, index: usize) -> Outcome {
+    let done = system::until(PATIENCE, || status.get(index) != KNEM_STATUS_PENDING);
+    check!(done, "a copy stays pending");
+    check_eq!(status.get(index), KNEM_STATUS_SUCCESS, "status {index}");
+    Ok(())
+}
+
+/// The index of one completion, read from the descriptor once it is readable.
+fn notified(device: &Device) -> Outcome<u32> {
+    let mut fds = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+    let ready = poll(
+        &mut fds,
+        PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX),
+    )
+    .at("poll")?;
+    check_eq!(ready, 1, "descriptors that became readable");
+    let fd = device.as_fd().try_clone_to_owned().at("dup")?;
+    let mut index = [0; 4];
+    let count = std::fs::File::from(fd)
+        .read(&mut index)
+        .at("reading a notification")?;
+    check_eq!(count, 4, "bytes of a notification");
+    Ok(u32::from_ne_bytes(index))
+}
+
+pub(super) fn status_array() -> Outcome {
+    let (owner, cookie) = owner(SIZE)?;
+    let device = knem()?;
+    let status = device.map_status(16).at("mmap of the status array")?;
+    let areas: Vec<Area> = (0..16).map(|_| Area::new(SIZE)).collect::<Outcome<_>>()?;
+    for (index, area) in areas.iter().enumerate() {
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD,
+            index: index as u32,
+            ..Inline::read(cookie, SIZE)
+        };
+        let now = start(&device, &status, inline, area)?;
+        if now == SUCCESS {
+            area.verify(1)?;
+            status.set(index, KNEM_STATUS_SUCCESS);
+        } else {
+            check_eq!(now, PENDING, "status of an asynchronous copy");
+        }
+    }
+    for (index, area) in areas.iter().enumerate() {
+        finish(&status, index)?;
+        area.verify(1)?;
+    }
+    let inline = Inline {
+        flags: KNEM_FLAG_MEMCPYTHREAD,
+        // The array is whole pages.
+        index: 4096,
+        ..Inline::read(cookie, SIZE)
+    };
+    let beyond = inline.run(&device, &[vector(&areas[0])]);
+    refused(beyond, &[EINVAL], "a status beyond the array")?;
+    check!(device.map_status(16).is_err(), "a second status array");
+    end(owner)
+}
+
+pub(super) fn notification() -> Outcome {
+    let (owner, cookie) = owner(SIZE)?;
+    let device = knem()?;
+    let status = device.map_status(64).at("mmap of the status array")?;
+    let area = Area::new(SIZE)?;
+    for index in [0, 7, 63] {
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
+            index,
+            ..Inline::read(cookie, SIZE)
+        };
+        area.part(0, PAGE).fill(9);
+        let now = start(&device, &status, inline, &area)?;
+        check_eq!(now, PENDING, "status of a copy that notifies");
+        check_eq!(notified(&device)?, index, "notified index");
+        check_eq!(
+            status.get(index as usize),
+            KNEM_STATUS_SUCCESS,
+            "its status"
+        );
+        area.verify(1)?;
+    }
+    let mut fds = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+    let ready = poll(&mut fds, PollTimeout::ZERO).at("poll")?;
+    check_eq!(ready, 0, "readable descriptors when all was read");
+    end(owner)
+}
+
+pub(super) fn notification_ring_is_bounded() -> Outcome {
+    let (owner, cookie) = owner(PAGE)?;
+    let device = knem()?;
+    let status = device.map_status(1).at("mmap of the status array")?;
+    let area = Area::new(PAGE)?;
+    let inline = Inline {
+        flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
+        ..Inline::read(cookie, 64)
+    };
+    let mut accepted = 0u32;
+    let refusal = loop {
+        match inline.run(&device, &[vector(&area)]) {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+        check!(
+            accepted < 1_000_000,
+            "a million notifications wait, and none is refused"
+        );
+    };
+    refused(
+        Err::<(), _>(refusal),
+        &[EBUSY],
+        "a copy that cannot be notified",
+    )?;
+    for _ in 0..accepted {
+        check_eq!(notified(&device)?, 0, "notified index");
+    }
+    // Room again.
+    start(&device, &status, inline, &area)?;
+    check_eq!(notified(&device)?, 0, "notified index");
+    end(owner)
+}
+
+pub(super) fn bind() -> Outcome {
+    let (owner, cookie) = owner(SIZE)?;
+    // So that "where the caller may not run" is somewhere.
+    let mut here = CpuSet::new();
+    here.set(0).at("a set of processors")?;
+    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+    for flags in [
+        KNEM_BIND_FLAG_CURRENT,
+        KNEM_BIND_FLAG_CURRENT_REVERSED,
+        KNEM_BIND_FLAG_CUSTOM,
+    ] {
+        let device = knem()?;
+        device
+            .bind_offload(flags, &[1])
+            .at(format_args!("BIND_OFFLOAD {flags}"))?;
+        let status = device.map_status(1).at("mmap of the status array")?;
+        refused(
+            device.bind_offload(flags, &[1]),
+            &[EBUSY],
+            "BIND_OFFLOAD after mmap",
+        )?;
+        let area = Area::new(SIZE)?;
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD,
+            ..Inline::read(cookie, SIZE)
+        };
+        if start(&device, &status, inline, &area)? == PENDING {
+            finish(&status, 0)?;
+        }
+        area.verify(1)?;
+    }
+    let device = knem()?;
+    refused(
+        device.bind_offload(64, &[1]),
+        &[EINVAL],
+        "BIND_OFFLOAD with unknown flags",
+    )?;
+    refused(
+        device.bind_offload(KNEM_BIND_FLAG_CUSTOM, &[0]),
+        &[EINVAL],
+        "BIND_OFFLOAD to no processor",
+    )?;
+    end(owner)
+}
+
+/// What a process leaves behind when it ends with copies under way: nothing.
+fn many(device: &Device, cookie: u64, area: &Area) -> Outcome<StatusArray> {
+    let status = device.map_status(64).at("mmap of the status array")?;
+    for index in 0..64 {
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD
+                | if index % 2 == 0 {
+                    KNEM_FLAG_NOTIFY_FD
+                } else {
+                    0
+                },
+            index,
+            ..Inline::read(cookie, area.length())
+        };
+        start(device, &status, inline, area)?;
+    }
+    Ok(status)
+}
+
+pub(super) fn exit_while_pending() -> Outcome {
+    let (owner, cookie) = owner(HUGE)?;
+    for by_force in [false, true] {
+        let other = peer(move |link: &Link| {
+            let device = knem()?;
+            let area = Area::new(HUGE)?;
+            let _status = many(&device, cookie, &area)?;
+            link.tell(0)?;
+            if by_force {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+            system::leave(0)
+        })?;
+        if other.link.hear().is_err() {
+            return other.join();
+        }
+        other.kill()?;
+    }
+    // The other end goes.
+    let device = knem()?;
+    let area = Area::new(HUGE)?;
+    let status = many(&device, cookie, &area)?;
+    owner.kill()?;
+    let done = system::until(PATIENCE, || {
+        (0..64).all(|index| status.get(index) != KNEM_STATUS_PENDING)
+    });
+    check!(done, "copies stay pending after the owner's end");
+    for at in (0..HUGE).step_by(PAGE) {
+        check!(
+            [0, mix(1, at)].contains(&area.load(at)),
+            "a word at {at:#x} that is not the owner's"
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn unmap_while_pending() -> Outcome {
+    let (owner, cookie) = owner(HUGE)?;
+    peer(move |_| {
+        let device = knem()?;
+        let area = Area::new(HUGE)?;
+        let status = many(&device, cookie, &area)?;
+        area.unmap()?;
+        let fresh = Area::new(HUGE)?;
+        let done = system::until(PATIENCE, || {
+            (0..64).all(|index| status.get(index) != KNEM_STATUS_PENDING)
+        });
+        check!(done, "copies to memory that is gone stay pending");
+        // What was mapped since, perhaps at the same place, may have been written by copies that began later, or not at all.
+        for at in (0..HUGE).step_by(PAGE) {
+            check!(
+                [0, mix(1, at)].contains(&fresh.load(at)),
+                "a word at {at:#x} from nowhere"
+            );
+        }
+        // The array may go before the copies do.
+        let again = Area::new(HUGE)?;
+        for index in 0..64 {
+            let inline = Inline {
+                flags: KNEM_FLAG_MEMCPYTHREAD,
+                index,
+                ..Inline::read(cookie, HUGE)
+            };
+            start(&device, &status, inline, &again)?;
+        }
+        drop(status);
+        drop(device);
+        Ok(())
+    })?
+    .join()?;
+    end(owner)
+}
+
+pub(super) fn close_while_pending() -> Outcome {
+    let (owner, cookie) = owner(HUGE)?;
+    peer(move |_| {
+        for _ in 0..5 {
+            let device = knem()?;
+            let area = Area::new(HUGE)?;
+            let status = many(&device, cookie, &area)?;
+            drop(device);
+            drop(status);
+            area.unmap()?;
+        }
+        Ok(())
+    })?
+    .join()?;
+    owner
+        .link
+        .tell(0)
+        .map_err(|fault| Fault::Fail(fault.to_string()))?;
+    owner.join()
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! COPY: bytes between two address spaces, with the number that were done.
+
+use std::os::fd::AsFd;
+
+use libc::{EACCES, EBADF, EFAULT, EINVAL, EOVERFLOW, EPERM, ESRCH};
+use onecopy_sys::{Place, Segment};
+
+use crate::device::{self, copy, export};
+use crate::mem::{Area, HUGE, NONE, PAGE, READ, mix};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::peer::{Link, Peer, peer};
+
+const SIZE: usize = 600 * PAGE;
+
+fn own(area: &Area, offset: usize) -> Place<'static> {
+    Place::Own((area.base() + offset) as u64)
+}
+
+/// A process that grants filled memory and looks at its end whether it holds the expected words.
+fn owner(expected: u64) -> Outcome<(Peer, Segment)> {
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(SIZE)?;
+        area.fill(1);
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        area.verify(expected)
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    Ok((owner, segment))
+}
+
+fn end(owner: Peer) -> Outcome {
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+pub(super) fn between_processes() -> Outcome {
+    let (first, from) = owner(1)?;
+    let (second, to) = owner(3)?;
+    let device = device::onecopy()?;
+    let local = Area::new(SIZE)?;
+    let progress = copy(&device, Place::Segment(&from, 0), own(&local, 0), SIZE);
+    progress.result.at("COPY from a segment")?;
+    check_eq!(progress.done, SIZE as u64, "bytes done");
+    local.verify(1)?;
+    local.fill(2);
+    copy(&device, own(&local, 0), Place::Segment(&to, 0), SIZE)
+        .result
+        .at("COPY to a segment")?;
+    let back = Area::new(SIZE)?;
+    copy(&device, Place::Segment(&to, 0), own(&back, 0), SIZE)
+        .result
+        .at("COPY back")?;
+    back.verify(2)?;
+    // From one owner to another, by a third process.
+    local.fill(3);
+    copy(&device, own(&local, 0), Place::Segment(&from, 0), SIZE)
+        .result
+        .at("COPY to the first")?;
+    copy(
+        &device,
+        Place::Segment(&from, 0),
+        Place::Segment(&to, 0),
+        SIZE,
+    )
+    .result
+    .at("COPY between two")?;
+    local.fill(1);
+    copy(&device, own(&local, 0), Place::Segment(&from, 0), SIZE)
+        .result
+        .at("COPY to the first")?;
+    end(first)?;
+    end(second)
+}
+
+pub(super) fn own_to_own() -> Outcome {
+    let device = device::onecopy()?;
+    let (from, to) = (Area::huge(HUGE)?, Area::new(HUGE)?);
+    from.fill(4);
+    let progress = copy(&device, own(&from, 0), own(&to, 0), HUGE);
+    progress.result.at("COPY within the process")?;
+    to.verify(4)
+}
+
+pub(super) fn done_and_errno() -> Outcome {
+    let device = device::onecopy()?;
+    // A hole in the source, at several places within the pages; then one in the destination; then one that is no page at all.
+    for (hole, start) in [(1, 0), (1, 100), (37, 8), (300, 4088), (511, 0), (599, 1)] {
+        let (from, to) = (Area::new(SIZE)?, Area::new(SIZE)?);
+        from.fill(5);
+        to.fill(6);
+        from.part(hole * PAGE, PAGE).unmap()?;
+        let length = SIZE - start;
+        let progress = copy(&device, own(&from, start), own(&to, 0), length);
+        refused(progress.result, &[EFAULT], "COPY from a hole")?;
+        check_eq!(
+            progress.done,
+            (hole * PAGE - start) as u64,
+            "bytes before a hole in page {hole}"
+        );
+        let mut bytes = (0..progress.done as usize / 8).map(|word| word * 8);
+        if start % 8 == 0 {
+            let wrong = bytes.find(|at| to.load(*at) != from.load(start + at));
+            check!(wrong.is_none(), "wrong bytes at {wrong:?} before the hole");
+        }
+        let behind = (hole * PAGE - start).next_multiple_of(8);
+        let wrong = (behind..SIZE)
+            .step_by(8)
+            .find(|at| to.load(*at) != mix(6, *at));
+        check!(
+            wrong.is_none(),
+            "bytes at {wrong:?}, which were not copied, changed"
+        );
+        let progress = copy(&device, own(&to, 0), own(&from, start), length);
+        refused(progress.result, &[EFAULT], "COPY to a hole")?;
+        check_eq!(
+            progress.done,
+            (hole * PAGE - start) as u64,
+            "bytes before a hole in the destination"
+        );
+    }
+    let (from, to) = (Area::new(SIZE)?, Area::new(SIZE)?);
+    from.fill(6);
+    to.part(10 * PAGE, PAGE).protect(READ).at("mprotect")?;
+    let progress = copy(&device, own(&from, 0), own(&to, 0), SIZE);
+    refused(
+        progress.result,
+        &[EFAULT, EACCES],
+        "COPY to a read-only page",
+    )?;
+    check_eq!(
+        progress.done,
+        10 * PAGE as u64,
+        "bytes before a read-only page"
+    );
+    check_eq!(to.load(10 * PAGE), 0, "the read-only page");
+    from.part(5 * PAGE, PAGE).protect(NONE).at("mprotect")?;
+    let progress = copy(&device, own(&from, 0), own(&to, 0), SIZE);
+    refused(
+        progress.result,
+        &[EFAULT, EACCES],
+        "COPY from a closed page",
+    )?;
+    check_eq!(progress.done, 5 * PAGE as u64, "bytes before a closed page");
+    Ok(())
+}
+
+pub(super) fn direction() -> Outcome {
+    let device = device::onecopy()?;
+    let area = Area::new(SIZE)?;
+    area.fill(7);
+    let reader = export(&area, false)?;
+    let local = Area::new(SIZE)?;
+    copy(&device, Place::Segment(&reader, 0), own(&local, 0), SIZE)
+        .result
+        .at("COPY from a read-only grant")?;
+    local.verify(7)?;
+    local.fill(8);
+    let progress = copy(&device, own(&local, 0), Place::Segment(&reader, 0), SIZE);
+    refused(
+        progress.result,
+        &[EACCES, EPERM, EBADF],
+        "COPY to a read-only grant",
+    )?;
+    area.verify(7)?;
+    // Neither a segment nor -1.
+    let file = std::fs::File::open("/proc/self/maps").at("/proc/self/maps")?;
+    let no_segment = device::segment(file.into());
+    let progress = copy(
+        &device,
+        Place::Segment(&no_segment, 0),
+        own(&local, 0),
+        PAGE,
+    );
+    refused(
+        progress.result,
+        &[EBADF, EINVAL, libc::ENOTTY],
+        "COPY from some file",
+    )?;
+    for (offset, length) in [
+        (SIZE as u64, 8),
+        (SIZE as u64 - 4, 8),
+        (u64::MAX - 3, 8),
+        (0, SIZE + 1),
+        (8, usize::MAX - 4),
+    ] {
+        let progress = copy(
+            &device,
+            Place::Segment(&reader, offset),
+            own(&local, 0),
+            length,
+        );
+        check!(
+            progress.result.is_err(),
+            "COPY of {length:#x} bytes at {offset:#x} of a segment worked"
+        );
+        check!(
+            progress.done <= (SIZE as u64).saturating_sub(offset),
+            "{} bytes done",
+            progress.done
+        );
+    }
+    let progress = copy(
+        &device,
+        own(&local, 0),
+        Place::Own(u64::MAX - PAGE as u64),
+        64,
+    );
+    refused(
+        progress.result,
+        &[EFAULT, EINVAL, EOVERFLOW],
+        "COPY to kernel addresses",
+    )?;
+    let progress = copy(
+        &device,
+        Place::Own(0xffff_8880_0000_0000),
+        own(&local, 0),
+        64,
+    );
+    refused(
+        progress.result,
+        &[EFAULT, EINVAL, EOVERFLOW],
+        "COPY from kernel addresses",
+    )?;
+    let nothing = copy(&device, own(&local, 0), own(&local, 8), 0);
+    check_eq!(nothing.done, 0, "bytes of nothing");
+    Ok(())
+}
+
+pub(super) fn lengths_and_alignments() -> Outcome {
+    let device = device::onecopy()?;
+    let (first, from) = owner(1)?;
+    let local = Area::new(SIZE)?;
+    for (offset, length) in [
+        (0, 8),
+        (8, 8),
+        (4088, 16),
+        (4096, 4096),
+        (8, 4096),
+        (4088, 8200),
+        (16, 3 * PAGE),
+        (511 * PAGE, 2 * PAGE),
+        (8, SIZE - 16),
+    ] {
+        for target in [0, 8, 4088, 2048] {
+            if target + length + 8 > SIZE {
+                continue;
+            }
+            local.store(target + length, 0x5a5a);
+            let progress = copy(
+                &device,
+                Place::Segment(&from, offset as u64),
+                own(&local, target),
+                length,
+            );
+            progress.result.at(format_args!(
+                "COPY of {length} bytes from {offset} to {target}"
+            ))?;
+            for at in (0..length).step_by(8) {
+                check_eq!(
+                    local.load(target + at),
+                    mix(1, offset + at),
+                    "word {at} of {length} from {offset}"
+                );
+            }
+            check_eq!(
+                local.load(target + length),
+                0x5a5a,
+                "what follows {length} bytes"
+            );
+        }
+    }
+    end(first)
+}
+
+pub(super) fn after_revoke() -> Outcome {
+    let device = device::onecopy()?;
+    let area = Area::new(SIZE)?;
+    area.fill(9);
+    let segment = export(&area, true)?;
+    segment.revoke().at("REVOKE")?;
+    let local = Area::new(SIZE)?;
+    local.fill(1);
+    for (from, to) in [
+        (Place::Segment(&segment, 0), own(&local, 0)),
+        (own(&local, 0), Place::Segment(&segment, 0)),
+    ] {
+        let progress = copy(&device, from, to, SIZE);
+        check!(
+            progress.result.is_err() && progress.done == 0,
+            "COPY after REVOKE: {progress:?}"
+        );
+    }
+    local.verify(1)?;
+    area.verify(9)?;
+    let (owner, segment) = owner(1)?;
+    end(owner)?;
+    let progress = copy(&device, Place::Segment(&segment, 0), own(&local, 0), SIZE);
+    refused(
+        progress.result,
+        &[
+            ESRCH,
+            EFAULT,
+            libc::EOWNERDEAD,
+            libc::ENXIO,
+            libc::EIO,
+            libc::ESTALE,
+        ],
+        "COPY after the owner's end",
+    )?;
+    local.verify(1)
+}
+
+pub(super) fn counters() -> Outcome {
+    let device = device::onecopy()?;
+    let before = device.stats().at("STATS")?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let segment = export(&area, true)?;
+    check_eq!(device.stats().at("STATS")?.segments, 1, "segments");
+    let view = device::map(&segment, SIZE, true)?;
+    view.verify(1)?;
+    let local = Area::new(SIZE)?;
+    copy(&device, Place::Segment(&segment, 0), own(&local, 0), SIZE)
+        .result
+        .at("COPY")?;
+    area.part(0, PAGE).unmap()?;
+    check_eq!(view.load(0), 0, "a hole");
+    let after = device.stats().at("STATS")?;
+    for (name, old, new, least) in [
+        ("attaches", before.attaches, after.attaches, 1),
+        ("faults", before.faults, after.faults, 1),
+        (
+            "mapped_small",
+            before.mapped_small,
+            after.mapped_small,
+            SIZE as u64 / PAGE as u64,
+        ),
+        (
+            "invalidations",
+            before.invalidations,
+            after.invalidations,
+            1,
+        ),
+        ("holes", before.holes, after.holes, 1),
+        ("copies", before.copies, after.copies, 1),
+        (
+            "copied_bytes",
+            before.copied_bytes,
+            after.copied_bytes,
+            SIZE as u64,
+        ),
+    ] {
+        check!(
+            new - old >= least,
+            "{name} grew by {}, expected {least} or more",
+            new - old
+        );
+    }
+    Ok(())
+}

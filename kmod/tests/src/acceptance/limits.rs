@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Limits that the system sets, kept.
+
+use libc::{EAGAIN, EMFILE, ENOMEM, EPERM};
+use nix::sys::resource::{Resource, setrlimit};
+
+use crate::device::{self, knem, region, try_region, vector};
+use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::peer::peer;
+use crate::system::{self, OpenToAll};
+
+pub(super) fn locked_memory() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    peer(|_| {
+        setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).at("setrlimit")?;
+        system::become_user(1001)?;
+        let device = knem()?;
+        let large = Area::new(128 << 10)?;
+        let small = Area::new(40 << 10)?;
+        let errors = &[ENOMEM, EPERM, EAGAIN];
+        refused(
+            try_region(&device, &[vector(&large)], READ, 0),
+            errors,
+            "a region beyond the limit",
+        )?;
+        let first = region(&device, &small, READ, 0)?;
+        refused(
+            try_region(&device, &[vector(&small)], READ, 0),
+            errors,
+            "a second region beyond the limit",
+        )?;
+        // Another file of the same process has the same limit.
+        let second = knem()?;
+        refused(
+            try_region(&second, &[vector(&small)], READ, 0),
+            errors,
+            "a region of another file",
+        )?;
+        device.destroy_region(first).at("DESTROY_REGION")?;
+        region(&second, &small, READ | WRITE, 0)?;
+        Ok(())
+    })?
+    .join()
+}
+
+pub(super) fn locked_memory_is_given_back() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    for _ in 0..3 {
+        peer(|_| {
+            setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).at("setrlimit")?;
+            system::become_user(1001)?;
+            let area = Area::new(48 << 10)?;
+            for round in 0..300 {
+                let device = knem()?;
+                let cookie = region(&device, &area, READ, 0)?;
+                if round % 2 == 0 {
+                    device.destroy_region(cookie).at("DESTROY_REGION")?;
+                }
+            }
+            // A region whose creation fails half way is not counted.
+            let device = knem()?;
+            area.part(24 << 10, PAGE).unmap()?;
+            for _ in 0..50 {
+                check!(
+                    try_region(&device, &[vector(&area)], READ, 0).is_err(),
+                    "a region with a hole"
+                );
+            }
+            region(&device, &area.part(0, 24 << 10), READ, 0)?;
+            let locked = system::number("/proc/self/status", "VmPin").unwrap_or(0)
+                + system::number("/proc/self/status", "VmLck").unwrap_or(0);
+            check!(locked <= 48, "{locked} KiB locked with a region of 24 KiB");
+            Ok(())
+        })?
+        .join()?;
+    }
+    Ok(())
+}
+
+pub(super) fn descriptors() -> Outcome {
+    peer(|_| {
+        let device = device::onecopy()?;
+        let area = Area::new(PAGE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, 40, 40).at("setrlimit")?;
+        for _ in 0..3 {
+            let mut segments = Vec::new();
+            let error = loop {
+                match device::export_with(&device, &area) {
+                    Ok(segment) => segments.push(segment),
+                    Err(error) => break error,
+                }
+                check!(segments.len() < 64, "more descriptors than the limit");
+            };
+            refused(
+                Err::<(), _>(error),
+                &[EMFILE],
+                "EXPORT without a descriptor left",
+            )?;
+            if let Some(segment) = segments.first() {
+                refused(
+                    segment.restrict(false),
+                    &[EMFILE],
+                    "RESTRICT without a descriptor left",
+                )?;
+            }
+            check_eq!(
+                device.stats().at("STATS")?.segments,
+                segments.len() as u64,
+                "segments"
+            );
+        }
+        Ok(())
+    })?
+    .join()
+}

@@ -1,0 +1,657 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an owner does with memory that others have attached: they see what it sees, and can do no more than it can.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use libc::{SIGBUS, SIGSEGV};
+use nix::sys::signal::Signal;
+use onecopy_sys::Segment;
+
+use crate::device::{self, attach_all, export, make, map};
+use crate::mem::{Area, NONE, PAGE, READ, WRITE, mix};
+use crate::outcome::{At, Fault, Outcome, check, check_eq};
+use crate::peer::{self, Link, Peer, peer};
+use crate::system;
+
+const SIZE: usize = 16 * PAGE;
+
+/// A process that attaches a segment of this one, for reading and writing, in legacy mode. It loads and stores as it is told.
+fn importer(area: &Area) -> Outcome<(Peer, xpmem_sys::Device)> {
+    let device = device::xpmem()?;
+    let segid = make(&device, area, 0o600)?;
+    let size = area.length();
+    let other = peer(move |link: &Link| {
+        let view = attach_all(&device::xpmem()?, segid as u64, size)?;
+        loop {
+            let (what, offset, value) = (link.hear()?, link.hear()? as usize, link.hear()?);
+            let answer = match what {
+                0 => return Ok(()),
+                1 => view.try_load(offset),
+                _ => view.try_store(offset, value).map(|()| 0),
+            };
+            link.tell(answer.unwrap_or_default())?;
+            link.tell(answer.err().unwrap_or_default() as u64)?;
+        }
+    })?;
+    Ok((other, device))
+}
+
+fn ask(other: &Peer, what: u64, offset: usize, value: u64) -> Outcome<Result<u64, i32>> {
+    for word in [what, offset as u64, value] {
+        other.link.tell(word)?;
+    }
+    let (value, signal) = (other.link.hear()?, other.link.hear()?);
+    Ok(if signal == 0 {
+        Ok(value)
+    } else {
+        Err(signal as i32)
+    })
+}
+
+fn load(other: &Peer, offset: usize) -> Outcome<Result<u64, i32>> {
+    ask(other, 1, offset, 0)
+}
+
+fn store(other: &Peer, offset: usize, value: u64) -> Outcome<Result<(), i32>> {
+    Ok(ask(other, 2, offset, value)?.map(|_| ()))
+}
+
+fn end(other: Peer) -> Outcome {
+    for word in [0, 0, 0] {
+        other.link.tell(word)?;
+    }
+    other.join()
+}
+
+/// Whether a store was refused by a signal.
+fn refused_store(result: Result<(), i32>) -> bool {
+    matches!(result, Err(SIGBUS | SIGSEGV))
+}
+
+/// A file of so many pages with known words.
+fn file(name: &str) -> Outcome<(File, String)> {
+    let path = format!("/tmp/{name}-{}", std::process::id());
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .at(&path)?;
+    file.write_all(&content()).at(&path)?;
+    Ok((file, path))
+}
+
+fn content() -> Vec<u8> {
+    (0..SIZE / 8)
+        .flat_map(|word| mix(1, word * 8).to_ne_bytes())
+        .collect()
+}
+
+/// Fails unless the file still is what it was.
+fn untouched(path: &str) -> Outcome {
+    let now = std::fs::read(path).at(path)?;
+    check!(now == content(), "the file changed");
+    std::fs::remove_file(path).at(path)
+}
+
+pub(super) fn zero_page() -> Outcome {
+    let area = Area::new(SIZE)?;
+    let bystander = Area::new(SIZE)?;
+    // All read only so far: both map the page of zeroes that the whole system shares.
+    for page in 0..area.pages() {
+        check_eq!(
+            area.load(page * PAGE) + bystander.load(page * PAGE),
+            0,
+            "fresh memory"
+        );
+    }
+    let (other, _device) = importer(&area)?;
+    check_eq!(load(&other, 0)?, Ok(0), "a load");
+    check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
+    check_eq!(
+        store(&other, 3 * PAGE, 6)?,
+        Ok(()),
+        "a store to a page that was not loaded"
+    );
+    check_eq!(
+        (area.load(0), area.load(3 * PAGE)),
+        (5, 6),
+        "what the owner sees"
+    );
+    for page in 0..bystander.pages() {
+        check_eq!(
+            bystander.load(page * PAGE),
+            0,
+            "memory that nobody stored to"
+        );
+    }
+    check_eq!(
+        load(&other, 4 * PAGE)?,
+        Ok(0),
+        "a page that nobody stored to"
+    );
+    end(other)
+}
+
+pub(super) fn private_file() -> Outcome {
+    let (file, path) = file("private")?;
+    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, false)?;
+    let (other, _device) = importer(&area)?;
+    check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
+    check_eq!(area.load(0), 5, "what the owner sees");
+    area.store(PAGE, 6);
+    check_eq!(load(&other, PAGE)?, Ok(6), "what the importer sees");
+    end(other)?;
+    untouched(&path)
+}
+
+pub(super) fn private_file_read_first() -> Outcome {
+    let (file, path) = file("read-first")?;
+    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, false)?;
+    for page in 0..area.pages() {
+        check_eq!(
+            area.load(page * PAGE),
+            mix(1, page * PAGE),
+            "the owner's load"
+        );
+    }
+    let (other, _device) = importer(&area)?;
+    for page in 0..area.pages() {
+        check_eq!(
+            load(&other, page * PAGE)?,
+            Ok(mix(1, page * PAGE)),
+            "a load"
+        );
+    }
+    for page in 0..area.pages() {
+        check_eq!(
+            store(&other, page * PAGE, 7)?,
+            Ok(()),
+            "a store after a load"
+        );
+        check_eq!(area.load(page * PAGE), 7, "what the owner sees");
+    }
+    end(other)?;
+    untouched(&path)
+}
+
+pub(super) fn read_only_file() -> Outcome {
+    let (_, path) = file("read-only")?;
+    let reader = File::open(&path).at(&path)?;
+    for shared in [false, true] {
+        let area = Area::file(reader.as_fd(), SIZE, READ, shared)?;
+        let (other, _device) = importer(&area)?;
+        for (page, read_first) in [(0, true), (1, false)] {
+            if read_first {
+                check_eq!(
+                    load(&other, page * PAGE)?,
+                    Ok(mix(1, page * PAGE)),
+                    "a load"
+                );
+            }
+            let stored = store(&other, page * PAGE, 5)?;
+            check!(
+                refused_store(stored),
+                "a store where the owner may not: {stored:?}"
+            );
+            check_eq!(
+                area.load(page * PAGE),
+                mix(1, page * PAGE),
+                "what the owner sees"
+            );
+        }
+        end(other)?;
+    }
+    untouched(&path)
+}
+
+pub(super) fn read_only_pages() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let (other, _device) = importer(&area)?;
+    check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
+    // Taken away from under a writable attachment, given back, taken away again.
+    for round in 0..3u64 {
+        area.protect(READ).at("mprotect")?;
+        check_eq!(load(&other, 8)?, Ok(mix(1, 8)), "a load");
+        for offset in [0, PAGE] {
+            let stored = store(&other, offset, 50 + round)?;
+            check!(
+                refused_store(stored),
+                "a store where the owner may not: {stored:?}"
+            );
+        }
+        area.protect(NONE).at("mprotect")?;
+        let loaded = load(&other, 8)?;
+        check!(
+            matches!(loaded, Err(SIGBUS | SIGSEGV)),
+            "a load where the owner may not: {loaded:?}"
+        );
+        area.protect(READ | WRITE).at("mprotect")?;
+        check_eq!(
+            store(&other, 0, 60 + round)?,
+            Ok(()),
+            "a store where the owner may again"
+        );
+        check_eq!(area.load(0), 60 + round, "what the owner sees");
+    }
+    end(other)
+}
+
+pub(super) fn fork() -> Outcome {
+    for importer_first in [false, true] {
+        let area = Area::new(SIZE)?;
+        area.fill(1);
+        let (other, _device) = importer(&area)?;
+        check_eq!(store(&other, 0, 10)?, Ok(()), "a store before the fork");
+        check_eq!(
+            load(&other, PAGE)?,
+            Ok(mix(1, PAGE)),
+            "a load before the fork"
+        );
+        let child = peer(|link: &Link| {
+            link.turn()?;
+            check_eq!(area.load(0), 10, "the child's copy");
+            check_eq!(area.load(PAGE), mix(1, PAGE), "the child's copy");
+            area.store(2 * PAGE, 99);
+            link.turn()
+        })?;
+        child.link.hear()?;
+        if importer_first {
+            check_eq!(store(&other, 0, 11)?, Ok(()), "a store after the fork");
+            check_eq!(area.load(0), 11, "what the owner sees");
+            area.store(PAGE, 12);
+            check_eq!(load(&other, PAGE)?, Ok(12), "what the importer sees");
+        } else {
+            area.store(0, 11);
+            check_eq!(load(&other, 0)?, Ok(11), "what the importer sees");
+            check_eq!(store(&other, PAGE, 12)?, Ok(()), "a store after the fork");
+            check_eq!(area.load(PAGE), 12, "what the owner sees");
+        }
+        child.link.turn()?;
+        check_eq!(
+            load(&other, 2 * PAGE)?,
+            Ok(mix(1, 2 * PAGE)),
+            "the child's store"
+        );
+        child.link.tell(0)?;
+        child.join()?;
+        check_eq!(
+            store(&other, 0, 13)?,
+            Ok(()),
+            "a store after the child's end"
+        );
+        check_eq!(area.load(0), 13, "what the owner sees");
+        end(other)?;
+    }
+    Ok(())
+}
+
+pub(super) fn fork_storm() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let (other, _device) = importer(&area)?;
+    for round in 0..100u64 {
+        let child = peer(|_| Ok(()))?;
+        let offset = (round as usize % 16) * PAGE;
+        if round % 2 == 0 {
+            area.store(offset, round);
+            check_eq!(load(&other, offset)?, Ok(round), "what the importer sees");
+        } else {
+            check_eq!(store(&other, offset, round)?, Ok(()), "a store");
+            check_eq!(area.load(offset), round, "what the owner sees");
+        }
+        child.join()?;
+    }
+    end(other)
+}
+
+pub(super) fn exec() -> Outcome {
+    let mut owner = peer(|link: &Link| {
+        let area = Area::new(SIZE)?;
+        area.fill(1);
+        let device = device::xpmem()?;
+        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        let error = std::process::Command::new("/proc/self/exe")
+            .args(["idle", "600"])
+            .exec();
+        Err(Fault::Fail(format!("exec: {error}")))
+    })?;
+    let segid = owner.link.hear()?;
+    let segment = device::segment(owner.link.take()?);
+    let device = device::xpmem()?;
+    let legacy = attach_all(&device, segid, SIZE)?;
+    let granted = map(&segment, SIZE, true)?;
+    legacy.verify(1)?;
+    granted.verify(1)?;
+    let page = device::generation(&segment)?;
+    owner.link.tell(0)?;
+    let gone = system::until(Duration::from_secs(20), || {
+        device::read(&page).state == onecopy_sys::ONECOPY_STATE_OWNER_GONE
+    });
+    check!(
+        gone,
+        "state {} after exec in the owner",
+        device::read(&page).state
+    );
+    for at in (0..SIZE).step_by(PAGE) {
+        check_eq!(
+            legacy.try_load(at),
+            Err(SIGBUS),
+            "a load after exec in the owner"
+        );
+        check_eq!(
+            granted.try_load(at),
+            Ok(0),
+            "a load from a grant after exec in the owner"
+        );
+    }
+    device::detach(&device, &legacy).at("DETACH")?;
+    // The new program has not the old one's descriptors, which exec closes last.
+    let refused = system::until(Duration::from_secs(20), || {
+        device.get(segid as i64, xpmem_sys::XPMEM_RDWR).is_err()
+    });
+    check!(refused, "GET after exec worked");
+    owner.signal(Signal::SIGKILL)?;
+    owner.wait(Duration::from_secs(20))?;
+    Ok(())
+}
+
+pub(super) fn mremap() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let (other, _device) = importer(&area)?;
+    check_eq!(load(&other, 0)?, Ok(mix(1, 0)), "a load");
+    let place = Area::new(SIZE)?;
+    let moved = area
+        .remap(
+            SIZE,
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            Some(&place),
+        )
+        .at("mremap")?;
+    for page in 0..area.pages() {
+        check_eq!(
+            load(&other, page * PAGE)?,
+            Err(SIGBUS),
+            "a load from where the memory was"
+        );
+    }
+    // And back: the pages are the same.
+    moved.store(0, 70);
+    moved
+        .remap(SIZE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, Some(&area))
+        .at("mremap")?;
+    check_eq!(
+        load(&other, 0)?,
+        Ok(70),
+        "a load after the memory came back"
+    );
+    check_eq!(store(&other, 8, 71)?, Ok(()), "a store");
+    check_eq!(area.load(8), 71, "what the owner sees");
+    end(other)
+}
+
+/// The importer sees new memory at once, whoever maps it.
+fn maps_over(by: fn(Area) -> Outcome) -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let (other, _device) = importer(&area)?;
+    for round in 0..20u64 {
+        check_eq!(store(&other, 0, 1000 + round)?, Ok(()), "a store");
+        by(area)?;
+        check_eq!(load(&other, 0)?, Ok(0), "fresh memory in round {round}");
+        area.store(0, 2000 + round);
+        check_eq!(
+            load(&other, 0)?,
+            Ok(2000 + round),
+            "what the owner stored in round {round}"
+        );
+    }
+    end(other)
+}
+
+pub(super) fn maps_over_from_a_thread() -> Outcome {
+    maps_over(|area| {
+        std::thread::spawn(move || area.replace())
+            .join()
+            .map_err(|_| Fault::Fail("the thread ended badly".to_owned()))?
+    })
+}
+
+pub(super) fn maps_over_from_a_sharing_task() -> Outcome {
+    maps_over(|area| {
+        let mut result = Ok(());
+        peer::in_sharing_task(&mut || result = area.replace())?;
+        result
+    })
+}
+
+pub(super) fn gives_pages_back() -> Outcome {
+    maps_over(|area| area.advise(0, SIZE, libc::MADV_DONTNEED))
+}
+
+pub(super) fn death_while_read() -> Outcome {
+    for _ in 0..10 {
+        let mut owner = peer(|link: &Link| {
+            let area = Area::new(SIZE)?;
+            area.fill(1);
+            let device = device::xpmem()?;
+            link.tell(make(&device, &area, 0o600)? as u64)?;
+            link.give(export(&area, true)?.as_fd())?;
+            link.hear().map(|_| ())
+        })?;
+        let segid = owner.link.hear()?;
+        let segment = device::segment(owner.link.take()?);
+        let reader = peer(move |link: &Link| {
+            let device = device::xpmem()?;
+            let legacy = attach_all(&device, segid, SIZE)?;
+            let granted = map(&segment, SIZE, true)?;
+            link.turn()?;
+            let begin = Instant::now();
+            let (mut ended, mut round) = ([false; 2], 0usize);
+            while ended != [true; 2] {
+                let offset = round % 16 * PAGE;
+                round += 1;
+                let expected = mix(1, offset);
+                match legacy.try_load(offset) {
+                    Ok(word) => check_eq!(word, expected, "a word of the owner's"),
+                    Err(signal) => {
+                        check_eq!(signal, SIGBUS, "signal");
+                        ended[0] = true;
+                    }
+                }
+                match granted.try_load(offset) {
+                    Ok(0) => ended[1] = true,
+                    other => check_eq!(other, Ok(expected), "a word of the owner's"),
+                }
+                check!(
+                    begin.elapsed() < Duration::from_secs(20),
+                    "the owner's death is not seen: {ended:?}"
+                );
+            }
+            device::detach(&device, &legacy).at("DETACH")?;
+            granted.unmap()
+        })?;
+        reader.link.turn()?;
+        owner.signal(Signal::SIGKILL)?;
+        owner.wait(Duration::from_secs(20))?;
+        reader.join()?;
+    }
+    Ok(())
+}
+
+pub(super) fn every_order_of_ends() -> Outcome {
+    // What the owner and the importer do, in every order; each ends with its exit.
+    const STEPS: [&str; 6] = [
+        "remove",
+        "owner exits",
+        "detach",
+        "release",
+        "close",
+        "importer exits",
+    ];
+    for order in 0..STEPS.len().pow(3) {
+        let steps = [order % 6, order / 6 % 6, order / 36];
+        let mut owner = Some(peer(|link: &Link| {
+            let area = Area::new(SIZE)?;
+            area.fill(1);
+            let device = device::xpmem()?;
+            let segid = make(&device, &area, 0o600)?;
+            link.tell(segid as u64)?;
+            while link.hear()? == 1 {
+                let _ = device.remove(segid);
+                link.tell(0)?;
+            }
+            Ok(())
+        })?);
+        let Some(segid) = owner.as_ref().map(|owner| owner.link.hear()).transpose()? else {
+            continue;
+        };
+        let mut importer = Some(peer(move |link: &Link| {
+            let mut device = Some(device::xpmem()?);
+            let Some(first) = device.as_ref() else {
+                return Ok(());
+            };
+            let apid = device::get(first, segid)?;
+            let view = device::attach(first, apid, 0, SIZE)?;
+            view.verify_marks(1)?;
+            link.tell(0)?;
+            loop {
+                match (link.hear()?, &device) {
+                    (2, Some(device)) => drop(device::detach(device, &view)),
+                    (3, Some(device)) => drop(device.release(apid)),
+                    (4, _) => drop(device.take()),
+                    (5, _) => return Ok(()),
+                    _ => {}
+                }
+                // Whatever is left of it: the owner's words, a hole, or nothing.
+                let found = view.try_load(0);
+                check!(
+                    matches!(found, Ok(word) if word == mix(1, 0))
+                        || matches!(found, Err(SIGBUS | SIGSEGV)),
+                    "a load: {found:?}"
+                );
+                link.tell(0)?;
+            }
+        })?);
+        if let Some(importer) = &importer {
+            importer.link.hear()?;
+        }
+        let mut end = |step: usize| -> Outcome {
+            match step {
+                0 => {
+                    if let Some(owner) = &owner {
+                        owner.link.tell(1)?;
+                        owner.link.hear()?;
+                    }
+                }
+                1 => {
+                    if let Some(owner) = owner.take() {
+                        owner.link.tell(0)?;
+                        owner.join()?;
+                    }
+                }
+                5 => {
+                    if let Some(importer) = importer.take() {
+                        importer.link.tell(5)?;
+                        importer.join()?;
+                    }
+                }
+                _ => {
+                    if let Some(importer) = &importer {
+                        importer.link.tell(step as u64)?;
+                        importer.link.hear()?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        for step in steps.into_iter().chain([1, 5]) {
+            end(step).at(format_args!(
+                "{:?}, at {}",
+                steps.map(|step| STEPS[step]),
+                STEPS[step]
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn first_opens_at_once() -> Outcome {
+    let others: Vec<Peer> = (0..8)
+        .map(|number| {
+            peer(move |link: &Link| {
+                link.turn()?;
+                let threads: Vec<_> = (0..4u64)
+                    .map(|thread| {
+                        std::thread::spawn(move || {
+                            let seed = number * 4 + thread;
+                            let area = Area::new(SIZE)?;
+                            area.fill(seed);
+                            let device = device::xpmem()?;
+                            let segid = make(&device, &area, 0o600)?;
+                            attach_all(&device, segid as u64, SIZE)?.verify(seed)?;
+                            let segment: Segment = export(&area, false)?;
+                            map(&segment, SIZE, false)?.verify(seed)
+                        })
+                    })
+                    .collect();
+                for thread in threads {
+                    thread
+                        .join()
+                        .map_err(|_| Fault::Fail("a thread ended badly".to_owned()))??;
+                }
+                Ok(())
+            })
+        })
+        .collect::<Outcome<_>>()?;
+    for other in &others {
+        other.link.hear()?;
+    }
+    for other in &others {
+        other.link.tell(0)?;
+    }
+    for other in others {
+        other.join()?;
+    }
+    Ok(())
+}
+
+pub(super) fn shared_memory() -> Outcome {
+    let area = Area::shared(SIZE)?;
+    area.fill(1);
+    let (other, _device) = importer(&area)?;
+    check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
+    check_eq!(load(&other, PAGE)?, Ok(mix(1, PAGE)), "a load");
+    let child = peer(|_| {
+        check_eq!(area.load(0), 5, "what a child that shares the memory sees");
+        area.store(8, 6);
+        Ok(())
+    })?;
+    child.join()?;
+    check_eq!(load(&other, 8)?, Ok(6), "what the child stored");
+    end(other)
+}
+
+pub(super) fn exit_of_the_importer() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    for round in 0..20u64 {
+        let (other, device) = importer(&area)?;
+        check_eq!(store(&other, 0, round)?, Ok(()), "a store");
+        check_eq!(load(&other, PAGE)?, Ok(mix(1, PAGE)), "a load");
+        other.kill()?;
+        check_eq!(area.load(0), round, "what the owner sees");
+        area.store(0, 0);
+        drop(device);
+    }
+    Ok(())
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the kernel does with an owner's pages: huge ones, merged ones, moved and swapped ones.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use libc::EAGAIN;
+
+use crate::device::{self, attach_all, export, make, map, region};
+use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
+use crate::peer::{Link, Peer, peer};
+use crate::system;
+
+/// Bytes of this process's memory at a place that are in huge pages.
+fn huge_bytes(area: &Area) -> Outcome<u64> {
+    let maps = fs::read_to_string("/proc/self/smaps").at("/proc/self/smaps")?;
+    let (mut inside, mut bytes) = (false, 0);
+    for line in maps.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-')
+            && let (Ok(start), Ok(end)) = (
+                usize::from_str_radix(start, 16),
+                usize::from_str_radix(end, 16),
+            )
+        {
+            inside = start < area.end() && end > area.base();
+        } else if inside && first == "AnonHugePages:" {
+            let kilobytes: u64 = line
+                .split_whitespace()
+                .nth(1)
+                .and_then(|number| number.parse().ok())
+                .unwrap_or(0);
+            bytes += kilobytes * 1024;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Memory in huge pages; skips where the kernel gives none.
+fn huge_area(size: usize) -> Outcome<Area> {
+    let area = Area::huge(size)?;
+    area.mark(1);
+    if huge_bytes(&area)? < size as u64 {
+        return Err(Fault::Skip("the kernel gave no huge pages".to_owned()));
+    }
+    Ok(area)
+}
+
+pub(super) fn huge_pages() -> Outcome {
+    const SIZE: usize = 4 * HUGE;
+    let area = huge_area(SIZE)?;
+    let device = device::onecopy()?;
+    let segment = export(&area, true)?;
+    let features = device.info().at("INFO")?.features;
+    let importer = peer(|link: &Link| {
+        let before = device.stats().at("STATS")?;
+        let view = map(&segment, SIZE, true)?;
+        view.verify_marks(1)?;
+        let after = device.stats().at("STATS")?;
+        if features & onecopy_sys::ONECOPY_FEATURE_HUGE != 0 {
+            let mapped = after.mapped_huge - before.mapped_huge;
+            check!(mapped >= 4, "{mapped} huge mappings of 4 huge pages");
+            check!(
+                after.faults - before.faults <= 16,
+                "{} faults",
+                after.faults - before.faults
+            );
+        }
+        view.store(8, 5);
+        // A part of a huge mapping goes: the rest stays.
+        view.part(HUGE + 5 * PAGE, 3 * PAGE).unmap()?;
+        check_eq!(view.load(HUGE), mix(1, HUGE), "before the unmapped part");
+        check_eq!(
+            view.load(HUGE + 8 * PAGE),
+            mix(1, HUGE + 8 * PAGE),
+            "behind it"
+        );
+        check_eq!(
+            view.try_load(HUGE + 6 * PAGE).err(),
+            Some(libc::SIGSEGV),
+            "in it"
+        );
+        view.part(2 * HUGE + 4 * PAGE, PAGE)
+            .protect(READ)
+            .at("mprotect of a part")?;
+        check_eq!(
+            view.load(2 * HUGE + 4 * PAGE),
+            mix(1, 2 * HUGE + 4 * PAGE),
+            "a protected part"
+        );
+        check_eq!(
+            view.try_store(2 * HUGE + 4 * PAGE, 1).err(),
+            Some(libc::SIGSEGV),
+            "a store to a protected part"
+        );
+        view.store(2 * HUGE + 5 * PAGE + 8, 6);
+        link.turn()?;
+        // The owner unmapped a page in the middle.
+        check_eq!(
+            view.try_load(3 * HUGE + 7 * PAGE),
+            Ok(0),
+            "the owner's hole"
+        );
+        check_eq!(
+            view.load(3 * HUGE + 8 * PAGE),
+            mix(1, 3 * HUGE + 8 * PAGE),
+            "behind the owner's hole"
+        );
+        view.store(3 * HUGE + 8, 7);
+        Ok(())
+    })?;
+    importer.link.hear()?;
+    area.part(3 * HUGE + 7 * PAGE, PAGE).unmap()?;
+    importer.link.tell(0)?;
+    importer.join()?;
+    check_eq!(area.load(8), 5, "what was stored through a huge mapping");
+    check_eq!(
+        area.load(2 * HUGE + 5 * PAGE + 8),
+        6,
+        "what was stored beside a protected part"
+    );
+    check_eq!(area.load(3 * HUGE + 8), 7, "what was stored beside a hole");
+    // An attachment at an odd offset cannot be huge, and is right all the same.
+    let legacy = device::xpmem()?;
+    let segid = make(&legacy, &area.part(PAGE, 2 * HUGE), 0o600)?;
+    peer(move |_| {
+        let view = attach_all(&device::xpmem()?, segid as u64, 2 * HUGE)?;
+        for at in (0..2 * HUGE).step_by(PAGE) {
+            check_eq!(
+                view.load(at),
+                mix(1, at + PAGE),
+                "offset {at:#x} of a shifted attachment"
+            );
+        }
+        Ok(())
+    })?
+    .join()
+}
+
+pub(super) fn split_and_collapse() -> Outcome {
+    const MADV_COLLAPSE: i32 = 25;
+    const SIZE: usize = 2 * HUGE;
+    let area = huge_area(SIZE)?;
+    let segment = export(&area, true)?;
+    let importer = peer(move |link: &Link| {
+        let view = map(&segment, SIZE, true)?;
+        let page = device::generation(&segment)?;
+        let begin = Instant::now();
+        let mut rounds = 0u64;
+        while begin.elapsed() < Duration::from_secs(5) {
+            rounds += 1;
+            view.verify_marks(1)?;
+            for at in (0..SIZE).step_by(PAGE) {
+                view.store(at + 8, rounds);
+            }
+        }
+        check_eq!(
+            device::read(&page).holes,
+            0,
+            "holes while pages are split and collapsed"
+        );
+        link.tell(rounds)
+    })?;
+    let (mut rounds, mut collapsed) = (0, 0);
+    while importer.runs()? {
+        // A protection for one page splits its huge page; collapsing makes it whole.
+        let part = area.part(HUGE + (rounds % 512) * PAGE, PAGE);
+        part.protect(READ | WRITE | libc::PROT_EXEC)
+            .at("mprotect")?;
+        part.protect(READ | WRITE).at("mprotect")?;
+        let _ = area.advise(0, SIZE, libc::MADV_NOHUGEPAGE);
+        let _ = area.advise(0, SIZE, libc::MADV_HUGEPAGE);
+        if area.advise(0, SIZE, MADV_COLLAPSE).is_ok() {
+            collapsed += 1;
+        }
+        rounds += 1;
+    }
+    let theirs = importer.link.hear();
+    importer.join()?;
+    let theirs = theirs?;
+    area.verify_marks(1)?;
+    for at in (0..SIZE).step_by(PAGE) {
+        check_eq!(
+            area.load(at + 8),
+            theirs,
+            "the importer's last word at {at:#x}"
+        );
+    }
+    check!(
+        rounds > 3 && theirs > 3,
+        "{rounds} rounds, {collapsed} collapsed, {theirs} of the importer's"
+    );
+    Ok(())
+}
+
+/// Lets the kernel merge equal pages until it is dropped.
+struct Merging;
+
+impl Merging {
+    fn start() -> Outcome<Self> {
+        for (name, value) in [
+            ("sleep_millisecs", "0"),
+            ("pages_to_scan", "2000"),
+            ("run", "1"),
+        ] {
+            fs::write(format!("/sys/kernel/mm/ksm/{name}"), value)
+                .map_err(|error| Fault::Skip(format!("no same-page merging: {error}")))?;
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Merging {
+    fn drop(&mut self) {
+        let _ = fs::write("/sys/kernel/mm/ksm/run", "2");
+    }
+}
+
+pub(super) fn same_page_merging() -> Outcome {
+    const PAGES: usize = 64;
+    const SIZE: usize = PAGES * PAGE;
+    let _merging = Merging::start()?;
+    let areas = [Area::new(SIZE)?, Area::new(SIZE)?];
+    for area in &areas {
+        for page in 0..PAGES {
+            for word in 0..PAGE / 8 {
+                area.store(page * PAGE + word * 8, mix(9, word));
+            }
+        }
+    }
+    let segments = [export(&areas[0], true)?, export(&areas[1], true)?];
+    let importer = peer(|link: &Link| {
+        let views = [
+            map(&segments[0], SIZE, true)?,
+            map(&segments[1], SIZE, true)?,
+        ];
+        for round in 0..20u64 {
+            for view in &views {
+                for at in (0..SIZE).step_by(PAGE) {
+                    check_eq!(view.load(at), mix(9, 0), "a word at {at:#x}");
+                }
+            }
+            // A store to a merged page reaches its owner's page, and no other.
+            let at = round as usize * PAGE;
+            views[0].store(at + 8, round);
+            check_eq!(views[0].load(at + 8), round, "a word that was stored");
+            check_eq!(views[1].load(at + 8), mix(9, 1), "its twin");
+            link.turn()?;
+        }
+        Ok(())
+    })?;
+    for area in &areas {
+        area.advise(0, SIZE, libc::MADV_MERGEABLE)
+            .map_err(|fault| Fault::Skip(fault.to_string()))?;
+    }
+    let merged = system::until(Duration::from_secs(60), || {
+        fs::read_to_string("/sys/kernel/mm/ksm/pages_sharing")
+            .is_ok_and(|text| text.trim().parse::<u64>().is_ok_and(|pages| pages >= 40))
+    });
+    if !merged {
+        return Err(Fault::Skip(
+            "the kernel merged nothing within a minute".to_owned(),
+        ));
+    }
+    for round in 0..20u64 {
+        let heard = importer.link.hear();
+        if heard.is_err() {
+            return importer.join();
+        }
+        let at = round as usize * PAGE;
+        check_eq!(areas[0].load(at + 8), round, "what the owner sees");
+        check_eq!(
+            areas[1].load(at + 8),
+            mix(9, 1),
+            "what the owner's twin sees"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+        importer.link.tell(0)?;
+    }
+    importer.join()
+}
+
+/// A swap device in compressed memory, until it is dropped.
+struct Swap;
+
+impl Swap {
+    fn start() -> Option<Self> {
+        fs::write("/sys/block/zram0/disksize", "268435456").ok()?;
+        let mut header = vec![0u8; PAGE];
+        // Version 1, the last page's number, no bad pages.
+        header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+        header[1028..1032].copy_from_slice(&65535u32.to_ne_bytes());
+        header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+        fs::write("/dev/zram0", header).ok()?;
+        system::swap_on("/dev/zram0").ok()?;
+        Some(Self)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let _ = system::swap_off("/dev/zram0");
+        let _ = fs::write("/sys/block/zram0/reset", "1");
+    }
+}
+
+pub(super) fn memory_pressure() -> Outcome {
+    const MADV_PAGEOUT: i32 = 21;
+    const SIZE: usize = 8 * HUGE;
+    let area = Area::huge(SIZE)?;
+    area.mark(1);
+    let segment = export(&area, true)?;
+    let importer = peer(move |link: &Link| {
+        let view = map(&segment, SIZE, true)?;
+        let page = device::generation(&segment)?;
+        let begin = Instant::now();
+        let mut rounds = 0u64;
+        while begin.elapsed() < Duration::from_secs(6) {
+            rounds += 1;
+            view.verify_marks(1)?;
+            for at in (0..SIZE).step_by(PAGE) {
+                view.store(at + 8, rounds);
+            }
+        }
+        check_eq!(device::read(&page).holes, 0, "holes under memory pressure");
+        link.tell(rounds)
+    })?;
+    let swap = Swap::start();
+    let mut hog = 0;
+    while importer.runs()? {
+        // Moves pages, drops caches, and pushes pages out where there is somewhere to.
+        let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+        let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+        if swap.is_some() {
+            let _ = area.advise(0, SIZE, MADV_PAGEOUT);
+        }
+        // Takes most of what is free for a moment.
+        let available =
+            system::number("/proc/meminfo", "MemAvailable").unwrap_or(0) as usize * 1024;
+        let take = available.saturating_sub(96 << 20) / PAGE * PAGE;
+        if take > 0 {
+            let ballast = Area::new(take)?;
+            ballast.mark(2);
+            ballast.unmap()?;
+            hog += 1;
+        }
+    }
+    let rounds = importer.link.hear();
+    importer.join()?;
+    let rounds = rounds?;
+    area.verify_marks(1)?;
+    for at in (0..SIZE).step_by(PAGE) {
+        check_eq!(
+            area.load(at + 8),
+            rounds,
+            "the importer's last word at {at:#x}"
+        );
+    }
+    check!(hog > 0 && rounds > 0, "{hog} times full, {rounds} rounds");
+    Ok(())
+}
+
+pub(super) fn many_importers() -> Outcome {
+    const SIZE: usize = 64 * PAGE;
+    let area = Area::new(SIZE)?;
+    area.mark(1);
+    let segment = export(&area, true)?;
+    let others: Vec<Peer> = (1..=16u64)
+        .map(|number| {
+            let segment = &segment;
+            peer(move |link: &Link| {
+                let views: Vec<Area> = (0..8)
+                    .map(|_| map(segment, SIZE, true))
+                    .collect::<Outcome<_>>()?;
+                link.turn()?;
+                for (index, view) in views.iter().enumerate() {
+                    view.verify_marks(1)?;
+                    view.store((number as usize) * PAGE + 8 + index * 8, number);
+                }
+                Ok(())
+            })
+        })
+        .collect::<Outcome<_>>()?;
+    for other in &others {
+        other.link.hear()?;
+    }
+    // A change while all of them have it mapped.
+    area.part(60 * PAGE, 4 * PAGE)
+        .protect(READ)
+        .at("mprotect")?;
+    for other in &others {
+        other.link.tell(0)?;
+    }
+    for other in others {
+        other.join()?;
+    }
+    for number in 1..=16usize {
+        for index in 0..8 {
+            check_eq!(
+                area.load(number * PAGE + 8 + index * 8),
+                number as u64,
+                "a word of importer {number}"
+            );
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn unload_refused() -> Outcome {
+    let name = "onecopy";
+    let busy = &[EAGAIN, libc::EBUSY];
+    let area = Area::new(4 * PAGE)?;
+    let xpmem = device::xpmem()?;
+    refused(system::unload(name), busy, "unloading with /dev/xpmem open")?;
+    drop(xpmem);
+    let segment = export(&area, false)?;
+    refused(system::unload(name), busy, "unloading with a segment")?;
+    let view = map(&segment, 4 * PAGE, false)?;
+    drop(segment);
+    refused(system::unload(name), busy, "unloading with a mapping")?;
+    let page = device::generation(&export(&area, false)?)?;
+    view.unmap()?;
+    refused(
+        system::unload(name),
+        busy,
+        "unloading with a generation page",
+    )?;
+    let knem = device::knem()?;
+    drop(page);
+    refused(system::unload(name), busy, "unloading with /dev/knem open")?;
+    let cookie = region(&knem, &area, READ, 0)?;
+    refused(system::unload(name), busy, "unloading with a region")?;
+    // Another process has an attachment of what this one made.
+    let xpmem = device::xpmem()?;
+    let segid = make(&xpmem, &area, 0o600)?;
+    let other = peer(move |link: &Link| {
+        let device = device::xpmem()?;
+        let view = attach_all(&device, segid as u64, 4 * PAGE)?;
+        drop(device);
+        link.turn()?;
+        let _ = view.try_load(0);
+        Ok(())
+    })?;
+    other.link.hear()?;
+    knem.destroy_region(cookie).at("DESTROY_REGION")?;
+    drop((xpmem, knem));
+    refused(
+        system::unload(name),
+        busy,
+        "unloading while another process has an attachment",
+    )?;
+    other.link.tell(0)?;
+    let _ = xpmem_sys::Device::open()
+        .at("the device, afterwards")?
+        .as_fd();
+    other.join()
+}

@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The KNEM interface, synchronous.
+
+use knem_sys::{
+    KNEM_ABI_VERSION, KNEM_FLAG_ANY_USER_ACCESS, KNEM_FLAG_SINGLEUSE, KNEM_STATUS_FAILED,
+    KNEM_STATUS_SUCCESS, knem_cmd_copy, knem_cmd_copy_bounded, knem_cmd_inline_copy,
+    knem_cmd_param_iovec,
+};
+use libc::{EACCES, EFAULT, EINVAL, ENOENT, ENOMEM, EPERM};
+
+use crate::device::{self, Inline, knem, region, try_region, vector};
+use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::peer::{Link, Peer, peer};
+use crate::system::{self, OpenToAll};
+
+const SIZE: usize = 40 * PAGE;
+const SUCCESS: u32 = KNEM_STATUS_SUCCESS as u32;
+const FAILED: u32 = KNEM_STATUS_FAILED as u32;
+/// What a cookie that names nothing, or nothing any more, is answered with.
+const UNKNOWN: &[i32] = &[EINVAL, ENOENT];
+const DENIED: &[i32] = &[EACCES, EPERM];
+
+/// A process that makes a region of filled memory, and looks at its end what is in it.
+fn owner(protection: i32, flags: u32, expected: u64) -> Outcome<(Peer, u64)> {
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(SIZE)?;
+        area.fill(1);
+        let device = knem()?;
+        link.tell(region(&device, &area, protection, flags)?)?;
+        link.hear()?;
+        area.verify(expected)
+    })?;
+    let cookie = owner.link.hear()?;
+    Ok((owner, cookie))
+}
+
+fn end(owner: Peer) -> Outcome {
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+/// Synchronous, and successful.
+fn run(inline: Inline, device: &knem_sys::Device, local: &Area) -> Outcome {
+    let status = inline
+        .run(device, &[vector(local)])
+        .at("INLINE_COPY_BOUNDED")?;
+    check_eq!(status, SUCCESS, "status of INLINE_COPY_BOUNDED");
+    Ok(())
+}
+
+pub(super) fn info() -> Outcome {
+    let info = knem()?.info().at("GET_INFO")?;
+    check_eq!(info.abi, KNEM_ABI_VERSION, "ABI");
+    check_eq!(
+        info.features & !knem_sys::KNEM_FEATURE_DMA,
+        0,
+        "unknown features"
+    );
+    Ok(())
+}
+
+pub(super) fn read_and_write() -> Outcome {
+    let (owner, cookie) = owner(READ | WRITE, 0, 2)?;
+    let device = knem()?;
+    let local = Area::new(SIZE)?;
+    run(Inline::read(cookie, SIZE), &device, &local)?;
+    local.verify(1)?;
+    local.fill(2);
+    run(Inline::write(cookie, SIZE), &device, &local)?;
+    // The form without a bound.
+    let back = Area::new(SIZE)?;
+    let list = [vector(&back)];
+    let mut command = knem_cmd_inline_copy {
+        local_iovec_array: list.as_ptr().expose_provenance() as u64,
+        local_iovec_nr: 1,
+        remote_cookie: cookie,
+        current_status: u32::MAX,
+        ..Default::default()
+    };
+    device::inline_copy(&device, &mut command).at("INLINE_COPY")?;
+    check_eq!(command.current_status, SUCCESS, "status of INLINE_COPY");
+    back.verify(2)?;
+    end(owner)
+}
+
+pub(super) fn vectors() -> Outcome {
+    // Pieces of odd lengths at odd places, on both sides.
+    let whole = Area::new(SIZE)?;
+    whole.fill(3);
+    let pieces = |area: &Area, lengths: &[usize]| {
+        let mut at = 24;
+        let list: Vec<knem_cmd_param_iovec> = lengths
+            .iter()
+            .map(|length| {
+                let piece = knem_cmd_param_iovec {
+                    base: (area.base() + at) as u64,
+                    len: *length as u64,
+                };
+                at += length + 16;
+                piece
+            })
+            .collect();
+        list
+    };
+    let remote = pieces(&whole, &[8, 4096, 0, 16, 12_280, 8, 20_000, 3 * PAGE]);
+    let total: u64 = remote.iter().map(|piece| piece.len).sum();
+    let owner = knem()?;
+    let cookie = try_region(&owner, &remote, READ | WRITE, 0).at("CREATE_REGION of pieces")?;
+    let importer = peer(|_| {
+        let device = knem()?;
+        let local = Area::new(SIZE)?;
+        let first = total as usize / 2 / 8 * 8;
+        let list = pieces(&local, &[first, 8, total as usize - first - 8]);
+        let inline = Inline::read(cookie, total as usize);
+        check_eq!(
+            inline.run(&device, &list).at("INLINE_COPY of pieces")?,
+            SUCCESS,
+            "status"
+        );
+        // Byte by byte, in both lists' order.
+        let mut from = remote.iter().flat_map(|piece| {
+            (0..piece.len / 8).map(move |word| (piece.base + word * 8) as usize - whole.base())
+        });
+        for piece in &list {
+            for word in 0..piece.len as usize / 8 {
+                let at = piece.base as usize - local.base() + word * 8;
+                let source = from.next().unwrap_or_default();
+                check_eq!(
+                    local.load(at),
+                    mix(3, source),
+                    "word at {at:#x} from {source:#x}"
+                );
+            }
+        }
+        Ok(())
+    })?;
+    importer.join()?;
+    whole.verify(3)
+}
+
+pub(super) fn region_to_region() -> Outcome {
+    let (first, from) = owner(READ, 0, 1)?;
+    let (from_dev, own) = (knem()?, Area::new(SIZE)?);
+    let to = region(&from_dev, &own, WRITE, 0)?;
+    let mut command = knem_cmd_copy {
+        src_cookie: from,
+        dst_cookie: to,
+        current_status: u32::MAX,
+        ..Default::default()
+    };
+    from_dev.copy(&mut command).at("COPY")?;
+    check_eq!(command.current_status, SUCCESS, "status of COPY");
+    own.verify(1)?;
+    end(first)
+}
+
+pub(super) fn third_process() -> Outcome {
+    let (first, from) = owner(READ, 0, 1)?;
+    let second = peer(|link: &Link| {
+        let area = Area::huge(HUGE)?;
+        let device = knem()?;
+        link.tell(region(&device, &area, WRITE, 0)?)?;
+        link.hear()?;
+        area.part(0, SIZE).verify(1)
+    })?;
+    let to = second.link.hear()?;
+    let device = knem()?;
+    let mut command = knem_cmd_copy_bounded {
+        src_cookie: from,
+        dst_cookie: to,
+        length: SIZE as u64,
+        current_status: u32::MAX,
+        ..Default::default()
+    };
+    device
+        .copy_bounded(&mut command)
+        .at("COPY_BOUNDED between others")?;
+    check_eq!(command.current_status, SUCCESS, "status of COPY_BOUNDED");
+    end(second)?;
+    end(first)
+}
+
+pub(super) fn bounded() -> Outcome {
+    let (owner, cookie) = owner(READ | WRITE, 0, 1)?;
+    let device = knem()?;
+    for (offset, length) in [
+        (0, 8),
+        (8, 8),
+        (4088, 4104),
+        (PAGE, 5 * PAGE),
+        (SIZE - 8, 8),
+        (16, SIZE - 16),
+    ] {
+        let local = Area::new(SIZE)?;
+        let inline = Inline {
+            offset: offset as u64,
+            ..Inline::read(cookie, length)
+        };
+        run(inline, &device, &local)?;
+        for at in (0..length).step_by(8) {
+            check_eq!(
+                local.load(at),
+                mix(1, offset + at),
+                "word {at} of {length} from {offset}"
+            );
+        }
+        if length < SIZE {
+            check_eq!(local.load(length), 0, "what follows {length} bytes");
+        }
+    }
+    // Beyond the end nothing is read.
+    let local = Area::new(SIZE)?;
+    for (offset, length) in [
+        (SIZE as u64 + 1, 8u64),
+        (u64::MAX, 8),
+        (u64::MAX - 7, 8),
+        (8, u64::MAX - 4),
+    ] {
+        let inline = Inline {
+            offset,
+            length,
+            ..Inline::read(cookie, 8)
+        };
+        let outcome = inline.run(&device, &[vector(&local)]);
+        if offset > SIZE as u64 {
+            check!(
+                !matches!(outcome, Ok(SUCCESS)),
+                "{length} bytes from offset {offset:#x} were copied"
+            );
+        }
+    }
+    end(owner)
+}
+
+pub(super) fn direction() -> Outcome {
+    let device = knem()?;
+    let local = Area::new(SIZE)?;
+    local.fill(5);
+    let (reader, readable) = owner(READ, 0, 1)?;
+    refused(
+        Inline::write(readable, SIZE).run(&device, &[vector(&local)]),
+        DENIED,
+        "writing to a region for reading",
+    )?;
+    let (writer, writable) = owner(WRITE, 0, 1)?;
+    refused(
+        Inline::read(writable, SIZE).run(&device, &[vector(&local)]),
+        DENIED,
+        "reading from a region for writing",
+    )?;
+    let mut command = knem_cmd_copy {
+        src_cookie: writable,
+        dst_cookie: readable,
+        ..Default::default()
+    };
+    refused(
+        device.copy(&mut command),
+        DENIED,
+        "COPY against both directions",
+    )?;
+    local.verify(5)?;
+    end(reader)?;
+    end(writer)
+}
+
+pub(super) fn any_user() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    let (private, closed) = owner(READ | WRITE, 0, 1)?;
+    let (public, open) = owner(READ, KNEM_FLAG_ANY_USER_ACCESS, 1)?;
+    for namespace in [false, true] {
+        peer(move |_| {
+            system::become_user(1001)?;
+            if namespace {
+                system::become_namespace_root()?;
+            }
+            let device = knem()?;
+            let local = Area::new(SIZE)?;
+            refused(
+                Inline::read(closed, SIZE).run(&device, &[vector(&local)]),
+                &[EACCES, EPERM, EINVAL],
+                "another user reads a region",
+            )?;
+            refused(
+                Inline::write(closed, SIZE).run(&device, &[vector(&local)]),
+                &[EACCES, EPERM, EINVAL],
+                "another user writes a region",
+            )?;
+            run(Inline::read(open, SIZE), &device, &local)?;
+            local.verify(1)?;
+            refused(
+                Inline::write(open, SIZE).run(&device, &[vector(&local)]),
+                DENIED,
+                "another user writes a region for reading",
+            )?;
+            check!(
+                device.destroy_region(open).is_err(),
+                "another user destroyed a region"
+            );
+            Ok(())
+        })?
+        .join()?;
+    }
+    end(private)?;
+    end(public)
+}
+
+pub(super) fn single_use() -> Outcome {
+    let (owner, cookie) = owner(READ, KNEM_FLAG_SINGLEUSE, 1)?;
+    let device = knem()?;
+    let local = Area::new(SIZE)?;
+    run(Inline::read(cookie, SIZE), &device, &local)?;
+    local.verify(1)?;
+    refused(
+        Inline::read(cookie, SIZE).run(&device, &[vector(&local)]),
+        UNKNOWN,
+        "a second use",
+    )?;
+    end(owner)
+}
+
+pub(super) fn bad_arguments() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let one = |base: u64, len: u64| [knem_cmd_param_iovec { base, len }];
+    let base = area.base() as u64;
+    let gone = Area::new(SIZE)?;
+    gone.unmap()?;
+    for (memory, what) in [
+        (one(gone.base() as u64, PAGE as u64), "no memory"),
+        (one(base, u64::MAX), "a length of everything"),
+        (one(base, u64::MAX - base + 1), "a length that overflows"),
+        (one(!4095, 4096), "addresses of the kernel"),
+        (one(0xffff_8880_0000_0000, 4096), "addresses of the kernel"),
+    ] {
+        refused(
+            try_region(&device, &memory, READ, 0),
+            &[EFAULT, EINVAL, ENOMEM, libc::EOVERFLOW],
+            format_args!("CREATE_REGION of {what}"),
+        )?;
+    }
+    area.part(PAGE, PAGE).protect(READ).at("mprotect")?;
+    refused(
+        try_region(&device, &[vector(&area)], WRITE, 0),
+        &[EFAULT, EACCES],
+        "CREATE_REGION for writing of read-only memory",
+    )?;
+    area.part(PAGE, PAGE).protect(READ | WRITE).at("mprotect")?;
+    let command = |array: u64, count: u32| {
+        let mut command = knem_sys::knem_cmd_create_region {
+            iovec_array: array,
+            iovec_nr: count,
+            protection: READ as u32,
+            ..Default::default()
+        };
+        device::create_region(&device, &mut command)
+    };
+    let list = vec![vector(&area.part(0, PAGE)); 16];
+    let array = list.as_ptr().expose_provenance() as u64;
+    command(array, 16).at("CREATE_REGION of 16 pieces")?;
+    for (array, count) in [
+        (8, 1),
+        (array, u32::MAX),
+        (u64::MAX - 8, 1),
+        (0, 1),
+        (0xffff_8880_0000_0000, 4),
+    ] {
+        refused(
+            command(array, count),
+            &[EFAULT, EINVAL, ENOMEM, libc::E2BIG],
+            format_args!("CREATE_REGION with {count} pieces at {array:#x}"),
+        )?;
+    }
+    let cookie = region(&device, &area, READ, 0)?;
+    refused(
+        Inline::read(cookie ^ 1, 8).run(&device, &[vector(&area)]),
+        UNKNOWN,
+        "an unknown cookie",
+    )?;
+    refused(
+        Inline::read(0, 8).run(&device, &[vector(&area)]),
+        UNKNOWN,
+        "cookie 0",
+    )?;
+    refused(
+        device.destroy_region(cookie ^ 2),
+        UNKNOWN,
+        "DESTROY_REGION of an unknown cookie",
+    )?;
+    let missing = Inline::read(cookie, PAGE).run(&device, &[vector(&gone)]);
+    check!(
+        matches!(&missing, Ok(FAILED))
+            || missing
+                .as_ref()
+                .is_err_and(|error| error.raw_os_error() == Some(EFAULT)),
+        "a copy to no memory: {missing:?}"
+    );
+    for number in [
+        0x10u64, 0x11, 0x20, 0x21, 0x22, 0x30, 0x31, 0x32, 0x33, 0x34, 0x35,
+    ] {
+        use std::os::fd::{AsFd, AsRawFd};
+        let fd = device.as_fd().as_raw_fd();
+        // Another size or direction is another command.
+        refused(
+            device::raw_ioctl(fd, u64::from(b'K') << 8 | number, 8),
+            &[libc::ENOTTY, EINVAL],
+            format_args!("command {number:#x} without its size"),
+        )?;
+    }
+    area.verify(1)
+}
+
+pub(super) fn cookies_are_not_guessed() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(PAGE)?;
+    let mut cookies = Vec::new();
+    for _ in 0..32 {
+        cookies.push(region(&device, &area, READ, 0)?);
+    }
+    // Of another process: it knows one of its own, and tries what lies near.
+    peer(|_| {
+        let device = knem()?;
+        let local = Area::new(PAGE)?;
+        let own = region(&device, &local, READ, 0)?;
+        let mut reached = 0;
+        for distance in 1..2000u64 {
+            for base in [own, 0, 1 << 32, 1 << 31, 1 << 33] {
+                for guess in [
+                    base.wrapping_add(distance),
+                    base ^ distance,
+                    base ^ (distance << 32),
+                ] {
+                    let known = guess == own || cookies.contains(&guess);
+                    if !known
+                        && Inline::read(guess, 8)
+                            .run(&device, &[vector(&local)])
+                            .is_ok()
+                    {
+                        reached += 1;
+                    }
+                }
+            }
+        }
+        check_eq!(reached, 0, "regions reached by guessing");
+        Ok(())
+    })?
+    .join()
+}
+
+pub(super) fn legacy() -> Outcome {
+    let sender = knem()?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let cookie = device::init_send(&sender, &[vector(&area)]).at("INIT_SEND")?;
+    peer(|_| {
+        let device = knem()?;
+        let local = Area::new(SIZE)?;
+        let status = device::sync_recv(&device, &[vector(&local)], cookie).at("SYNC_RECV")?;
+        check_eq!(status, KNEM_STATUS_SUCCESS, "status of SYNC_RECV");
+        local.verify(1)?;
+        // What was sent is sent once.
+        refused(
+            device::sync_recv(&device, &[vector(&local)], cookie),
+            UNKNOWN,
+            "SYNC_RECV twice",
+        )
+    })?
+    .join()?;
+    let cookie = device::init_send(&sender, &[vector(&area)]).at("INIT_SEND")?;
+    peer(|_| {
+        let device = knem()?;
+        let status = device.map_status(4).at("mmap of the status array")?;
+        let local = Area::new(SIZE)?;
+        status.set(2, knem_sys::KNEM_STATUS_PENDING);
+        device::async_recv(&device, &[vector(&local)], cookie, 2).at("INIT_ASYNC_RECV")?;
+        let done = system::until(crate::peer::PATIENCE, || {
+            status.get(2) != knem_sys::KNEM_STATUS_PENDING
+        });
+        check!(done, "INIT_ASYNC_RECV stays pending");
+        check_eq!(
+            status.get(2),
+            KNEM_STATUS_SUCCESS,
+            "status of INIT_ASYNC_RECV"
+        );
+        local.verify(1)
+    })?
+    .join()
+}
+
+pub(super) fn after_fork() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let cookie = region(&device, &area, READ | WRITE, 0)?;
+    let child = peer(|link: &Link| {
+        link.turn()?;
+        area.verify(1)
+    })?;
+    child.link.hear()?;
+    // The region goes on to be the parent's memory, whoever writes first.
+    area.store(0, 7);
+    peer(|_| {
+        let device = knem()?;
+        let local = Area::new(SIZE)?;
+        run(Inline::read(cookie, SIZE), &device, &local)?;
+        check_eq!(local.load(0), 7, "what the owner stored after the fork");
+        local.fill(1);
+        local.store(PAGE, 8);
+        run(Inline::write(cookie, SIZE), &device, &local)
+    })?
+    .join()?;
+    check_eq!(
+        area.load(PAGE),
+        8,
+        "what another process wrote to the region after the fork"
+    );
+    check_eq!(
+        area.load(0),
+        mix(1, 0),
+        "what another process wrote to the region after the fork"
+    );
+    child.link.tell(0)?;
+    child.join()
+}
+
+pub(super) fn after_exit() -> Outcome {
+    let device = knem()?;
+    let local = Area::new(SIZE)?;
+    local.fill(5);
+    for by_force in [false, true] {
+        let (owner, cookie) = owner(READ | WRITE, 0, 1)?;
+        if by_force {
+            owner.kill()?;
+        } else {
+            end(owner)?;
+        }
+        refused(
+            Inline::read(cookie, SIZE).run(&device, &[vector(&local)]),
+            UNKNOWN,
+            "a region after its owner's end",
+        )?;
+    }
+    local.verify(5)
+}
+
+pub(super) fn destroy() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let cookie = region(&device, &area, READ, 0)?;
+    let pinned = device::stats()?;
+    check_eq!(
+        (pinned.regions, pinned.pinned_pages),
+        (1, 40),
+        "regions and pinned pages"
+    );
+    peer(move |_| {
+        let other = knem()?;
+        check!(
+            other.destroy_region(cookie).is_err(),
+            "another process destroyed a region"
+        );
+        Ok(())
+    })?
+    .join()?;
+    device.destroy_region(cookie).at("DESTROY_REGION")?;
+    refused(
+        device.destroy_region(cookie),
+        UNKNOWN,
+        "DESTROY_REGION twice",
+    )?;
+    let local = Area::new(SIZE)?;
+    refused(
+        Inline::read(cookie, 8).run(&device, &[vector(&local)]),
+        UNKNOWN,
+        "a destroyed region",
+    )?;
+    let stats = device::stats()?;
+    check_eq!(
+        (stats.regions, stats.pinned_pages),
+        (0, 0),
+        "regions and pinned pages"
+    );
+    Ok(())
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whatever a process waits for, it can be killed, and holds nobody else up.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use libc::SIGBUS;
+use nix::sys::signal::Signal;
+use onecopy_sys::{Place, Segment};
+
+use crate::device::{self, attach_all, copy, export, make, map, region};
+use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
+use crate::peer::{Link, Peer, peer};
+use crate::{system, uffd};
+
+const SIZE: usize = 16 * PAGE;
+
+/// A process whose exported memory lets everybody wait who touches its second half.
+fn blocked_owner() -> Outcome<(Peer, u64, Segment)> {
+    let owner = peer(|link: &Link| {
+        let area = Area::new(2 * SIZE)?;
+        area.part(0, SIZE).fill(1);
+        let _blocked = uffd::block(&area.part(SIZE, SIZE))?;
+        let device = device::xpmem()?;
+        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear().map(|_| ())
+    })?;
+    match owner.link.hear() {
+        Ok(segid) => {
+            let segment = device::segment(owner.link.take()?);
+            Ok((owner, segid, segment))
+        }
+        // It ended: it knows why.
+        Err(fault) => Err(owner.join().err().unwrap_or(fault)),
+    }
+}
+
+fn end(owner: Peer) -> Outcome {
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+/// Runs a body that waits for ever, and kills it there.
+fn killed(what: &str, body: impl FnOnce(&Link) -> Outcome) -> Outcome {
+    let waiter = peer(|link: &Link| {
+        link.tell(0)?;
+        body(link)?;
+        Err(Fault::Fail("it did not wait".to_owned()))
+    })?;
+    waiter.link.hear()?;
+    if let Err(fault) = system::until_asleep(waiter.pid()) {
+        let why = waiter.join().err().unwrap_or(fault);
+        return match why {
+            Fault::Skip(reason) => Err(Fault::Skip(reason)),
+            Fault::Fail(reason) => Err(Fault::Fail(format!("{what}: {reason}"))),
+        };
+    }
+    waiter.kill().at(what)
+}
+
+pub(super) fn kill_in_fault() -> Outcome {
+    let (owner, segid, segment) = blocked_owner()?;
+    for write in [false, true] {
+        killed("a fault on a grant", |_| {
+            let view = map(&segment, 2 * SIZE, true)?;
+            if write {
+                view.store(SIZE, 1);
+            } else {
+                view.load(SIZE);
+            }
+            Ok(())
+        })?;
+        killed("a fault on a legacy attachment", |_| {
+            let view = attach_all(&device::xpmem()?, segid, 2 * SIZE)?;
+            if write {
+                view.store(SIZE, 1);
+            } else {
+                view.load(SIZE);
+            }
+            Ok(())
+        })?;
+    }
+    end(owner)
+}
+
+pub(super) fn kill_in_prefault() -> Outcome {
+    let (owner, _, segment) = blocked_owner()?;
+    for write in [false, true] {
+        killed("PREFAULT", |_| {
+            let view = map(&segment, 2 * SIZE, true)?;
+            let progress = device::onecopy()?.prefault(view.base(), 2 * SIZE as u64, write);
+            progress.result.at("PREFAULT")
+        })?;
+    }
+    end(owner)
+}
+
+pub(super) fn kill_in_copy() -> Outcome {
+    let (owner, _, segment) = blocked_owner()?;
+    let local = Area::new(2 * SIZE)?;
+    let own = Place::Own(local.base() as u64);
+    for (from, to) in [
+        (Place::Segment(&segment, 0), own),
+        (own, Place::Segment(&segment, 0)),
+    ] {
+        killed("COPY", |_| {
+            copy(&device::onecopy()?, from, to, 2 * SIZE)
+                .result
+                .at("COPY")
+        })?;
+    }
+    // The caller's own memory waits.
+    killed("COPY of one's own memory", |_| {
+        let area = Area::new(SIZE)?;
+        let _blocked = uffd::block(&area)?;
+        let from = Place::Own(area.base() as u64);
+        copy(&device::onecopy()?, from, own, SIZE).result.at("COPY")
+    })?;
+    end(owner)
+}
+
+pub(super) fn kill_in_region() -> Outcome {
+    // A region of memory whose faults are not answered is refused at once, or waits for the answer.
+    killed("CREATE_REGION", |link| {
+        let area = Area::new(SIZE)?;
+        let _blocked = uffd::block(&area)?;
+        let made = device::try_region(&device::knem()?, &[device::vector(&area)], READ, 0);
+        refused(
+            made,
+            &[libc::EFAULT],
+            "CREATE_REGION of memory that is not there",
+        )?;
+        link.hear().map(|_| ())
+    })?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let device = device::knem()?;
+    let cookie = region(&device, &area, READ | WRITE, 0)?;
+    for write in [false, true] {
+        killed("INLINE_COPY", |_| {
+            let local = Area::new(SIZE)?;
+            let _blocked = uffd::block(&local)?;
+            let device = device::knem()?;
+            let inline = device::Inline {
+                write,
+                ..device::Inline::read(cookie, SIZE)
+            };
+            inline
+                .run(&device, &[device::vector(&local)])
+                .at("INLINE_COPY")
+                .map(|_| ())
+        })?;
+    }
+    area.verify(1)
+}
+
+pub(super) fn blocked_owner_lets_others_go_on() -> Outcome {
+    let (owner, segid, segment) = blocked_owner()?;
+    let waiter = peer(move |link: &Link| {
+        let device = device::xpmem()?;
+        let legacy = attach_all(&device, segid, 2 * SIZE)?;
+        let granted = map(&segment, 2 * SIZE, true)?;
+        let waiting: Vec<_> = [legacy, granted]
+            .into_iter()
+            .map(|view| std::thread::spawn(move || view.try_load(SIZE + PAGE)))
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        // Its other threads map, unmap, fault, attach and detach meanwhile, on the same attachments too.
+        let begin = Instant::now();
+        for _ in 0..50 {
+            let area = Area::new(4 * PAGE)?;
+            area.fill(1);
+            area.unmap()?;
+            legacy.part(0, SIZE).verify(1)?;
+            granted.part(0, SIZE).verify(1)?;
+            let again = attach_all(&device, segid, 2 * SIZE)?;
+            check_eq!(again.load(8), legacy.load(8), "a new attachment");
+            device::detach(&device, &again).at("DETACH")?;
+        }
+        check!(
+            begin.elapsed() < Duration::from_secs(30),
+            "others took {:?}",
+            begin.elapsed()
+        );
+        link.turn()?;
+        // The owner is gone: so is what the threads waited for.
+        let found: Vec<_> = waiting
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .map_err(|_| Fault::Fail("a thread ended badly".to_owned()))
+            })
+            .collect::<Outcome<_>>()?;
+        check_eq!(
+            found,
+            [Err(SIGBUS), Ok(0)],
+            "what the waiting threads found"
+        );
+        Ok(())
+    })?;
+    let heard = waiter.link.hear();
+    if heard.is_err() {
+        return waiter.join();
+    }
+    owner.kill()?;
+    waiter.link.tell(0)?;
+    waiter.join()
+}
+
+pub(super) fn stopped_owner() -> Outcome {
+    let owner = peer(|link: &Link| {
+        let area = Area::new(SIZE)?;
+        area.fill(1);
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        check_eq!(area.load(0), 5, "what the importer stored");
+        Ok(())
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    owner.signal(Signal::SIGSTOP)?;
+    check!(
+        system::until(Duration::from_secs(10), || system::state(owner.pid())
+            == Some('T')),
+        "the owner does not stop"
+    );
+    let view = map(&segment, SIZE, true)?;
+    view.verify(1)?;
+    view.store(0, 5);
+    let local = Area::new(SIZE)?;
+    let own = Place::Own(local.base() as u64);
+    copy(&device::onecopy()?, Place::Segment(&segment, 0), own, SIZE)
+        .result
+        .at("COPY")?;
+    check_eq!(local.load(0), 5, "a copy from a stopped owner");
+    owner.signal(Signal::SIGCONT)?;
+    end(owner)
+}

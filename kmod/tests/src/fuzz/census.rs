@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the kernel has allocated, before and after.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use crate::runner::say;
+use crate::system::number;
+
+/// Pages of a kind, and how many more are no leak: what caches and processors keep for themselves.
+const PAGES: &[(&str, u64)] = &[
+    ("nr_slab_unreclaimable", 1024),
+    ("nr_page_table_pages", 128),
+    ("nr_kernel_stack", 512),
+    ("nr_anon_pages", 1024),
+    ("nr_anon_transparent_hugepages", 4),
+    ("nr_mlock", 0),
+    ("nr_unevictable", 16),
+];
+
+/// Objects that a leak of ours would show in.
+const SLABS: &[&str] = &[
+    "mm_struct",
+    "vm_area_struct",
+    "filp",
+    "task_struct",
+    "anon_vma",
+    "pid",
+    "user_namespace",
+    "cred_jar",
+    "kmalloc-",
+    "radix_tree_node",
+    "skbuff_head_cache",
+];
+
+/// Counts at one moment when nobody works.
+pub(super) struct Census {
+    pages: BTreeMap<&'static str, u64>,
+    /// Pages that are pinned by device drivers for long.
+    pinned: i64,
+    slabs: BTreeMap<String, u64>,
+}
+
+impl Census {
+    pub(super) fn take() -> Self {
+        // What is freed late: files, address spaces, callbacks.
+        let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+        std::thread::sleep(Duration::from_secs(2));
+        let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+        let value = |name: &str| number("/proc/vmstat", name).unwrap_or(0);
+        Self {
+            pages: PAGES.iter().map(|(name, _)| (*name, value(name))).collect(),
+            pinned: value("nr_foll_pin_acquired") as i64 - value("nr_foll_pin_released") as i64,
+            slabs: slabs(),
+        }
+    }
+
+    /// What grew more than it may.
+    pub(super) fn compare(&self, after: &Self) -> Vec<String> {
+        let mut problems = Vec::new();
+        // A kernel that watches its memory keeps freed objects back for a while.
+        let quarantine = if watches_memory() {
+            number("/proc/meminfo", "MemTotal").unwrap_or(0) / 4 / 32
+        } else {
+            0
+        };
+        for (name, allowed) in PAGES {
+            let (old, new) = (self.pages[name], after.pages[name]);
+            let slack = if name.starts_with("nr_slab") {
+                quarantine
+            } else {
+                0
+            };
+            say(&format!("  {name}: {old} before, {new} after"));
+            if new > old + allowed + slack {
+                problems.push(format!("{name} grew from {old} to {new} pages"));
+            }
+        }
+        say(&format!(
+            "  pinned pages: {} before, {} after",
+            self.pinned, after.pinned
+        ));
+        if after.pinned != self.pinned {
+            problems.push(format!(
+                "pinned pages: {} before, {} after",
+                self.pinned, after.pinned
+            ));
+        }
+        if quarantine > 0 {
+            return problems;
+        }
+        for (name, new) in &after.slabs {
+            let old = self.slabs.get(name).copied().unwrap_or(0);
+            if *new > old + old / 4 + 2000 {
+                problems.push(format!("slab {name} grew from {old} to {new} objects"));
+            }
+        }
+        problems
+    }
+}
+
+/// Active objects of the slabs that matter.
+fn slabs() -> BTreeMap<String, u64> {
+    let text = fs::read_to_string("/proc/slabinfo").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let name = words.next()?;
+            let matters = SLABS.iter().any(|slab| name.starts_with(slab));
+            let active = words.next()?.parse().ok()?;
+            matters.then(|| (name.to_owned(), active))
+        })
+        .collect()
+}
+
+/// Whether the kernel was built with KASAN.
+fn watches_memory() -> bool {
+    fs::read_to_string("/proc/kallsyms").is_ok_and(|text| text.contains(" kasan_report"))
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What was called, and what came of it.
+
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::runner::say;
+
+use super::calls::CALLS;
+use super::table::{RESULTS, Table};
+
+/// Of a call that was made so often some must have succeeded, or it tests nothing.
+const OFTEN: u64 = 500;
+/// The least share of successes, in percent.
+const SHARE: u64 = 1;
+
+/// Prints a line per call. What is wrong with them.
+pub(super) fn print(table: &Table, time: Duration) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (call, entry) in CALLS.iter().enumerate() {
+        let counts: Vec<u64> = (0..RESULTS)
+            .map(|result| table.results(call, result))
+            .collect();
+        let total: u64 = counts.iter().sum();
+        let good = counts[0];
+        if total == 0 && !entry.device {
+            continue;
+        }
+        let mut errors: Vec<(u64, usize)> = counts
+            .iter()
+            .enumerate()
+            .skip(1)
+            .filter(|(_, count)| **count > 0)
+            .map(|(result, count)| (*count, result))
+            .collect();
+        errors.sort_unstable_by(|left, right| right.cmp(left));
+        let errors: Vec<String> = errors
+            .iter()
+            .take(6)
+            .map(|(count, result)| format!("{:?} {count}", Errno::from_raw(*result as i32)))
+            .collect();
+        say(&format!(
+            "  {:24} {total:9} calls, {:3} % good; {}",
+            entry.name,
+            good * 100 / total.max(1),
+            errors.join(", ")
+        ));
+        if entry.device && total >= OFTEN && good * 100 < total * SHARE {
+            problems.push(format!("{}: {good} of {total} calls succeeded", entry.name));
+        }
+        if entry.device && total == 0 {
+            problems.push(format!("{} was never called", entry.name));
+        }
+    }
+    let calls = table.calls();
+    say(&format!(
+        "fuzz: {calls} calls on the devices in {:.0} s, {:.0} per second",
+        time.as_secs_f64(),
+        calls as f64 / time.as_secs_f64()
+    ));
+    problems
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the kernel module. They run as root, in a virtual machine, with the module loaded.
+//!
+//! `acceptance` has one test or more for each thing that the module guarantees, `speed` measures first touch, `fuzz` calls at random.
+
+mod acceptance;
+mod device;
+mod fuzz;
+mod mem;
+mod outcome;
+mod peer;
+mod probe;
+mod runner;
+mod speed;
+mod system;
+mod uffd;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tests of the onecopy kernel module, to be run as root in a virtual machine.
+#[derive(Parser)]
+#[command(name = "onecopy-kmod-tests", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What the module guarantees, each a test.
+    Acceptance(runner::Arguments),
+    /// First touch of an attachment, per page; figures of an emulated processor are relative only.
+    Speed(speed::Arguments),
+    /// Random calls on the three devices by several processes.
+    Fuzz(fuzz::Arguments),
+    /// What a test starts with exec: does nothing for a while.
+    #[command(hide = true)]
+    Idle {
+        /// How long.
+        seconds: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Acceptance(arguments) => runner::run(acceptance::TESTS, &arguments),
+        Command::Speed(arguments) => speed::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Idle { seconds } => system::idle(seconds),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(fault) => {
+            let _ = writeln!(std::io::stderr().lock(), "onecopy-kmod-tests: {fault}");
+            ExitCode::from(2)
+        }
+    }
+}

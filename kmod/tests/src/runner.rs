@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs tests one after another, each in a process of its own, and looks afterwards whether anything was left behind.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::outcome::{At, Fault, Outcome};
+use crate::{device, peer, probe, system};
+
+/// A test: its name, what it does, and after how many seconds it hangs.
+pub(crate) struct Test {
+    pub(crate) name: &'static str,
+    pub(crate) seconds: u64,
+    pub(crate) body: fn() -> Outcome,
+}
+
+/// A table of tests out of functions; the function's name is the test's.
+macro_rules! tests {
+    ($($module:ident: $($name:ident $(= $seconds:literal)?),* $(,)?;)*) => {
+        &[$($($crate::runner::Test {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            #[allow(unused_variables, unused_assignments, reason = "not every test names its time")]
+            seconds: { let seconds = 60; $(let seconds = $seconds;)? seconds },
+            body: $module::$name,
+        },)*)*]
+    };
+}
+pub(crate) use tests;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only print the tests' names.
+    #[arg(long)]
+    list: bool,
+    /// Give every test so many times its time: for slow kernels.
+    #[arg(long, default_value_t = 1)]
+    patience: u32,
+    /// A test that may be skipped, where this machine is known to lack what it needs. Any other skip is a failure.
+    #[arg(long, value_name = "TEST")]
+    allow_skip: Vec<String>,
+    /// Print how long each test took.
+    #[arg(long)]
+    times: bool,
+    /// Leave out the tests whose names contain this.
+    #[arg(long, value_name = "TEST")]
+    except: Vec<String>,
+    /// Run the tests whose names contain one of these.
+    tests: Vec<String>,
+}
+
+/// Runs the tests that were asked for. Whether all is well.
+pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
+    let named =
+        |parts: &[String], name: &str| parts.iter().any(|part| name.contains(part.as_str()));
+    let wanted = |name: &str| {
+        (arguments.tests.is_empty() || named(&arguments.tests, name))
+            && !named(&arguments.except, name)
+    };
+    let chosen: Vec<&Test> = tests.iter().filter(|test| wanted(test.name)).collect();
+    if arguments.list {
+        for test in &chosen {
+            say(test.name);
+        }
+        return Ok(true);
+    }
+    if chosen.is_empty() {
+        return Err(Fault::Fail("no test has such a name".to_owned()));
+    }
+    set_child_subreaper(true).at("becoming a subreaper")?;
+    probe::install();
+    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
+    let mut stubborn = Vec::new();
+    for test in &chosen {
+        let begin = Instant::now();
+        let limit = Duration::from_secs(test.seconds) * arguments.patience;
+        let mut outcome = alone(test.body, limit);
+        let left = left_behind(&mut stubborn);
+        if outcome.is_ok() {
+            outcome = left;
+        }
+        let time = if arguments.times {
+            format!(" ({:.2} s)", begin.elapsed().as_secs_f64())
+        } else {
+            String::new()
+        };
+        match outcome {
+            Ok(()) => {
+                passed += 1;
+                say(&format!("ok {}{time}", test.name));
+            }
+            Err(Fault::Skip(reason))
+                if arguments.allow_skip.iter().any(|name| name == test.name) =>
+            {
+                skipped += 1;
+                say(&format!("skip {}: {reason}", test.name));
+            }
+            Err(Fault::Skip(reason)) => {
+                failed.push(test.name);
+                say(&format!(
+                    "FAIL {}: skipped, which is not allowed here: {reason}",
+                    test.name
+                ));
+            }
+            Err(Fault::Fail(reason)) => {
+                failed.push(test.name);
+                say(&format!("FAIL {}: {reason}{time}", test.name));
+            }
+        }
+    }
+    say(&format!(
+        "acceptance: {passed} ok, {} failed, {skipped} skipped",
+        failed.len()
+    ));
+    Ok(failed.is_empty())
+}
+
+/// Runs a body in a process of its own, within a time.
+fn alone(body: fn() -> Outcome, limit: Duration) -> Outcome {
+    let child = peer::peer(|_| body())?;
+    let begin = Instant::now();
+    while child.runs()? {
+        if begin.elapsed() > limit {
+            let place = system::where_is(child.pid());
+            // Its descendants come to this process, which ends them.
+            child.signal(Signal::SIGKILL)?;
+            return Err(Fault::Fail(format!("hangs: after {limit:?} {place}")));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.join()
+}
+
+/// Ends what a test left running. Fails if anything cannot be ended, or if the module still holds something.
+fn left_behind(stubborn: &mut Vec<Pid>) -> Outcome {
+    let begin = Instant::now();
+    loop {
+        // What could not be ended after an earlier test has been reported with that one.
+        let mut children = system::children();
+        children.retain(|pid| !stubborn.contains(pid));
+        if children.is_empty() {
+            break;
+        }
+        for pid in &children {
+            let _ = kill(*pid, Signal::SIGKILL);
+        }
+        while matches!(
+            waitpid(None, Some(WaitPidFlag::WNOHANG)),
+            Ok(status) if status != WaitStatus::StillAlive
+        ) {}
+        if begin.elapsed() > Duration::from_secs(30) {
+            let places: Vec<String> = children
+                .iter()
+                .map(|pid| format!("{pid} {}", system::where_is(*pid)))
+                .collect();
+            stubborn.extend(children);
+            return Err(Fault::Fail(format!(
+                "cannot be killed: {}",
+                places.join("; ")
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let device = device::onecopy()?;
+    let mut gauges = [("", 0); 4];
+    let empty = system::until(Duration::from_secs(10), || {
+        let stats = device.stats().unwrap_or_default();
+        gauges = [
+            ("segments", stats.segments),
+            ("permits", stats.permits),
+            ("regions", stats.regions),
+            ("pinned pages", stats.pinned_pages),
+        ];
+        gauges.iter().all(|(_, count)| *count == 0)
+    });
+    if empty {
+        return Ok(());
+    }
+    let left: Vec<String> = gauges
+        .iter()
+        .filter(|(_, count)| *count != 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    Err(Fault::Fail(format!(
+        "left in the module: {}",
+        left.join(", ")
+    )))
+}
+
+/// A line of output.
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}");
+    let _ = out.flush();
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tests want of the system: users, limits, files of /proc and /sys.
+//!
+//! # Safety
+//!
+//! The few calls here take numbers or strings that outlive them.
+#![allow(unsafe_code, reason = "system calls that no crate wraps")]
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_dumpable;
+use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
+
+use crate::mem::{Area, PAGE};
+use crate::outcome::{At, Fault, Outcome};
+
+/// The module's name, and the folder of its parameters.
+const PARAMETERS: &str = "/sys/module/onecopy/parameters";
+
+/// Ends this process without running what its parent wants to run at its own end.
+pub(crate) fn leave(code: i32) -> ! {
+    // SAFETY: takes a number.
+    unsafe { libc::_exit(code) }
+}
+
+/// Does nothing for a while: what a test starts with exec.
+pub(crate) fn idle(seconds: u64) -> Outcome<bool> {
+    std::thread::sleep(Duration::from_secs(seconds));
+    Ok(true)
+}
+
+/// Lets the allocator take all it needs from one place, and no mapping of its own.
+pub(crate) fn quiet_allocator() {
+    for (parameter, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_MMAP_THRESHOLD, 1 << 30),
+        (libc::M_TOP_PAD, 16 << 20),
+    ] {
+        // SAFETY: takes numbers.
+        unsafe { libc::mallopt(parameter, value) };
+    }
+}
+
+/// Ends this process when its parent ends.
+pub(crate) fn die_with_parent() {
+    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+}
+
+/// Gives an attachment to a system call that reads, writes, locks or describes it.
+pub(crate) fn touch_by_syscall(area: &Area, what: u64) -> io::Result<()> {
+    let length = area.length().min(4 * PAGE);
+    let address = area.pointer().as_ptr().cast::<libc::c_void>();
+    let local = libc::iovec {
+        iov_base: address,
+        iov_len: length,
+    };
+    let result = match what {
+        0 => {
+            let file = fs::File::create("/tmp/fuzz-sink")?;
+            // SAFETY: the kernel reads the area, or says that it cannot.
+            unsafe { libc::pwrite(file.as_raw_fd(), address, length, 0) }
+        }
+        1 => {
+            let file = fs::File::open("/proc/self/exe")?;
+            // SAFETY: the kernel writes to the area, which only tests use, or says that it cannot.
+            unsafe { libc::pread(file.as_raw_fd(), address, length, 0) }
+        }
+        2 => {
+            let pid = std::process::id() as libc::pid_t;
+            // SAFETY: as for pread; both sides are the area.
+            unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const local, 1, 0) }
+        }
+        3 => {
+            // SAFETY: locks pages of the area.
+            unsafe { libc::mlock(address, length) as isize }
+        }
+        4 => {
+            let mut present = [0u8; 4];
+            // SAFETY: at most four pages are described.
+            unsafe { libc::mincore(address, length, present.as_mut_ptr()) as isize }
+        }
+        _ => {
+            // SAFETY: the area is used by tests only.
+            unsafe { libc::madvise(address, length, libc::MADV_DONTNEED) as isize }
+        }
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Where in the kernel a process is, as far as /proc says.
+pub(crate) fn where_is(pid: Pid) -> String {
+    let stack = fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
+    let stack: Vec<&str> = stack
+        .lines()
+        .map(|line| line.split_once("] ").map_or(line, |(_, place)| place))
+        .collect();
+    let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    format!(
+        "state {}, in {wchan} {}",
+        state(pid).unwrap_or('?'),
+        stack.join(" < ")
+    )
+}
+
+/// The state letter of a process: R, S, D, T, Z.
+pub(crate) fn state(pid: Pid) -> Option<char> {
+    stat(pid).and_then(|stat| stat.split_whitespace().next()?.chars().next())
+}
+
+/// What follows the name in /proc/PID/stat.
+fn stat(pid: Pid) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.to_owned())
+}
+
+/// The living and unreaped children of this process.
+pub(crate) fn children() -> Vec<Pid> {
+    let own = std::process::id().to_string();
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw))
+        .filter(|pid| {
+            stat(*pid).is_some_and(|stat| stat.split_whitespace().nth(1) == Some(own.as_str()))
+        })
+        .collect()
+}
+
+/// Waits until a process sleeps in the kernel, so that what follows finds it waiting.
+pub(crate) fn until_asleep(pid: Pid) -> Outcome {
+    let begin = Instant::now();
+    let mut seen = 0;
+    // Twice in a row: between two system calls it would be seen asleep by accident only.
+    while seen < 3 {
+        std::thread::sleep(Duration::from_millis(20));
+        match state(pid) {
+            Some('S' | 'D') => seen += 1,
+            Some('Z') | None => {
+                return Err(Fault::Fail(format!(
+                    "process {pid} ended instead of waiting"
+                )));
+            }
+            _ => seen = 0,
+        }
+        if begin.elapsed() > Duration::from_secs(20) {
+            return Err(Fault::Fail(format!(
+                "process {pid} does not wait: {}",
+                where_is(pid)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Becomes an ordinary user, for good.
+pub(crate) fn become_user(id: u32) -> Outcome {
+    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    setgroups(&[]).at("setgroups")?;
+    setresgid(gid, gid, gid).at("setresgid")?;
+    setresuid(uid, uid, uid).at("setresuid")?;
+    // As if the user had started it: its files in /proc are its own.
+    set_dumpable(true).at("prctl")
+}
+
+/// Enters a new user namespace, in which this user is root, and a new pid namespace for later children.
+pub(crate) fn become_namespace_root() -> Outcome {
+    let (uid, gid) = (Uid::current(), Gid::current());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
+        .map_err(|error| Fault::Skip(format!("no user namespaces: unshare: {error}")))?;
+    let _ = fs::write("/proc/self/setgroups", "deny");
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1")).at("uid_map")?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1")).at("gid_map")
+}
+
+/// One of the module's parameters.
+pub(crate) fn parameter(name: &str) -> Outcome<String> {
+    let text = fs::read_to_string(Path::new(PARAMETERS).join(name))
+        .at(format_args!("parameter {name} of the module"))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Sets one of the module's parameters.
+pub(crate) fn set_parameter(name: &str, value: &str) -> Outcome {
+    fs::write(Path::new(PARAMETERS).join(name), value)
+        .at(format_args!("parameter {name} = {value} of the module"))
+}
+
+/// Gives a parameter its old value when it is dropped.
+pub(crate) struct Parameter {
+    name: &'static str,
+    old: String,
+}
+
+impl Parameter {
+    pub(crate) fn set(name: &'static str, value: &str) -> Outcome<Self> {
+        let old = parameter(name)?;
+        set_parameter(name, value)?;
+        Ok(Self { name, old })
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        let _ = set_parameter(self.name, &self.old);
+    }
+}
+
+/// Lets other users open a device until it is dropped.
+pub(crate) struct OpenToAll(&'static str);
+
+impl OpenToAll {
+    pub(crate) fn device(path: &'static str) -> Outcome<Self> {
+        set_mode(path, 0o666)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for OpenToAll {
+    fn drop(&mut self) {
+        let _ = set_mode(self.0, 0o600);
+    }
+}
+
+fn set_mode(path: &str, mode: u32) -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).at(format_args!("chmod {path}"))
+}
+
+/// `delete_module`, without waiting.
+pub(crate) fn unload(name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the string outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_delete_module, name.as_ptr(), libc::O_NONBLOCK) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// A number of /proc/meminfo, /proc/vmstat or alike, by its name.
+pub(crate) fn number(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| {
+        line.split(|c: char| c.is_whitespace() || c == ':')
+            .next()
+            .is_some_and(|first| first == name)
+    })?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Waits for something to become true.
+pub(crate) fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if begin.elapsed() > patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `swapon`.
+pub(crate) fn swap_on(path: &str) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the string outlives the call.
+    let result = unsafe { libc::swapon(path.as_ptr(), 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// `swapoff`.
+pub(crate) fn swap_off(path: &str) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the string outlives the call.
+    let result = unsafe { libc::swapoff(path.as_ptr()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The announcement: what the sender says of where the bytes are, and how the receiver reads it.
+
+use super::{Announcement, Remote, start};
+use crate::engine::Core;
+use crate::matching::Envelope;
+use crate::peer::{Announced, Peer};
+use crate::proto::{Message, eager, put_body};
+use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::select::observed;
+use crate::wire::{self, Kind, LIST_ENTRY, NONE, Place, Rts};
+use onecopy_btl::{RegionPart, RemoteRange};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::HeapOffset;
+
+/// Announces the send `id`. `false`: no room yet.
+pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u32) -> bool {
+    let Some(request) = core.requests.get(id) else {
+        return true;
+    };
+    let (len, meta, buf) = (
+        request.len,
+        wire::meta(request.context, request.tag),
+        request.buf.clone(),
+    );
+    let mut list = None;
+    let place = match &buf {
+        UserBuf::One(loan) => {
+            let heap = core.segment.heap_offset_of(loan.address(), loan.len());
+            let address = loan.address() as u64;
+            let cookie = match heap {
+                None => expose(core, peer, id, &buf, len),
+                Some(_) => None,
+            };
+            match cookie {
+                Some(cookie) => Place::Region { address, cookie },
+                None => Place::One {
+                    address,
+                    heap: heap.map(|h| h.0),
+                },
+            }
+        }
+        UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.knobs.chunk_size => {
+            let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
+            let Some(chunk) = eager::take_chunk(core, peer, share) else {
+                return false;
+            };
+            let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
+            for loan in loans.iter() {
+                let heap = core
+                    .segment
+                    .heap_offset_of(loan.address(), loan.len())
+                    .map_or(NONE, |h| h.0);
+                for word in [loan.address() as u64, heap, loan.len() as u64] {
+                    bytes.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+            if core
+                .segment
+                .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
+                .is_err()
+            {
+                core.pool.give(chunk);
+                Place::Scattered
+            } else {
+                list = Some(chunk);
+                Place::List {
+                    chunk,
+                    count: loans.len() as u32,
+                    cookie: expose(core, peer, id, &buf, len),
+                }
+            }
+        }
+        UserBuf::Many(_) => Place::Scattered,
+    };
+    let join = if core.knobs.coop || list.is_none() {
+        join
+    } else {
+        0
+    };
+    let rts = Rts {
+        len,
+        request: id.0,
+        place,
+        join,
+    };
+    if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
+        if let Some(chunk) = list {
+            core.pool.give(chunk);
+        }
+        return false;
+    }
+    if let Some(chunk) = list {
+        let position = peer
+            .tx
+            .as_ref()
+            .map_or(0, onecopy_shm::ring::Producer::position);
+        peer.outstanding.push(position, chunk);
+    }
+    if join != 0 {
+        peer.announced.push_back(Announced {
+            join,
+            request: id,
+            forced: false,
+            finished: 0,
+            out: false,
+        });
+    }
+    if let Some(request) = core.requests.get_mut(id) {
+        request.state = State::Awaiting(SendPlan::Announced { join });
+    }
+    core.counters.sends_rendezvous += 1;
+    core.counters.bytes_sent += len;
+    true
+}
+
+/// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no better way.
+fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) -> Option<u64> {
+    if let Some(region) = core.requests.region(id) {
+        return Some(region.cookie());
+    }
+    let knem = peer.link.knem.layer()?;
+    let hint = &peer.tx_control.wants_region;
+    let wanted = match hint.load(onecopy_shm::sync::Ordering::Relaxed) {
+        // It has not said yet; as a rule it has what we have.
+        0 => peer.link.wants_region(),
+        said => said == 2,
+    };
+    // Where the receiver goes by the times that it sees, it must be able to try.
+    let from = if peer.observed.is_fixed() {
+        peer.thresholds.knem_min
+    } else {
+        peer.thresholds.knem_min.min(observed::MIN)
+    };
+    if !wanted || len < from {
+        return None;
+    }
+    let loans = match buf {
+        UserBuf::One(loan) => std::slice::from_ref(loan),
+        UserBuf::Many(loans) => loans,
+    };
+    match knem.expose(loans.iter().map(|loan| (loan.address(), loan.len())))? {
+        Ok(region) => {
+            let cookie = region.cookie();
+            core.requests.keep_region(id, region);
+            core.counters.knem_regions += 1;
+            Some(cookie)
+        }
+        Err(error) => {
+            if core.counters.knem_refused == 0 {
+                let why = onecopy_btl::knem::explain("KNEM create region", peer.rank, &error);
+                tracing::info!("{why}; the message goes another way");
+            }
+            core.counters.knem_refused += 1;
+            None
+        }
+    }
+}
+
+/// An announcement has arrived.
+pub(crate) fn announced(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    rts: Rts,
+) -> Result<(), String> {
+    if peer.incoming.is_some() {
+        return Err("a message begins within another".into());
+    }
+    let remote = match rts.place {
+        Place::One { address, heap } => {
+            if let Some(offset) = heap {
+                let limit = core.segment.geometry().heap_bytes;
+                onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
+                    .map_err(|bad| bad.to_string())?;
+            }
+            Remote::One(RemoteRange {
+                address,
+                heap: heap.map(HeapOffset),
+                region: None,
+                len: rts.len,
+            })
+        }
+        Place::Region { address, cookie } => Remote::One(RemoteRange {
+            address,
+            heap: None,
+            region: Some(RegionPart { cookie, offset: 0 }),
+            len: rts.len,
+        }),
+        Place::List {
+            chunk,
+            count,
+            cookie,
+        } => {
+            let bytes = count as usize * LIST_ENTRY;
+            if bytes > core.knobs.chunk_size {
+                return Err(format!("a list of {count} pieces in one chunk"));
+            }
+            let mut raw = vec![0; bytes];
+            peer.segment
+                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
+                .map_err(|bad| bad.to_string())?;
+            let ranges = read_list(&raw, core.segment.geometry().heap_bytes, cookie)?;
+            let sum = ranges
+                .iter()
+                .try_fold(0u64, |sum, range| sum.checked_add(range.len));
+            if sum != Some(rts.len) {
+                return Err(format!(
+                    "a list of pieces that are not {} bytes together",
+                    rts.len
+                ));
+            }
+            Remote::Many(ranges)
+        }
+        Place::Scattered => Remote::Unknown,
+    };
+    let announcement = Announcement {
+        len: rts.len,
+        request: rts.request,
+        remote,
+        join: rts.join,
+    };
+    match core.posted.take(&envelope) {
+        Some(id) => {
+            core.counters.recv_expected += 1;
+            start(core, peer, envelope, announcement, id);
+        }
+        None => {
+            core.counters.recv_unexpected += 1;
+            core.unexpected
+                .keep(envelope, Message::Announced(announcement));
+        }
+    }
+    Ok(())
+}
+
+fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<RemoteRange>, String> {
+    // The region has the pieces in their order.
+    let mut offset = 0u64;
+    let mut ranges = Vec::with_capacity(raw.len() / LIST_ENTRY);
+    for entry in raw.chunks_exact(LIST_ENTRY) {
+        let word = |at: usize| entry[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let (address, heap, len) = (word(0), word(8), word(16));
+        let heap = (heap != NONE).then_some(heap);
+        if let Some(offset) = heap {
+            onecopy_shm::layout::check_range("the sender's heap", offset, len, heap_bytes)
+                .map_err(|bad| bad.to_string())?;
+        }
+        ranges.push(RemoteRange {
+            address,
+            heap: heap.map(HeapOffset),
+            region: cookie.map(|cookie| RegionPart { cookie, offset }),
+            len,
+        });
+        offset = offset.wrapping_add(len);
+    }
+    Ok(ranges)
+}

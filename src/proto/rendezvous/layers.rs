@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What transfers do to the layers of a pair: give one up, and count what the attach cache does.
+
+use crate::engine::Core;
+use crate::peer::Peer;
+use crate::select::Thresholds;
+use onecopy_btl::{CopyError, LayerId};
+use onecopy_obs::tracepoints;
+
+/// Gives up a layer for this pair.
+pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
+    tracepoints::layer_demoted(
+        peer.rank as usize,
+        error.layer.name(),
+        error.source.raw_os_error().unwrap_or(0),
+    );
+    tracing::info!(
+        peer = peer.rank,
+        "{error}; the pair goes on without {}",
+        error.layer
+    );
+    core.counters.demotions += 1;
+    if error.layer == LayerId::Xpmem {
+        detach(core, peer);
+    }
+    peer.link.demote(error);
+    peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
+    peer.tell_how_it_reads();
+}
+
+/// Counts what the attach cache of this peer did.
+pub(crate) fn note_attachments(core: &mut Core, peer: &Peer) {
+    let Some(xpmem) = peer.link.xpmem.layer() else {
+        return;
+    };
+    let (stats, windows, bytes) = xpmem.take_stats();
+    let counters = &mut core.counters;
+    counters.attaches += stats.attached;
+    counters.attach_hits += stats.hits;
+    counters.attach_evictions += stats.evicted;
+    counters.attach_holes += stats.dropped;
+    counters.attach_unearned += stats.unearned;
+    counters.attached_windows = counters.attached_windows.wrapping_add_signed(windows);
+    counters.attached_bytes = counters.attached_bytes.wrapping_add_signed(bytes);
+}
+
+/// Gives up all that is attached of this peer.
+pub(crate) fn detach(core: &mut Core, peer: &Peer) {
+    if let Some(xpmem) = peer.link.xpmem.layer() {
+        xpmem.detach();
+        note_attachments(core, peer);
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A rank is killed while others read its memory through the kernel module: they get an error, soon, and no signal.
+//!
+//! The ranks leave SIGBUS at its default action, so a rank that got one would be dead, not only wrong.
+
+use super::job::{self, RANKS, Random};
+use super::module;
+use super::traffic::names;
+use onecopy::wireup::Death;
+use onecopy::{Error, Runtime};
+
+/// Variable with the moment of the death, in thousandths of the time that a round takes.
+const KILL: &str = "TEST_KILL_AFTER";
+const COUNT: &str = "TEST_KILLS";
+const SEED: &str = "TEST_SEED";
+const VICTIM: usize = RANKS - 1;
+const LEN: usize = 12 << 20;
+
+/// What a rank does.
+pub(crate) fn rank() {
+    let rt = Runtime::init().expect("a job");
+    let world = rt.world();
+    world.barrier().expect("all live");
+    let mut buffer = vec![0u8; LEN];
+    if world.rank() == VICTIM {
+        let share: u64 = std::env::var(KILL)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .expect("thousandths");
+        for round in 0u8.. {
+            let begun = std::time::Instant::now();
+            buffer.fill(round);
+            for to in 0..VICTIM {
+                world.send(&buffer, to, 1).expect("the others live");
+            }
+            if round == 1 {
+                // In the time of a round from now on: somebody is reading then.
+                let after = begun.elapsed() * share as u32 / 1000;
+                std::thread::spawn(move || {
+                    std::thread::sleep(after);
+                    job::say(&format!("dying {}", job::now()));
+                    job::die();
+                });
+            }
+        }
+    }
+    let error = loop {
+        match world.recv(&mut buffer, VICTIM, 1) {
+            Ok(_) => {
+                let first = buffer[0];
+                let wrong = buffer.iter().position(|&byte| byte != first);
+                assert_eq!(wrong, None, "a message of two rounds, or of holes");
+            }
+            Err(error) => break error,
+        }
+    };
+    job::say(&format!("error {}", job::now()));
+    assert!(
+        names(&error, VICTIM) && matches!(error, Error::PeerDied { .. }),
+        "{error}"
+    );
+    let counters = rt.counters();
+    // Nothing of the dead stays attached; of the living nothing was.
+    assert_eq!((counters.attached_windows, counters.attached_bytes), (0, 0));
+    let moved = counters.attach_bytes + counters.knem_bytes;
+    job::say(&format!("moved {moved} holes {}", counters.attach_holes));
+    // The living go on, also by the layer that failed towards the dead.
+    let peer = (world.rank() + 1) % VICTIM;
+    let from = (world.rank() + VICTIM - 1) % VICTIM;
+    let mine = vec![world.rank() as u8; LEN];
+    world
+        .sendrecv(&mine, peer, 2, &mut buffer, from, 2)
+        .expect("the living");
+    assert!(buffer.iter().all(|&byte| byte == from as u8));
+    assert_eq!(rt.counters().protocol_errors, 0);
+    drop(world);
+    rt.finalize().expect("finalize");
+    job::say("fine");
+}
+
+#[test]
+fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
+    let number = |name: &str, default: u64| {
+        let text = std::env::var(name).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let count = number(COUNT, 8);
+    // The layers that need no module, to compare.
+    let others = [
+        ("cma", &[("ONECOPY_LAYERS", "cico,cma")] as &[_]),
+        ("cico", &[("ONECOPY_LAYERS", "cico")]),
+    ];
+    let modules = module::variants(job::say);
+    let modules: Vec<_> = modules
+        .iter()
+        .map(|module| (module.name, module.knobs))
+        .collect();
+    for (name, knobs) in modules.iter().copied().chain(others) {
+        let by_module = modules.iter().any(|(module, _)| *module == name);
+        let mut random = Random(number(SEED, 1));
+        let mut delays = Vec::new();
+        let (mut moved, mut holes) = (0u64, 0u64);
+        for _ in 0..count {
+            let share = random.below(1000);
+            let mut env = vec![(KILL, share.to_string())];
+            env.extend(knobs.iter().map(|&(name, value)| (name, value.to_owned())));
+            let ran = job::run("attached", &env);
+            let time = |rank: usize, word: &str| {
+                let said = ran.said(rank, word);
+                said.first().and_then(|words| words[0].parse::<u64>().ok())
+            };
+            let death = time(VICTIM, "dying").expect("it says so");
+            for rank in 0..VICTIM {
+                let what = format!("{name}, at {share} of 1000: {}", ran.story());
+                assert_eq!(ran.ranks[rank], Death::Code(0), "{what}");
+                delays.push(time(rank, "error").expect("an error").saturating_sub(death));
+                let said = ran.said(rank, "moved");
+                moved += said[0][0].parse::<u64>().expect("bytes");
+                holes += said[0][2].parse::<u64>().expect("windows");
+            }
+        }
+        delays.sort_unstable();
+        let worst = delays[delays.len() - 1];
+        job::say(&format!(
+            "{name}: {count} deaths: from death to error p50 {} us, max {worst} us; {moved} bytes moved by the module, {holes} windows with holes",
+            delays[delays.len() / 2],
+        ));
+        assert_eq!(moved > 0, by_module, "{name}: {moved} bytes by the module");
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `kernels.toml`: which kernels there are.
+
+use serde::Deserialize;
+
+use crate::{Error, Result, guest};
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Catalog {
+    /// Where packages come from.
+    pub mirror: String,
+    /// What their signatures are checked with.
+    pub keyring: String,
+    /// Kernels that the distribution built.
+    #[serde(rename = "kernel")]
+    pub kernels: Vec<KernelEntry>,
+    /// What compiles for them.
+    #[serde(rename = "toolchain")]
+    pub toolchains: Vec<ToolchainEntry>,
+    /// Kernels that are built here.
+    #[serde(rename = "profile")]
+    pub profiles: Vec<ProfileEntry>,
+}
+
+/// A kernel that the distribution built.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelEntry {
+    /// What it is called here.
+    pub name: String,
+    /// The versions it may have: `6.1` takes every 6.1.x; without it, any.
+    pub series: Option<String>,
+    /// The end of its packages' names.
+    pub flavour: String,
+    /// Where it is looked for.
+    pub suites: Vec<String>,
+    /// What compiles for it.
+    pub toolchain: String,
+    /// Whether each change is tested on it.
+    #[serde(default)]
+    pub ci: bool,
+}
+
+/// What compiles modules.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolchainEntry {
+    /// What it is called here.
+    pub name: String,
+    /// Where its packages come from.
+    pub suites: Vec<String>,
+    /// The compiler's program and package.
+    pub compiler: String,
+    /// What the kernel's build programs need besides.
+    pub packages: Vec<String>,
+}
+
+/// A kernel that is built here.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileEntry {
+    /// What it is called here.
+    pub name: String,
+    /// The kernel whose profile it is.
+    pub kernel: String,
+    /// The package with the source.
+    pub source: String,
+    /// Where that comes from.
+    pub suites: Vec<String>,
+    /// What compiles it and modules for it.
+    pub compiler: String,
+    /// Its configuration on top of the least possible: files in `debug/`.
+    pub fragments: Vec<String>,
+    /// How many times longer than on the distribution's kernel a test may take.
+    pub slower: u32,
+}
+
+/// The name of the profile that means a kernel as the distribution built it.
+pub const RELEASE: &str = "release";
+
+impl Catalog {
+    /// The file that is part of this program.
+    ///
+    /// # Errors
+    ///
+    /// When it contradicts itself.
+    pub fn load() -> Result<Self> {
+        let mut catalog = Self::parse(guest::KERNELS)?;
+        if let Ok(mirror) = std::env::var("ONECOPY_VM_MIRROR") {
+            mirror.trim_end_matches('/').clone_into(&mut catalog.mirror);
+        }
+        Ok(catalog)
+    }
+
+    /// Parses and checks.
+    ///
+    /// # Errors
+    ///
+    /// When it is malformed or contradicts itself.
+    pub fn parse(text: &str) -> Result<Self> {
+        let refuse = |why: String| Error::Refused(format!("kernels.toml: {why}"));
+        let catalog: Self = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        for kernel in &catalog.kernels {
+            if catalog.toolchain(&kernel.toolchain).is_none() {
+                return Err(refuse(format!(
+                    "kernel {}: no toolchain {}",
+                    kernel.name, kernel.toolchain
+                )));
+            }
+        }
+        for profile in &catalog.profiles {
+            if profile.name == RELEASE {
+                return Err(refuse(format!("{RELEASE} is no name for a profile")));
+            }
+            if !catalog.kernels.iter().any(|k| k.name == profile.kernel) {
+                return Err(refuse(format!(
+                    "profile {}: no kernel {}",
+                    profile.name, profile.kernel
+                )));
+            }
+            for fragment in &profile.fragments {
+                if guest::fragment(fragment).is_none() {
+                    return Err(refuse(format!(
+                        "profile {}: no file debug/{fragment}",
+                        profile.name
+                    )));
+                }
+            }
+        }
+        Ok(catalog)
+    }
+
+    /// The kernel of that name.
+    ///
+    /// # Errors
+    ///
+    /// When there is none; the error lists those that there are.
+    pub fn kernel(&self, name: &str) -> Result<&KernelEntry> {
+        self.kernels.iter().find(|k| k.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.kernels.iter().map(|k| k.name.as_str()).collect();
+            Error::Refused(format!(
+                "no kernel '{name}'; there are {}",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// The profile of that name; none for the distribution's own build.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it is another kernel's.
+    pub fn profile(&self, name: &str, kernel: &str) -> Result<Option<&ProfileEntry>> {
+        if name == RELEASE {
+            return Ok(None);
+        }
+        let Some(profile) = self.profiles.iter().find(|p| p.name == name) else {
+            let names: Vec<&str> = self.profiles.iter().map(|p| p.name.as_str()).collect();
+            return Err(Error::Refused(format!(
+                "no profile '{name}'; there are {RELEASE}, {}",
+                names.join(", ")
+            )));
+        };
+        if profile.kernel != kernel {
+            return Err(Error::Refused(format!(
+                "profile '{name}' is built from kernel {}; give --kernel {}",
+                profile.kernel, profile.kernel
+            )));
+        }
+        Ok(Some(profile))
+    }
+
+    /// The toolchain of that name.
+    #[must_use]
+    pub fn toolchain(&self, name: &str) -> Option<&ToolchainEntry> {
+        self.toolchains.iter().find(|t| t.name == name)
+    }
+
+    /// The lines that tell apt where these suites are.
+    #[must_use]
+    pub fn sources(&self, suites: &[String]) -> String {
+        let mut text = String::new();
+        for suite in suites {
+            let archive = if suite.ends_with("-security") {
+                "debian-security"
+            } else {
+                "debian"
+            };
+            let (mirror, keyring) = (&self.mirror, &self.keyring);
+            text.push_str(&format!(
+                "deb [arch=amd64 signed-by={keyring}] {mirror}/{archive} {suite} main\n"
+            ));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_file_is_in_order() {
+        let catalog = Catalog::parse(guest::KERNELS).expect("kernels.toml");
+        assert!(catalog.kernels.iter().filter(|k| k.ci).count() >= 2);
+        let debug = catalog.profile("debug", "6.1").expect("profile");
+        assert!(debug.is_some_and(|p| p.fragments.len() >= 2));
+        assert!(catalog.profile(RELEASE, "6.1").expect("release").is_none());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let broken = |from: &str, to: &str| {
+            Catalog::parse(&guest::KERNELS.replace(from, to))
+                .expect_err("it is broken")
+                .to_string()
+        };
+        let text = broken("toolchain = \"trixie\"", "toolchain = \"sarge\"");
+        assert_eq!(text, "kernels.toml: kernel newest: no toolchain sarge");
+        let text = broken("kmemleak.config", "lost.config");
+        assert_eq!(
+            text,
+            "kernels.toml: profile kmemleak: no file debug/lost.config"
+        );
+        let text = broken("ci = true", "cy = true");
+        assert!(text.contains("unknown field `cy`"), "{text}");
+    }
+
+    #[test]
+    fn unknown_names_list_the_known() {
+        let catalog = Catalog::parse(guest::KERNELS).expect("kernels.toml");
+        let text = catalog.kernel("2.6").expect_err("none").to_string();
+        assert_eq!(text, "no kernel '2.6'; there are 5.10, 6.1, 6.12, newest");
+        let text = catalog.profile("slow", "6.1").expect_err("none");
+        assert!(text.to_string().contains("release, debug, kmemleak"));
+        let text = catalog.profile("debug", "5.10").expect_err("none");
+        assert!(text.to_string().contains("--kernel 6.1"));
+    }
+
+    #[test]
+    fn security_updates_lie_beside_the_archive() {
+        let catalog = Catalog::parse(guest::KERNELS).expect("kernels.toml");
+        let text = catalog.sources(&["a".to_owned(), "a-security".to_owned()]);
+        let places: Vec<&str> = text
+            .lines()
+            .map(|line| line.split_once("] ").expect("line").1)
+            .collect();
+        let mirror = &catalog.mirror;
+        assert_eq!(
+            places,
+            [
+                format!("{mirror}/debian a main"),
+                format!("{mirror}/debian-security a-security main")
+            ]
+        );
+    }
+}

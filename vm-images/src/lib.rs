@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Virtual machines with other kernels: fetches kernels, builds the module against them, boots them under QEMU and judges the run.
+//!
+//! What happens, in order: [`catalog`] says which kernels there are; [`apt`] fetches their packages with lists of its own and never
+//! touches the host's; [`kernel`] unpacks them and mends their paths; [`toolchain`] is what compiles for them; [`module`] builds;
+//! [`initramfs`] packs a guest; [`qemu`] boots it; [`console`] reads what it said and gives the verdict.
+#![forbid(unsafe_code)]
+
+pub mod apt;
+pub mod cache;
+pub mod catalog;
+pub mod console;
+mod error;
+pub mod guest;
+pub mod initramfs;
+pub mod kernel;
+pub mod ktap;
+pub mod module;
+mod program;
+pub mod progress;
+pub mod qemu;
+pub mod results;
+pub mod shell;
+pub mod source;
+pub mod toolchain;
+
+pub use error::{Error, Result};

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Boots a kernel under QEMU: by translation, or with KVM where a guest really comes up under it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::cache::{self, Cache};
+use crate::console::{Console, End, Outcome};
+use crate::kernel::Kernel;
+use crate::program::find;
+use crate::progress::Progress;
+use crate::{Error, Result, results};
+
+/// A death before the guest has booted says nothing about what is tested: it is tried again, this often in all.
+const TRIES: u32 = 3;
+/// A guest that has not booted by then never will. (Loaded machines are slow; the slowest boot seen took 40 s.)
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// How long a guest under KVM may take to come up.
+const PROBE_LIMIT: Duration = Duration::from_secs(40);
+/// The package with QEMU.
+const PACKAGE: &str = "qemu-system-x86";
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// QEMU's translation: slow, and everywhere.
+    Tcg,
+}
+
+/// A machine that is to be booted.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The kernel's image.
+    pub image: PathBuf,
+    /// The guest's root.
+    pub initramfs: PathBuf,
+    /// Processors.
+    pub processors: u32,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Further words for the kernel's command line.
+    pub words: String,
+}
+
+impl Machine {
+    /// Two processors and enough memory for every test.
+    #[must_use]
+    pub fn new(kernel: &Kernel, initramfs: PathBuf) -> Self {
+        Self {
+            image: kernel.image.clone(),
+            initramfs,
+            processors: 2,
+            memory: if kernel.slower > 1 { 4096 } else { 3072 },
+            words: String::new(),
+        }
+    }
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct Report {
+    /// What was read.
+    pub console: Console,
+    /// The verdict.
+    pub outcome: Outcome,
+    /// How long the last try took.
+    pub wall: Duration,
+    /// How often it was tried.
+    pub tries: u32,
+    /// The whole console.
+    pub log: PathBuf,
+    /// Files that the guest sent.
+    pub files: Vec<PathBuf>,
+    /// What executed it.
+    pub accelerator: Accelerator,
+}
+
+/// Boots, waits for the end, judges. Logs and results lie in `run`.
+///
+/// # Errors
+///
+/// When QEMU cannot be started. What happens to the guest is in the report.
+pub fn run(
+    cache: &Cache,
+    machine: &Machine,
+    limit: Duration,
+    run: &Path,
+    label: &str,
+    progress: &Progress,
+) -> Result<Report> {
+    let accelerator = accelerator(cache, machine, progress)?;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        progress.step(&format!("{label}: booting"));
+        let log = run.join(format!("console-{tries}.log"));
+        let sent = run.join("results.cpio");
+        let started = Instant::now();
+        let (console, end) = boot(machine, accelerator, limit, &log, &sent, label, progress)?;
+        let outcome = console.outcome(end);
+        if matches!(outcome, Outcome::NeverBooted(_)) && tries < TRIES {
+            progress.note(&format!("{label}: {outcome}; trying again"));
+            continue;
+        }
+        let mut outcome = outcome;
+        let files = match results::unpack(&sent, &run.join("results")) {
+            Ok(files) => files,
+            Err(error) => {
+                if outcome == Outcome::Passed {
+                    outcome = Outcome::Failed(format!("what the guest sent: {error}"));
+                }
+                Vec::new()
+            }
+        };
+        return Ok(Report {
+            console,
+            outcome,
+            wall: started.elapsed(),
+            tries,
+            log,
+            files,
+            accelerator,
+        });
+    }
+}
+
+fn boot(
+    machine: &Machine,
+    accelerator: Accelerator,
+    limit: Duration,
+    log: &Path,
+    sent: &Path,
+    label: &str,
+    progress: &Progress,
+) -> Result<(Console, End)> {
+    cache::write(sent, "")?;
+    let mut command = command(machine, accelerator)?;
+    command
+        .args(["-display", "none", "-monitor", "none"])
+        .args(["-chardev", "stdio,id=console,signal=off"])
+        .args(["-serial", "chardev:console"])
+        .arg("-serial")
+        .arg(format!("file:{}", sent.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let noise = log.with_extension("qemu");
+    let noise_file = File::create(&noise).map_err(Error::io(noise.display().to_string()))?;
+    command.stderr(noise_file);
+    let mut file = File::create(log).map_err(Error::io(log.display().to_string()))?;
+    let mut guest = Guest(command.spawn().map_err(Error::io(PACKAGE))?);
+    let Some(stdout) = guest.0.stdout.take() else {
+        return Err(Error::Refused("QEMU has no output".to_owned()));
+    };
+    let (sender, lines) = mpsc::channel::<Vec<u8>>();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stdout)
+            .split(b'\n')
+            .map_while(|line| line.ok())
+        {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut console = Console::default();
+    let started = Instant::now();
+    let end = loop {
+        let allowed = if console.boot().is_some() {
+            limit
+        } else {
+            limit.min(BOOT_LIMIT)
+        };
+        let Some(left) = allowed.checked_sub(started.elapsed()) else {
+            break End::TimedOut;
+        };
+        match lines.recv_timeout(left.min(Duration::from_secs(1))) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                file.write_all(&line)
+                    .map_err(Error::io(log.display().to_string()))?;
+                console.line(&String::from_utf8_lossy(&line));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = guest.0.wait().map_err(Error::io(PACKAGE))?;
+                break End::Exited(status.code().unwrap_or(-1));
+            }
+        }
+        let now = console.running().map_or("", |test| test.name.as_str());
+        progress.detail(&format!("{label}: {now}"));
+    };
+    drop(guest);
+    // Its pipe is closed now, so it ends.
+    let _ = reader.join();
+    if console.boot().is_none() {
+        let said = fs::read_to_string(&noise).unwrap_or_default();
+        console.line(&format!("QEMU: {}", said.trim()));
+    }
+    Ok((console, end))
+}
+
+/// A guest that does not outlive its reader.
+struct Guest(Child);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// QEMU with the machine, but no console yet.
+pub(crate) fn command(machine: &Machine, accelerator: Accelerator) -> Result<Command> {
+    let mut command = crate::program::gentle(find("qemu-system-x86_64", PACKAGE)?);
+    match accelerator {
+        Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
+        Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
+    };
+    command
+        .args([
+            "-machine",
+            "pc",
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+        ])
+        .arg("-smp")
+        .arg(machine.processors.to_string())
+        .arg("-m")
+        .arg(machine.memory.to_string())
+        .arg("-kernel")
+        .arg(&machine.image)
+        .arg("-initrd")
+        .arg(&machine.initramfs)
+        .arg("-append")
+        .arg(words(accelerator, tsc_khz(), &machine.words));
+    Ok(command)
+}
+
+/// The kernel's command line.
+///
+/// Under translation on a loaded machine a guest mismeasures its own clocks: it takes the time stamp counter's rate from us, does not
+/// check its timer against a clock that stands still for moments, and waits longer before it calls a processor stuck.
+fn words(accelerator: Accelerator, tsc_khz: Option<u64>, more: &str) -> String {
+    let mut words = "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nokaslr mitigations=off random.trust_cpu=on audit=0 \
+        watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120"
+        .to_owned();
+    if accelerator == Accelerator::Tcg {
+        words.push_str(" no_timer_check");
+        if let Some(khz) = tsc_khz {
+            words.push_str(&format!(" tsc=reliable tsc_early_khz={khz}"));
+        }
+    }
+    if !more.is_empty() {
+        words.push(' ');
+        words.push_str(more);
+    }
+    words
+}
+
+/// The rate of the host's time stamp counter, which a translated guest reads as it is.
+fn tsc_khz() -> Option<u64> {
+    let clock = quanta::Clock::new();
+    let (started, first) = (Instant::now(), clock.raw());
+    std::thread::sleep(Duration::from_millis(100));
+    let ticks = clock.raw().checked_sub(first)?;
+    let nanoseconds = u64::try_from(started.elapsed().as_nanos()).ok()?;
+    let khz = u64::try_from(u128::from(ticks) * 1_000_000 / u128::from(nanoseconds.max(1))).ok()?;
+    // Where the counter is of no use, the clock falls back to nanoseconds.
+    if (999_000..=1_001_000).contains(&khz) {
+        return from_cpuinfo(&fs::read_to_string("/proc/cpuinfo").ok()?);
+    }
+    Some(khz)
+}
+
+fn from_cpuinfo(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
+    let (whole, fraction) = line.split_once(':')?.1.trim().split_once('.')?;
+    let thousandths: String = fraction.chars().chain("000".chars()).take(3).collect();
+    Some(whole.parse::<u64>().ok()? * 1000 + thousandths.parse::<u64>().ok()?)
+}
+
+/// What to use: `ONECOPY_VM_ACCEL` says `tcg` or `kvm`, or else KVM where a guest really comes up under it.
+///
+/// # Errors
+///
+/// When the variable has another value, or the probe cannot be written.
+pub fn accelerator(cache: &Cache, machine: &Machine, progress: &Progress) -> Result<Accelerator> {
+    match std::env::var("ONECOPY_VM_ACCEL").as_deref() {
+        Ok("tcg") => return Ok(Accelerator::Tcg),
+        Ok("kvm") => return Ok(Accelerator::Kvm),
+        Ok("auto" | "") | Err(_) => {}
+        Ok(other) => {
+            return Err(Error::Refused(format!(
+                "ONECOPY_VM_ACCEL={other}: it may be auto, kvm or tcg"
+            )));
+        }
+    }
+    if OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .is_err()
+    {
+        return Ok(Accelerator::Tcg);
+    }
+    // The device may be there and not work, in a virtual machine for instance. Remembered until the host boots again.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let note = cache.root().join("kvm");
+    let known = fs::read_to_string(&note).unwrap_or_default();
+    let works = match known.strip_prefix(&boot).map(str::trim) {
+        Some("works") => true,
+        Some("fails") => false,
+        _ => {
+            progress.step("whether KVM works here");
+            let mut probe = machine.clone();
+            probe.words = "onecopy.probe".to_owned();
+            let log = cache.root().join("kvm.log");
+            let sent = cache.root().join("kvm.sent");
+            let tried = boot_probe(&probe, &log, &sent, progress);
+            let works = tried.is_ok_and(|console| console.boot().is_some());
+            let word = if works { "works" } else { "fails" };
+            cache::write(&note, format!("{boot}{word}\n"))?;
+            works
+        }
+    };
+    Ok(if works {
+        Accelerator::Kvm
+    } else {
+        Accelerator::Tcg
+    })
+}
+
+fn boot_probe(machine: &Machine, log: &Path, sent: &Path, progress: &Progress) -> Result<Console> {
+    let label = "whether KVM works here";
+    let (console, _) = boot(
+        machine,
+        Accelerator::Kvm,
+        PROBE_LIMIT,
+        log,
+        sent,
+        label,
+        progress,
+    )?;
+    Ok(console)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_translated_guest_is_told_its_clock() {
+        let line = words(Accelerator::Tcg, Some(2_445_424), "onecopy.shell");
+        assert!(line.contains(" tsc_early_khz=2445424 "), "{line}");
+        assert!(line.contains(" no_timer_check "), "{line}");
+        assert!(line.ends_with(" onecopy.shell"), "{line}");
+        let line = words(Accelerator::Kvm, Some(2_445_424), "");
+        assert!(!line.contains("tsc"), "{line}");
+    }
+
+    #[test]
+    fn the_rate_is_read_from_the_machines_own_words() {
+        let text = "processor\t: 0\ncpu MHz\t\t: 2445.424\ncpu MHz\t\t: 1.0\n";
+        assert_eq!(from_cpuinfo(text), Some(2_445_424));
+        assert_eq!(from_cpuinfo("cpu MHz : 2445.4\n"), Some(2_445_400));
+        assert_eq!(from_cpuinfo("nothing"), None);
+    }
+}

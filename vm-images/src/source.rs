@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernels that are built here, from the distribution's source and a small configuration: what finds mistakes is in no package.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::apt::Apt;
+use crate::cache::{self, Cache};
+use crate::catalog::{Catalog, ProfileEntry};
+use crate::kernel::Kernel;
+use crate::program::{self, find, gentle};
+use crate::progress::Progress;
+use crate::toolchain::Toolchain;
+use crate::{Error, Result, guest};
+
+/// What building a kernel takes besides the compiler: programs, and the packages that have them.
+const TOOLS: &[(&str, &str)] = &[
+    ("make", "make"),
+    ("flex", "flex"),
+    ("bison", "bison"),
+    ("bc", "bc"),
+    ("xz", "xz-utils"),
+    ("tar", "tar"),
+];
+const SCRIPT: &str = "build-kernel.sh";
+
+/// Whether a profile's kernel is built.
+#[must_use]
+pub fn is_built(cache: &Cache, profile: &ProfileEntry) -> bool {
+    folder(cache, profile).join("release").exists()
+}
+
+fn folder(cache: &Cache, profile: &ProfileEntry) -> std::path::PathBuf {
+    let name = format!("{}-{}", profile.kernel, profile.name);
+    cache.root().join("kernels").join(name)
+}
+
+/// The profile's kernel, built first where it is missing or its configuration has changed.
+///
+/// # Errors
+///
+/// When it cannot be fetched or built.
+pub fn build(
+    cache: &Cache,
+    catalog: &Catalog,
+    profile: &ProfileEntry,
+    progress: &Progress,
+) -> Result<Kernel> {
+    let _lock = cache.lock("source")?;
+    let folder = folder(cache, profile);
+    let tree = folder.join("build");
+    let image = tree.join("arch/x86/boot/bzImage");
+    let stamp = folder.join("release");
+    let wanted = configuration(profile)?;
+    let current = fs::read(tree.join("configured")).is_ok_and(|have| have == wanted);
+    if !current || !stamp.exists() || !image.exists() {
+        for (tool, package) in TOOLS {
+            find(tool, package)?;
+        }
+        find(&profile.compiler, &profile.compiler)?;
+        if !Path::new("/usr/include/libelf.h").exists() {
+            return Err(Error::Missing {
+                what: "libelf.h".to_owned(),
+                packages: "libelf-dev".to_owned(),
+            });
+        }
+        let source = fetch(cache, catalog, profile, progress)?;
+        compile(profile, &folder, &source, progress)?;
+        let release = fs::read_to_string(tree.join("include/config/kernel.release"))
+            .map_err(Error::io("the release of the kernel just built"))?;
+        cache::write(&stamp, release.trim())?;
+    }
+    let release = cache::read(&stamp)?;
+    Ok(Kernel {
+        name: format!("{}-{}", profile.kernel, profile.name),
+        release,
+        image,
+        headers: tree,
+        modules: None,
+        toolchain: Toolchain::Host {
+            compiler: profile.compiler.clone(),
+        },
+        slower: profile.slower,
+    })
+}
+
+fn configuration(profile: &ProfileEntry) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for name in &profile.fragments {
+        let piece =
+            guest::fragment(name).ok_or_else(|| Error::Refused(format!("no file debug/{name}")))?;
+        text.extend_from_slice(piece);
+    }
+    Ok(text)
+}
+
+/// The unpacked source.
+fn fetch(
+    cache: &Cache,
+    catalog: &Catalog,
+    profile: &ProfileEntry,
+    progress: &Progress,
+) -> Result<std::path::PathBuf> {
+    let sources = cache.folder("source")?;
+    let place = sources.join(&profile.source);
+    if place.join("Makefile").exists() {
+        return Ok(place);
+    }
+    progress.step(&format!("fetching {}", profile.source));
+    let apt = Apt::open(cache, catalog, &profile.suites)?;
+    apt.update(false)?;
+    let packages = apt.show(std::slice::from_ref(&profile.source))?;
+    let debs = apt.download(&packages, &cache.folder("debs")?)?;
+    let Some(deb) = debs.first() else {
+        return Err(Error::Refused(format!(
+            "{} has no package {}",
+            profile.suites.join(", "),
+            profile.source
+        )));
+    };
+    progress.step(&format!("unpacking {}", profile.source));
+    let part = sources.join(format!("{}.part", profile.source));
+    cache::remove(&part)?;
+    crate::apt::unpack(deb, &part)?;
+    let tar = part.join(format!("usr/src/{}.tar.xz", profile.source));
+    program::output(gentle("tar").arg("xJf").arg(&tar).arg("-C").arg(&part))?;
+    let tree = part.join(&profile.source);
+    fs::rename(&tree, &place).map_err(Error::io(tree.display().to_string()))?;
+    cache::remove(&part)?;
+    Ok(place)
+}
+
+fn compile(
+    profile: &ProfileEntry,
+    folder: &Path,
+    source: &Path,
+    progress: &Progress,
+) -> Result<()> {
+    progress.step(&format!(
+        "building kernel {}-{}: about ten minutes on two processors",
+        profile.kernel, profile.name
+    ));
+    cache::make(folder)?;
+    let mut names = vec![SCRIPT];
+    names.extend(profile.fragments.iter().map(String::as_str));
+    for name in &names {
+        let content =
+            guest::fragment(name).ok_or_else(|| Error::Refused(format!("no file debug/{name}")))?;
+        cache::write(&folder.join(name), content)?;
+    }
+    let log = folder.join("build.log");
+    let file = File::create(&log).map_err(Error::io(log.display().to_string()))?;
+    let copy = file
+        .try_clone()
+        .map_err(Error::io(log.display().to_string()))?;
+    let mut command = gentle("bash");
+    command
+        .arg(folder.join(SCRIPT))
+        .arg(source)
+        .arg(folder.join("build"));
+    for name in &names[1..] {
+        command.arg(folder.join(name));
+    }
+    command.env("CC", &profile.compiler).env("LC_ALL", "C");
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(copy)
+        .status()
+        .map_err(Error::io(program::line(&command)))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    Err(Error::Program {
+        command: program::line(&command),
+        status: status.to_string(),
+        tail: program::tail(&said, 30),
+    })
+}

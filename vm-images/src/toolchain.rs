@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What compiles modules: the host, or a tree of unpacked packages that is entered, where the host is too old for a kernel's build programs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::apt::{self, Apt};
+use crate::cache::{self, Cache};
+use crate::catalog::Catalog;
+use crate::program::{self, find, gentle};
+use crate::progress::Progress;
+use crate::{Error, Result};
+
+/// What a tree needs besides the compiler and what the kernel's programs link with.
+const BASE: &[&str] = &[
+    "base-files",
+    "bash",
+    "coreutils",
+    "dash",
+    "diffutils",
+    "findutils",
+    "gawk",
+    "grep",
+    "libc-bin",
+    "make",
+    "perl-base",
+    "sed",
+];
+
+/// Enters a tree with the host's `/proc` and `/dev`, and the cache at its own place, in mount points that nobody else sees.
+const ENTER: &str = "set -e; tree=$1; cache=$2; shift 2
+mount --make-rprivate /
+mount --rbind /proc \"$tree/proc\"
+mount --rbind /dev \"$tree/dev\"
+mount --rbind \"$cache\" \"$tree$cache\"
+exec chroot \"$tree\" \"$@\"";
+
+/// What compiles.
+#[derive(Clone, Debug)]
+pub enum Toolchain {
+    /// The host's own compiler.
+    Host {
+        /// Its program.
+        compiler: String,
+    },
+    /// A tree of unpacked packages.
+    Tree {
+        /// Where it lies.
+        root: PathBuf,
+        /// What must be seen inside at the same place.
+        cache: PathBuf,
+        /// The compiler's program.
+        compiler: String,
+    },
+}
+
+impl Toolchain {
+    /// The host where it can, otherwise the tree, made first where it is missing.
+    ///
+    /// # Errors
+    ///
+    /// When a tree is needed and cannot be made.
+    pub fn choose(
+        cache: &Cache,
+        catalog: &Catalog,
+        name: &str,
+        headers: &Path,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let Some(entry) = catalog.toolchain(name) else {
+            return Err(Error::Refused(format!("no toolchain {name}")));
+        };
+        let compiler = entry.compiler.clone();
+        if find(&compiler, "").is_ok() && find("make", "").is_ok() && host_runs(headers) {
+            return Ok(Self::Host { compiler });
+        }
+        let root = cache.folder("toolchain")?.join(name);
+        if !root.exists() {
+            progress.step(&format!("{name}: fetching the toolchain"));
+            let apt = Apt::open(cache, catalog, &entry.suites)?;
+            apt.update(false)?;
+            let debs = cache.folder(&format!("debs/toolchain-{name}"))?;
+            let mut wanted: Vec<&str> = BASE.to_vec();
+            wanted.push(&compiler);
+            wanted.extend(entry.packages.iter().map(String::as_str));
+            let debs = apt.download_closure(&wanted, &debs)?;
+            progress.step(&format!("{name}: unpacking the toolchain"));
+            let part = root.with_extension("part");
+            plant(&debs, &part)?;
+            fs::rename(&part, &root).map_err(Error::io(part.display().to_string()))?;
+        }
+        Ok(Self::Tree {
+            root,
+            cache: cache.root().to_path_buf(),
+            compiler,
+        })
+    }
+
+    /// What it is, in a word.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Host { compiler } => format!("{compiler} of the host"),
+            Self::Tree { root, compiler, .. } => {
+                let name = root.file_name().unwrap_or_default().to_string_lossy();
+                format!("{compiler} in the tree {name}")
+            }
+        }
+    }
+
+    /// A command that runs in it.
+    ///
+    /// # Errors
+    ///
+    /// When the host lacks what entering a tree takes.
+    pub fn command(&self, program: &str) -> Result<Command> {
+        let (root, cache) = match self {
+            Self::Host { .. } => return Ok(gentle(find(program, program)?)),
+            Self::Tree { root, cache, .. } => (root, cache),
+        };
+        let inside = cache.strip_prefix("/").unwrap_or(cache);
+        cache::make(&root.join(inside))?;
+        let mut command = gentle(find("unshare", "util-linux")?);
+        if !is_root()? {
+            // Root in a namespace of one's own is enough.
+            command.arg("--map-root-user");
+        }
+        command.args(["--mount", "sh", "-c", ENTER, "sh"]);
+        command.arg(root).arg(cache);
+        command.arg(program);
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        Ok(command)
+    }
+}
+
+fn is_root() -> Result<bool> {
+    let who = program::output(Command::new("id").arg("-u"))?;
+    Ok(who.trim() == "0")
+}
+
+/// Whether the kernel's own build programs run on the host: they are made for their suite's C library.
+fn host_runs(headers: &Path) -> bool {
+    [
+        "scripts/basic/fixdep",
+        "scripts/mod/modpost",
+        "tools/objtool/objtool",
+    ]
+    .iter()
+    .map(|name| headers.join(name))
+    .filter(|path| path.exists())
+    .all(|path| {
+        // Without arguments they end at once; one that cannot be loaded says so.
+        program::run(&mut Command::new(&path)).is_ok_and(|output| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            !said.contains("GLIBC_") && !said.contains("error while loading shared libraries")
+        })
+    })
+}
+
+/// Makes a tree out of packages, without running anything of them.
+fn plant(debs: &[PathBuf], root: &Path) -> Result<()> {
+    cache::remove(root)?;
+    // The package with the links of the first level comes first, so that others unpack through them.
+    let is_base = |path: &&PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("base-files_"))
+    };
+    for deb in debs.iter().filter(is_base) {
+        apt::unpack(deb, root)?;
+    }
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        let merged = root.join("usr").join(name);
+        cache::make(&merged)?;
+        link(&format!("usr/{name}"), &root.join(name))?;
+    }
+    for deb in debs.iter().filter(|deb| !is_base(deb)) {
+        apt::unpack(deb, root)?;
+    }
+    // What the packages' scripts would have linked.
+    link("dash", &root.join("usr/bin/sh"))?;
+    link("gawk", &root.join("usr/bin/awk"))?;
+    for name in ["proc", "dev", "tmp"] {
+        cache::make(&root.join(name))?;
+    }
+    Ok(())
+}
+
+/// Makes a link where nothing is.
+fn link(target: &str, at: &Path) -> Result<()> {
+    if at.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    symlink(target, at).map_err(Error::io(at.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_loaded_sends_us_into_a_tree() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("scripts/basic/fixdep");
+        cache::make(&folder.path().join("scripts/basic")).expect("folder");
+        let write = |text: &str| {
+            cache::write(&path, format!("#!/bin/sh\n{text}\n")).expect("script");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(&path, mode).expect("mode");
+        };
+        write("echo usage >&2; exit 1");
+        assert!(host_runs(folder.path()));
+        write("echo \"version \\`GLIBC_2.38' not found\" >&2; exit 1");
+        assert!(!host_runs(folder.path()));
+    }
+
+    #[test]
+    fn links_do_not_replace() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let at = folder.path().join("sh");
+        link("dash", &at).expect("link");
+        link("bash", &at).expect("no link");
+        assert_eq!(fs::read_link(&at).expect("link"), Path::new("dash"));
+    }
+}

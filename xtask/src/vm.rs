@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask vm`: the module and the runtime in virtual machines with other kernels.
+
+mod payload;
+mod report;
+mod suite;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use onecopy_vm::cache::Cache;
+use onecopy_vm::catalog::{Catalog, RELEASE};
+use onecopy_vm::console::Outcome;
+use onecopy_vm::kernel::{self, Kernel};
+use onecopy_vm::module::{self, Sources};
+use onecopy_vm::progress::Progress;
+use onecopy_vm::{qemu, shell, source};
+
+use crate::steps::Tally;
+use crate::{Failure, root, say};
+use payload::Programs;
+use suite::{Choice, Suite};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List the kernels and profiles, and what of them is in the cache
+    List,
+    /// Fetch a kernel, or all, and build a profile's kernel where one is asked for
+    Fetch(FetchArgs),
+    /// Boot one kernel and run tests in it, or a shell
+    Run(RunArgs),
+    /// Run the tests on the kernels that every change is tested on, or on all
+    Test(TestArgs),
+    /// Remove what was fetched for and left by runs
+    Clean {
+        /// Kernels and sources too; building a debug kernel again takes ten minutes
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct FetchArgs {
+    /// The kernel; all if not given
+    #[arg(long, value_name = "K")]
+    kernel: Option<String>,
+    /// The profile
+    #[arg(long, value_name = "P", default_value = RELEASE)]
+    profile: String,
+    /// Look for a newer release even if one is in the cache
+    #[arg(long)]
+    refresh: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// The kernel, as 'list' names it
+    #[arg(long, value_name = "K", default_value = "6.1")]
+    kernel: String,
+    /// The kernel's profile: the distribution's build, or one that finds mistakes
+    #[arg(long, value_name = "P", default_value = RELEASE)]
+    profile: String,
+    /// An interactive shell instead of tests
+    #[arg(long)]
+    shell: bool,
+    /// Build the programs with optimisation
+    #[arg(long)]
+    release: bool,
+    /// Write what the tests write
+    #[arg(long, short)]
+    verbose: bool,
+    /// Build the module from the sources in this folder
+    #[arg(long, value_name = "DIR")]
+    module: Option<PathBuf>,
+    /// Copy files that the guest sent into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// The tests to run; all if not given. `-- '!'` and a name leaves a test out
+    #[arg(last = true, value_name = "TEST")]
+    tests: Vec<String>,
+}
+
+impl RunArgs {
+    fn sources(&self) -> Sources {
+        let own = || root().join("kmod");
+        Sources::Folder(self.module.clone().unwrap_or_else(own))
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct TestArgs {
+    /// Every kernel and every profile with every test
+    #[arg(long)]
+    all: bool,
+}
+
+/// What every action works with.
+struct Bench {
+    cache: Cache,
+    catalog: Catalog,
+    progress: Progress,
+}
+
+impl Bench {
+    fn open() -> Result<Self, Failure> {
+        Ok(Self {
+            cache: Cache::open().map_err(text)?,
+            catalog: Catalog::load().map_err(text)?,
+            progress: Progress::new(),
+        })
+    }
+
+    /// The kernel, fetched or built first where it is missing.
+    fn kernel(&self, name: &str, profile: &str, refresh: bool) -> Result<Kernel, Failure> {
+        let entry = self.catalog.kernel(name).map_err(text)?;
+        match self.catalog.profile(profile, name).map_err(text)? {
+            None => kernel::fetch(&self.cache, &self.catalog, entry, refresh, &self.progress),
+            Some(profile) => source::build(&self.cache, &self.catalog, profile, &self.progress),
+        }
+        .map_err(text)
+    }
+}
+
+fn text(error: onecopy_vm::Error) -> Failure {
+    error.to_string()
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let bench = Bench::open()?;
+    match &args.action {
+        Action::List => list(&bench),
+        Action::Fetch(args) => fetch(&bench, args),
+        Action::Run(args) => one(&bench, args),
+        Action::Test(args) => many(&bench, args.all),
+        Action::Clean { all } => bench.cache.clean(*all).map_err(text),
+    }
+}
+
+fn list(bench: &Bench) -> Result<(), Failure> {
+    let mut rows =
+        vec![["kernel", "profile", "release", "in the cache", "compiler"].map(str::to_owned)];
+    for entry in &bench.catalog.kernels {
+        let fetched = kernel::fetched(&bench.cache, &entry.name);
+        let compiler = bench.catalog.toolchain(&entry.toolchain);
+        rows.push([
+            entry.name.clone(),
+            RELEASE.to_owned(),
+            fetched
+                .as_ref()
+                .map_or("-".to_owned(), |f| f.release.clone()),
+            if fetched.is_some() {
+                "image, headers"
+            } else {
+                "no"
+            }
+            .to_owned(),
+            compiler.map_or("-".to_owned(), |c| format!("{} ({})", c.compiler, c.name)),
+        ]);
+        for profile in bench
+            .catalog
+            .profiles
+            .iter()
+            .filter(|p| p.kernel == entry.name)
+        {
+            let built = source::is_built(&bench.cache, profile);
+            rows.push([
+                entry.name.clone(),
+                profile.name.clone(),
+                profile.source.clone(),
+                if built { "built" } else { "no" }.to_owned(),
+                profile.compiler.clone(),
+            ]);
+        }
+    }
+    report::table(&rows);
+    say::line(&format!("cache: {}", bench.cache.root().display()));
+    Ok(())
+}
+
+fn fetch(bench: &Bench, args: &FetchArgs) -> Result<(), Failure> {
+    let names: Vec<&str> = match &args.kernel {
+        Some(name) => vec![name],
+        None => bench
+            .catalog
+            .kernels
+            .iter()
+            .map(|k| k.name.as_str())
+            .filter(|name| bench.catalog.profile(&args.profile, name).is_ok())
+            .collect(),
+    };
+    for name in names {
+        let kernel = bench.kernel(name, &args.profile, args.refresh)?;
+        say::line(&format!(
+            "{}: {}, modules by {}",
+            kernel.name,
+            kernel.release,
+            kernel.toolchain.name()
+        ));
+    }
+    Ok(())
+}
+
+fn one(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
+    if args.shell {
+        return interactive(bench, args);
+    }
+    let suite = Suite::load(&root())?;
+    let choice = if args.tests.is_empty() {
+        Choice::All
+    } else {
+        Choice::Named(&args.tests)
+    };
+    let verdict = on(bench, &suite, args, &choice)?;
+    report::verdict(&verdict, args.verbose);
+    if let Some(out) = &args.out {
+        report::copy(&verdict, out)?;
+    }
+    match verdict.report.outcome {
+        Outcome::Passed => Ok(()),
+        other => Err(format!("{}: {other}", verdict.kernel)),
+    }
+}
+
+/// A run and what it was on.
+pub(crate) struct Verdict {
+    kernel: String,
+    release: String,
+    report: qemu::Report,
+    left_out: Vec<String>,
+}
+
+fn on(
+    bench: &Bench,
+    suite: &Suite,
+    args: &RunArgs,
+    choice: &Choice<'_>,
+) -> Result<Verdict, Failure> {
+    let kernel = bench.kernel(&args.kernel, &args.profile, false)?;
+    let (tests, left_out) = suite.choose(&kernel, &args.profile, choice)?;
+    let run = bench.cache.new_run(&kernel.name).map_err(text)?;
+    let sources = args.sources();
+    let objects = module::build(&kernel, &sources, &run, &bench.progress).map_err(text)?;
+    bench
+        .progress
+        .step(&format!("{}: building programs", kernel.name));
+    let programs = Programs::build(suite, &tests, args.release)?;
+    let initramfs = payload::pack(&kernel, &objects, &programs, &tests, &run)?;
+    let mut machine = qemu::Machine::new(&kernel, initramfs);
+    if args.profile != RELEASE {
+        machine.words = "kmemleak=on".to_owned();
+    }
+    let seconds: u32 = tests.iter().map(|test| test.seconds * kernel.slower).sum();
+    let limit = Duration::from_secs(u64::from(seconds) + 120);
+    let report = qemu::run(
+        &bench.cache,
+        &machine,
+        limit,
+        &run,
+        &kernel.name,
+        &bench.progress,
+    )
+    .map_err(text)?;
+    Ok(Verdict {
+        kernel: kernel.name,
+        release: kernel.release,
+        report: payload::judge(report, &tests),
+        left_out,
+    })
+}
+
+fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
+    let kernel = bench.kernel(&args.kernel, &args.profile, false)?;
+    let suite = Suite::load(&root())?;
+    let run = bench.cache.new_run(&kernel.name).map_err(text)?;
+    let sources = args.sources();
+    let objects = module::build(&kernel, &sources, &run, &bench.progress).map_err(text)?;
+    bench.progress.step("building programs");
+    let programs = Programs::build_all(&suite, args.release)?;
+    let initramfs = payload::pack(&kernel, &objects, &programs, &[], &run)?;
+    let machine = qemu::Machine::new(&kernel, initramfs);
+    let status = shell::run(
+        &bench.cache,
+        &machine,
+        &run.join("console.log"),
+        &bench.progress,
+    );
+    let status = status.map_err(text)?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("QEMU: {status}"))
+    }
+}
+
+fn many(bench: &Bench, all: bool) -> Result<(), Failure> {
+    match suites(bench, all) {
+        Ok(_) => Ok(()),
+        Err((_, failure)) => Err(failure),
+    }
+}
+
+/// What `cargo xtask test` runs of it.
+pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
+    let bench = Bench::open().map_err(|failure| (Tally::default(), failure))?;
+    suites(&bench, false)
+}
+
+fn suites(bench: &Bench, all: bool) -> Result<Tally, (Tally, Failure)> {
+    let mut tally = Tally::default();
+    let suite = Suite::load(&root()).map_err(|failure| (tally, failure))?;
+    let mut runs: Vec<(String, String)> = Vec::new();
+    for entry in bench.catalog.kernels.iter().filter(|k| all || k.ci) {
+        runs.push((entry.name.clone(), RELEASE.to_owned()));
+    }
+    for profile in bench.catalog.profiles.iter().filter(|_| all) {
+        runs.push((profile.kernel.clone(), profile.name.clone()));
+    }
+    let mut failed = Vec::new();
+    for (kernel, profile) in runs {
+        let args = RunArgs {
+            kernel,
+            profile,
+            shell: false,
+            release: false,
+            verbose: false,
+            module: None,
+            out: None,
+            tests: Vec::new(),
+        };
+        let choice = if all { Choice::All } else { Choice::Ci };
+        match on(bench, &suite, &args, &choice) {
+            Ok(verdict) => {
+                report::verdict(&verdict, false);
+                let tests = verdict.report.console.tests();
+                let good = tests.iter().filter(|test| test.code == Some(0)).count();
+                tally.passed += good as u64;
+                tally.failed += (tests.len() - good) as u64;
+                if verdict.report.outcome != Outcome::Passed {
+                    // A complaint of the kernel fails the run where every test passed.
+                    tally.failed += u64::from(good == tests.len());
+                    failed.push(verdict.kernel);
+                }
+            }
+            Err(failure) => {
+                tally.failed += 1;
+                let name = format!("{} {}", args.kernel, args.profile);
+                say::warn(&format!("vm: {name}: {failure}"));
+                failed.push(name);
+            }
+        }
+    }
+    if failed.is_empty() {
+        Ok(tally)
+    } else {
+        Err((tally, format!("failed on {}", failed.join(", "))))
+    }
+}

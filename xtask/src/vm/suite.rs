@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `vm-images/suites.toml`: what runs in a guest.
+
+use std::path::Path;
+
+use onecopy_vm::kernel::Kernel;
+use serde::Deserialize;
+
+use crate::Failure;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Suite {
+    /// Programs that tests run.
+    #[serde(rename = "program")]
+    pub(super) programs: Vec<Program>,
+    /// Tests, in their order.
+    #[serde(rename = "test")]
+    pub(super) tests: Vec<Test>,
+}
+
+/// A program that cargo, or the C compiler, makes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Program {
+    /// Its name in the guest.
+    pub(super) name: String,
+    /// The package.
+    pub(super) package: Option<String>,
+    /// The program of that package.
+    pub(super) bin: Option<String>,
+    /// Or the test of that package.
+    pub(super) test: Option<String>,
+    /// With these features.
+    #[serde(default)]
+    pub(super) features: Vec<String>,
+    /// Or a script of the repository that is given a folder and leaves the program there, with the libraries that it brings.
+    pub(super) script: Option<String>,
+    /// Files of the repository that it reads, by their path from the root.
+    #[serde(default)]
+    pub(super) files: Vec<String>,
+}
+
+/// A test.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Test {
+    /// Its name.
+    pub(super) name: String,
+    /// What the guest's shell runs.
+    pub(super) command: String,
+    /// The programs it uses.
+    #[serde(default)]
+    pub(super) programs: Vec<String>,
+    /// How long it may take.
+    pub(super) seconds: u32,
+    /// Whether every change runs it.
+    #[serde(default)]
+    pub(super) ci: bool,
+    /// Whether it runs even where others were chosen.
+    #[serde(default)]
+    pub(super) always: bool,
+    /// Options of the kernel without which there is nothing to test.
+    #[serde(default)]
+    pub(super) needs: Vec<String>,
+    /// The profiles it is for; all if empty.
+    #[serde(default)]
+    pub(super) profiles: Vec<String>,
+    /// What judges it besides its exit code.
+    #[serde(default)]
+    pub(super) judge: Judge,
+}
+
+/// What judges a test.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Judge {
+    /// Its exit code alone.
+    #[default]
+    Code,
+    /// What its output says in KTAP too.
+    Ktap,
+}
+
+/// Which tests are to run.
+pub(super) enum Choice<'a> {
+    /// Those for every change.
+    Ci,
+    /// Every one.
+    All,
+    /// These, or with `!` before a name all but these.
+    Named(&'a [String]),
+}
+
+impl Suite {
+    pub(super) fn load(root: &Path) -> Result<Self, Failure> {
+        let path = root.join("vm-images/suites.toml");
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let suite: Self = toml::from_str(text).map_err(|error| format!("suites.toml: {error}"))?;
+        for test in &suite.tests {
+            if !test
+                .name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            {
+                return Err(format!(
+                    "suites.toml: '{}' is no name for a test",
+                    test.name
+                ));
+            }
+            for program in &test.programs {
+                if !suite.programs.iter().any(|p| p.name == *program) {
+                    return Err(format!(
+                        "suites.toml: test {} wants the program {program}, which is not listed",
+                        test.name
+                    ));
+                }
+            }
+        }
+        Ok(suite)
+    }
+
+    /// The tests that run, in order, and those that were wanted and have nothing to test on this kernel, with the reason.
+    pub(super) fn choose(
+        &self,
+        kernel: &Kernel,
+        profile: &str,
+        choice: &Choice<'_>,
+    ) -> Result<(Vec<Test>, Vec<String>), Failure> {
+        self.select(profile, choice, |option| kernel.has(option))
+    }
+
+    fn select(
+        &self,
+        profile: &str,
+        choice: &Choice<'_>,
+        has: impl Fn(&str) -> bool,
+    ) -> Result<(Vec<Test>, Vec<String>), Failure> {
+        if let Choice::Named(names) = choice {
+            for name in *names {
+                let name = name.trim_start_matches('!');
+                if !self.tests.iter().any(|test| test.name == name) {
+                    let known: Vec<&str> = self.tests.iter().map(|t| t.name.as_str()).collect();
+                    return Err(format!("no test '{name}'; there are {}", known.join(", ")));
+                }
+            }
+        }
+        let wanted = |test: &&Test| match choice {
+            Choice::All => true,
+            Choice::Ci => test.ci,
+            Choice::Named(names) => {
+                let chosen = names.contains(&test.name);
+                let excluded = names.contains(&format!("!{}", test.name));
+                let only_exclusions = names.iter().all(|name| name.starts_with('!'));
+                test.always || chosen || (only_exclusions && !excluded)
+            }
+        };
+        let mut tests = Vec::new();
+        let mut left_out = Vec::new();
+        for test in self.tests.iter().filter(wanted) {
+            let missing: Vec<&str> = test
+                .needs
+                .iter()
+                .map(String::as_str)
+                .filter(|option| !has(option))
+                .collect();
+            if !missing.is_empty() {
+                left_out.push(format!(
+                    "{}: this kernel has no {}",
+                    test.name,
+                    missing.join(", ")
+                ));
+            } else if !test.profiles.is_empty() && !test.profiles.iter().any(|p| p == profile) {
+                left_out.push(format!(
+                    "{}: for {} only",
+                    test.name,
+                    test.profiles.join(", ")
+                ));
+            } else {
+                tests.push(test.clone());
+            }
+        }
+        Ok((tests, left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        [[program]]
+        name = "p"
+        package = "onecopy"
+        bin = "onecopy"
+
+        [[test]]
+        name = "load"
+        command = "insmod"
+        seconds = 1
+        ci = true
+        always = true
+
+        [[test]]
+        name = "kunit"
+        command = "true"
+        seconds = 1
+        ci = true
+        needs = ["CONFIG_KUNIT"]
+        judge = "ktap"
+
+        [[test]]
+        name = "fuzz"
+        command = "p fuzz"
+        programs = ["p"]
+        seconds = 100
+        profiles = ["debug"]
+    "#;
+
+    fn names(profile: &str, choice: &Choice<'_>, kunit: bool) -> Vec<String> {
+        let suite = Suite::parse(TEXT).expect("suite");
+        let (tests, _) = suite.select(profile, choice, |_| kunit).expect("choice");
+        tests.into_iter().map(|test| test.name).collect()
+    }
+
+    #[test]
+    fn our_own_file_is_in_order() {
+        let suite = Suite::load(&crate::root()).expect("suites.toml");
+        assert!(suite.tests.iter().any(|test| test.ci && test.always));
+    }
+
+    #[test]
+    fn choices_choose() {
+        assert_eq!(
+            names("debug", &Choice::All, true),
+            ["load", "kunit", "fuzz"]
+        );
+        assert_eq!(names("release", &Choice::All, true), ["load", "kunit"]);
+        assert_eq!(names("debug", &Choice::Ci, true), ["load", "kunit"]);
+        assert_eq!(names("release", &Choice::Ci, false), ["load"]);
+        let fuzz = ["fuzz".to_owned()];
+        assert_eq!(
+            names("debug", &Choice::Named(&fuzz), true),
+            ["load", "fuzz"]
+        );
+        let not = ["!fuzz".to_owned()];
+        assert_eq!(
+            names("debug", &Choice::Named(&not), true),
+            ["load", "kunit"]
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_says_why() {
+        let suite = Suite::parse(TEXT).expect("suite");
+        let (_, left_out) = suite
+            .select("release", &Choice::All, |_| false)
+            .expect("choice");
+        assert_eq!(
+            left_out,
+            [
+                "kunit: this kernel has no CONFIG_KUNIT",
+                "fuzz: for debug only"
+            ]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let text = TEXT.replace("programs = [\"p\"]", "programs = [\"q\"]");
+        let error = Suite::parse(&text).expect_err("no program q");
+        assert!(error.contains("test fuzz wants the program q"), "{error}");
+        let unknown = ["fuss".to_owned()];
+        let suite = Suite::parse(TEXT).expect("suite");
+        let error = suite.select("debug", &Choice::Named(&unknown), |_| true);
+        assert!(
+            error
+                .expect_err("none")
+                .contains("there are load, kunit, fuzz")
+        );
+    }
+}
