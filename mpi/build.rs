@@ -13,6 +13,9 @@ fn main() -> std::io::Result<()> {
     )?;
     let mut stdout = std::io::stdout().lock();
     use std::io::Write;
-    writeln!(stdout, "cargo:rustc-cdylib-link-arg=-Wl,-soname,libmpi_abi.so.1")?;
+    writeln!(
+        stdout,
+        "cargo:rustc-cdylib-link-arg=-Wl,-soname,libmpi_abi.so.1"
+    )?;
     writeln!(stdout, "cargo:rerun-if-changed=build.rs")
 }

@@ -566,7 +566,12 @@ impl Engine {
         Ok(Some((status, envelope, self.core.unexpected.take(entry))))
     }
 
-    pub(crate) fn receive_matched(&mut self, envelope: Envelope, message: Message, buf: UserBuf) -> RequestId {
+    pub(crate) fn receive_matched(
+        &mut self,
+        envelope: Envelope,
+        message: Message,
+        buf: UserBuf,
+    ) -> RequestId {
         let len = buf.len();
         let request = crate::request::Request {
             state: crate::request::State::Receiving,

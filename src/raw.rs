@@ -131,10 +131,7 @@ impl Comm {
         let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
-        matches!(
-            engine.send_now(dest, self.context, tag, bytes),
-            Sent::All
-        )
+        matches!(engine.send_now(dest, self.context, tag, bytes), Sent::All)
     }
 
     /// Receives into `bytes` if the next message from `source` is there, matches and fits.

@@ -43,7 +43,10 @@ static BOOLEANS: Mutex<Option<(usize, Vec<u8>, Vec<u8>)>> = Mutex::new(None);
 
 pub(crate) fn abi_set_fortran_booleans(size: i32, yes: Addr, no: Addr) -> Outcome<()> {
     let size = logical_size(size)?;
-    let (yes, no) = (crate::memory::copy_out(yes, size), crate::memory::copy_out(no, size));
+    let (yes, no) = (
+        crate::memory::copy_out(yes, size),
+        crate::memory::copy_out(no, size),
+    );
     *crate::job::lock(&BOOLEANS) = Some((size, yes, no));
     Ok(())
 }

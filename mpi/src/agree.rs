@@ -33,7 +33,13 @@ pub(crate) fn choose() -> Outcome<u32> {
 }
 
 /// Sends a few bytes to a member.
-pub(crate) fn tell(comm: &CommObject, links: &Links, to: usize, tag: i32, bytes: &[u8]) -> Outcome<()> {
+pub(crate) fn tell(
+    comm: &CommObject,
+    links: &Links,
+    to: usize,
+    tag: i32,
+    bytes: &[u8],
+) -> Outcome<()> {
     let to = comm.job_rank(to)?;
     Ok(links.own.send(bytes, to, tag)?)
 }
@@ -48,7 +54,9 @@ pub(crate) fn hear(
 ) -> Outcome<Vec<u8>> {
     let from = comm.job_rank(from)?;
     let mut bytes = vec![0; len];
-    links.own.recv(&mut bytes[..], Source::Rank(from), Tag::Is(tag))?;
+    links
+        .own
+        .recv(&mut bytes[..], Source::Rank(from), Tag::Is(tag))?;
     Ok(bytes)
 }
 

@@ -101,15 +101,20 @@ fn delete(attributes: &Mutex<Attributes>, object: usize, kind: Kind, key: i32) -
         .iter()
         .find(|(other, ..)| *other == key)
         .map(|(_, keyval, value)| (Arc::clone(keyval), *value));
-    let (keyval, value) = found.ok_or_else(|| {
-        fail(c::ERR_KEYVAL, format!("the object has no attribute {key}"))
-    })?;
+    let (keyval, value) =
+        found.ok_or_else(|| fail(c::ERR_KEYVAL, format!("the object has no attribute {key}")))?;
     run_delete(&keyval, object, key, value)?;
     job::lock(attributes).retain(|(other, ..)| *other != key);
     Ok(())
 }
 
-fn set(attributes: &Mutex<Attributes>, object: usize, kind: Kind, key: i32, value: Addr) -> Outcome<()> {
+fn set(
+    attributes: &Mutex<Attributes>,
+    object: usize,
+    kind: Kind,
+    key: i32,
+    value: Addr,
+) -> Outcome<()> {
     let keyval = known(kind, key)?;
     let old = job::lock(attributes)
         .iter()

@@ -116,7 +116,9 @@ pub(crate) fn send(
         if used + needed > room {
             return Err(fail(
                 c::ERR_BUFFER,
-                format!("a message needs {needed} bytes of the attached buffer; {used} of {room} are in use"),
+                format!(
+                    "a message needs {needed} bytes of the attached buffer; {used} of {room} are in use"
+                ),
             ));
         }
     }
@@ -179,10 +181,12 @@ fn flush(slot: &Mutex<Option<Attached>>) -> Outcome<()> {
 }
 
 fn iflush(slot: &Mutex<Option<Attached>>, request: Out<Request>) -> Outcome<()> {
-    let store =
-        store_of(slot).ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
+    let store = store_of(slot).ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
     let world = job::world().ok_or_else(job::not_active)?;
-    request.set(request::keep(Object::active(world, Activity::Flush(store)))?)
+    request.set(request::keep(Object::active(
+        world,
+        Activity::Flush(store),
+    ))?)
 }
 
 pub(crate) fn buffer_attach(buffer: Addr, size: i64) -> Outcome<()> {

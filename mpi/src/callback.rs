@@ -56,7 +56,14 @@ pub(crate) fn delete_attribute(
     // SAFETY: the function was given as one that deletes attributes.
     let f = unsafe { std::mem::transmute::<*const c_void, DeleteAttribute>(function.pointer()) };
     // SAFETY: as above.
-    unsafe { f(object, keyval, value.pointer().cast(), extra.pointer().cast()) }
+    unsafe {
+        f(
+            object,
+            keyval,
+            value.pointer().cast(),
+            extra.pointer().cast(),
+        )
+    }
 }
 
 /// Calls a reduction of the program. One that takes `int` counts is called in parts.

@@ -8,6 +8,7 @@ mod forms;
 mod plan;
 mod side;
 mod vector;
+mod x87;
 
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};

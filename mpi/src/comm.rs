@@ -154,11 +154,18 @@ impl CommObject {
     #[cold]
     fn form_collectives(&self) -> Outcome<&onecopy::Comm> {
         let links = self.links()?;
-        let ranks: Vec<usize> = self.group.ranks().iter().map(|&rank| rank as usize).collect();
+        let ranks: Vec<usize> = self
+            .group
+            .ranks()
+            .iter()
+            .map(|&rank| rank as usize)
+            .collect();
         let formed = if self.handle() == c::COMM_WORLD {
             links.link.clone()
         } else {
-            links.own.create_from_group(&onecopy::coll::Group::of(&ranks), 0)?
+            links
+                .own
+                .create_from_group(&onecopy::coll::Group::of(&ranks), 0)?
         };
         Ok(self.collectives.get_or_init(|| formed))
     }

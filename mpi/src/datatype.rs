@@ -161,7 +161,9 @@ pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
 }
 
 pub(crate) fn type_commit(datatype: Out<Datatype>) -> Outcome<()> {
-    get(datatype.get()?)?.committed.store(true, Ordering::Relaxed);
+    get(datatype.get()?)?
+        .committed
+        .store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -197,11 +199,7 @@ pub(crate) fn type_get_extent(
     extent.set(shape.extent())
 }
 
-pub(crate) fn type_get_extent_x(
-    datatype: Datatype,
-    lb: Out<i64>,
-    extent: Out<i64>,
-) -> Outcome<()> {
+pub(crate) fn type_get_extent_x(datatype: Datatype, lb: Out<i64>, extent: Out<i64>) -> Outcome<()> {
     type_get_extent(true, datatype, lb, extent)
 }
 

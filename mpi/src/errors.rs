@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Error handling: handlers, classes, codes, strings.
 
-use crate::failure::{Outcome, fail, Failure, raise, On};
+use crate::failure::{Failure, On, Outcome, fail, raise};
 use crate::ffi::{Callback, Comm, Errhandler, Out, OutText, Text};
 use crate::handle::Table;
 use crate::{c, callback, comm, job};
@@ -58,7 +58,10 @@ pub(crate) fn initial() -> Handler {
 fn bad_handler(handle: Errhandler) -> Box<Failure> {
     fail(
         c::ERR_ERRHANDLER,
-        format!("{:#x} is no error handler for this kind of object", handle.0),
+        format!(
+            "{:#x} is no error handler for this kind of object",
+            handle.0
+        ),
     )
 }
 
@@ -124,11 +127,17 @@ fn create(function: Callback, kind: Kind, errhandler: Out<Errhandler>) -> Outcom
     errhandler.set(Errhandler(handle))
 }
 
-pub(crate) fn comm_create_errhandler(function: Callback, errhandler: Out<Errhandler>) -> Outcome<()> {
+pub(crate) fn comm_create_errhandler(
+    function: Callback,
+    errhandler: Out<Errhandler>,
+) -> Outcome<()> {
     create(function, Kind::Comm, errhandler)
 }
 
-pub(crate) fn win_create_errhandler(function: Callback, errhandler: Out<Errhandler>) -> Outcome<()> {
+pub(crate) fn win_create_errhandler(
+    function: Callback,
+    errhandler: Out<Errhandler>,
+) -> Outcome<()> {
     create(function, Kind::Win, errhandler)
 }
 
@@ -166,9 +175,7 @@ pub(crate) fn errhandler_free(errhandler: Out<Errhandler>) -> Outcome<()> {
         // Predefined handlers may be freed as what Comm_get_errhandler gave; they stay.
         c::ERRORS_ARE_FATAL | c::ERRORS_ABORT | c::ERRORS_RETURN => {}
         _ => {
-            let object = HANDLERS
-                .get(handle.0)
-                .ok_or_else(|| bad_handler(handle))?;
+            let object = HANDLERS.get(handle.0).ok_or_else(|| bad_handler(handle))?;
             if object.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
                 HANDLERS.remove(handle.0);
             }
@@ -206,7 +213,10 @@ const CLASSES: [(&str, &str); 63] = [
     ("MPI_ERR_BASE", "invalid base passed to MPI_Free_mem"),
     ("MPI_ERR_CONVERSION", "a user's data conversion failed"),
     ("MPI_ERR_DISP", "invalid displacement"),
-    ("MPI_ERR_DUP_DATAREP", "the data representation is defined already"),
+    (
+        "MPI_ERR_DUP_DATAREP",
+        "the data representation is defined already",
+    ),
     ("MPI_ERR_FILE_EXISTS", "the file exists"),
     ("MPI_ERR_FILE_IN_USE", "the file is open in some process"),
     ("MPI_ERR_FILE", "invalid file handle"),
@@ -227,18 +237,30 @@ const CLASSES: [(&str, &str); 63] = [
     ("MPI_ERR_READ_ONLY", "the file or file system is read-only"),
     ("MPI_ERR_RMA_ATTACH", "memory cannot be attached"),
     ("MPI_ERR_RMA_CONFLICT", "conflicting accesses to a window"),
-    ("MPI_ERR_RMA_RANGE", "target memory is not part of the window"),
+    (
+        "MPI_ERR_RMA_RANGE",
+        "target memory is not part of the window",
+    ),
     ("MPI_ERR_RMA_SHARED", "memory cannot be shared"),
-    ("MPI_ERR_RMA_SYNC", "wrong synchronization of one-sided calls"),
+    (
+        "MPI_ERR_RMA_SYNC",
+        "wrong synchronization of one-sided calls",
+    ),
     ("MPI_ERR_SERVICE", "no such service to unpublish"),
     ("MPI_ERR_SIZE", "invalid size"),
     ("MPI_ERR_SPAWN", "processes could not be started"),
-    ("MPI_ERR_UNSUPPORTED_DATAREP", "unsupported data representation"),
+    (
+        "MPI_ERR_UNSUPPORTED_DATAREP",
+        "unsupported data representation",
+    ),
     ("MPI_ERR_UNSUPPORTED_OPERATION", "unsupported operation"),
     ("MPI_ERR_WIN", "invalid window"),
     ("MPI_ERR_RMA_FLAVOR", "the window has the wrong flavour"),
     ("MPI_ERR_PROC_ABORTED", "a process has died or left"),
-    ("MPI_ERR_VALUE_TOO_LARGE", "the value does not fit the result"),
+    (
+        "MPI_ERR_VALUE_TOO_LARGE",
+        "the value does not fit the result",
+    ),
     ("MPI_ERR_SESSION", "invalid session"),
     ("MPI_ERR_ERRHANDLER", "invalid error handler"),
     ("MPI_ERR_ABI", "the ABI does not provide this"),
@@ -375,7 +397,10 @@ pub(crate) fn add_error_string(code: i32, string: Text) -> Outcome<()> {
 fn remove(code: i32, is_class: bool) -> Outcome<()> {
     check_added(code)?;
     with_added(|added| {
-        let used = added.codes.iter().any(|(&other, &class)| class == code && other != code);
+        let used = added
+            .codes
+            .iter()
+            .any(|(&other, &class)| class == code && other != code);
         let kind = (added.codes.get(&code) == Some(&code)) == is_class;
         if used || !kind || added.strings.contains_key(&code) {
             return Err(fail(

@@ -51,9 +51,10 @@ impl From<onecopy::Error> for Box<Failure> {
     fn from(error: onecopy::Error) -> Self {
         use onecopy::Error as E;
         let class = match &error {
-            E::PeerDied { .. } | E::PeerLeft { .. } | E::Protocol { .. } | E::Unreachable { .. } => {
-                c::ERR_PROC_ABORTED
-            }
+            E::PeerDied { .. }
+            | E::PeerLeft { .. }
+            | E::Protocol { .. }
+            | E::Unreachable { .. } => c::ERR_PROC_ABORTED,
             E::Truncated { .. } => c::ERR_TRUNCATE,
             E::NoSuchRank { .. } => c::ERR_RANK,
             E::BadTag { .. } => c::ERR_TAG,
@@ -102,15 +103,18 @@ pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
     match handler {
         Handler::Return => failure.code,
         Handler::Fatal | Handler::Abort => {
-            let rank = job::world().map_or_else(String::new, |world| {
-                format!("rank {}: ", world.rank)
-            });
+            let rank =
+                job::world().map_or_else(String::new, |world| format!("rank {}: ", world.rank));
             errors::report(&format!(
                 "onecopy: {rank}{name}: {}: {}",
                 errors::class_name(failure.code),
                 failure.text
             ));
-            job::abort(if failure.code == 0 { 1 } else { failure.code & 0xff })
+            job::abort(if failure.code == 0 {
+                1
+            } else {
+                failure.code & 0xff
+            })
         }
         Handler::User(user) => {
             let handle = match on {

@@ -28,7 +28,10 @@ impl GroupObject {
         for (place, &rank) in ranks.iter().enumerate() {
             places[rank as usize] = place as u32;
         }
-        let identity = ranks.iter().enumerate().all(|(place, &rank)| place as u32 == rank);
+        let identity = ranks
+            .iter()
+            .enumerate()
+            .all(|(place, &rank)| place as u32 == rank);
         let me = places.get(own as usize).filter(|&&place| place != NONE);
         Self {
             me: me.map(|&place| place as usize),
@@ -166,7 +169,10 @@ pub(crate) fn group_translate_ranks(
             .ok()
             .and_then(|place| a.rank(place))
             .ok_or_else(|| bad_rank(place, a.size()))?;
-        out.set_at(index, b.place(rank).map_or(c::UNDEFINED, |place| place as i32))?;
+        out.set_at(
+            index,
+            b.place(rank).map_or(c::UNDEFINED, |place| place as i32),
+        )?;
     }
     Ok(())
 }
@@ -206,7 +212,9 @@ fn select(group: &GroupObject, places: &[i32]) -> Outcome<Vec<u32>> {
     places
         .iter()
         .map(|&place| {
-            let index = usize::try_from(place).ok().filter(|&index| index < group.size());
+            let index = usize::try_from(place)
+                .ok()
+                .filter(|&index| index < group.size());
             let index = index.ok_or_else(|| bad_rank(place, group.size()))?;
             if std::mem::replace(&mut seen[index], true) {
                 return Err(fail(c::ERR_RANK, format!("rank {place} is named twice")));
@@ -247,7 +255,11 @@ fn expand(n: i32, ranges: In<i32>, size: usize) -> Outcome<Vec<i32>> {
             }
         }
         let mut place = first;
-        while if stride > 0 { place <= last } else { place >= last } {
+        while if stride > 0 {
+            place <= last
+        } else {
+            place >= last
+        } {
             places.push(place);
             let Some(next) = place.checked_add(stride) else {
                 break;

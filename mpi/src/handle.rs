@@ -159,13 +159,19 @@ mod tests {
             .collect();
         for (number, &handle) in handles.iter().enumerate() {
             assert!(handle >= 4096 && i32::try_from(handle).is_ok());
-            assert_eq!(table.get(handle).map(String::as_str), Some(&*number.to_string()));
+            assert_eq!(
+                table.get(handle).map(String::as_str),
+                Some(&*number.to_string())
+            );
         }
         assert_eq!(table.remove(handles[7]).as_deref(), Some("7"));
         assert!(table.get(handles[7]).is_none());
         assert!(table.remove(handles[7]).is_none());
         let fresh = table.insert("fresh".to_owned()).unwrap();
-        assert_ne!(fresh, handles[7], "the place is used again, the handle is not");
+        assert_ne!(
+            fresh, handles[7],
+            "the place is used again, the handle is not"
+        );
         assert!(table.get(handles[7]).is_none());
         for strange in [0, 0x101, 4096, usize::MAX, handles[8] ^ (1 << 27)] {
             assert!(table.get(strange).is_none(), "{strange:#x}");

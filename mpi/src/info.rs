@@ -52,7 +52,10 @@ fn environment() -> Pairs {
 
 /// A new object.
 pub(crate) fn make(pairs: Pairs) -> Outcome<Info> {
-    INFOS.insert(Mutex::new(pairs)).map(Info).ok_or_else(job::too_many)
+    INFOS
+        .insert(Mutex::new(pairs))
+        .map(Info)
+        .ok_or_else(job::too_many)
 }
 
 /// A copy of an object's pairs; none for `MPI_INFO_NULL`.
@@ -170,8 +173,8 @@ pub(crate) fn info_get_string(
 ) -> Outcome<()> {
     let found = value_of(info, key)?;
     if let Some(text) = &found {
-        let room = usize::try_from(len.get()?)
-            .map_err(|_| fail(c::ERR_ARG, "a length below zero"))?;
+        let room =
+            usize::try_from(len.get()?).map_err(|_| fail(c::ERR_ARG, "a length below zero"))?;
         if room > 0 {
             value.set(text, room)?;
         }

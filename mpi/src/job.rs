@@ -83,14 +83,10 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
     if PHASE.load(Ordering::Acquire) != BEFORE {
         return Err(fail(c::ERR_OTHER, "MPI was initialized already"));
     }
-    let level = [
-        c::THREAD_MULTIPLE,
-        c::THREAD_SERIALIZED,
-        c::THREAD_FUNNELED,
-    ]
-    .into_iter()
-    .find(|&level| required >= level)
-    .unwrap_or(c::THREAD_SINGLE);
+    let level = [c::THREAD_MULTIPLE, c::THREAD_SERIALIZED, c::THREAD_FUNNELED]
+        .into_iter()
+        .find(|&level| required >= level)
+        .unwrap_or(c::THREAD_SINGLE);
     let mut options = Options::from_env()?;
     // One thread at a time is several threads for the engine's lock.
     options.threads = if level >= c::THREAD_SERIALIZED {
@@ -104,8 +100,20 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
     let world = Arc::new(GroupObject::new((0..size as u32).collect(), rank as u32));
     let alone = Arc::new(GroupObject::new(vec![rank as u32], rank as u32));
     let comm = runtime.world();
-    let _ = WORLD.set(CommObject::predefined(&comm, c::COMM_WORLD, world, 0, "MPI_COMM_WORLD"));
-    let _ = SELF.set(CommObject::predefined(&comm, c::COMM_SELF, alone, 2, "MPI_COMM_SELF"));
+    let _ = WORLD.set(CommObject::predefined(
+        &comm,
+        c::COMM_WORLD,
+        world,
+        0,
+        "MPI_COMM_WORLD",
+    ));
+    let _ = SELF.set(CommObject::predefined(
+        &comm,
+        c::COMM_SELF,
+        alone,
+        2,
+        "MPI_COMM_SELF",
+    ));
     let _ = THREADS.set((level, std::thread::current().id()));
     *slot = Some(runtime);
     PHASE.store(ACTIVE, Ordering::Release);

@@ -5,6 +5,7 @@
 //! for each section of the table. Those files have no unsafe code: what C hands over is reached through the types of [`ffi`], message buffers through
 //! [`memory`], objects through [`handle`], callbacks through [`callback`].
 
+mod abi;
 mod agree;
 mod attr;
 mod buffer;
@@ -20,25 +21,30 @@ mod ffi;
 mod group;
 mod handle;
 mod info;
+mod inter;
 mod job;
 mod mem;
+mod memory;
 mod nbcoll;
 mod ngh;
-mod pcoll;
-mod memory;
 mod op;
 mod p2p;
 mod pack;
+mod pcoll;
 mod persistent;
+mod process;
 mod request;
 mod status;
-mod topo;
-mod inter;
-mod abi;
 mod tools;
+mod topo;
 
 /// The constants of the standard, without `MPI_`.
-#[allow(dead_code, missing_docs, unreachable_pub, reason = "generated: all of them")]
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "generated: all of them"
+)]
 mod c {
     use crate::ffi::{
         Comm, Datatype, Errhandler, File, Group, Info, Message, Op, Request, Session, Win,

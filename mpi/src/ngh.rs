@@ -77,16 +77,34 @@ impl Plan {
         let call = TAGS | (comm.next_tag() & 0x1f_ffff) << 8;
         let own = &comm.links()?.own;
         let mut messages = Vec::new();
-        let side = |index: usize| if self.neighbours.grid { index as i32 & 0xff } else { 0 };
-        for (index, (&source, block)) in self.neighbours.sources.iter().zip(&self.recv).enumerate() {
+        let side = |index: usize| {
+            if self.neighbours.grid {
+                index as i32 & 0xff
+            } else {
+                0
+            }
+        };
+        for (index, (&source, block)) in self.neighbours.sources.iter().zip(&self.recv).enumerate()
+        {
             if source == c::PROC_NULL {
                 continue;
             }
             let from = Source::Rank(comm.job_rank(source as usize)?);
             let buffer = (self.recvbuf.offset(block.at), block.count, &*block.datatype);
-            messages.push(p2p::receive_on(own, from, Tag::Is(call | side(index)), buffer)?);
+            messages.push(p2p::receive_on(
+                own,
+                from,
+                Tag::Is(call | side(index)),
+                buffer,
+            )?);
         }
-        for (index, (&dest, block)) in self.neighbours.destinations.iter().zip(&self.send).enumerate() {
+        for (index, (&dest, block)) in self
+            .neighbours
+            .destinations
+            .iter()
+            .zip(&self.send)
+            .enumerate()
+        {
             if dest == c::PROC_NULL {
                 continue;
             }

@@ -258,7 +258,16 @@ pub(crate) fn isend(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    isend_mode(buf, count, datatype, dest, tag, comm, Mode::Standard, request)
+    isend_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Standard,
+        request,
+    )
 }
 
 pub(crate) fn irsend(
@@ -270,7 +279,16 @@ pub(crate) fn irsend(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    isend_mode(buf, count, datatype, dest, tag, comm, Mode::Standard, request)
+    isend_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Standard,
+        request,
+    )
 }
 
 pub(crate) fn issend(
@@ -282,7 +300,16 @@ pub(crate) fn issend(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    isend_mode(buf, count, datatype, dest, tag, comm, Mode::Synchronous, request)
+    isend_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Synchronous,
+        request,
+    )
 }
 
 pub(crate) fn ibsend(
@@ -308,7 +335,9 @@ pub(crate) fn irecv(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
-    request.set(request::keep(receive_object(buf, count, datatype, source, tag, comm)?)?)
+    request.set(request::keep(receive_object(
+        buf, count, datatype, source, tag, comm,
+    )?)?)
 }
 
 /// A receive as a request.
@@ -330,10 +359,12 @@ pub(crate) fn receive_object(
             return Ok(Object::complete(status));
         }
     }
-    Ok(match begin_receive(buf, count, datatype, source, tag, comm)? {
-        Some(pending) => Object::active(comm, Activity::Message(pending)),
-        None => Object::complete(Status::of_nobody()),
-    })
+    Ok(
+        match begin_receive(buf, count, datatype, source, tag, comm)? {
+            Some(pending) => Object::active(comm, Activity::Message(pending)),
+            None => Object::complete(Status::of_nobody()),
+        },
+    )
 }
 
 /// A send as a request.
@@ -346,10 +377,12 @@ pub(crate) fn send_object(
     comm: &Arc<CommObject>,
     mode: Mode,
 ) -> Outcome<Object> {
-    Ok(match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
-        Some(pending) => Object::active(comm, Activity::Message(pending)),
-        None => Object::complete(Status::empty()),
-    })
+    Ok(
+        match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
+            Some(pending) => Object::active(comm, Activity::Message(pending)),
+            None => Object::complete(Status::empty()),
+        },
+    )
 }
 
 pub(crate) fn sendrecv(

@@ -14,7 +14,9 @@ use crate::{c, memory};
 fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
     let at = u64::try_from(position)
         .map_err(|_| fail(c::ERR_ARG, format!("position {position} is below zero")))?;
-    let end = at.checked_add(needed).filter(|&end| i128::from(end) <= i128::from(size));
+    let end = at
+        .checked_add(needed)
+        .filter(|&end| i128::from(end) <= i128::from(size));
     match end {
         Some(_) => Ok(at),
         None => Err(fail(
@@ -34,7 +36,9 @@ pub(crate) fn pack(
     comm: Comm,
 ) -> Outcome<()> {
     comm::get(comm)?;
-    let layout = datatype::committed(datatype)?.shape.layout_of(check_count(count)?);
+    let layout = datatype::committed(datatype)?
+        .shape
+        .layout_of(check_count(count)?);
     let bytes = layout.size();
     let at = room(position.get()?, bytes, size)?;
     memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
@@ -53,7 +57,9 @@ pub(crate) fn unpack(
     comm: Comm,
 ) -> Outcome<()> {
     comm::get(comm)?;
-    let layout = datatype::committed(datatype)?.shape.layout_of(check_count(count)?);
+    let layout = datatype::committed(datatype)?
+        .shape
+        .layout_of(check_count(count)?);
     let bytes = layout.size();
     let at = room(position.get()?, bytes, size)?;
     memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {

@@ -18,7 +18,13 @@ fn prepare(
 }
 
 /// What is known to be wrong is told at once, not when the request is started.
-fn check_send(count: i64, datatype: Datatype, dest: i32, tag: i32, comm: &CommObject) -> Outcome<()> {
+fn check_send(
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: &CommObject,
+) -> Outcome<()> {
     p2p::check_count(count)?;
     datatype::committed(datatype)?;
     p2p::destination(comm, dest, tag).map(drop)
@@ -50,7 +56,16 @@ pub(crate) fn send_init(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    send_mode(buf, count, datatype, dest, tag, comm, Mode::Standard, request)
+    send_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Standard,
+        request,
+    )
 }
 
 pub(crate) fn rsend_init(
@@ -62,7 +77,16 @@ pub(crate) fn rsend_init(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    send_mode(buf, count, datatype, dest, tag, comm, Mode::Standard, request)
+    send_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Standard,
+        request,
+    )
 }
 
 pub(crate) fn ssend_init(
@@ -74,7 +98,16 @@ pub(crate) fn ssend_init(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    send_mode(buf, count, datatype, dest, tag, comm, Mode::Synchronous, request)
+    send_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Synchronous,
+        request,
+    )
 }
 
 pub(crate) fn bsend_init(

@@ -74,7 +74,10 @@ fn bad_request(handle: Request) -> Box<Failure> {
 /// A handle for a request.
 #[inline]
 pub(crate) fn keep(object: Object) -> Outcome<Request> {
-    REQUESTS.insert(object).map(Request).ok_or_else(job::too_many)
+    REQUESTS
+        .insert(object)
+        .map(Request)
+        .ok_or_else(job::too_many)
 }
 
 /// A request that is complete and has nothing to tell.
@@ -88,7 +91,10 @@ pub(crate) fn identity(
     new: Arc<CommObject>,
     tag: i32,
 ) -> Outcome<Request> {
-    keep(Object::active(parent, activity::identity(parent, new, tag)?))
+    keep(Object::active(
+        parent,
+        activity::identity(parent, new, tag)?,
+    ))
 }
 
 /// Gives up a request that goes on: its buffers stay lent until it is complete.

@@ -17,14 +17,23 @@ fn reference() -> Option<String> {
             .arg(&cache)
             .status()
             .is_ok_and(|status| status.success());
-        assert!(prepared, "python3 -m venv is needed to fetch the reference header");
+        assert!(
+            prepared,
+            "python3 -m venv is needed to fetch the reference header"
+        );
         let fetched = Command::new(cache.join("bin/pip"))
             .args(["install", "--quiet", "--no-deps", WHEEL])
             .output()
             .expect("pip");
         if !fetched.status.success() {
             let said = String::from_utf8_lossy(&fetched.stderr).to_lowercase();
-            let offline = ["connection", "resolve", "timed out", "unreachable", "network"];
+            let offline = [
+                "connection",
+                "resolve",
+                "timed out",
+                "unreachable",
+                "network",
+            ];
             if offline.iter().any(|word| said.contains(word)) {
                 return None;
             }
@@ -82,7 +91,10 @@ fn prototypes(text: &str) -> BTreeMap<String, String> {
             continue;
         }
         let parameters: Vec<String> = inside.split(',').map(|part| normal(part.trim())).collect();
-        found.insert(name.to_owned(), format!("{returns}({})", parameters.join(",")));
+        found.insert(
+            name.to_owned(),
+            format!("{returns}({})", parameters.join(",")),
+        );
     }
     found
 }
@@ -93,7 +105,10 @@ fn names(text: &str) -> Vec<String> {
     for line in text.lines() {
         let line = line.trim();
         let name = match line.strip_prefix("#define MPI_") {
-            Some(rest) => rest.split_whitespace().next().filter(|_| rest.contains(char::is_whitespace)),
+            Some(rest) => rest
+                .split_whitespace()
+                .next()
+                .filter(|_| rest.contains(char::is_whitespace)),
             None => line
                 .strip_prefix("MPI_")
                 .and_then(|rest| rest.split_once('='))
@@ -122,7 +137,13 @@ fn values(directory: &Path, label: &str, header: &str, names: &[String]) -> Stri
         ));
     }
     for kind in [
-        "MPI_Aint", "MPI_Offset", "MPI_Count", "MPI_Status", "MPI_Comm", "MPI_Datatype", "MPI_Request",
+        "MPI_Aint",
+        "MPI_Offset",
+        "MPI_Count",
+        "MPI_Status",
+        "MPI_Comm",
+        "MPI_Datatype",
+        "MPI_Request",
     ] {
         program.push_str(&format!("    printf(\"{kind} %zu\\n\", sizeof({kind}));\n"));
     }
@@ -135,7 +156,12 @@ fn values(directory: &Path, label: &str, header: &str, names: &[String]) -> Stri
     let source = folder.join("values.c");
     std::fs::write(&source, program).expect("the program");
     let binary = folder.join("values");
-    let compiled = Command::new("cc").arg("-o").arg(&binary).arg(&source).output().expect("cc");
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .arg(&binary)
+        .arg(&source)
+        .output()
+        .expect("cc");
     assert!(
         compiled.status.success(),
         "{label}: {}",
@@ -161,11 +187,19 @@ fn every_constant_size_and_prototype_is_the_standards() {
         assert_eq!(a.get(name), Some(types), "{name}");
     }
     for name in a.keys() {
-        assert!(b.contains_key(name), "{name} is no function of the standard");
+        assert!(
+            b.contains_key(name),
+            "{name} is no function of the standard"
+        );
     }
     let wanted: Vec<String> = names(&theirs)
         .into_iter()
-        .filter(|name| !matches!(name.as_str(), "MPI_H_ABI" | "MPI_ABI_Aint" | "MPI_ABI_Offset" | "MPI_ABI_Count"))
+        .filter(|name| {
+            !matches!(
+                name.as_str(),
+                "MPI_H_ABI" | "MPI_ABI_Aint" | "MPI_ABI_Offset" | "MPI_ABI_Count"
+            )
+        })
         .collect();
     assert!(wanted.len() > 400, "{} constants", wanted.len());
     let directory: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header");
@@ -173,7 +207,11 @@ fn every_constant_size_and_prototype_is_the_standards() {
         values(&directory, "ours", &ours, &wanted),
         values(&directory, "theirs", &theirs, &wanted)
     );
-    assert_eq!(names(&ours), wanted, "constants that the standard does not have");
+    assert_eq!(
+        names(&ours),
+        wanted,
+        "constants that the standard does not have"
+    );
 }
 
 #[test]

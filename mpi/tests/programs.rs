@@ -31,7 +31,14 @@ fn place() -> &'static Place {
             std::fs::copy(&built, &target).expect("the library is built with the test");
         }
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "onecopy", "--bin", "onecopy"]);
+        build.args([
+            "build",
+            "--quiet",
+            "--package",
+            "onecopy",
+            "--bin",
+            "onecopy",
+        ]);
         if profile.ends_with("release") {
             build.arg("--release");
         }

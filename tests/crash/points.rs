@@ -111,7 +111,9 @@ fn of_collectives(label: &str) -> bool {
 
 #[test]
 fn a_death_at_each_point_hurts_nobody_else() {
-    let (reached, deaths) = kill_at(&VARIANTS, |label| !of_the_module(label) && !of_collectives(label));
+    let (reached, deaths) = kill_at(&VARIANTS, |label| {
+        !of_the_module(label) && !of_collectives(label)
+    });
     let missed: Vec<_> = reached.iter().filter(|(_, count)| **count == 0).collect();
     assert!(missed.is_empty(), "not reached by any traffic: {missed:?}");
     assert!(deaths >= reached.len(), "{deaths} deaths");

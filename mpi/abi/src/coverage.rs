@@ -59,13 +59,8 @@ pub fn page() -> String {
     let (mut done, mut total) = (0, 0);
     for section in &all {
         let of = section.done.len() + section.missing.len();
-        writeln!(
-            out,
-            "| {} | {} | {of} |",
-            section.title,
-            section.done.len()
-        )
-        .expect("a string takes any text");
+        writeln!(out, "| {} | {} | {of} |", section.title, section.done.len())
+            .expect("a string takes any text");
         done += section.done.len();
         total += of;
     }

@@ -142,7 +142,8 @@ fn exported(
         if operation.done {
             let arguments = named().map(|parameter| argument(parameter, form));
             // A datatype remembers how it was made.
-            let wide = (matches!(section.name.as_str(), "datatype" | "op") && operation.forms().len() == 2)
+            let wide = (matches!(section.name.as_str(), "datatype" | "op")
+                && operation.forms().len() == 2)
                 .then(|| (form == Form::Large).to_string());
             let arguments: Vec<String> = wide.into_iter().chain(arguments).collect();
             let call = format!(
@@ -219,10 +220,7 @@ fn write_constants(out: &mut String) -> std::fmt::Result {
             }
         }
     }
-    for (kind, list) in [
-        ("MPI_Datatype", "DATATYPES"),
-        ("MPI_Op", "OPS"),
-    ] {
+    for (kind, list) in [("MPI_Datatype", "DATATYPES"), ("MPI_Op", "OPS")] {
         let rows: Vec<_> = groups
             .iter()
             .filter(|group| group.kind == kind)
@@ -235,7 +233,11 @@ fn write_constants(out: &mut String) -> std::fmt::Result {
         )?;
         for row in rows {
             let extra = row.extra.as_deref().unwrap_or_default();
-            writeln!(out, "    (\"MPI_{}\", {}, \"{extra}\"),", row.name, row.value)?;
+            writeln!(
+                out,
+                "    (\"MPI_{}\", {}, \"{extra}\"),",
+                row.name, row.value
+            )?;
         }
         writeln!(out, "];")?;
     }

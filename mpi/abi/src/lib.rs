@@ -109,12 +109,13 @@ impl Parameter {
     /// The base type of one form.
     #[must_use]
     pub fn base_in(&self, form: Form) -> &str {
-        POLY.iter()
-            .find(|(word, _, _)| *word == self.base)
-            .map_or(self.base.as_str(), |(_, plain, large)| match form {
+        POLY.iter().find(|(word, _, _)| *word == self.base).map_or(
+            self.base.as_str(),
+            |(_, plain, large)| match form {
                 Form::Plain => plain,
                 Form::Large => large,
-            })
+            },
+        )
     }
 
     /// The declaration in C.

@@ -46,7 +46,11 @@ impl<T: Copy + Send + Sync + 'static> Capture for In<T> {
 
 /// The length of an array that only the root looks at.
 fn at_root(comm: &CommObject, root: i32) -> usize {
-    if comm.rank as i32 == root { comm.size() } else { 0 }
+    if comm.rank as i32 == root {
+        comm.size()
+    } else {
+        0
+    }
 }
 
 /// The length of an array that is not looked at in place.

@@ -4,12 +4,12 @@
 use super::Plan;
 use super::side::{Block, Side};
 use super::vector::{Vector, vector};
+use crate::c;
 use crate::comm::CommObject;
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype, Op};
 use crate::p2p::check_count;
-use crate::c;
 use onecopy::coll::{Collective, Parts};
 use std::sync::Arc;
 
@@ -298,7 +298,10 @@ pub(super) fn alltoall(
         true => None,
         false => Some(equal(*sendbuf, *sendcount, *sendtype, n, true, false)?),
     };
-    exchange(send, equal(*recvbuf, *recvcount, *recvtype, n, in_place, true)?)
+    exchange(
+        send,
+        equal(*recvbuf, *recvcount, *recvtype, n, in_place, true)?,
+    )
 }
 
 #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
@@ -316,9 +319,14 @@ pub(super) fn alltoallv(
     let in_place = sendbuf.is_in_place();
     let send = match in_place {
         true => None,
-        false => Some(listed(*sendbuf, sendcounts, sdispls, *sendtype, true, false)?),
+        false => Some(listed(
+            *sendbuf, sendcounts, sdispls, *sendtype, true, false,
+        )?),
     };
-    exchange(send, listed(*recvbuf, recvcounts, rdispls, *recvtype, in_place, true)?)
+    exchange(
+        send,
+        listed(*recvbuf, recvcounts, rdispls, *recvtype, in_place, true)?,
+    )
 }
 
 #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
@@ -336,9 +344,14 @@ pub(super) fn alltoallw(
     let in_place = sendbuf.is_in_place();
     let send = match in_place {
         true => None,
-        false => Some(typed(*sendbuf, sendcounts, sdispls, sendtypes, true, false)?),
+        false => Some(typed(
+            *sendbuf, sendcounts, sdispls, sendtypes, true, false,
+        )?),
     };
-    exchange(send, typed(*recvbuf, recvcounts, rdispls, recvtypes, in_place, true)?)
+    exchange(
+        send,
+        typed(*recvbuf, recvcounts, rdispls, recvtypes, in_place, true)?,
+    )
 }
 
 /// A vector to be combined, and where the result goes.

@@ -48,7 +48,12 @@ impl Side {
     }
 
     /// A plain side, for bytes that are described by `blocks`. `give`: they are read; `take`: they are written.
-    pub(crate) fn of(base: Addr, blocks: &[Block<'_>], give: bool, take: bool) -> Outcome<(Self, Parts)> {
+    pub(crate) fn of(
+        base: Addr,
+        blocks: &[Block<'_>],
+        give: bool,
+        take: bool,
+    ) -> Outcome<(Self, Parts)> {
         let mut dense = Vec::with_capacity(blocks.len());
         let mut total = 0u64;
         for &(at, count, object) in blocks {
@@ -59,17 +64,27 @@ impl Side {
             total += len;
             dense.push(object.shape.dense(count).map(|offset| (at + offset, len)));
         }
-        if total > 0 && base.pointer().is_null() && blocks.iter().all(|block| block.2.named().is_some()) {
+        if total > 0
+            && base.pointer().is_null()
+            && blocks.iter().all(|block| block.2.named().is_some())
+        {
             return Err(fail(c::ERR_BUFFER, "the buffer is null"));
         }
         if dense.iter().all(Option::is_some) {
             let parts: Vec<(i64, u64)> = dense.into_iter().flatten().collect();
             let used = || parts.iter().filter(|(_, len)| *len > 0);
             let first = used().map(|(at, _)| *at).min().unwrap_or(0);
-            let end = used().map(|(at, len)| at + *len as i64).max().unwrap_or(first);
-            let listed = parts
-                .iter()
-                .map(|&(at, len)| if len == 0 { (0, 0) } else { ((at - first) as usize, len as usize) });
+            let end = used()
+                .map(|(at, len)| at + *len as i64)
+                .max()
+                .unwrap_or(first);
+            let listed = parts.iter().map(|&(at, len)| {
+                if len == 0 {
+                    (0, 0)
+                } else {
+                    ((at - first) as usize, len as usize)
+                }
+            });
             let side = Self::direct(base.offset(first), (end - first) as usize);
             return Ok((side, Parts::Listed(listed.collect())));
         }
@@ -99,7 +114,13 @@ impl Side {
     }
 
     /// Bytes with the gaps between elements, for reductions whose operator knows the datatype.
-    pub(crate) fn with_gaps(base: Addr, count: u64, object: &TypeObject, give: bool, take: bool) -> Self {
+    pub(crate) fn with_gaps(
+        base: Addr,
+        count: u64,
+        object: &TypeObject,
+        give: bool,
+        take: bool,
+    ) -> Self {
         let shape = &object.shape;
         let len = count as usize * shape.extent() as usize;
         if shape.dense(count) == Some(0) && shape.dense(2).is_some() {

@@ -2,6 +2,7 @@
 //! Operators on datatypes, as the runtime takes them.
 
 use super::side::Side;
+use super::x87;
 use crate::datatype::predefined::{Basic, Element, Kind};
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Failure, Outcome, fail};
@@ -108,9 +109,12 @@ pub(super) fn vector(handle: Op, datatype: Datatype) -> Outcome<Vector> {
     let (elem, op) = match op::get(handle)? {
         Operation::Predefined(op) => {
             let known = predefined(op).zip(object.named());
-            let found = known.and_then(|(op, named)| element(op, named).map(|elem| (elem, op)));
-            let (elem, op) = found.ok_or_else(|| unfit(op, datatype))?;
-            (elem, Operator::Predefined(op))
+            let found = known.and_then(|(op, named)| match element(op, named) {
+                Some(elem) => Some((elem, Operator::Predefined(op))),
+                None if named.is_binary128() => None,
+                None => x87::operator(op, named.kind(), named.extent()),
+            });
+            found.ok_or_else(|| unfit(op, datatype))?
         }
         Operation::User(user) => {
             let shape = &object.shape;
@@ -186,12 +190,12 @@ pub(crate) fn reduce_here(
         Operation::Predefined(_) => {
             let of = vector(handle, datatype)?;
             let bytes = count as usize * of.elem.size();
-            let Operator::Predefined(op) = of.op else {
-                return Err(unfit(handle, datatype));
-            };
             memory::with_bytes(inbuf, bytes, |input| {
-                memory::with_bytes_mut(inout, bytes, |acc| {
-                    onecopy_shm::reduce::reduce_under(op, of.elem, acc, input);
+                memory::with_bytes_mut(inout, bytes, |acc| match &of.op {
+                    Operator::Predefined(op) => {
+                        onecopy_shm::reduce::reduce_under(*op, of.elem, acc, input);
+                    }
+                    Operator::User(function) => function(input, acc),
                 });
             });
             Ok(())

@@ -40,7 +40,11 @@ fn number(bytes: &[u8]) -> u32 {
 
 /// The identity of a communicator of all members: the first one chooses.
 pub(crate) fn agreed(parent: &CommObject) -> Outcome<u32> {
-    let mine = if parent.rank == 0 { agree::choose()? } else { 0 };
+    let mine = if parent.rank == 0 {
+        agree::choose()?
+    } else {
+        0
+    };
     Ok(number(&agree::broadcast(parent, &mine.to_ne_bytes())?))
 }
 
@@ -161,10 +165,7 @@ pub(crate) fn comm_split_type(
         | c::COMM_TYPE_HW_UNGUIDED
         | c::COMM_TYPE_RESOURCE_GUIDED => c::UNDEFINED,
         _ => {
-            return Err(fail(
-                c::ERR_ARG,
-                format!("{kind} is no type to split by"),
-            ));
+            return Err(fail(c::ERR_ARG, format!("{kind} is no type to split by")));
         }
     };
     new.set(split(comm, color, key)?)
@@ -200,12 +201,7 @@ fn check_subset(parent: &CommObject, group: &GroupObject) -> Outcome<()> {
 /// Tags of communicators that only a part of the members makes, apart from those that all make.
 const PARTIAL: i32 = 1 << 30;
 
-pub(crate) fn comm_create_group(
-    comm: Comm,
-    group: Group,
-    tag: i32,
-    new: Out<Comm>,
-) -> Outcome<()> {
+pub(crate) fn comm_create_group(comm: Comm, group: Group, tag: i32, new: Out<Comm>) -> Outcome<()> {
     let parent = get(comm)?;
     let group = group::get(group)?;
     check_subset(parent, &group)?;
@@ -224,7 +220,13 @@ pub(crate) fn comm_create_group(
     let identity = if me == 0 {
         let identity = agree::choose()?;
         for place in 1..group.size() {
-            agree::tell(parent, links, rank_in_parent(place), tag, &identity.to_ne_bytes())?;
+            agree::tell(
+                parent,
+                links,
+                rank_in_parent(place),
+                tag,
+                &identity.to_ne_bytes(),
+            )?;
         }
         identity
     } else {

@@ -51,7 +51,8 @@ impl Contents {
 
     /// Arguments that are `int` in both forms.
     pub(crate) fn ints(mut self, values: &[i32]) -> Self {
-        self.integers.extend(values.iter().map(|&value| i64::from(value)));
+        self.integers
+            .extend(values.iter().map(|&value| i64::from(value)));
         self
     }
 
@@ -163,7 +164,11 @@ fn put(
         contents.addresses.len(),
         contents.types.len(),
     ];
-    if needed.iter().zip(room).any(|(&needed, room)| needed as i64 > room) {
+    if needed
+        .iter()
+        .zip(room)
+        .any(|(&needed, room)| needed as i64 > room)
+    {
         return Err(fail(
             c::ERR_ARG,
             "an array is shorter than what MPI_Type_get_envelope said",

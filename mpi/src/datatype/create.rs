@@ -47,7 +47,12 @@ pub(crate) fn type_vector(
     new: Out<Datatype>,
 ) -> Outcome<()> {
     let of = get(old)?;
-    let shape = strided(&of.shape, count, block, stride.wrapping_mul(of.shape.extent()))?;
+    let shape = strided(
+        &of.shape,
+        count,
+        block,
+        stride.wrapping_mul(of.shape.extent()),
+    )?;
     let contents = Contents::made(c::COMBINER_VECTOR, wide, vec![Arc::clone(of)]);
     finish(shape, contents.counts(&[count, block, stride]), new)
 }
@@ -80,7 +85,10 @@ fn blocks(of: &Shape, lengths: &[i64], displacements: &[i64]) -> Outcome<Shape> 
 }
 
 fn scaled(displacements: &[i64], extent: i64) -> Vec<i64> {
-    displacements.iter().map(|place| place.wrapping_mul(extent)).collect()
+    displacements
+        .iter()
+        .map(|place| place.wrapping_mul(extent))
+        .collect()
 }
 
 pub(crate) fn type_indexed(
@@ -94,9 +102,16 @@ pub(crate) fn type_indexed(
     let of = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let (lengths, displacements) = (lengths.list(n)?, displacements.list(n)?);
-    let shape = blocks(&of.shape, &lengths, &scaled(&displacements, of.shape.extent()))?;
+    let shape = blocks(
+        &of.shape,
+        &lengths,
+        &scaled(&displacements, of.shape.extent()),
+    )?;
     let contents = Contents::made(c::COMBINER_INDEXED, wide, vec![Arc::clone(of)]);
-    let contents = contents.counts(&[count]).counts(&lengths).counts(&displacements);
+    let contents = contents
+        .counts(&[count])
+        .counts(&lengths)
+        .counts(&displacements);
     finish(shape, contents, new)
 }
 
@@ -113,7 +128,10 @@ pub(crate) fn type_create_hindexed(
     let (lengths, displacements) = (lengths.list(n)?, displacements.list(n)?);
     let shape = blocks(&of.shape, &lengths, &displacements)?;
     let contents = Contents::made(c::COMBINER_HINDEXED, wide, vec![Arc::clone(of)]);
-    let contents = contents.counts(&[count]).counts(&lengths).addresses(&displacements);
+    let contents = contents
+        .counts(&[count])
+        .counts(&lengths)
+        .addresses(&displacements);
     finish(shape, contents, new)
 }
 
@@ -175,7 +193,10 @@ pub(crate) fn type_create_struct(
     }
     let shape = Shape::list(&parts).padded();
     let contents = Contents::made(c::COMBINER_STRUCT, wide, objects);
-    let contents = contents.counts(&[count]).counts(&lengths).addresses(&displacements);
+    let contents = contents
+        .counts(&[count])
+        .counts(&lengths)
+        .addresses(&displacements);
     finish(shape, contents, new)
 }
 
@@ -188,7 +209,11 @@ pub(crate) fn type_create_resized(
 ) -> Outcome<()> {
     let of = get(old)?;
     let contents = Contents::made(c::COMBINER_RESIZED, wide, vec![Arc::clone(of)]);
-    finish(of.shape.resized(lb, extent), contents.addresses(&[lb, extent]), new)
+    finish(
+        of.shape.resized(lb, extent),
+        contents.addresses(&[lb, extent]),
+        new,
+    )
 }
 
 pub(crate) fn type_dup(old: Datatype, new: Out<Datatype>) -> Outcome<()> {
@@ -196,7 +221,8 @@ pub(crate) fn type_dup(old: Datatype, new: Out<Datatype>) -> Outcome<()> {
     let contents = Contents::made(c::COMBINER_DUP, false, vec![Arc::clone(of)]);
     let copy = TypeObject::new(of.shape.clone(), contents);
     let committed = of.committed.load(onecopy_shm::sync::Ordering::Relaxed);
-    copy.committed.store(committed, onecopy_shm::sync::Ordering::Relaxed);
+    copy.committed
+        .store(committed, onecopy_shm::sync::Ordering::Relaxed);
     *crate::job::lock(&copy.attributes) = attr::copy_all_of_type(of, old.0)?;
     new.set(keep(Arc::new(copy))?)
 }

@@ -6,14 +6,21 @@ use super::{Datatype, TypeObject, get};
 use crate::failure::{Outcome, fail};
 use crate::ffi::Out;
 use crate::{c, job};
-use std::collections::BTreeMap;
 use onecopy_shm::sync::Ordering;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// By combiner, precision and range: the same arguments always give the same handle.
 static KNOWN: Mutex<BTreeMap<(i32, i32, i32), usize>> = Mutex::new(BTreeMap::new());
 
-fn of(combiner: i32, p: i32, r: i32, base: Datatype, ints: &[i32], new: Out<Datatype>) -> Outcome<()> {
+fn of(
+    combiner: i32,
+    p: i32,
+    r: i32,
+    base: Datatype,
+    ints: &[i32],
+    new: Out<Datatype>,
+) -> Outcome<()> {
     let mut known = job::lock(&KNOWN);
     if let Some(&handle) = known.get(&(combiner, p, r)) {
         return new.set(Datatype(handle));

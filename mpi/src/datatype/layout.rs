@@ -116,9 +116,13 @@ impl Layout {
         for part in parts {
             match (flat.last_mut(), part) {
                 (_, Self::Empty) => {}
-                (Some(Self::Run { offset, len }), Self::Run { offset: next, len: more })
-                    if i128::from(*offset) + i128::from(*len) == i128::from(next) =>
-                {
+                (
+                    Some(Self::Run { offset, len }),
+                    Self::Run {
+                        offset: next,
+                        len: more,
+                    },
+                ) if i128::from(*offset) + i128::from(*len) == i128::from(next) => {
                     *len += more;
                 }
                 (_, part) => flat.push(part),
@@ -276,8 +280,11 @@ mod tests {
         let leaf = (-20i64..20, 0u64..9).prop_map(|(offset, len)| Plan::Run(offset, len));
         leaf.prop_recursive(4, 40, 5, |inner| {
             prop_oneof![
-                (0u64..5, -16i64..24, inner.clone())
-                    .prop_map(|(n, stride, body)| Plan::Repeat(n, stride, Box::new(body))),
+                (0u64..5, -16i64..24, inner.clone()).prop_map(|(n, stride, body)| Plan::Repeat(
+                    n,
+                    stride,
+                    Box::new(body)
+                )),
                 (-9i64..9, inner.clone()).prop_map(|(by, body)| Plan::Shift(by, Box::new(body))),
                 prop::collection::vec(inner, 0..5).prop_map(Plan::List),
             ]
@@ -312,9 +319,19 @@ mod tests {
         assert_eq!(run.repeated(5, 8), Layout::run(0, 40));
         let holes = run.repeated(5, 16);
         assert!(matches!(holes, Layout::Loop { count: 5, .. }));
-        assert!(matches!(holes.repeated(3, 80), Layout::Loop { count: 15, .. }));
+        assert!(matches!(
+            holes.repeated(3, 80),
+            Layout::Loop { count: 15, .. }
+        ));
         let list = Layout::list((0..4).map(|n| Layout::run(n * 10, 3)));
-        assert!(matches!(list, Layout::Loop { count: 4, stride: 10, .. }));
+        assert!(matches!(
+            list,
+            Layout::Loop {
+                count: 4,
+                stride: 10,
+                ..
+            }
+        ));
         assert_eq!(
             Layout::list([Layout::run(4, 4), Layout::Empty, Layout::run(8, 2)]),
             Layout::run(4, 6)

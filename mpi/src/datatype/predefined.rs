@@ -218,9 +218,7 @@ impl Element {
     /// Displacement of a pair's second part.
     pub(crate) fn second(self) -> Option<(Kind, Kind, usize)> {
         match self.kind() {
-            Kind::Pair(a, b) => {
-                Some((a.kind(), b.kind(), a.size().next_multiple_of(b.size())))
-            }
+            Kind::Pair(a, b) => Some((a.kind(), b.kind(), a.size().next_multiple_of(b.size()))),
             _ => None,
         }
     }
@@ -271,7 +269,12 @@ mod tests {
         for element in all() {
             let handle = element.handle();
             if matches!(handle & 0x3c0, 0x240 | 0x2c0) {
-                assert_eq!(element.size(), 1 << ((handle >> 3) & 7), "{}", element.name());
+                assert_eq!(
+                    element.size(),
+                    1 << ((handle >> 3) & 7),
+                    "{}",
+                    element.name()
+                );
             }
         }
         assert_eq!(all().count(), 70);

@@ -146,7 +146,10 @@ impl Shape {
             }
             first = false;
             if part.size() > 0 {
-                let (lb, ub) = (part.true_lb.wrapping_add(*at), part.true_ub.wrapping_add(*at));
+                let (lb, ub) = (
+                    part.true_lb.wrapping_add(*at),
+                    part.true_ub.wrapping_add(*at),
+                );
                 (all.true_lb, all.true_ub) = if true_first {
                     (lb, ub)
                 } else {

@@ -153,7 +153,9 @@ pub(crate) fn begin_send_of_copy(
         return Ok(None);
     };
     let span = memory::sent(memory::address_of(&mut packed), packed.len());
-    let operation = comm.link()?.begin_send(&[span], rank, tag, Mode::Standard)?;
+    let operation = comm
+        .link()?
+        .begin_send(&[span], rank, tag, Mode::Standard)?;
     Ok(Some(Pending {
         operation,
         packed,

@@ -54,13 +54,20 @@ pub(crate) fn iprobe(
     flag.set(i32::from(found.is_some()))
 }
 
-fn keep(comm: &Arc<CommObject>, matched: onecopy::Matched, status: Out<Status>) -> Outcome<Message> {
+fn keep(
+    comm: &Arc<CommObject>,
+    matched: onecopy::Matched,
+    status: Out<Status>,
+) -> Outcome<Message> {
     status.put(&translated(comm, matched.status()));
     let entry = Matched {
         comm: Arc::clone(comm),
         message: Mutex::new(Some(matched)),
     };
-    MESSAGES.insert(entry).map(Message).ok_or_else(job::too_many)
+    MESSAGES
+        .insert(entry)
+        .map(Message)
+        .ok_or_else(job::too_many)
 }
 
 pub(crate) fn mprobe(
@@ -113,12 +120,7 @@ fn bad_message(handle: Message) -> Box<Failure> {
 }
 
 /// Starts the receive of a matched message, whose handle is null then.
-fn receive(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    message: Out<Message>,
-) -> Outcome<Object> {
+fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> Outcome<Object> {
     let handle = message.get()?;
     let target = target(buf, count, datatype)?;
     if handle == c::MESSAGE_NO_PROC {

@@ -32,7 +32,9 @@ fn parts(element: Element) -> ([Part; 2], usize) {
     let number = |offset, size, form| Part {
         offset,
         native: size,
-        outside: if form == Form::Plain || handle != c::LONG_INT && handle != c::LONG && handle != c::UNSIGNED_LONG {
+        outside: if form == Form::Plain
+            || handle != c::LONG_INT && handle != c::LONG && handle != c::UNSIGNED_LONG
+        {
             size
         } else if size == 8 {
             4
@@ -94,7 +96,8 @@ impl Part {
             native.copy_from_slice(&x87_from_binary128(wide));
             return;
         }
-        let negative = self.form == Form::Signed && outside.first().is_some_and(|&top| top >> 7 != 0);
+        let negative =
+            self.form == Form::Signed && outside.first().is_some_and(|&top| top >> 7 != 0);
         let fill = if negative { 0xff } else { 0 };
         for (at, byte) in native.iter_mut().enumerate() {
             *byte = if at < outside.len() {
@@ -158,12 +161,7 @@ pub(super) fn size(object: &TypeObject) -> u64 {
     bytes
 }
 
-fn each_part(
-    object: &TypeObject,
-    count: u64,
-    base: Addr,
-    mut f: impl FnMut(Part, Addr, usize),
-) {
+fn each_part(object: &TypeObject, count: u64, base: Addr, mut f: impl FnMut(Part, Addr, usize)) {
     let mut done = 0;
     let extent = object.shape.extent();
     for turn in 0..count as i64 {

@@ -72,7 +72,10 @@ fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, E
     match result {
         Ok(status) => {
             if receives {
-                let source = object.comm.as_ref().map_or(0, |comm| comm.rank_of(status.source));
+                let source = object
+                    .comm
+                    .as_ref()
+                    .map_or(0, |comm| comm.rank_of(status.source));
                 object.status = Status::new(source, status.tag, status.bytes as u64);
             }
         }
@@ -111,9 +114,9 @@ impl Object {
             Activity::Both(send, receive) => {
                 let mut results = [None, None];
                 for (slot, pending) in results.iter_mut().zip([send, receive]) {
-                    let over = pending
-                        .as_mut()
-                        .and_then(|active| active.take(poll).map(|result| (active.receives, result)));
+                    let over = pending.as_mut().and_then(|active| {
+                        active.take(poll).map(|result| (active.receives, result))
+                    });
                     if over.is_some() {
                         *pending = None;
                     }
@@ -194,7 +197,10 @@ pub(super) fn identity(
     let mut packed = vec![0; 4];
     let span = memory::received(memory::address_of(&mut packed), packed.len());
     let from = Source::Rank(parent.job_rank(0)?);
-    let operation = parent.links()?.own.begin_receive(&[span], from, Tag::Is(tag))?;
+    let operation = parent
+        .links()?
+        .own
+        .begin_receive(&[span], from, Tag::Is(tag))?;
     let pending = Pending {
         operation,
         packed,
@@ -206,5 +212,8 @@ pub(super) fn identity(
 
 /// The class to put into a status.
 pub(super) fn code_of(object: &Object) -> i32 {
-    object.failure.as_ref().map_or(c::SUCCESS, |failure| failure.code)
+    object
+        .failure
+        .as_ref()
+        .map_or(c::SUCCESS, |failure| failure.code)
 }

@@ -50,21 +50,32 @@ fn is_active(handle: Request) -> Outcome<bool> {
         return Ok(true);
     }
     REQUESTS
-        .with_mut(handle.0, |object| !matches!(object.activity, Activity::Inactive))
+        .with_mut(handle.0, |object| {
+            !matches!(object.activity, Activity::Inactive)
+        })
         .ok_or_else(|| bad_request(handle))
 }
 
 /// Looks whether an active request is complete.
 fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
-    handle == SENT || REQUESTS.with_mut(handle.0, |object| object.poll(poll)).unwrap_or(true)
+    handle == SENT
+        || REQUESTS
+            .with_mut(handle.0, |object| object.poll(poll))
+            .unwrap_or(true)
 }
 
 fn is_over(handle: Request) -> bool {
-    handle == SENT || REQUESTS.with_mut(handle.0, |object| object.is_over()).unwrap_or(true)
+    handle == SENT
+        || REQUESTS
+            .with_mut(handle.0, |object| object.is_over())
+            .unwrap_or(true)
 }
 
 /// What a completed request leaves: its status with the error, its failure; the handle is null, or the persistent request inactive.
-fn finish(handle: Request, place: impl FnOnce(Request) -> Outcome<()>) -> Outcome<(Status, Outcome<()>)> {
+fn finish(
+    handle: Request,
+    place: impl FnOnce(Request) -> Outcome<()>,
+) -> Outcome<(Status, Outcome<()>)> {
     if handle == SENT {
         place(c::REQUEST_NULL)?;
         return Ok((Status::empty(), Ok(())));
@@ -490,10 +501,12 @@ pub(crate) fn start(request: Out<Request>) -> Outcome<()> {
 
 fn start_handle(handle: Request) -> Outcome<()> {
     let recipe = REQUESTS
-        .with_mut(handle.0, |object| match (&object.recipe, &object.activity) {
-            (Some(recipe), Activity::Inactive) => Ok(recipe.clone()),
-            (Some(_), _) => Err(fail(c::ERR_REQUEST, "the request is active already")),
-            (None, _) => Err(fail(c::ERR_REQUEST, "the request is not persistent")),
+        .with_mut(handle.0, |object| {
+            match (&object.recipe, &object.activity) {
+                (Some(recipe), Activity::Inactive) => Ok(recipe.clone()),
+                (Some(_), _) => Err(fail(c::ERR_REQUEST, "the request is active already")),
+                (None, _) => Err(fail(c::ERR_REQUEST, "the request is not persistent")),
+            }
         })
         .ok_or_else(|| bad_request(handle))??;
     let started = recipe()?;

@@ -77,8 +77,7 @@ fn of(comm: &CommObject) -> Outcome<&Cart> {
 }
 
 fn grid(ndims: i32, dims: In<i32>, periods: In<i32>) -> Outcome<Cart> {
-    let n = usize::try_from(ndims)
-        .map_err(|_| fail(c::ERR_DIMS, format!("{ndims} dimensions")))?;
+    let n = usize::try_from(ndims).map_err(|_| fail(c::ERR_DIMS, format!("{ndims} dimensions")))?;
     let dims = dims.list(n)?;
     if let Some(bad) = dims.iter().find(|&&dim| dim <= 0) {
         return Err(fail(c::ERR_DIMS, format!("a dimension of {bad}")));
@@ -91,17 +90,17 @@ fn too_large(cart: &Cart, comm: &CommObject) -> Option<Box<Failure>> {
     (cart.size() > comm.size() as i64).then(|| {
         fail(
             c::ERR_DIMS,
-            format!("a grid of {} in a communicator of {}", cart.size(), comm.size()),
+            format!(
+                "a grid of {} in a communicator of {}",
+                cart.size(),
+                comm.size()
+            ),
         )
     })
 }
 
 /// A communicator of the first `size` members with a topology. All members call this.
-pub(super) fn first_members(
-    parent: &CommObject,
-    size: usize,
-    topology: Topology,
-) -> Outcome<Comm> {
+pub(super) fn first_members(parent: &CommObject, size: usize, topology: Topology) -> Outcome<Comm> {
     let identity = comm::agreed(parent)?;
     if parent.rank >= size {
         return Ok(c::COMM_NULL);
@@ -146,7 +145,11 @@ pub(crate) fn cart_map(
         return Err(failure);
     }
     let inside = (comm.rank as i64) < cart.size();
-    rank.set(if inside { comm.rank as i32 } else { c::UNDEFINED })
+    rank.set(if inside {
+        comm.rank as i32
+    } else {
+        c::UNDEFINED
+    })
 }
 
 pub(crate) fn cartdim_get(comm: Comm, ndims: Out<i32>) -> Outcome<()> {
@@ -226,7 +229,9 @@ pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<(
         .collect();
     let kept = |rank: usize, wanted: bool| -> Vec<i32> {
         let all = cart.coordinates(rank).into_iter().zip(&keep);
-        all.filter(|(_, keep)| **keep == wanted).map(|(at, _)| at).collect()
+        all.filter(|(_, keep)| **keep == wanted)
+            .map(|(at, _)| at)
+            .collect()
     };
     // Those with the same coordinates in the dimensions that go are together, in row-major order of the rest.
     let mine = kept(parent.rank, false);
@@ -244,9 +249,19 @@ pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<(
         .map(|(_, rank)| parent.job_rank(*rank).map(|rank| rank as u32))
         .collect::<Outcome<Vec<u32>>>()?;
     let pick = |wanted: &[bool]| -> Vec<bool> {
-        wanted.iter().zip(&keep).filter(|(_, keep)| **keep).map(|(&flag, _)| flag).collect()
+        wanted
+            .iter()
+            .zip(&keep)
+            .filter(|(_, keep)| **keep)
+            .map(|(&flag, _)| flag)
+            .collect()
     };
-    let dims = cart.dims.iter().zip(&keep).filter(|(_, keep)| **keep).map(|(&dim, _)| dim);
+    let dims = cart
+        .dims
+        .iter()
+        .zip(&keep)
+        .filter(|(_, keep)| **keep)
+        .map(|(&dim, _)| dim);
     let sub = Cart {
         dims: dims.collect(),
         periodic: pick(&cart.periodic),
@@ -257,18 +272,26 @@ pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<(
         ..Heritage::default()
     };
     let group = Arc::new(GroupObject::new(ranks, own));
-    new.set(comm::make(parent, group, u32::from_ne_bytes(four), heritage)?)
+    new.set(comm::make(
+        parent,
+        group,
+        u32::from_ne_bytes(four),
+        heritage,
+    )?)
 }
 
 pub(crate) fn dims_create(nodes: i32, ndims: i32, dims: Out<i32>) -> Outcome<()> {
-    let n = usize::try_from(ndims)
-        .map_err(|_| fail(c::ERR_DIMS, format!("{ndims} dimensions")))?;
+    let n = usize::try_from(ndims).map_err(|_| fail(c::ERR_DIMS, format!("{ndims} dimensions")))?;
     let given = dims.list(n)?;
     let bad = |what: String| fail(c::ERR_DIMS, what);
     if nodes < 1 || given.iter().any(|&dim| dim < 0) {
         return Err(bad(format!("{nodes} nodes in dimensions {given:?}")));
     }
-    let fixed: i64 = given.iter().filter(|&&dim| dim > 0).map(|&dim| i64::from(dim)).product();
+    let fixed: i64 = given
+        .iter()
+        .filter(|&&dim| dim > 0)
+        .map(|&dim| i64::from(dim))
+        .product();
     let free = given.iter().filter(|&&dim| dim == 0).count();
     if i64::from(nodes) % fixed != 0 || (free == 0 && fixed != i64::from(nodes)) {
         return Err(bad(format!("{nodes} nodes are no multiple of {fixed}")));

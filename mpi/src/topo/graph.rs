@@ -46,7 +46,10 @@ fn read_graph(comm: &CommObject, nodes: i32, ends: In<i32>, edges: In<i32>) -> O
         .ok_or_else(|| {
             fail(
                 c::ERR_ARG,
-                format!("a graph of {nodes} nodes in a communicator of {}", comm.size()),
+                format!(
+                    "a graph of {nodes} nodes in a communicator of {}",
+                    comm.size()
+                ),
             )
         })?;
     let ends = ends.list(n)?;
@@ -73,7 +76,11 @@ pub(crate) fn graph_create(
     let parent = comm::get(comm)?;
     let graph = read_graph(parent, nodes, ends, edges)?;
     let size = graph.ends.len();
-    new.set(first_members(parent, size, Topology::Graph(Arc::new(graph)))?)
+    new.set(first_members(
+        parent,
+        size,
+        Topology::Graph(Arc::new(graph)),
+    )?)
 }
 
 pub(crate) fn graph_map(
@@ -86,7 +93,11 @@ pub(crate) fn graph_map(
     let comm = comm::get(comm)?;
     let graph = read_graph(comm, nodes, ends, edges)?;
     let inside = comm.rank < graph.ends.len();
-    rank.set(if inside { comm.rank as i32 } else { c::UNDEFINED })
+    rank.set(if inside {
+        comm.rank as i32
+    } else {
+        c::UNDEFINED
+    })
 }
 
 pub(crate) fn graphdims_get(comm: Comm, nodes: Out<i32>, edges: Out<i32>) -> Outcome<()> {
@@ -149,7 +160,10 @@ fn weights(of: In<i32>, n: usize) -> Outcome<Option<Vec<i32>>> {
 }
 
 fn check_ranks(comm: &CommObject, ranks: &[i32]) -> Outcome<()> {
-    match ranks.iter().find(|&&rank| rank < 0 || rank as usize >= comm.size()) {
+    match ranks
+        .iter()
+        .find(|&&rank| rank < 0 || rank as usize >= comm.size())
+    {
         None => Ok(()),
         Some(rank) => Err(fail(
             c::ERR_RANK,
@@ -270,7 +284,10 @@ fn exchange(parent: &CommObject, mine: &[i32], weighted: bool) -> Outcome<(Vec<i
 }
 
 fn bytes_of(numbers: &[i32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    numbers
+        .iter()
+        .flat_map(|number| number.to_ne_bytes())
+        .collect()
 }
 
 fn numbers(bytes: &[u8]) -> Vec<i32> {

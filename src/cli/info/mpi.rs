@@ -43,7 +43,8 @@ struct Row {
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let parts: Vec<Part> = coverage().into_iter().map(Part::from).collect();
     if json {
-        let text = serde_json::to_string_pretty(&parts).map_err(|error| CliError::Failed(error.into()))?;
+        let text =
+            serde_json::to_string_pretty(&parts).map_err(|error| CliError::Failed(error.into()))?;
         print(|out| writeln!(out, "{text}"))?;
         return Ok(ExitCode::SUCCESS);
     }
