@@ -431,6 +431,9 @@ impl Engine {
                 self.fail_peer(rank, Gone::Protocol(detail));
             }
         }
+        if !self.colls.active.is_empty() {
+            moved |= self.step_colls();
+        }
         moved
     }
 

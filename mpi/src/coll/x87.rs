@@ -125,7 +125,10 @@ fn function(_op: PredefinedOp, _kind: Kind) -> Option<Function> {
 pub(super) fn operator(op: PredefinedOp, kind: Kind, extent: usize) -> Option<(ElemType, Op)> {
     let function = function(op, kind)?;
     let all = move |left: &[u8], right: &mut [u8]| {
-        for (left, right) in left.chunks_exact(extent).zip(right.chunks_exact_mut(extent)) {
+        for (left, right) in left
+            .chunks_exact(extent)
+            .zip(right.chunks_exact_mut(extent))
+        {
             function(left, right);
         }
     };
