@@ -547,7 +547,6 @@ enum {
 };
 
 /* Second names */
-#define MPI_ABI_Count MPI_Offset
 #define MPI_LONG_LONG_INT MPI_LONG_LONG
 #define MPI_C_COMPLEX MPI_C_FLOAT_COMPLEX
 
