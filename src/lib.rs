@@ -17,6 +17,7 @@ pub mod memory;
 mod nonblocking;
 mod peer;
 mod proto;
+pub mod raw;
 mod request;
 mod runtime;
 pub mod select;
@@ -36,7 +37,7 @@ pub use onecopy_btl::cost::{Costs, Curve};
 pub use onecopy_btl::{LayerId, Refusal};
 pub use onecopy_obs::{CounterSnapshot, Knobs};
 pub use onecopy_shm::heap::HeapBuf;
-pub use onecopy_shm::loan::{Buffer, BufferMut};
+pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;
 pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};
 

@@ -505,10 +505,10 @@ impl<B> Persistent<B> {
 
 /// A message that was taken out of the queue by [`Comm::mprobe`] and is still to be received.
 pub struct Matched {
-    comm: Comm,
-    status: Status,
-    envelope: Envelope,
-    message: Option<Message>,
+    pub(crate) comm: Comm,
+    pub(crate) status: Status,
+    pub(crate) envelope: Envelope,
+    pub(crate) message: Option<Message>,
 }
 
 impl Matched {
@@ -566,7 +566,12 @@ impl Engine {
         Ok(Some((status, envelope, self.core.unexpected.take(entry))))
     }
 
-    fn receive_matched(&mut self, envelope: Envelope, message: Message, buf: UserBuf) -> RequestId {
+    pub(crate) fn receive_matched(
+        &mut self,
+        envelope: Envelope,
+        message: Message,
+        buf: UserBuf,
+    ) -> RequestId {
         let len = buf.len();
         let request = crate::request::Request {
             state: crate::request::State::Receiving,

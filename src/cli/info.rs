@@ -4,6 +4,7 @@
 mod collectives;
 mod layers;
 mod memory;
+mod mpi;
 mod protocols;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum What {
     Collectives(collectives::Args),
     /// Show how the pool of temporary buffers is set, and what it does in a trial
     Memory(memory::Args),
+    /// Show how much of MPI the library libmpi_abi.so.1 implements
+    Mpi(mpi::Args),
 }
 
 /// What is known of a pair of ranks, and how.
@@ -292,6 +295,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
         Some(What::Memory(more)) => return memory::run(more, args.json),
         Some(What::Collectives(more)) => return collectives::run(more, args.json),
+        Some(What::Mpi(more)) => return mpi::run(more, args.json),
         None => {}
     }
     let settings = crate::tune::settings()?;

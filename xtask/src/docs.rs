@@ -13,10 +13,12 @@ pub(crate) struct Args {
     check: bool,
 }
 
-fn pages() -> [(&'static str, String); 2] {
+fn pages() -> [(&'static str, String); 4] {
     [
         ("docs/knobs.md", onecopy_obs::docs::knobs_page()),
         ("docs/counters.md", onecopy_obs::docs::counters_page()),
+        ("docs/mpi.md", onecopy_mpi_abi::coverage::page()),
+        ("mpi/include/mpi.h", onecopy_mpi_abi::header::header()),
     ]
 }
 

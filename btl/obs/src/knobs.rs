@@ -291,6 +291,11 @@ knobs! {
         ONECOPY_NT_MIN => nt_min: Option<usize> = None, Auto(ANY_SIZE);
     }
 
+    "MPI" {
+        /// Whether the functions of MPI check what costs little to check: tags, ranks, committed datatypes.
+        ONECOPY_MPI_CHECKS => mpi_checks: bool = true, Switch;
+    }
+
     "diagnosis" {
         /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it.
         ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;

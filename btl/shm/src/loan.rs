@@ -6,7 +6,8 @@
 //! the number up. A loan ends
 //!
 //! * with the closure in which a borrowed buffer was lent ([`lend`], [`scope`]), also when it panics;
-//! * when an owned buffer is taken back or dropped ([`Owned`]). If an `Owned` is forgotten, its buffer is never freed.
+//! * when an owned buffer is taken back or dropped ([`Owned`]). If an `Owned` is forgotten, its buffer is never freed;
+//! * when the engine ends it, for memory whose lifetime others answer for ([`Span`]).
 //!
 //! After its end every use of the number is an error. The table is a part of the engine, so uses and ends exclude each other by the
 //! engine's own lock.
@@ -20,6 +21,10 @@
     unsafe_code,
     reason = "slices are rebuilt from the addresses of lent buffers"
 )]
+
+mod raw;
+
+pub use raw::Span;
 
 use crate::coll::View;
 use crate::sync::next_id;

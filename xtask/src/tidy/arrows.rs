@@ -32,11 +32,22 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "onecopy",
-        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "onecopy-vm"],
+        &[
+            "onecopy-obs",
+            "onecopy-shm",
+            "onecopy-btl",
+            "onecopy-mpi-abi",
+            "onecopy-vm",
+        ],
+    ),
+    ("onecopy-mpi-abi", &[]),
+    (
+        "onecopy-mpi",
+        &["onecopy", "onecopy-obs", "onecopy-shm", "onecopy-mpi-abi"],
     ),
     ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy-vm", &[]),
-    ("xtask", &["onecopy-obs", "onecopy-vm"]),
+    ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),
 ];
 
 /// Outside packages that only some may use, because their interface is unsafe.
@@ -48,6 +59,7 @@ const RESERVED: &[(&str, &[&str])] = &[
             "onecopy-btl",
             "onecopy-heap",
             "onecopy-kmod-tests",
+            "onecopy-mpi",
             "knem-sys",
             "onecopy-sys",
             "xpmem-sys",

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attributes: values that the program hangs on communicators and datatypes, with callbacks for copying and deleting.
+
+use crate::comm::{self, CommObject};
+use crate::datatype::{self, TypeObject};
+use crate::failure::{Failure, Outcome, fail};
+use crate::ffi::{Addr, Callback, Comm, Datatype, Out};
+use crate::{c, callback, errors, job};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// What a keyval belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Comm,
+    Type,
+    Win,
+}
+
+/// A key with its callbacks. It lives as long as an attribute has it.
+#[derive(Debug)]
+pub(crate) struct Keyval {
+    kind: Kind,
+    copy: Callback,
+    delete: Callback,
+    extra: Addr,
+}
+
+/// The attributes of one object, in the order of their setting.
+pub(crate) type Attributes = Vec<(i32, Arc<Keyval>, Addr)>;
+
+struct Keys {
+    known: BTreeMap<i32, Arc<Keyval>>,
+    next: i32,
+}
+
+static KEYS: Mutex<Keys> = Mutex::new(Keys {
+    known: BTreeMap::new(),
+    next: 1000,
+});
+
+const NULL: usize = c::COMM_NULL_COPY_FN;
+const DUPLICATE: usize = c::COMM_DUP_FN;
+
+fn create(kind: Kind, copy: Callback, delete: Callback, extra: Addr, key: Out<i32>) -> Outcome<()> {
+    let mut keys = job::lock(&KEYS);
+    let number = keys.next;
+    keys.next += 1;
+    let keyval = Keyval {
+        kind,
+        copy,
+        delete,
+        extra,
+    };
+    keys.known.insert(number, Arc::new(keyval));
+    key.set(number)
+}
+
+fn bad_key(key: i32) -> Box<Failure> {
+    fail(
+        c::ERR_KEYVAL,
+        format!("{key} is no attribute key for this kind of object"),
+    )
+}
+
+fn known(kind: Kind, key: i32) -> Outcome<Arc<Keyval>> {
+    job::lock(&KEYS)
+        .known
+        .get(&key)
+        .filter(|keyval| keyval.kind == kind)
+        .cloned()
+        .ok_or_else(|| bad_key(key))
+}
+
+fn free(kind: Kind, key: Out<i32>) -> Outcome<()> {
+    let number = key.get()?;
+    known(kind, number)?;
+    job::lock(&KEYS).known.remove(&number);
+    key.set(c::KEYVAL_INVALID)
+}
+
+fn checked(code: i32, what: &'static str) -> Outcome<()> {
+    if code == c::SUCCESS {
+        Ok(())
+    } else {
+        Err(fail(code, what))
+    }
+}
+
+fn run_delete(keyval: &Keyval, object: usize, key: i32, value: Addr) -> Outcome<()> {
+    if keyval.delete.number() == NULL {
+        return Ok(());
+    }
+    let code = callback::delete_attribute(keyval.delete, object, key, value, keyval.extra);
+    checked(code, "the function that deletes an attribute failed")
+}
+
+fn delete(attributes: &Mutex<Attributes>, object: usize, kind: Kind, key: i32) -> Outcome<()> {
+    known(kind, key)?;
+    let found = job::lock(attributes)
+        .iter()
+        .find(|(other, ..)| *other == key)
+        .map(|(_, keyval, value)| (Arc::clone(keyval), *value));
+    let (keyval, value) =
+        found.ok_or_else(|| fail(c::ERR_KEYVAL, format!("the object has no attribute {key}")))?;
+    run_delete(&keyval, object, key, value)?;
+    job::lock(attributes).retain(|(other, ..)| *other != key);
+    Ok(())
+}
+
+fn set(
+    attributes: &Mutex<Attributes>,
+    object: usize,
+    kind: Kind,
+    key: i32,
+    value: Addr,
+) -> Outcome<()> {
+    let keyval = known(kind, key)?;
+    let old = job::lock(attributes)
+        .iter()
+        .find(|(other, ..)| *other == key)
+        .map(|(_, keyval, value)| (Arc::clone(keyval), *value));
+    if let Some((keyval, value)) = old {
+        run_delete(&keyval, object, key, value)?;
+    }
+    let mut attributes = job::lock(attributes);
+    attributes.retain(|(other, ..)| *other != key);
+    attributes.push((key, keyval, value));
+    Ok(())
+}
+
+fn get(
+    attributes: &Mutex<Attributes>,
+    kind: Kind,
+    key: i32,
+    value: Addr,
+    flag: Out<i32>,
+) -> Outcome<()> {
+    known(kind, key)?;
+    let found = job::lock(attributes)
+        .iter()
+        .find(|(other, ..)| *other == key)
+        .map(|(.., value)| *value);
+    if let Some(found) = found {
+        value.store_pointer(found)?;
+    }
+    flag.set(i32::from(found.is_some()))
+}
+
+fn delete_each(attributes: &Mutex<Attributes>, object: usize) -> Outcome<()> {
+    // The callbacks may change the attributes.
+    loop {
+        let last = job::lock(attributes)
+            .last()
+            .map(|(key, keyval, value)| (*key, Arc::clone(keyval), *value));
+        let Some((key, keyval, value)) = last else {
+            return Ok(());
+        };
+        run_delete(&keyval, object, key, value)?;
+        job::lock(attributes).retain(|(other, ..)| *other != key);
+    }
+}
+
+fn copy_each(attributes: &Mutex<Attributes>, object: usize) -> Outcome<Attributes> {
+    let all = job::lock(attributes).clone();
+    let mut copies = Attributes::new();
+    for (key, keyval, value) in all {
+        let copy = match keyval.copy.number() {
+            NULL => None,
+            DUPLICATE => Some(value),
+            _ => {
+                let (code, copy) =
+                    callback::copy_attribute(keyval.copy, object, key, keyval.extra, value);
+                checked(code, "the function that copies an attribute failed")?;
+                copy
+            }
+        };
+        if let Some(copy) = copy {
+            copies.push((key, keyval, copy));
+        }
+    }
+    Ok(copies)
+}
+
+/// Deletes a communicator's attributes, the last one first.
+pub(crate) fn delete_all(comm: &CommObject, handle: usize) -> Outcome<()> {
+    delete_each(&comm.attributes, handle)
+}
+
+/// What a duplicate of a communicator gets.
+pub(crate) fn copy_all(comm: &CommObject, handle: usize) -> Outcome<Attributes> {
+    copy_each(&comm.attributes, handle)
+}
+
+pub(crate) fn delete_all_of_type(object: &TypeObject, handle: usize) -> Outcome<()> {
+    delete_each(&object.attributes, handle)
+}
+
+pub(crate) fn copy_all_of_type(object: &TypeObject, handle: usize) -> Outcome<Attributes> {
+    copy_each(&object.attributes, handle)
+}
+
+/// Values of the predefined attributes; the program gets their addresses.
+static TAG_UB: i32 = i32::MAX;
+static HOST: i32 = c::PROC_NULL;
+static IO: i32 = c::ANY_SOURCE;
+static WTIME_IS_GLOBAL: i32 = 0;
+static APPNUM: i32 = 0;
+static LAST_USED_CODE: onecopy_shm::sync::AtomicU32 = onecopy_shm::sync::AtomicU32::new(0);
+static UNIVERSE_SIZE: onecopy_shm::sync::AtomicU32 = onecopy_shm::sync::AtomicU32::new(0);
+
+fn predefined(key: i32) -> Option<Addr> {
+    use onecopy_shm::sync::Ordering;
+    let place = match key {
+        c::TAG_UB => (&raw const TAG_UB).addr(),
+        c::HOST => (&raw const HOST).addr(),
+        c::IO => (&raw const IO).addr(),
+        c::WTIME_IS_GLOBAL => (&raw const WTIME_IS_GLOBAL).addr(),
+        c::APPNUM => (&raw const APPNUM).addr(),
+        c::LASTUSEDCODE => {
+            LAST_USED_CODE.store(errors::last_used_code() as u32, Ordering::Relaxed);
+            (&raw const LAST_USED_CODE).addr()
+        }
+        c::UNIVERSE_SIZE => {
+            let size = job::world().map_or(1, |world| world.size());
+            UNIVERSE_SIZE.store(size as u32, Ordering::Relaxed);
+            (&raw const UNIVERSE_SIZE).addr()
+        }
+        _ => return None,
+    };
+    Some(Addr::from_number(place))
+}
+
+pub(crate) fn comm_create_keyval(
+    copy: Callback,
+    delete: Callback,
+    key: Out<i32>,
+    extra: Addr,
+) -> Outcome<()> {
+    create(Kind::Comm, copy, delete, extra, key)
+}
+
+pub(crate) fn comm_free_keyval(key: Out<i32>) -> Outcome<()> {
+    free(Kind::Comm, key)
+}
+
+pub(crate) fn comm_set_attr(comm: Comm, key: i32, value: Addr) -> Outcome<()> {
+    set(&comm::get(comm)?.attributes, comm.0, Kind::Comm, key, value)
+}
+
+pub(crate) fn comm_get_attr(comm: Comm, key: i32, value: Addr, flag: Out<i32>) -> Outcome<()> {
+    let object = comm::get(comm)?;
+    if let Some(place) = predefined(key) {
+        value.store_pointer(place)?;
+        return flag.set(1);
+    }
+    get(&object.attributes, Kind::Comm, key, value, flag)
+}
+
+pub(crate) fn comm_delete_attr(comm: Comm, key: i32) -> Outcome<()> {
+    delete(&comm::get(comm)?.attributes, comm.0, Kind::Comm, key)
+}
+
+pub(crate) fn keyval_create(
+    copy: Callback,
+    delete: Callback,
+    key: Out<i32>,
+    extra: Addr,
+) -> Outcome<()> {
+    comm_create_keyval(copy, delete, key, extra)
+}
+
+pub(crate) fn keyval_free(key: Out<i32>) -> Outcome<()> {
+    comm_free_keyval(key)
+}
+
+pub(crate) fn attr_put(comm: Comm, key: i32, value: Addr) -> Outcome<()> {
+    comm_set_attr(comm, key, value)
+}
+
+pub(crate) fn attr_get(comm: Comm, key: i32, value: Addr, flag: Out<i32>) -> Outcome<()> {
+    comm_get_attr(comm, key, value, flag)
+}
+
+pub(crate) fn attr_delete(comm: Comm, key: i32) -> Outcome<()> {
+    comm_delete_attr(comm, key)
+}
+
+pub(crate) fn type_create_keyval(
+    copy: Callback,
+    delete: Callback,
+    key: Out<i32>,
+    extra: Addr,
+) -> Outcome<()> {
+    create(Kind::Type, copy, delete, extra, key)
+}
+
+pub(crate) fn type_free_keyval(key: Out<i32>) -> Outcome<()> {
+    free(Kind::Type, key)
+}
+
+pub(crate) fn type_set_attr(datatype: Datatype, key: i32, value: Addr) -> Outcome<()> {
+    let object = datatype::get(datatype)?;
+    set(&object.attributes, datatype.0, Kind::Type, key, value)
+}
+
+pub(crate) fn type_get_attr(
+    datatype: Datatype,
+    key: i32,
+    value: Addr,
+    flag: Out<i32>,
+) -> Outcome<()> {
+    let object = datatype::get(datatype)?;
+    get(&object.attributes, Kind::Type, key, value, flag)
+}
+
+pub(crate) fn type_delete_attr(datatype: Datatype, key: i32) -> Outcome<()> {
+    let object = datatype::get(datatype)?;
+    delete(&object.attributes, datatype.0, Kind::Type, key)
+}
+
+pub(crate) fn win_create_keyval(
+    copy: Callback,
+    delete: Callback,
+    key: Out<i32>,
+    extra: Addr,
+) -> Outcome<()> {
+    create(Kind::Win, copy, delete, extra, key)
+}
+
+pub(crate) fn win_free_keyval(key: Out<i32>) -> Outcome<()> {
+    free(Kind::Win, key)
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffered sends.
+//!
+//! A buffered message is copied to memory of the library; the program's buffer is only counted, so that running out of it is the error
+//! that the standard wants.
+
+use crate::comm::{self, CommObject};
+use crate::failure::{Outcome, fail};
+use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Request};
+use crate::p2p::destination;
+use crate::request::{self, Activity, Object, Pending};
+use crate::{c, job, memory, p2p};
+use onecopy::raw::{Mode, Poll};
+use onecopy_shm::sync::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Messages under way with the bytes that each counts.
+#[derive(Default)]
+pub(crate) struct Store(Mutex<Vec<(Pending, u64)>>);
+
+/// A buffer that the program attached.
+pub(crate) struct Attached {
+    address: Addr,
+    size: i64,
+    store: Arc<Store>,
+}
+
+static PROCESS: Mutex<Option<Attached>> = Mutex::new(None);
+
+/// Messages under way in all buffers; those of communicators are in a list, too, so that every wait can look after them.
+static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+static STORES: Mutex<Vec<Arc<Store>>> = Mutex::new(Vec::new());
+
+impl Store {
+    /// Forgets what is complete, and says whether nothing is left. The engine is locked before the store, always.
+    pub(crate) fn poll(&self, poll: &mut Poll<'_>) -> bool {
+        let mut messages = job::lock(&self.0);
+        messages.retain(|(pending, _)| {
+            let over = poll.take(&pending.operation).is_some();
+            if over {
+                UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+            }
+            !over
+        });
+        messages.is_empty()
+    }
+
+    fn used(&self) -> u64 {
+        job::lock(&self.0).iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// Forgets complete messages. Called by everything that waits.
+#[inline]
+pub(crate) fn reap() {
+    if UNDER_WAY.load(Ordering::Relaxed) != 0 {
+        reap_all();
+    }
+}
+
+#[cold]
+fn reap_all() {
+    let stores = job::lock(&STORES).clone();
+    if let Some(world) = job::world()
+        && let Ok(link) = world.link()
+    {
+        link.peek(|poll| {
+            for store in &stores {
+                store.poll(poll);
+            }
+        });
+    }
+}
+
+/// Waits for all messages of all buffers.
+pub(crate) fn drain_all() {
+    let stores = job::lock(&STORES).clone();
+    for store in stores {
+        let _ = drain(&store);
+    }
+}
+
+fn drain(store: &Store) -> Outcome<()> {
+    let link = job::world().ok_or_else(job::not_active)?.link()?;
+    link.wait_until(|poll| store.poll(poll).then_some(()));
+    Ok(())
+}
+
+pub(crate) fn send(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: &CommObject,
+) -> Outcome<()> {
+    let mut packed = p2p::pack(buf, count, datatype)?;
+    let Some(rank) = destination(comm, dest, tag)? else {
+        return Ok(());
+    };
+    reap();
+    let (store, room) = {
+        let own = job::lock(&comm.buffer);
+        let process = job::lock(&PROCESS);
+        let attached = own
+            .as_ref()
+            .or(process.as_ref())
+            .ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
+        let automatic = attached.address.number() == c::BUFFER_AUTOMATIC;
+        let room = (!automatic).then_some(attached.size as u64);
+        (Arc::clone(&attached.store), room)
+    };
+    let needed = packed.len() as u64 + c::BSEND_OVERHEAD as u64;
+    if let Some(room) = room {
+        let used = store.used();
+        if used + needed > room {
+            return Err(fail(
+                c::ERR_BUFFER,
+                format!(
+                    "a message needs {needed} bytes of the attached buffer; {used} of {room} are in use"
+                ),
+            ));
+        }
+    }
+    let link = comm.link()?;
+    if link.send_at_once(&packed, rank, tag) {
+        return Ok(());
+    }
+    let span = memory::sent(memory::address_of(&mut packed), packed.len());
+    let operation = link.begin_send(&[span], rank, tag, Mode::Standard)?;
+    let pending = Pending {
+        operation,
+        packed,
+        unpack: None,
+        receives: false,
+    };
+    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    job::lock(&store.0).push((pending, needed));
+    Ok(())
+}
+
+fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<()> {
+    let mut slot = job::lock(slot);
+    if slot.is_some() {
+        return Err(fail(c::ERR_BUFFER, "a buffer is attached already"));
+    }
+    if size < 0 {
+        return Err(fail(c::ERR_ARG, format!("a buffer of {size} bytes")));
+    }
+    let store = Arc::new(Store::default());
+    job::lock(&STORES).push(Arc::clone(&store));
+    *slot = Some(Attached {
+        address,
+        size,
+        store,
+    });
+    Ok(())
+}
+
+fn detach(slot: &Mutex<Option<Attached>>, address: Addr, size: OutInts) -> Outcome<()> {
+    let attached = job::lock(slot)
+        .take()
+        .ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
+    drain(&attached.store)?;
+    job::lock(&STORES).retain(|store| !Arc::ptr_eq(store, &attached.store));
+    address.store_pointer(attached.address)?;
+    size.set(attached.size)
+}
+
+fn store_of(slot: &Mutex<Option<Attached>>) -> Option<Arc<Store>> {
+    job::lock(slot)
+        .as_ref()
+        .map(|attached| Arc::clone(&attached.store))
+}
+
+fn flush(slot: &Mutex<Option<Attached>>) -> Outcome<()> {
+    match store_of(slot) {
+        Some(store) => drain(&store),
+        None => Err(fail(c::ERR_BUFFER, "no buffer is attached")),
+    }
+}
+
+fn iflush(slot: &Mutex<Option<Attached>>, request: Out<Request>) -> Outcome<()> {
+    let store = store_of(slot).ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
+    let world = job::world().ok_or_else(job::not_active)?;
+    request.set(request::keep(Object::active(
+        world,
+        Activity::Flush(store),
+    ))?)
+}
+
+pub(crate) fn buffer_attach(buffer: Addr, size: i64) -> Outcome<()> {
+    attach(&PROCESS, buffer, size)
+}
+
+pub(crate) fn buffer_detach(address: Addr, size: OutInts) -> Outcome<()> {
+    detach(&PROCESS, address, size)
+}
+
+pub(crate) fn buffer_flush() -> Outcome<()> {
+    flush(&PROCESS)
+}
+
+pub(crate) fn buffer_iflush(request: Out<Request>) -> Outcome<()> {
+    iflush(&PROCESS, request)
+}
+
+pub(crate) fn comm_attach_buffer(comm: Comm, buffer: Addr, size: i64) -> Outcome<()> {
+    attach(&comm::get(comm)?.buffer, buffer, size)
+}
+
+pub(crate) fn comm_detach_buffer(comm: Comm, address: Addr, size: OutInts) -> Outcome<()> {
+    detach(&comm::get(comm)?.buffer, address, size)
+}
+
+pub(crate) fn comm_flush_buffer(comm: Comm) -> Outcome<()> {
+    flush(&comm::get(comm)?.buffer)
+}
+
+pub(crate) fn comm_iflush_buffer(comm: Comm, request: Out<Request>) -> Outcome<()> {
+    iflush(&comm::get(comm)?.buffer, request)
+}

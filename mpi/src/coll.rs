@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Collective communication.
+//!
+//! Each collective is planned once ([`plan`]): what the runtime is to do, and on which bytes. The blocking, nonblocking and persistent functions
+//! ([`forms`]) differ only in what they do with the plan. A buffer whose bytes do not lie together goes through a packed copy.
+
+mod forms;
+mod plan;
+mod side;
+mod vector;
+mod x87;
+
+pub(crate) use forms::blocking::*;
+pub(crate) use forms::{nonblocking, persistent};
+pub(crate) use vector::{Vector, reduce_here};
+
+use crate::comm::CommObject;
+use crate::failure::Outcome;
+use crate::request::{self, Activity, Object};
+use onecopy::coll::Collective;
+use onecopy::raw::{Operation, Poll};
+use side::Side;
+use std::sync::Arc;
+
+/// What is to be done, and on which bytes.
+pub(crate) struct Plan {
+    collective: Collective,
+    send: Option<Side>,
+    recv: Option<Side>,
+}
+
+/// A collective under way.
+pub(crate) struct Running {
+    operation: Operation,
+    /// Kept until the end: the operation reads it.
+    _send: Option<Side>,
+    recv: Option<Side>,
+}
+
+impl Running {
+    /// The result, if it is over; the results are where they belong then.
+    pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<(), onecopy::Error>> {
+        let result = poll.take(&self.operation)?;
+        if result.is_ok()
+            && let Some(recv) = &self.recv
+        {
+            recv.deliver();
+        }
+        Some(result.map(drop))
+    }
+}
+
+impl Plan {
+    /// Does it and waits.
+    pub(crate) fn run(self, comm: &Arc<CommObject>) -> Outcome<()> {
+        let Self {
+            collective,
+            send,
+            mut recv,
+        } = self;
+        let collectives = comm.collectives()?;
+        side::with(send.as_ref(), recv.as_mut(), |send, recv| {
+            collectives.run(&collective, send, recv)
+        })?;
+        if let Some(recv) = &recv {
+            recv.deliver();
+        }
+        Ok(())
+    }
+
+    /// Starts it.
+    pub(crate) fn start(mut self, comm: &Arc<CommObject>) -> Outcome<Object> {
+        let send = self.send.as_ref().map(Side::sent);
+        let recv = self.recv.as_mut().map(Side::received);
+        let operation = comm
+            .collectives()?
+            .begin_collective(&self.collective, send, recv)?;
+        let running = Running {
+            operation,
+            _send: self.send,
+            recv: self.recv,
+        };
+        Ok(Object::active(comm, Activity::Collective(running)))
+    }
+}
+
+/// A handle for what was started.
+pub(crate) fn keep(object: Object) -> Outcome<crate::ffi::Request> {
+    request::keep(object)
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The three forms of every collective, from one list.
+//!
+//! An argument that is an array is copied when the call is made, with as many elements as the expression behind it says: none where the standard says
+//! that it is not significant, so that it is not looked at there.
+
+use super::plan;
+use crate::comm::{self, CommObject};
+use crate::failure::Outcome;
+use crate::ffi::{Addr, Comm, Datatype, In, Info, Ints, Op, Out, Request};
+use crate::request::Object;
+use std::sync::Arc;
+
+/// An argument as it is kept.
+trait Capture {
+    type Kept: Clone + Send + Sync + 'static;
+    fn capture(self, len: usize) -> Outcome<Self::Kept>;
+}
+
+macro_rules! plain {
+    ($($t:ty),*) => {$(
+        impl Capture for $t {
+            type Kept = Self;
+            fn capture(self, _len: usize) -> Outcome<Self> {
+                Ok(self)
+            }
+        }
+    )*};
+}
+
+plain!(Addr, i64, i32, Datatype, Op);
+
+impl Capture for Ints {
+    type Kept = Arc<[i64]>;
+    fn capture(self, len: usize) -> Outcome<Arc<[i64]>> {
+        self.list(len).map(Into::into)
+    }
+}
+
+impl<T: Copy + Send + Sync + 'static> Capture for In<T> {
+    type Kept = Arc<[T]>;
+    fn capture(self, len: usize) -> Outcome<Arc<[T]>> {
+        self.list(len).map(Into::into)
+    }
+}
+
+/// The length of an array that only the root looks at.
+fn at_root(comm: &CommObject, root: i32) -> usize {
+    if comm.rank as i32 == root {
+        comm.size()
+    } else {
+        0
+    }
+}
+
+/// The length of an array that is not looked at in place.
+fn unless_in_place(comm: &CommObject, buf: Addr) -> usize {
+    if buf.is_in_place() { 0 } else { comm.size() }
+}
+
+macro_rules! length {
+    ($comm:ident) => {
+        0
+    };
+    ($comm:ident, |$name:ident| $len:expr) => {{
+        let $name: &CommObject = $comm;
+        $len
+    }};
+}
+
+macro_rules! collectives {
+    ($($plan:ident $non:ident $init:ident ($($arg:ident: $t:ty $([|$comm:ident| $len:expr])?),* $(,)?);)*) => {
+        /// The functions that wait.
+        pub(crate) mod blocking {
+            use super::*;
+            $(
+                #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+                pub(crate) fn $plan($($arg: $t,)* comm: Comm) -> Outcome<()> {
+                    let of = comm::get(comm)?;
+                    $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
+                    plan::$plan(of, $(&$arg),*)?.run(of)
+                }
+            )*
+        }
+
+        /// The functions that start and give a request.
+        pub(crate) mod nonblocking {
+            use super::*;
+            $(
+                #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+                pub(crate) fn $non($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
+                    let of = comm::get(comm)?;
+                    $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
+                    request.set(super::super::keep(plan::$plan(of, $(&$arg),*)?.start(of)?)?)
+                }
+            )*
+        }
+
+        /// The functions that prepare a request.
+        pub(crate) mod persistent {
+            use super::*;
+            $(
+                #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+                pub(crate) fn $init(
+                    $($arg: $t,)* comm: Comm, info: Info, request: Out<Request>,
+                ) -> Outcome<()> {
+                    crate::info::pairs_or_none(info)?;
+                    let of = comm::get(comm)?;
+                    $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
+                    // What is wrong is told now.
+                    plan::$plan(of, $(&$arg),*)?;
+                    let kept = Arc::clone(of);
+                    let recipe = move || plan::$plan(&kept, $(&$arg),*)?.start(&kept);
+                    request.set(super::super::keep(Object::persistent(of, Arc::new(recipe)))?)
+                }
+            )*
+        }
+    };
+}
+
+collectives! {
+    barrier ibarrier barrier_init ();
+    bcast ibcast bcast_init (buf: Addr, count: i64, datatype: Datatype, root: i32);
+    gather igather gather_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype, root: i32
+    );
+    gatherv igatherv gatherv_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr,
+        counts: Ints [|comm| at_root(comm, root)], displs: Ints [|comm| at_root(comm, root)],
+        recvtype: Datatype, root: i32
+    );
+    scatter iscatter scatter_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype, root: i32
+    );
+    scatterv iscatterv scatterv_init (
+        sendbuf: Addr, counts: Ints [|comm| at_root(comm, root)], displs: Ints [|comm| at_root(comm, root)],
+        sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype, root: i32
+    );
+    allgather iallgather allgather_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype
+    );
+    allgatherv iallgatherv allgatherv_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr,
+        counts: Ints [|comm| comm.size()], displs: Ints [|comm| comm.size()], recvtype: Datatype
+    );
+    alltoall ialltoall alltoall_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype
+    );
+    alltoallv ialltoallv alltoallv_init (
+        sendbuf: Addr, sendcounts: Ints [|comm| unless_in_place(comm, sendbuf)],
+        sdispls: Ints [|comm| unless_in_place(comm, sendbuf)], sendtype: Datatype,
+        recvbuf: Addr, recvcounts: Ints [|comm| comm.size()], rdispls: Ints [|comm| comm.size()], recvtype: Datatype
+    );
+    alltoallw ialltoallw alltoallw_init (
+        sendbuf: Addr, sendcounts: Ints [|comm| unless_in_place(comm, sendbuf)],
+        sdispls: Ints [|comm| unless_in_place(comm, sendbuf)],
+        sendtypes: In<Datatype> [|comm| unless_in_place(comm, sendbuf)],
+        recvbuf: Addr, recvcounts: Ints [|comm| comm.size()], rdispls: Ints [|comm| comm.size()],
+        recvtypes: In<Datatype> [|comm| comm.size()]
+    );
+    reduce ireduce reduce_init (
+        sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op, root: i32
+    );
+    allreduce iallreduce allreduce_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op);
+    reduce_scatter ireduce_scatter reduce_scatter_init (
+        sendbuf: Addr, recvbuf: Addr, counts: Ints [|comm| comm.size()], datatype: Datatype, op: Op
+    );
+    reduce_scatter_block ireduce_scatter_block reduce_scatter_block_init (
+        sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op
+    );
+    scan iscan scan_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op);
+    exscan iexscan exscan_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op);
+}

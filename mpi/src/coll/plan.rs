@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each collective asks of the runtime.
+
+use super::Plan;
+use super::side::{Block, Side};
+use super::vector::{Vector, vector};
+use crate::c;
+use crate::comm::CommObject;
+use crate::datatype::{self, TypeObject};
+use crate::failure::{Outcome, fail};
+use crate::ffi::{Addr, Datatype, Op};
+use crate::p2p::check_count;
+use onecopy::coll::{Collective, Parts};
+use std::sync::Arc;
+
+/// A root's rank.
+pub(super) fn check_root(comm: &CommObject, root: i32) -> Outcome<usize> {
+    usize::try_from(root)
+        .ok()
+        .filter(|&root| root < comm.size())
+        .ok_or_else(|| {
+            fail(
+                c::ERR_ROOT,
+                format!("root {root} is not in a communicator of {}", comm.size()),
+            )
+        })
+}
+
+fn plan(collective: Collective, send: Option<Side>, recv: Option<Side>) -> Outcome<Plan> {
+    Ok(Plan {
+        collective,
+        send,
+        recv,
+    })
+}
+
+/// One buffer.
+fn single(buf: Addr, count: i64, datatype: Datatype, give: bool, take: bool) -> Outcome<Side> {
+    let object = datatype::committed(datatype)?;
+    let block = (0, check_count(count)?, &**object);
+    Ok(Side::of(buf, &[block], give, take)?.0)
+}
+
+/// The same number of instances for each of `n` ranks, one after the other.
+fn equal(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    n: usize,
+    give: bool,
+    take: bool,
+) -> Outcome<(Side, Parts)> {
+    let object = datatype::committed(datatype)?;
+    let count = check_count(count)?;
+    let len = (object.size() * count) as usize;
+    let block = (0, count * n as u64, &**object);
+    let (side, _) = Side::of(buf, &[block], give, take)?;
+    Ok((side, Parts::Equal(len)))
+}
+
+/// A number of instances for each rank, at displacements that count extents.
+fn listed(
+    buf: Addr,
+    counts: &[i64],
+    displacements: &[i64],
+    datatype: Datatype,
+    give: bool,
+    take: bool,
+) -> Outcome<(Side, Parts)> {
+    let object = datatype::committed(datatype)?;
+    let extent = object.shape.extent();
+    let blocks = counts
+        .iter()
+        .zip(displacements)
+        .map(|(&count, &at)| Ok((at * extent, check_count(count)?, &**object)))
+        .collect::<Outcome<Vec<Block<'_>>>>()?;
+    Side::of(buf, &blocks, give, take)
+}
+
+/// A number of instances of an own datatype for each rank, at displacements in bytes.
+fn typed(
+    buf: Addr,
+    counts: &[i64],
+    displacements: &[i64],
+    types: &[Datatype],
+    give: bool,
+    take: bool,
+) -> Outcome<(Side, Parts)> {
+    let objects = types
+        .iter()
+        .zip(counts)
+        .map(|(&handle, &count)| match count {
+            // What is not used need not be valid.
+            0 => datatype::get(c::BYTE),
+            _ => datatype::committed(handle),
+        })
+        .collect::<Outcome<Vec<&Arc<TypeObject>>>>()?;
+    let blocks = counts
+        .iter()
+        .zip(displacements)
+        .zip(objects)
+        .map(|((&count, &at), object)| Ok((at, check_count(count)?, &**object)))
+        .collect::<Outcome<Vec<Block<'_>>>>()?;
+    Side::of(buf, &blocks, give, take)
+}
+
+pub(super) fn barrier(_comm: &CommObject) -> Outcome<Plan> {
+    plan(Collective::Barrier, None, None)
+}
+
+pub(super) fn bcast(
+    comm: &CommObject,
+    buf: &Addr,
+    count: &i64,
+    datatype: &Datatype,
+    root: &i32,
+) -> Outcome<Plan> {
+    let root = check_root(comm, *root)?;
+    let mine = comm.rank == root;
+    let side = single(*buf, *count, *datatype, mine, !mine)?;
+    plan(Collective::Bcast { root }, None, Some(side))
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn gather(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    sendcount: &i64,
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    recvcount: &i64,
+    recvtype: &Datatype,
+    root: &i32,
+) -> Outcome<Plan> {
+    let root = check_root(comm, *root)?;
+    let in_place = sendbuf.is_in_place();
+    if comm.rank != root {
+        let send = single(*sendbuf, *sendcount, *sendtype, true, false)?;
+        let parts = Parts::Equal(0);
+        return plan(Collective::Gather { root, parts }, Some(send), None);
+    }
+    let send = match in_place {
+        true => None,
+        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
+    };
+    let n = comm.size();
+    let (recv, parts) = equal(*recvbuf, *recvcount, *recvtype, n, in_place, true)?;
+    plan(Collective::Gather { root, parts }, send, Some(recv))
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn gatherv(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    sendcount: &i64,
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    counts: &[i64],
+    displacements: &[i64],
+    recvtype: &Datatype,
+    root: &i32,
+) -> Outcome<Plan> {
+    let root = check_root(comm, *root)?;
+    let in_place = sendbuf.is_in_place();
+    if comm.rank != root {
+        let send = single(*sendbuf, *sendcount, *sendtype, true, false)?;
+        let parts = Parts::Equal(0);
+        return plan(Collective::Gather { root, parts }, Some(send), None);
+    }
+    let send = match in_place {
+        true => None,
+        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
+    };
+    let (recv, parts) = listed(*recvbuf, counts, displacements, *recvtype, in_place, true)?;
+    plan(Collective::Gather { root, parts }, send, Some(recv))
+}
+
+/// What a rank gets of a scatter.
+fn scattered(
+    comm: &CommObject,
+    root: usize,
+    recvbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+) -> Outcome<Option<Side>> {
+    match comm.rank == root && recvbuf.is_in_place() {
+        true => Ok(None),
+        false => single(recvbuf, count, datatype, false, true).map(Some),
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn scatter(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    sendcount: &i64,
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    recvcount: &i64,
+    recvtype: &Datatype,
+    root: &i32,
+) -> Outcome<Plan> {
+    let root = check_root(comm, *root)?;
+    let recv = scattered(comm, root, *recvbuf, *recvcount, *recvtype)?;
+    if comm.rank != root {
+        let parts = Parts::Equal(0);
+        return plan(Collective::Scatter { root, parts }, None, recv);
+    }
+    let n = comm.size();
+    let (send, parts) = equal(*sendbuf, *sendcount, *sendtype, n, true, false)?;
+    plan(Collective::Scatter { root, parts }, Some(send), recv)
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn scatterv(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    counts: &[i64],
+    displacements: &[i64],
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    recvcount: &i64,
+    recvtype: &Datatype,
+    root: &i32,
+) -> Outcome<Plan> {
+    let root = check_root(comm, *root)?;
+    let recv = scattered(comm, root, *recvbuf, *recvcount, *recvtype)?;
+    if comm.rank != root {
+        let parts = Parts::Equal(0);
+        return plan(Collective::Scatter { root, parts }, None, recv);
+    }
+    let (send, parts) = listed(*sendbuf, counts, displacements, *sendtype, true, false)?;
+    plan(Collective::Scatter { root, parts }, Some(send), recv)
+}
+
+pub(super) fn allgather(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    sendcount: &i64,
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    recvcount: &i64,
+    recvtype: &Datatype,
+) -> Outcome<Plan> {
+    let in_place = sendbuf.is_in_place();
+    let send = match in_place {
+        true => None,
+        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
+    };
+    let (recv, parts) = equal(*recvbuf, *recvcount, *recvtype, comm.size(), in_place, true)?;
+    plan(Collective::Allgather { parts }, send, Some(recv))
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn allgatherv(
+    _comm: &CommObject,
+    sendbuf: &Addr,
+    sendcount: &i64,
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    counts: &[i64],
+    displacements: &[i64],
+    recvtype: &Datatype,
+) -> Outcome<Plan> {
+    let in_place = sendbuf.is_in_place();
+    let send = match in_place {
+        true => None,
+        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
+    };
+    let (recv, parts) = listed(*recvbuf, counts, displacements, *recvtype, in_place, true)?;
+    plan(Collective::Allgather { parts }, send, Some(recv))
+}
+
+/// All to all, with both sides described.
+fn exchange(send: Option<(Side, Parts)>, (recv, parts): (Side, Parts)) -> Outcome<Plan> {
+    let (send, sent) = match send {
+        Some((side, parts)) => (Some(side), parts),
+        None => (None, parts.clone()),
+    };
+    let collective = Collective::Alltoall {
+        send: sent,
+        recv: parts,
+    };
+    plan(collective, send, Some(recv))
+}
+
+pub(super) fn alltoall(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    sendcount: &i64,
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    recvcount: &i64,
+    recvtype: &Datatype,
+) -> Outcome<Plan> {
+    let (n, in_place) = (comm.size(), sendbuf.is_in_place());
+    let send = match in_place {
+        true => None,
+        false => Some(equal(*sendbuf, *sendcount, *sendtype, n, true, false)?),
+    };
+    exchange(
+        send,
+        equal(*recvbuf, *recvcount, *recvtype, n, in_place, true)?,
+    )
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn alltoallv(
+    _comm: &CommObject,
+    sendbuf: &Addr,
+    sendcounts: &[i64],
+    sdispls: &[i64],
+    sendtype: &Datatype,
+    recvbuf: &Addr,
+    recvcounts: &[i64],
+    rdispls: &[i64],
+    recvtype: &Datatype,
+) -> Outcome<Plan> {
+    let in_place = sendbuf.is_in_place();
+    let send = match in_place {
+        true => None,
+        false => Some(listed(
+            *sendbuf, sendcounts, sdispls, *sendtype, true, false,
+        )?),
+    };
+    exchange(
+        send,
+        listed(*recvbuf, recvcounts, rdispls, *recvtype, in_place, true)?,
+    )
+}
+
+#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+pub(super) fn alltoallw(
+    _comm: &CommObject,
+    sendbuf: &Addr,
+    sendcounts: &[i64],
+    sdispls: &[i64],
+    sendtypes: &[Datatype],
+    recvbuf: &Addr,
+    recvcounts: &[i64],
+    rdispls: &[i64],
+    recvtypes: &[Datatype],
+) -> Outcome<Plan> {
+    let in_place = sendbuf.is_in_place();
+    let send = match in_place {
+        true => None,
+        false => Some(typed(
+            *sendbuf, sendcounts, sdispls, sendtypes, true, false,
+        )?),
+    };
+    exchange(
+        send,
+        typed(*recvbuf, recvcounts, rdispls, recvtypes, in_place, true)?,
+    )
+}
+
+/// A vector to be combined, and where the result goes.
+fn combined(
+    sendbuf: Addr,
+    recvbuf: Option<(Addr, i64)>,
+    count: i64,
+    of: &Vector,
+) -> Outcome<(Option<Side>, Option<Side>)> {
+    let in_place = sendbuf.is_in_place();
+    let send = match in_place {
+        true => None,
+        false => Some(of.side(sendbuf, count, true, false)?),
+    };
+    let recv = match recvbuf {
+        None => None,
+        Some((buf, _)) if in_place => Some(of.side(buf, count, true, true)?),
+        Some((buf, part)) => Some(of.side(buf, part, false, true)?),
+    };
+    Ok((send, recv))
+}
+
+pub(super) fn reduce(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    recvbuf: &Addr,
+    count: &i64,
+    datatype: &Datatype,
+    op: &Op,
+    root: &i32,
+) -> Outcome<Plan> {
+    let root = check_root(comm, *root)?;
+    let of = vector(*op, *datatype)?;
+    let target = (comm.rank == root).then_some((*recvbuf, *count));
+    let (send, recv) = combined(*sendbuf, target, *count, &of)?;
+    let (elem, op) = (of.elem, of.op);
+    plan(Collective::Reduce { root, elem, op }, send, recv)
+}
+
+pub(super) fn allreduce(
+    _comm: &CommObject,
+    sendbuf: &Addr,
+    recvbuf: &Addr,
+    count: &i64,
+    datatype: &Datatype,
+    op: &Op,
+) -> Outcome<Plan> {
+    let of = vector(*op, *datatype)?;
+    let (send, recv) = combined(*sendbuf, Some((*recvbuf, *count)), *count, &of)?;
+    let (elem, op) = (of.elem, of.op);
+    plan(Collective::Allreduce { elem, op }, send, recv)
+}
+
+pub(super) fn scan(
+    _comm: &CommObject,
+    sendbuf: &Addr,
+    recvbuf: &Addr,
+    count: &i64,
+    datatype: &Datatype,
+    op: &Op,
+) -> Outcome<Plan> {
+    let of = vector(*op, *datatype)?;
+    let (send, recv) = combined(*sendbuf, Some((*recvbuf, *count)), *count, &of)?;
+    let (elem, op) = (of.elem, of.op);
+    plan(Collective::Scan { elem, op }, send, recv)
+}
+
+pub(super) fn exscan(
+    _comm: &CommObject,
+    sendbuf: &Addr,
+    recvbuf: &Addr,
+    count: &i64,
+    datatype: &Datatype,
+    op: &Op,
+) -> Outcome<Plan> {
+    let of = vector(*op, *datatype)?;
+    // The first rank's buffer stays as it is, so what stands there is in the copy, too.
+    let send = match sendbuf.is_in_place() {
+        true => None,
+        false => Some(of.side(*sendbuf, *count, true, false)?),
+    };
+    let recv = of.side(*recvbuf, *count, true, true)?;
+    let (elem, op) = (of.elem, of.op);
+    plan(Collective::Exscan { elem, op }, send, Some(recv))
+}
+
+/// The vectors of all parts together; in place, the part comes to the front of the buffer.
+fn reduce_parts(
+    comm: &CommObject,
+    sendbuf: Addr,
+    recvbuf: Addr,
+    counts: &[i64],
+    datatype: Datatype,
+    op: Op,
+) -> Outcome<Plan> {
+    let of = vector(op, datatype)?;
+    let total = counts
+        .iter()
+        .map(|&count| check_count(count).map(|count| count as i64))
+        .sum::<Outcome<i64>>()?;
+    let mine = counts.get(comm.rank).copied().unwrap_or(0);
+    let (send, recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
+    let counts: Vec<usize> = counts.iter().map(|&count| count as usize).collect();
+    let collective = Collective::ReduceScatter {
+        parts: Parts::packed(&counts, of.elem.size()),
+        elem: of.elem,
+        op: of.op,
+    };
+    plan(collective, send, recv)
+}
+
+pub(super) fn reduce_scatter(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    recvbuf: &Addr,
+    counts: &[i64],
+    datatype: &Datatype,
+    op: &Op,
+) -> Outcome<Plan> {
+    reduce_parts(comm, *sendbuf, *recvbuf, counts, *datatype, *op)
+}
+
+pub(super) fn reduce_scatter_block(
+    comm: &CommObject,
+    sendbuf: &Addr,
+    recvbuf: &Addr,
+    count: &i64,
+    datatype: &Datatype,
+    op: &Op,
+) -> Outcome<Plan> {
+    let counts = vec![*count; comm.size()];
+    reduce_parts(comm, *sendbuf, *recvbuf, &counts, *datatype, *op)
+}

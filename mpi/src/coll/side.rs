@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The bytes of one side of a collective.
+
+use crate::datatype::TypeObject;
+use crate::datatype::layout::Layout;
+use crate::failure::{Outcome, fail};
+use crate::ffi::Addr;
+use crate::{c, memory};
+use onecopy::Span;
+use onecopy::coll::Parts;
+
+/// Bytes of the program, or a copy of ours with the places where results go.
+pub(crate) struct Side {
+    /// The program's bytes; none: `copy`.
+    direct: Option<(Addr, usize)>,
+    copy: Vec<u8>,
+    deliveries: Vec<Delivery>,
+}
+
+/// Where a part of a copy goes.
+struct Delivery {
+    layout: Layout,
+    base: Addr,
+    /// Where it begins in the copy.
+    start: usize,
+    /// The copy has the gaps of the program's buffer, too, and begins so many bytes from its base.
+    gaps: Option<i64>,
+}
+
+/// So many instances of a datatype at a displacement in bytes.
+pub(crate) type Block<'t> = (i64, u64, &'t TypeObject);
+
+impl Side {
+    fn direct(at: Addr, len: usize) -> Self {
+        Self {
+            direct: Some((at, len)),
+            copy: Vec::new(),
+            deliveries: Vec::new(),
+        }
+    }
+
+    fn copy(copy: Vec<u8>) -> Self {
+        Self {
+            direct: None,
+            copy,
+            deliveries: Vec::new(),
+        }
+    }
+
+    /// A plain side, for bytes that are described by `blocks`. `give`: they are read; `take`: they are written.
+    pub(crate) fn of(
+        base: Addr,
+        blocks: &[Block<'_>],
+        give: bool,
+        take: bool,
+    ) -> Outcome<(Self, Parts)> {
+        let mut dense = Vec::with_capacity(blocks.len());
+        let mut total = 0u64;
+        for &(at, count, object) in blocks {
+            let len = object
+                .size()
+                .checked_mul(count)
+                .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))?;
+            total += len;
+            dense.push(object.shape.dense(count).map(|offset| (at + offset, len)));
+        }
+        if total > 0
+            && base.pointer().is_null()
+            && blocks.iter().all(|block| block.2.named().is_some())
+        {
+            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
+        }
+        if dense.iter().all(Option::is_some) {
+            let parts: Vec<(i64, u64)> = dense.into_iter().flatten().collect();
+            let used = || parts.iter().filter(|(_, len)| *len > 0);
+            let first = used().map(|(at, _)| *at).min().unwrap_or(0);
+            let end = used()
+                .map(|(at, len)| at + *len as i64)
+                .max()
+                .unwrap_or(first);
+            let listed = parts.iter().map(|&(at, len)| {
+                if len == 0 {
+                    (0, 0)
+                } else {
+                    ((at - first) as usize, len as usize)
+                }
+            });
+            let side = Self::direct(base.offset(first), (end - first) as usize);
+            return Ok((side, Parts::Listed(listed.collect())));
+        }
+        let mut side = Self::copy(vec![0; total as usize]);
+        let mut listed = Vec::with_capacity(blocks.len());
+        let mut start = 0;
+        for &(at, count, object) in blocks {
+            let layout = object.shape.layout_of(count);
+            let len = layout.size() as usize;
+            let place = base.offset(at);
+            if give {
+                let out = &mut side.copy[start..start + len];
+                memory::gather(&layout, place, 0..len as u64, out);
+            }
+            if take {
+                side.deliveries.push(Delivery {
+                    layout,
+                    base: place,
+                    start,
+                    gaps: None,
+                });
+            }
+            listed.push((start, len));
+            start += len;
+        }
+        Ok((side, Parts::Listed(listed.into())))
+    }
+
+    /// Bytes with the gaps between elements, for reductions whose operator knows the datatype.
+    pub(crate) fn with_gaps(
+        base: Addr,
+        count: u64,
+        object: &TypeObject,
+        give: bool,
+        take: bool,
+    ) -> Self {
+        let shape = &object.shape;
+        let len = count as usize * shape.extent() as usize;
+        if shape.dense(count) == Some(0) && shape.dense(2).is_some() {
+            return Self::direct(base, len);
+        }
+        let mut side = Self::copy(vec![0; len]);
+        let layout = shape.layout_of(count);
+        let first = shape.lb;
+        if give {
+            let copy = &mut side.copy;
+            layout.walk(0, 0..layout.size(), &mut |offset, len| {
+                let at = (offset - first) as usize;
+                memory::with_bytes(base.offset(offset), len as usize, |bytes| {
+                    copy[at..at + bytes.len()].copy_from_slice(bytes);
+                });
+                true
+            });
+        }
+        if take {
+            side.deliveries.push(Delivery {
+                layout,
+                base,
+                start: 0,
+                gaps: Some(first),
+            });
+        }
+        side
+    }
+
+    /// Puts results where they belong.
+    pub(crate) fn deliver(&self) {
+        for delivery in &self.deliveries {
+            let size = delivery.layout.size();
+            match delivery.gaps {
+                None => {
+                    let bytes = &self.copy[delivery.start..delivery.start + size as usize];
+                    memory::scatter(&delivery.layout, delivery.base, 0, bytes);
+                }
+                Some(first) => {
+                    delivery.layout.walk(0, 0..size, &mut |offset, len| {
+                        let at = (offset - first) as usize;
+                        let bytes = &self.copy[at..at + len as usize];
+                        memory::copy_in(delivery.base.offset(offset), bytes);
+                        true
+                    });
+                }
+            }
+        }
+    }
+
+    /// To be lent for sending.
+    pub(crate) fn sent(&self) -> Span {
+        match self.direct {
+            Some((at, len)) => memory::sent(at, len),
+            None => memory::sent(memory::address_of_shared(&self.copy), self.copy.len()),
+        }
+    }
+
+    /// To be lent for receiving.
+    pub(crate) fn received(&mut self) -> Span {
+        match self.direct {
+            Some((at, len)) => memory::received(at, len),
+            None => memory::received(memory::address_of(&mut self.copy), self.copy.len()),
+        }
+    }
+
+    fn with_send<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        match self.direct {
+            Some((at, len)) => memory::with_bytes(at, len, f),
+            None => f(&self.copy),
+        }
+    }
+
+    fn with_recv<R>(&mut self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        match self.direct {
+            Some((at, len)) => memory::with_bytes_mut(at, len, f),
+            None => f(&mut self.copy),
+        }
+    }
+}
+
+/// Shows both sides to `f`.
+pub(super) fn with<R>(
+    send: Option<&Side>,
+    recv: Option<&mut Side>,
+    f: impl FnOnce(Option<&[u8]>, Option<&mut [u8]>) -> R,
+) -> R {
+    match (send, recv) {
+        (None, None) => f(None, None),
+        (Some(send), None) => send.with_send(|send| f(Some(send), None)),
+        (None, Some(recv)) => recv.with_recv(|recv| f(None, Some(recv))),
+        (Some(send), Some(recv)) => {
+            send.with_send(|send| recv.with_recv(|recv| f(Some(send), Some(recv))))
+        }
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operators on datatypes, as the runtime takes them.
+
+use super::side::Side;
+use super::x87;
+use crate::datatype::predefined::{Basic, Element, Kind};
+use crate::datatype::{self, TypeObject};
+use crate::failure::{Failure, Outcome, fail};
+use crate::ffi::{Addr, Datatype, Op};
+use crate::op::{self, Operation};
+use crate::p2p::check_count;
+use crate::{c, callback, memory};
+use onecopy::coll::{ElemType, MAX_ELEMENT, Op as Operator, PredefinedOp};
+use std::sync::Arc;
+
+/// A kind of vector that can be reduced.
+pub(crate) struct Vector {
+    pub(super) elem: ElemType,
+    pub(super) op: Operator,
+    datatype: Arc<TypeObject>,
+}
+
+impl Vector {
+    /// The bytes of `count` elements.
+    pub(super) fn side(&self, buf: Addr, count: i64, give: bool, take: bool) -> Outcome<Side> {
+        let count = check_count(count)?;
+        if count > 0 && buf.pointer().is_null() && self.datatype.named().is_some() {
+            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
+        }
+        Ok(Side::with_gaps(buf, count, &self.datatype, give, take))
+    }
+}
+
+fn predefined(op: Op) -> Option<PredefinedOp> {
+    Some(match op {
+        c::SUM => PredefinedOp::Sum,
+        c::PROD => PredefinedOp::Prod,
+        c::MIN => PredefinedOp::Min,
+        c::MAX => PredefinedOp::Max,
+        c::LAND => PredefinedOp::LogicalAnd,
+        c::LOR => PredefinedOp::LogicalOr,
+        c::LXOR => PredefinedOp::LogicalXor,
+        c::BAND => PredefinedOp::BitAnd,
+        c::BOR => PredefinedOp::BitOr,
+        c::BXOR => PredefinedOp::BitXor,
+        c::MINLOC => PredefinedOp::MinLoc,
+        c::MAXLOC => PredefinedOp::MaxLoc,
+        _ => return None,
+    })
+}
+
+fn unsigned(bytes: u8) -> Option<ElemType> {
+    Some(match bytes {
+        1 => ElemType::U8,
+        2 => ElemType::U16,
+        4 => ElemType::U32,
+        8 => ElemType::U64,
+        _ => return None,
+    })
+}
+
+/// The kind of element on which the runtime has the operator.
+fn element(op: PredefinedOp, element: Element) -> Option<ElemType> {
+    use PredefinedOp as P;
+    let logical = matches!(op, P::LogicalAnd | P::LogicalOr | P::LogicalXor);
+    let bits = matches!(op, P::BitAnd | P::BitOr | P::BitXor);
+    let kind = match element.kind() {
+        Kind::Int(1) => ElemType::I8,
+        Kind::Int(2) => ElemType::I16,
+        Kind::Int(4) => ElemType::I32,
+        Kind::Int(8) => ElemType::I64,
+        Kind::Uint(n) => unsigned(n)?,
+        // Logical operators are for C's integers and Fortran's logicals.
+        Kind::Float(4) if !logical => ElemType::F32,
+        Kind::Float(8) if !logical => ElemType::F64,
+        Kind::Complex(4) => ElemType::ComplexF32,
+        Kind::Complex(8) => ElemType::ComplexF64,
+        Kind::Logical(n) if logical => unsigned(n)?,
+        Kind::Bool if logical => ElemType::U8,
+        Kind::Byte if bits => ElemType::U8,
+        Kind::Pair(Basic::I16, Basic::I32) => ElemType::I16Index,
+        Kind::Pair(Basic::I32, Basic::I32) => ElemType::I32Index,
+        Kind::Pair(Basic::I64, Basic::I32) => ElemType::I64Index,
+        Kind::Pair(Basic::F32, Basic::I32) => ElemType::F32Index,
+        Kind::Pair(Basic::F64, Basic::I32) => ElemType::F64Index,
+        _ => return None,
+    };
+    op.accepts(kind).then_some(kind)
+}
+
+fn unfit(op: Op, datatype: Datatype) -> Box<Failure> {
+    let name = |list: &[(&'static str, usize, &str)], handle: usize| {
+        let found = list.iter().find(|(_, value, _)| *value == handle);
+        found.map_or_else(|| format!("{handle:#x}"), |(name, ..)| (*name).to_owned())
+    };
+    fail(
+        c::ERR_OP,
+        format!(
+            "{} has no meaning for {}",
+            name(&c::OPS, op.0),
+            name(&c::DATATYPES, datatype.0)
+        ),
+    )
+}
+
+/// How a datatype's vectors are reduced by an operation.
+pub(super) fn vector(handle: Op, datatype: Datatype) -> Outcome<Vector> {
+    let object = datatype::committed(datatype)?;
+    let (elem, op) = match op::get(handle)? {
+        Operation::Predefined(op) => {
+            let known = predefined(op).zip(object.named());
+            let found = known.and_then(|(op, named)| match element(op, named) {
+                Some(elem) => Some((elem, Operator::Predefined(op))),
+                None if named.is_binary128() => None,
+                None => x87::operator(op, named.kind(), named.extent()),
+            });
+            found.ok_or_else(|| unfit(op, datatype))?
+        }
+        Operation::User(user) => {
+            let shape = &object.shape;
+            let extent = shape.extent();
+            if shape.true_lb < shape.lb || shape.true_ub > shape.ub {
+                return Err(fail(
+                    c::ERR_TYPE,
+                    "elements that reach beyond their extent cannot be reduced",
+                ));
+            }
+            if extent > MAX_ELEMENT as i64 {
+                return Err(fail(
+                    c::ERR_TYPE,
+                    format!("an element of {extent} bytes; at most {MAX_ELEMENT} can be reduced"),
+                ));
+            }
+            let first = shape.lb;
+            let function = move |left: &[u8], right: &mut [u8]| {
+                if extent == 0 {
+                    return;
+                }
+                let count = right.len() as i64 / extent;
+                let input = memory::address_of_shared(left).offset(-first);
+                let inout = memory::address_of(right).offset(-first);
+                let User { function, large } = User::from(user);
+                callback::reduce(function, large, input, inout, count, datatype, extent);
+            };
+            let elem = ElemType::Opaque(extent.max(1) as u32);
+            (elem, Operator::user(function))
+        }
+    };
+    Ok(Vector {
+        elem,
+        op,
+        datatype: Arc::clone(object),
+    })
+}
+
+/// What a call of the program's function needs.
+struct User {
+    function: crate::ffi::Callback,
+    large: bool,
+}
+
+impl From<op::User> for User {
+    fn from(user: op::User) -> Self {
+        Self {
+            function: user.function,
+            large: user.large,
+        }
+    }
+}
+
+/// Combines two local vectors: `inout = input op inout`.
+pub(crate) fn reduce_here(
+    inbuf: Addr,
+    inout: Addr,
+    count: i64,
+    datatype: Datatype,
+    handle: Op,
+) -> Outcome<()> {
+    let object = datatype::committed(datatype)?;
+    let count = check_count(count)?;
+    match op::get(handle)? {
+        Operation::Predefined(op) if op == c::NO_OP => Ok(()),
+        Operation::Predefined(op) if op == c::REPLACE => {
+            let layout = object.shape.layout_of(count);
+            let mut packed = vec![0; layout.size() as usize];
+            memory::gather(&layout, inbuf, 0..layout.size(), &mut packed);
+            memory::scatter(&layout, inout, 0, &packed);
+            Ok(())
+        }
+        Operation::Predefined(_) => {
+            let of = vector(handle, datatype)?;
+            let bytes = count as usize * of.elem.size();
+            memory::with_bytes(inbuf, bytes, |input| {
+                memory::with_bytes_mut(inout, bytes, |acc| match &of.op {
+                    Operator::Predefined(op) => {
+                        onecopy_shm::reduce::reduce_under(*op, of.elem, acc, input);
+                    }
+                    Operator::User(function) => function(input, acc),
+                });
+            });
+            Ok(())
+        }
+        Operation::User(user) => {
+            let extent = object.shape.extent();
+            callback::reduce(
+                user.function,
+                user.large,
+                inbuf,
+                inout,
+                count as i64,
+                datatype,
+                extent,
+            );
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Communicators.
+//!
+//! A communicator is a group and two contexts of the runtime: one for the program's messages, one for the library's. Ranks are
+//! translated here; the runtime knows the ranks of the job alone.
+
+mod create;
+
+pub(crate) use create::*;
+
+use crate::attr::{self, Attributes};
+use crate::buffer::Attached;
+use crate::errors::Handler;
+use crate::failure::{Failure, Outcome, fail};
+use crate::ffi::{Comm, Group, Info, Out, OutText, Text};
+use crate::group::{self, GroupObject};
+use crate::handle::Table;
+use crate::info::{self, Pairs};
+use crate::topo::Topology;
+use crate::{c, job};
+use onecopy_shm::sync::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A communicator's two contexts.
+pub(crate) struct Links {
+    /// The program's messages.
+    pub(crate) link: onecopy::Comm,
+    /// The library's.
+    pub(crate) own: onecopy::Comm,
+}
+
+/// A communicator.
+pub(crate) struct CommObject {
+    /// Set when its identity is known: at once, but for a duplicate that is being made.
+    links: OnceLock<Links>,
+    pub(crate) group: Arc<GroupObject>,
+    pub(crate) rank: usize,
+    handle: OnceLock<Comm>,
+    handler: Mutex<Handler>,
+    name: Mutex<String>,
+    info: Mutex<Pairs>,
+    pub(crate) attributes: Mutex<Attributes>,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) buffer: Mutex<Option<Attached>>,
+    /// Collectives with a channel of their own; a communicator without goes by messages.
+    collectives: OnceLock<onecopy::Comm>,
+    tag: AtomicU32,
+}
+
+static COMMS: Table<Arc<CommObject>> = Table::new(5);
+
+/// What a new communicator takes over from another one.
+#[derive(Default)]
+pub(crate) struct Heritage {
+    pub(crate) handler: Option<Handler>,
+    pub(crate) attributes: Attributes,
+    pub(crate) info: Pairs,
+    pub(crate) topology: Option<Topology>,
+}
+
+impl CommObject {
+    fn new(group: Arc<GroupObject>, heritage: Heritage) -> Outcome<Arc<Self>> {
+        let rank = group
+            .me()
+            .ok_or_else(|| fail(c::ERR_INTERN, "not a member of the group"))?;
+        Ok(Arc::new(Self {
+            links: OnceLock::new(),
+            rank,
+            group,
+            handle: OnceLock::new(),
+            handler: Mutex::new(heritage.handler.unwrap_or(Handler::Fatal)),
+            name: Mutex::new(String::new()),
+            info: Mutex::new(heritage.info),
+            attributes: Mutex::new(heritage.attributes),
+            topology: heritage.topology,
+            buffer: Mutex::new(None),
+            collectives: OnceLock::new(),
+            tag: AtomicU32::new(0),
+        }))
+    }
+
+    /// One of the predefined communicators.
+    pub(crate) fn predefined(
+        world: &onecopy::Comm,
+        handle: Comm,
+        group: Arc<GroupObject>,
+        context: u32,
+        name: &str,
+    ) -> Arc<Self> {
+        let object = Self::new(group, Heritage::default());
+        let object = object.unwrap_or_else(|_| unreachable!("every rank is in these groups"));
+        object.connect(world, context / 2);
+        let _ = object.handle.set(handle);
+        name.clone_into(&mut job::lock(&object.name));
+        object
+    }
+
+    /// Gives it its contexts.
+    pub(crate) fn connect(&self, world: &onecopy::Comm, identity: u32) {
+        let _ = self.links.set(Links {
+            link: world.with_context(identity * 2),
+            own: world.with_context(identity * 2 + 1),
+        });
+    }
+
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    #[inline(always)]
+    pub(crate) fn links(&self) -> Outcome<&Links> {
+        self.links.get().ok_or_else(not_complete)
+    }
+
+    /// The program's messages.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> Outcome<&onecopy::Comm> {
+        match self.links.get() {
+            Some(links) => Ok(&links.link),
+            None => Err(not_complete()),
+        }
+    }
+
+    /// The rank in the job of a member.
+    #[inline(always)]
+    pub(crate) fn job_rank(&self, rank: usize) -> Outcome<usize> {
+        self.group.rank(rank).ok_or_else(|| {
+            fail(
+                c::ERR_RANK,
+                format!("rank {rank} is not in a communicator of {}", self.size()),
+            )
+        })
+    }
+
+    /// The rank of a member.
+    #[inline(always)]
+    pub(crate) fn rank_of(&self, job_rank: usize) -> i32 {
+        self.group
+            .place(job_rank)
+            .map_or(c::UNDEFINED, |place| place as i32)
+    }
+
+    /// Where its collectives run.
+    #[inline]
+    pub(crate) fn collectives(&self) -> Outcome<&onecopy::Comm> {
+        match self.collectives.get() {
+            Some(collectives) => Ok(collectives),
+            None => self.form_collectives(),
+        }
+    }
+
+    /// Agrees with the other members on the place of their collectives. All of them come here at the same point of their program.
+    #[cold]
+    fn form_collectives(&self) -> Outcome<&onecopy::Comm> {
+        let links = self.links()?;
+        let ranks: Vec<usize> = self
+            .group
+            .ranks()
+            .iter()
+            .map(|&rank| rank as usize)
+            .collect();
+        let formed = if self.handle() == c::COMM_WORLD {
+            links.link.clone()
+        } else {
+            links
+                .own
+                .create_from_group(&onecopy::coll::Group::of(&ranks), 0)?
+        };
+        Ok(self.collectives.get_or_init(|| formed))
+    }
+
+    /// A tag for the library's messages. All members call this in the same order.
+    pub(crate) fn next_tag(&self) -> i32 {
+        (self.tag.fetch_add(1, Ordering::Relaxed) & 0x1fff_ffff) as i32
+    }
+
+    pub(crate) fn handler(&self) -> Handler {
+        *job::lock(&self.handler)
+    }
+
+    pub(crate) fn set_handler(&self, handler: Handler) {
+        let old = std::mem::replace(&mut *job::lock(&self.handler), handler);
+        old.release();
+    }
+
+    /// Its handle, for errors of its requests.
+    pub(crate) fn handle(&self) -> Comm {
+        self.handle.get().copied().unwrap_or(c::COMM_SELF)
+    }
+}
+
+#[cold]
+fn not_complete() -> Box<Failure> {
+    fail(
+        c::ERR_COMM,
+        "the communicator is still being made: wait for the request of MPI_Comm_idup",
+    )
+}
+
+#[cold]
+fn bad_comm(handle: Comm) -> Box<Failure> {
+    if job::world().is_none() {
+        return job::not_active();
+    }
+    let what = if handle == c::COMM_NULL {
+        "MPI_COMM_NULL was given".to_owned()
+    } else {
+        format!("{:#x} is no communicator", handle.0)
+    };
+    fail(c::ERR_COMM, what)
+}
+
+/// The object of a handle, if there is one.
+#[inline(always)]
+pub(crate) fn lookup(handle: Comm) -> Option<&'static Arc<CommObject>> {
+    match handle {
+        c::COMM_WORLD => job::world(),
+        c::COMM_SELF => job::own(),
+        _ => COMMS.get(handle.0),
+    }
+}
+
+/// The object of a handle.
+#[inline(always)]
+pub(crate) fn get(handle: Comm) -> Outcome<&'static Arc<CommObject>> {
+    match lookup(handle) {
+        Some(comm) => Ok(comm),
+        None => Err(bad_comm(handle)),
+    }
+}
+
+/// A handle for a new communicator.
+pub(crate) fn keep(comm: Arc<CommObject>) -> Outcome<Comm> {
+    let object = Arc::clone(&comm);
+    let handle = Comm(COMMS.insert(comm).ok_or_else(job::too_many)?);
+    let _ = object.handle.set(handle);
+    Ok(handle)
+}
+
+pub(crate) fn comm_size(comm: Comm, size: Out<i32>) -> Outcome<()> {
+    size.set(get(comm)?.size() as i32)
+}
+
+pub(crate) fn comm_rank(comm: Comm, rank: Out<i32>) -> Outcome<()> {
+    rank.set(get(comm)?.rank as i32)
+}
+
+pub(crate) fn comm_group(comm: Comm, group: Out<Group>) -> Outcome<()> {
+    group.set(group::keep(Arc::clone(&get(comm)?.group))?)
+}
+
+pub(crate) fn comm_compare(a: Comm, b: Comm, result: Out<i32>) -> Outcome<()> {
+    let (first, second) = (get(a)?, get(b)?);
+    result.set(match first.group.compare(&second.group) {
+        c::IDENT if Arc::ptr_eq(first, second) => c::IDENT,
+        c::IDENT => c::CONGRUENT,
+        other => other,
+    })
+}
+
+pub(crate) fn comm_free(comm: Out<Comm>) -> Outcome<()> {
+    let handle = comm.get()?;
+    let object = get(handle)?;
+    if handle == c::COMM_WORLD || handle == c::COMM_SELF {
+        return Err(fail(
+            c::ERR_COMM,
+            "a predefined communicator cannot be freed",
+        ));
+    }
+    attr::delete_all(object, handle.0)?;
+    object.set_handler(Handler::Fatal);
+    COMMS.remove(handle.0);
+    comm.set(c::COMM_NULL)
+}
+
+pub(crate) fn comm_get_name(comm: Comm, name: OutText, len: Out<i32>) -> Outcome<()> {
+    let text = if comm == c::COMM_NULL {
+        "MPI_COMM_NULL".to_owned()
+    } else {
+        job::lock(&get(comm)?.name).clone()
+    };
+    len.set(name.set(&text, c::MAX_OBJECT_NAME as usize)? as i32)
+}
+
+pub(crate) fn comm_set_name(comm: Comm, name: Text) -> Outcome<()> {
+    let mut text = name.get()?;
+    text.truncate(c::MAX_OBJECT_NAME as usize - 1);
+    *job::lock(&get(comm)?.name) = text;
+    Ok(())
+}
+
+pub(crate) fn comm_get_info(comm: Comm, used: Out<Info>) -> Outcome<()> {
+    let pairs = job::lock(&get(comm)?.info).clone();
+    used.set(info::make(pairs)?)
+}
+
+pub(crate) fn comm_set_info(comm: Comm, info: Info) -> Outcome<()> {
+    let object = get(comm)?;
+    let pairs = info::pairs_or_none(info)?;
+    let mut known = job::lock(&object.info);
+    for (key, value) in pairs {
+        known.retain(|(other, _)| *other != key);
+        known.push((key, value));
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Datatypes.
+//!
+//! A datatype has a *shape* ([`shape`]): its typemap, which says what the elements are, and its layout ([`layout`]), which says which bytes
+//! they occupy. Transfers and packing look at the layout alone; the external representation and the count of elements need the typemap.
+
+mod contents;
+mod create;
+mod fortran;
+pub(crate) mod layout;
+pub(crate) mod predefined;
+pub(crate) mod shape;
+
+pub(crate) use contents::*;
+pub(crate) use create::*;
+pub(crate) use fortran::*;
+
+use crate::attr::Attributes;
+use crate::failure::{Failure, Outcome, fail};
+use crate::ffi::{Datatype, Out, OutInts, OutText, Text};
+use crate::handle::Table;
+use crate::{attr, c, job};
+use contents::Contents;
+use onecopy_shm::sync::{AtomicBool, Ordering};
+use predefined::{Element, Kind};
+use shape::Shape;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A datatype.
+pub(crate) struct TypeObject {
+    pub(crate) shape: Shape,
+    pub(crate) contents: Contents,
+    committed: AtomicBool,
+    name: Mutex<String>,
+    pub(crate) attributes: Mutex<Attributes>,
+}
+
+impl TypeObject {
+    fn new(shape: Shape, contents: Contents) -> Self {
+        Self {
+            shape,
+            contents,
+            committed: AtomicBool::new(false),
+            name: Mutex::new(String::new()),
+            attributes: Mutex::new(Attributes::default()),
+        }
+    }
+
+    /// Bytes of the packed form.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.shape.size()
+    }
+
+    /// The number of elements in so many bytes of the packed form, if no element is cut.
+    pub(crate) fn elements_in(&self, bytes: u64) -> Option<u64> {
+        if let Some(element) = self.shape.uniform {
+            let size = element.size() as u64;
+            return bytes.is_multiple_of(size).then(|| bytes / size);
+        }
+        let size = self.size();
+        if size == 0 {
+            return (bytes == 0).then_some(0);
+        }
+        let (mut rest, mut count) = (bytes % size, bytes / size * self.shape.elements);
+        self.shape.map.walk(0, &mut |element, _| {
+            let size = element.size() as u64;
+            let fits = rest >= size;
+            if fits {
+                rest -= size;
+                count += 1;
+            }
+            fits
+        });
+        (rest == 0).then_some(count)
+    }
+
+    /// Bytes of so many elements in the packed form.
+    pub(crate) fn bytes_of_elements(&self, count: u64) -> u64 {
+        if let Some(element) = self.shape.uniform {
+            return count * element.size() as u64;
+        }
+        if self.shape.elements == 0 {
+            return 0;
+        }
+        let mut bytes = count / self.shape.elements * self.size();
+        let mut rest = count % self.shape.elements;
+        self.shape.map.walk(0, &mut |element, _| {
+            if rest > 0 {
+                rest -= 1;
+                bytes += element.size() as u64;
+            }
+            rest > 0
+        });
+        bytes
+    }
+
+    /// The element, if this is a predefined datatype.
+    pub(crate) fn named(&self) -> Option<Element> {
+        self.contents.named()
+    }
+}
+
+static TYPES: Table<Arc<TypeObject>> = Table::new(4);
+static PREDEFINED: OnceLock<Vec<Option<Arc<TypeObject>>>> = OnceLock::new();
+
+fn predefined_types() -> &'static [Option<Arc<TypeObject>>] {
+    PREDEFINED.get_or_init(|| {
+        (0x200..0x300)
+            .map(|handle| {
+                let element = Element::from_handle(handle)?;
+                let object = TypeObject::new(Shape::of(element), Contents::of(element));
+                object.committed.store(true, Ordering::Relaxed);
+                element.name().clone_into(&mut job::lock(&object.name));
+                Some(Arc::new(object))
+            })
+            .collect()
+    })
+}
+
+#[cold]
+fn bad_type(handle: Datatype) -> Box<Failure> {
+    let what = if handle == c::DATATYPE_NULL {
+        "MPI_DATATYPE_NULL was given".to_owned()
+    } else {
+        format!("{:#x} is no datatype", handle.0)
+    };
+    fail(c::ERR_TYPE, what)
+}
+
+/// The object of a handle.
+#[inline]
+pub(crate) fn get(handle: Datatype) -> Outcome<&'static Arc<TypeObject>> {
+    let found = if handle.0 & !0xff == 0x200 {
+        predefined_types()[handle.0 & 0xff].as_ref()
+    } else {
+        TYPES.get(handle.0)
+    };
+    found.ok_or_else(|| bad_type(handle))
+}
+
+/// The object of a handle that is used for communication.
+#[inline]
+pub(crate) fn committed(handle: Datatype) -> Outcome<&'static Arc<TypeObject>> {
+    let object = get(handle)?;
+    if job::checks() && !object.committed.load(Ordering::Relaxed) {
+        return Err(fail(
+            c::ERR_TYPE,
+            format!("datatype {:#x} was not committed", handle.0),
+        ));
+    }
+    Ok(object)
+}
+
+/// A new handle for a datatype: its own if it is predefined.
+pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
+    match object.named() {
+        Some(element) => Ok(Datatype(element.handle())),
+        None => TYPES.insert(object).map(Datatype).ok_or_else(job::too_many),
+    }
+}
+
+pub(crate) fn type_commit(datatype: Out<Datatype>) -> Outcome<()> {
+    get(datatype.get()?)?
+        .committed
+        .store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn type_free(datatype: Out<Datatype>) -> Outcome<()> {
+    let handle = datatype.get()?;
+    let object = get(handle)?;
+    if object.contents.is_permanent() {
+        return Err(fail(c::ERR_TYPE, "a predefined datatype cannot be freed"));
+    }
+    if Arc::strong_count(object) == 1 {
+        attr::delete_all_of_type(object, handle.0)?;
+    }
+    TYPES.remove(handle.0);
+    datatype.set(c::DATATYPE_NULL)
+}
+
+pub(crate) fn type_size(_wide: bool, datatype: Datatype, size: OutInts) -> Outcome<()> {
+    size.set(get(datatype)?.size() as i64)
+}
+
+pub(crate) fn type_size_x(datatype: Datatype, size: Out<i64>) -> Outcome<()> {
+    size.set(get(datatype)?.size() as i64)
+}
+
+pub(crate) fn type_get_extent(
+    _wide: bool,
+    datatype: Datatype,
+    lb: Out<i64>,
+    extent: Out<i64>,
+) -> Outcome<()> {
+    let shape = &get(datatype)?.shape;
+    lb.set(shape.lb)?;
+    extent.set(shape.extent())
+}
+
+pub(crate) fn type_get_extent_x(datatype: Datatype, lb: Out<i64>, extent: Out<i64>) -> Outcome<()> {
+    type_get_extent(true, datatype, lb, extent)
+}
+
+pub(crate) fn type_get_true_extent(
+    _wide: bool,
+    datatype: Datatype,
+    lb: Out<i64>,
+    extent: Out<i64>,
+) -> Outcome<()> {
+    let shape = &get(datatype)?.shape;
+    lb.set(shape.true_lb)?;
+    extent.set(shape.true_ub.wrapping_sub(shape.true_lb))
+}
+
+pub(crate) fn type_get_true_extent_x(
+    datatype: Datatype,
+    lb: Out<i64>,
+    extent: Out<i64>,
+) -> Outcome<()> {
+    type_get_true_extent(true, datatype, lb, extent)
+}
+
+pub(crate) fn type_get_name(datatype: Datatype, name: OutText, len: Out<i32>) -> Outcome<()> {
+    // A predefined null handle has a name all the same.
+    let text = if datatype == c::DATATYPE_NULL {
+        "MPI_DATATYPE_NULL".to_owned()
+    } else {
+        job::lock(&get(datatype)?.name).clone()
+    };
+    len.set(name.set(&text, c::MAX_OBJECT_NAME as usize)? as i32)
+}
+
+pub(crate) fn type_set_name(datatype: Datatype, name: Text) -> Outcome<()> {
+    let mut text = name.get()?;
+    text.truncate(c::MAX_OBJECT_NAME as usize - 1);
+    *job::lock(&get(datatype)?.name) = text;
+    Ok(())
+}
+
+pub(crate) fn type_get_value_index(
+    value: Datatype,
+    index: Datatype,
+    pair: Out<Datatype>,
+) -> Outcome<()> {
+    let element = |handle| get(handle).map(|object| object.named());
+    let (value, index) = (element(value)?, element(index)?);
+    let found = predefined::all().find(|pair| match (pair.second(), value, index) {
+        (Some((a, b, _)), Some(value), Some(index)) => {
+            let same_name = pair.name() != "MPI_2REAL"
+                && pair.name() != "MPI_2DOUBLE_PRECISION"
+                && pair.name() != "MPI_2INTEGER";
+            same_name && a == value.kind() && b == index.kind()
+        }
+        _ => false,
+    });
+    pair.set(found.map_or(c::DATATYPE_NULL, |element| Datatype(element.handle())))
+}
+
+pub(crate) fn type_match_size(class: i32, size: i32, datatype: Out<Datatype>) -> Outcome<()> {
+    let bytes = u8::try_from(size).unwrap_or(0);
+    let wanted = match class {
+        c::TYPECLASS_INTEGER => Kind::Int(bytes),
+        c::TYPECLASS_REAL => Kind::Float(bytes),
+        c::TYPECLASS_COMPLEX => Kind::Complex(bytes / 2),
+        _ => return Err(fail(c::ERR_ARG, format!("{class} is no class of types"))),
+    };
+    // The types that are named by their size.
+    let found = predefined::all()
+        .find(|element| element.handle() & 0x3c0 == 0x2c0 && element.kind() == wanted);
+    match found {
+        Some(element) => datatype.set(Datatype(element.handle())),
+        None => Err(fail(
+            c::ERR_ARG,
+            format!("there is no type of this class with {size} bytes"),
+        )),
+    }
+}

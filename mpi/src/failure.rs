@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Failures of calls, and how they reach the program's error handlers.
+
+use crate::errors::{self, Handler};
+use crate::ffi::{Comm, File, Session, Win};
+use crate::{c, comm, job};
+use std::borrow::Cow;
+
+/// What went wrong, as a class of the standard and in words.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) code: i32,
+    pub(crate) text: Cow<'static, str>,
+    /// The object concerned, if it is another than the call's.
+    pub(crate) on: Option<On>,
+}
+
+/// The result of most functions here.
+pub(crate) type Outcome<T> = Result<T, Box<Failure>>;
+
+/// The object whose handler an error goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum On {
+    Nothing,
+    Comm(Comm),
+    Win(Win),
+    File(File),
+    Session(Session),
+}
+
+/// A failure.
+#[cold]
+pub(crate) fn fail(code: i32, text: impl Into<Cow<'static, str>>) -> Box<Failure> {
+    Box::new(Failure {
+        code,
+        text: text.into(),
+        on: None,
+    })
+}
+
+impl Failure {
+    /// The same, about another object than the call's.
+    pub(crate) fn on(mut self: Box<Self>, comm: Comm) -> Box<Self> {
+        self.on = Some(On::Comm(comm));
+        self
+    }
+}
+
+impl From<onecopy::Error> for Box<Failure> {
+    #[cold]
+    fn from(error: onecopy::Error) -> Self {
+        use onecopy::Error as E;
+        let class = match &error {
+            E::PeerDied { .. }
+            | E::PeerLeft { .. }
+            | E::Protocol { .. }
+            | E::Unreachable { .. } => c::ERR_PROC_ABORTED,
+            E::Truncated { .. } => c::ERR_TRUNCATE,
+            E::NoSuchRank { .. } => c::ERR_RANK,
+            E::BadTag { .. } => c::ERR_TAG,
+            E::Alloc(_) | E::Segment(_) => c::ERR_NO_MEM,
+            E::Knob(_) | E::TuneFile { .. } | E::Wireup(_) | E::Aborted { .. } => c::ERR_OTHER,
+            _ => c::ERR_INTERN,
+        };
+        fail(class, error.to_string())
+    }
+}
+
+/// The return code of a call.
+#[inline(always)]
+pub(crate) fn outcome(name: &'static str, on: On, result: Outcome<()>) -> i32 {
+    match result {
+        Ok(()) => c::SUCCESS,
+        Err(failure) => raise(name, on, &failure),
+    }
+}
+
+/// What a function gives that is not implemented.
+#[cold]
+pub(crate) fn unsupported(name: &'static str, on: On) -> i32 {
+    let failure = fail(
+        c::ERR_UNSUPPORTED_OPERATION,
+        "not implemented; `onecopy info mpi` lists what is",
+    );
+    raise(name, on, &failure)
+}
+
+/// Hands a failure to the error handler of its object, and gives the code to return.
+#[cold]
+pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
+    let on = failure.on.unwrap_or(on);
+    errors::remember(name, failure);
+    let handler = match on {
+        On::Comm(handle) => comm::lookup(handle).map(|comm| comm.handler()),
+        // The default of files is to return, and there are no windows yet whose handler could be another.
+        On::File(_) | On::Win(_) => Some(Handler::Return),
+        On::Nothing | On::Session(_) => None,
+    };
+    let handler = handler.unwrap_or_else(|| match job::own() {
+        Some(own) => own.handler(),
+        None => errors::initial(),
+    });
+    match handler {
+        Handler::Return => failure.code,
+        Handler::Fatal | Handler::Abort => {
+            let rank =
+                job::world().map_or_else(String::new, |world| format!("rank {}: ", world.rank));
+            errors::report(&format!(
+                "onecopy: {rank}{name}: {}: {}",
+                errors::class_name(failure.code),
+                failure.text
+            ));
+            job::abort(if failure.code == 0 {
+                1
+            } else {
+                failure.code & 0xff
+            })
+        }
+        Handler::User(user) => {
+            let handle = match on {
+                On::Comm(comm) => comm.0,
+                On::Win(win) => win.0,
+                On::File(file) => file.0,
+                On::Session(session) => session.0,
+                On::Nothing => c::COMM_SELF.0,
+            };
+            user.call(handle, failure.code);
+            failure.code
+        }
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Handles of objects that the program makes.
+//!
+//! A handle is a number: the kind of object, a generation, and a place in the table of that kind. It is never below 4096, where the standard's own
+//! handles are, and it fits an `int`, so that `MPI_X_toint` is the identity. A handle that was freed or never made is told from a
+//! valid one without following it anywhere.
+//!
+//! # Safety
+//! A slot's value is written only while the slot is not live, by the one thread that took it from the free list, and dropped only by the
+//! one thread that made it not live. References to values are given out on the standard's word that a handle is not freed while
+//! another call uses it, and that no two calls complete the same request at once.
+#![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
+
+use onecopy_shm::sync::{AtomicU32, Ordering};
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+const INDEX_BITS: u32 = 22;
+const GENERATION_BITS: u32 = 5;
+const FIRST_CHUNK: u32 = 64;
+const CHUNKS: usize = 17;
+
+/// A slot's generation, with this bit while it holds a value.
+const LIVE: u32 = 1 << 31;
+
+struct Slot<T> {
+    state: AtomicU32,
+    value: UnsafeCell<Option<T>>,
+}
+
+struct Free {
+    list: Vec<u32>,
+    used: u32,
+}
+
+/// The objects of one kind.
+pub(crate) struct Table<T> {
+    kind: u32,
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    free: Mutex<Free>,
+    _owns: PhantomData<T>,
+}
+
+// SAFETY: see the module's safety case.
+unsafe impl<T: Send> Sync for Table<T> {}
+
+impl<T> Table<T> {
+    /// A table of the given kind, from 1 to 15.
+    pub(crate) const fn new(kind: u32) -> Self {
+        Self {
+            kind,
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            free: Mutex::new(Free {
+                list: Vec::new(),
+                used: 0,
+            }),
+            _owns: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        let at = index + FIRST_CHUNK;
+        let chunk = (at.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+        let offset = at - (FIRST_CHUNK << chunk);
+        self.chunks.get(chunk)?.get()?.get(offset as usize)
+    }
+
+    /// The live slot of a handle.
+    #[inline(always)]
+    fn live(&self, handle: usize) -> Option<&Slot<T>> {
+        let number = u32::try_from(handle).ok()?;
+        if number >> (INDEX_BITS + GENERATION_BITS) != self.kind {
+            return None;
+        }
+        let slot = self.slot(number & ((1 << INDEX_BITS) - 1))?;
+        let generation = (number >> INDEX_BITS) & ((1 << GENERATION_BITS) - 1);
+        (slot.state.load(Ordering::Acquire) == LIVE | generation).then_some(slot)
+    }
+
+    /// The object of a handle.
+    #[inline(always)]
+    pub(crate) fn get(&self, handle: usize) -> Option<&T> {
+        let slot = self.live(handle)?;
+        // SAFETY: the slot is live, and stays so during the call.
+        unsafe { (*slot.value.get()).as_ref() }
+    }
+
+    /// Lets `f` change the object of a handle. No other call may use the handle meanwhile: for requests.
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, handle: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let slot = self.live(handle)?;
+        // SAFETY: the slot is live, and by the standard this call alone uses the handle.
+        let value = unsafe { (*slot.value.get()).as_mut() };
+        value.map(f)
+    }
+
+    /// Keeps an object and gives its handle; `None` if there are too many.
+    pub(crate) fn insert(&self, value: T) -> Option<usize> {
+        let index = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            match free.list.pop() {
+                Some(index) => index,
+                None => {
+                    let index = free.used;
+                    if index >= 1 << INDEX_BITS {
+                        return None;
+                    }
+                    let at = index + FIRST_CHUNK;
+                    let chunk = (at.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+                    self.chunks.get(chunk)?.get_or_init(|| {
+                        (0..FIRST_CHUNK << chunk)
+                            .map(|_| Slot {
+                                state: AtomicU32::new(0),
+                                value: UnsafeCell::new(None),
+                            })
+                            .collect()
+                    });
+                    free.used += 1;
+                    index
+                }
+            }
+        };
+        let slot = self.slot(index)?;
+        let generation = (slot.state.load(Ordering::Relaxed) + 1) & ((1 << GENERATION_BITS) - 1);
+        // SAFETY: the slot is not live, and this thread took it from the free list.
+        unsafe { *slot.value.get() = Some(value) };
+        slot.state.store(LIVE | generation, Ordering::Release);
+        let number = self.kind << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index;
+        Some(number as usize)
+    }
+
+    /// Takes an object out; its handle is not valid any more.
+    pub(crate) fn remove(&self, handle: usize) -> Option<T> {
+        let slot = self.live(handle)?;
+        let live = slot.state.load(Ordering::Relaxed);
+        slot.state
+            .compare_exchange(live, live & !LIVE, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        // SAFETY: this thread alone made the slot not live.
+        let value = unsafe { (*slot.value.get()).take() };
+        let index = handle as u32 & ((1 << INDEX_BITS) - 1);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.list.push(index);
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_valid_until_it_is_removed() {
+        let table: Table<String> = Table::new(3);
+        let handles: Vec<usize> = (0..1000)
+            .map(|number| table.insert(number.to_string()).unwrap())
+            .collect();
+        for (number, &handle) in handles.iter().enumerate() {
+            assert!(handle >= 4096 && i32::try_from(handle).is_ok());
+            assert_eq!(
+                table.get(handle).map(String::as_str),
+                Some(&*number.to_string())
+            );
+        }
+        assert_eq!(table.remove(handles[7]).as_deref(), Some("7"));
+        assert!(table.get(handles[7]).is_none());
+        assert!(table.remove(handles[7]).is_none());
+        let fresh = table.insert("fresh".to_owned()).unwrap();
+        assert_ne!(
+            fresh, handles[7],
+            "the place is used again, the handle is not"
+        );
+        assert!(table.get(handles[7]).is_none());
+        for strange in [0, 0x101, 4096, usize::MAX, handles[8] ^ (1 << 27)] {
+            assert!(table.get(strange).is_none(), "{strange:#x}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! This process's part in the job: from `MPI_Init` to `MPI_Finalize`.
+
+use crate::comm::CommObject;
+use crate::failure::{Failure, Outcome, fail};
+use crate::group::GroupObject;
+use crate::{attr, buffer, c, request};
+use onecopy::{Options, Runtime, Threads};
+use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
+
+const BEFORE: u32 = 0;
+const ACTIVE: u32 = 1;
+const OVER: u32 = 2;
+
+static PHASE: AtomicU32 = AtomicU32::new(BEFORE);
+static CHECKS: AtomicBool = AtomicBool::new(true);
+static WORLD: OnceLock<Arc<CommObject>> = OnceLock::new();
+static SELF: OnceLock<Arc<CommObject>> = OnceLock::new();
+static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+static THREADS: OnceLock<(i32, ThreadId)> = OnceLock::new();
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The communicator of all ranks, during the job.
+#[inline(always)]
+pub(crate) fn world() -> Option<&'static Arc<CommObject>> {
+    if PHASE.load(Ordering::Relaxed) == ACTIVE {
+        WORLD.get()
+    } else {
+        None
+    }
+}
+
+/// The communicator of this rank alone, during the job.
+pub(crate) fn own() -> Option<&'static Arc<CommObject>> {
+    if PHASE.load(Ordering::Relaxed) == ACTIVE {
+        SELF.get()
+    } else {
+        None
+    }
+}
+
+/// Whether arguments are checked.
+#[inline(always)]
+pub(crate) fn checks() -> bool {
+    CHECKS.load(Ordering::Relaxed)
+}
+
+#[cold]
+pub(crate) fn not_active() -> Box<Failure> {
+    let what = match PHASE.load(Ordering::Relaxed) {
+        BEFORE => "MPI_Init was not called yet",
+        _ => "MPI_Finalize was called already",
+    };
+    fail(c::ERR_OTHER, what)
+}
+
+#[cold]
+pub(crate) fn too_many() -> Box<Failure> {
+    fail(c::ERR_INTERN, "too many objects of this kind exist")
+}
+
+pub(crate) fn is_initialized() -> bool {
+    PHASE.load(Ordering::Acquire) != BEFORE
+}
+
+pub(crate) fn is_finalized() -> bool {
+    PHASE.load(Ordering::Acquire) == OVER
+}
+
+/// The thread level given.
+pub(crate) fn thread_level() -> Option<(i32, ThreadId)> {
+    THREADS.get().copied()
+}
+
+/// Joins the job.
+pub(crate) fn start(required: i32) -> Outcome<i32> {
+    let mut slot = lock(&RUNTIME);
+    if PHASE.load(Ordering::Acquire) != BEFORE {
+        return Err(fail(c::ERR_OTHER, "MPI was initialized already"));
+    }
+    let level = [c::THREAD_MULTIPLE, c::THREAD_SERIALIZED, c::THREAD_FUNNELED]
+        .into_iter()
+        .find(|&level| required >= level)
+        .unwrap_or(c::THREAD_SINGLE);
+    let mut options = Options::from_env()?;
+    // One thread at a time is several threads for the engine's lock.
+    options.threads = if level >= c::THREAD_SERIALIZED {
+        Threads::Multiple
+    } else {
+        Threads::Single
+    };
+    CHECKS.store(options.knobs.mpi_checks, Ordering::Relaxed);
+    let runtime = Runtime::init_with(options)?;
+    let (rank, size) = (runtime.rank(), runtime.size());
+    let world = Arc::new(GroupObject::new((0..size as u32).collect(), rank as u32));
+    let alone = Arc::new(GroupObject::new(vec![rank as u32], rank as u32));
+    let comm = runtime.world();
+    let _ = WORLD.set(CommObject::predefined(
+        &comm,
+        c::COMM_WORLD,
+        world,
+        0,
+        "MPI_COMM_WORLD",
+    ));
+    let _ = SELF.set(CommObject::predefined(
+        &comm,
+        c::COMM_SELF,
+        alone,
+        2,
+        "MPI_COMM_SELF",
+    ));
+    let _ = THREADS.set((level, std::thread::current().id()));
+    *slot = Some(runtime);
+    PHASE.store(ACTIVE, Ordering::Release);
+    Ok(level)
+}
+
+/// Leaves the job.
+pub(crate) fn finish() -> Outcome<()> {
+    if PHASE.load(Ordering::Acquire) != ACTIVE {
+        return Err(not_active());
+    }
+    if let Some(own) = own() {
+        attr::delete_all(own, c::COMM_SELF.0)?;
+    }
+    if let Some(world) = world() {
+        attr::delete_all(world, c::COMM_WORLD.0)?;
+    }
+    buffer::drain_all();
+    request::settle_orphans();
+    let runtime = lock(&RUNTIME).take();
+    PHASE.store(OVER, Ordering::Release);
+    match runtime {
+        Some(runtime) => Ok(runtime.finalize()?),
+        None => Err(not_active()),
+    }
+}
+
+/// Runs `f` with the runtime.
+pub(crate) fn with_runtime<R>(f: impl FnOnce(&Runtime) -> Outcome<R>) -> Outcome<R> {
+    match &*lock(&RUNTIME) {
+        Some(runtime) => f(runtime),
+        None => Err(not_active()),
+    }
+}
+
+/// Ends the whole job with `code`.
+pub(crate) fn abort(code: i32) -> ! {
+    // A thread that is in a call may hold the lock; the job ends all the same.
+    if let Ok(slot) = RUNTIME.try_lock()
+        && let Some(runtime) = &*slot
+    {
+        let _ = runtime.abort(code);
+    }
+    std::process::exit(code)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `libmpi_abi.so.1`: the standard ABI of MPI 5.0 over the onecopy runtime.
+//!
+//! `edge` has the exported functions, generated from the table in mpi/abi; it wraps each argument and calls the implementation, one file
+//! for each section of the table. Those files have no unsafe code: what C hands over is reached through the types of [`ffi`], message buffers through
+//! [`memory`], objects through [`handle`], callbacks through [`callback`].
+
+mod abi;
+mod agree;
+mod attr;
+mod buffer;
+mod callback;
+mod coll;
+mod comm;
+mod datatype;
+mod edge;
+mod env;
+mod errors;
+mod failure;
+mod ffi;
+mod group;
+mod handle;
+mod info;
+mod inter;
+mod job;
+mod mem;
+mod memory;
+mod nbcoll;
+mod ngh;
+mod op;
+mod p2p;
+mod pack;
+mod pcoll;
+mod persistent;
+mod process;
+mod request;
+mod status;
+mod tools;
+mod topo;
+
+/// The constants of the standard, without `MPI_`.
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "generated: all of them"
+)]
+mod c {
+    use crate::ffi::{
+        Comm, Datatype, Errhandler, File, Group, Info, Message, Op, Request, Session, Win,
+    };
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}

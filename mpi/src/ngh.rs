@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Neighbourhood collectives, by messages in the library's context of the communicator.
+//!
+//! The k-th block that is sent to a neighbour is the k-th that this neighbour receives from here, except in a grid, where the neighbour before
+//! receives from the one after: there each block says which side it goes to, since both may be the same process.
+
+use crate::comm::{self, CommObject};
+use crate::datatype::{self, TypeObject};
+use crate::failure::{Outcome, fail};
+use crate::ffi::{Addr, Comm, Datatype, In, Info, Ints, Out, Request};
+use crate::p2p::{self, check_count};
+use crate::request::{self, Activity, Object};
+use crate::topo::Topology;
+use crate::{c, info};
+use onecopy::raw::Mode;
+use onecopy::{Source, Tag};
+use std::sync::Arc;
+
+/// The neighbours that a member receives from and sends to; in a grid they are the same.
+struct Neighbours {
+    sources: Vec<i32>,
+    destinations: Vec<i32>,
+    grid: bool,
+}
+
+fn neighbours(comm: &CommObject) -> Outcome<Neighbours> {
+    Ok(match &comm.topology {
+        Some(Topology::Cart(cart)) => {
+            let all = cart.neighbours(comm.rank);
+            Neighbours {
+                sources: all.clone(),
+                destinations: all,
+                grid: true,
+            }
+        }
+        Some(Topology::Graph(graph)) => {
+            let all = graph.neighbours(comm.rank).to_vec();
+            Neighbours {
+                sources: all.clone(),
+                destinations: all,
+                grid: false,
+            }
+        }
+        Some(Topology::Neighbours(known)) => Neighbours {
+            sources: known.sources.clone(),
+            destinations: known.destinations.clone(),
+            grid: false,
+        },
+        None => return Err(fail(c::ERR_TOPOLOGY, "the communicator has no topology")),
+    })
+}
+
+/// One block: a displacement in bytes from the buffer's address, a count, a datatype.
+#[derive(Clone)]
+struct Block {
+    at: i64,
+    count: u64,
+    datatype: Arc<TypeObject>,
+}
+
+/// A neighbourhood collective, ready to be started again and again.
+struct Plan {
+    comm: Arc<CommObject>,
+    neighbours: Neighbours,
+    sendbuf: Addr,
+    send: Vec<Block>,
+    recvbuf: Addr,
+    recv: Vec<Block>,
+}
+
+/// Tags of these messages, apart from others in the library's context: a number for the call, and one for the side.
+const TAGS: i32 = 1 << 29;
+
+impl Plan {
+    fn start(&self) -> Outcome<Object> {
+        let comm = &self.comm;
+        let call = TAGS | (comm.next_tag() & 0x1f_ffff) << 8;
+        let own = &comm.links()?.own;
+        let mut messages = Vec::new();
+        let side = |index: usize| {
+            if self.neighbours.grid {
+                index as i32 & 0xff
+            } else {
+                0
+            }
+        };
+        for (index, (&source, block)) in self.neighbours.sources.iter().zip(&self.recv).enumerate()
+        {
+            if source == c::PROC_NULL {
+                continue;
+            }
+            let from = Source::Rank(comm.job_rank(source as usize)?);
+            let buffer = (self.recvbuf.offset(block.at), block.count, &*block.datatype);
+            messages.push(p2p::receive_on(
+                own,
+                from,
+                Tag::Is(call | side(index)),
+                buffer,
+            )?);
+        }
+        for (index, (&dest, block)) in self
+            .neighbours
+            .destinations
+            .iter()
+            .zip(&self.send)
+            .enumerate()
+        {
+            if dest == c::PROC_NULL {
+                continue;
+            }
+            let to = comm.job_rank(dest as usize)?;
+            let buffer = (self.sendbuf.offset(block.at), block.count, &*block.datatype);
+            let tag = call | side(index ^ 1);
+            messages.push(p2p::send_on(own, to, tag, Mode::Standard, buffer)?);
+        }
+        Ok(Object::active(comm, Activity::Many(messages)))
+    }
+
+    fn run(&self) -> Outcome<()> {
+        let mut object = self.start()?;
+        request::wait_object(&mut object);
+        object.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn later(&self, request: Out<Request>) -> Outcome<()> {
+        request.set(request::keep(self.start()?)?)
+    }
+
+    fn prepare(self, info: Info, request: Out<Request>) -> Outcome<()> {
+        info::pairs_or_none(info)?;
+        let comm = Arc::clone(&self.comm);
+        let recipe = move || self.start();
+        request.set(request::keep(Object::persistent(&comm, Arc::new(recipe)))?)
+    }
+}
+
+fn plan(
+    comm: Comm,
+    sendbuf: Addr,
+    recvbuf: Addr,
+    blocks: impl FnOnce(usize, usize) -> Outcome<(Vec<Block>, Vec<Block>)>,
+) -> Outcome<Plan> {
+    let comm = Arc::clone(comm::get(comm)?);
+    let neighbours = neighbours(&comm)?;
+    let (send, recv) = blocks(neighbours.destinations.len(), neighbours.sources.len())?;
+    Ok(Plan {
+        comm,
+        neighbours,
+        sendbuf,
+        send,
+        recvbuf,
+        recv,
+    })
+}
+
+/// The same block for all.
+fn same(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
+    let block = Block {
+        at: 0,
+        count: check_count(count)?,
+        datatype: Arc::clone(datatype::committed(datatype)?),
+    };
+    Ok(vec![block; n])
+}
+
+/// Blocks one after the other.
+fn equal(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
+    let mut blocks = same(n, count, datatype)?;
+    for (index, block) in blocks.iter_mut().enumerate() {
+        block.at = index as i64 * count * block.datatype.shape.extent();
+    }
+    Ok(blocks)
+}
+
+/// Blocks at displacements that count extents.
+fn listed(n: usize, counts: Ints, displacements: Ints, datatype: Datatype) -> Outcome<Vec<Block>> {
+    let object = datatype::committed(datatype)?;
+    (0..n)
+        .map(|index| {
+            Ok(Block {
+                at: displacements.at(index)? * object.shape.extent(),
+                count: check_count(counts.at(index)?)?,
+                datatype: Arc::clone(object),
+            })
+        })
+        .collect()
+}
+
+/// Blocks of own datatypes at displacements in bytes.
+fn typed(
+    n: usize,
+    counts: Ints,
+    displacements: In<i64>,
+    types: In<Datatype>,
+) -> Outcome<Vec<Block>> {
+    (0..n)
+        .map(|index| {
+            Ok(Block {
+                at: displacements.at(index)?,
+                count: check_count(counts.at(index)?)?,
+                datatype: Arc::clone(datatype::committed(types.at(index)?)?),
+            })
+        })
+        .collect()
+}
+
+macro_rules! neighbourhood {
+    ($($run:ident $later:ident $prepare:ident ($($arg:ident: $t:ty),* $(,)?)
+        from $sendbuf:ident to $recvbuf:ident |$out:ident, $into:ident| $send:expr, $recv:expr;)*) => {$(
+        #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+        pub(crate) fn $run($($arg: $t,)* comm: Comm) -> Outcome<()> {
+            plan(comm, $sendbuf, $recvbuf, |$out, $into| Ok(($send?, $recv?)))?.run()
+        }
+        #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+        pub(crate) fn $later($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
+            plan(comm, $sendbuf, $recvbuf, |$out, $into| Ok(($send?, $recv?)))?.later(request)
+        }
+        #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
+        pub(crate) fn $prepare(
+            $($arg: $t,)* comm: Comm, info: Info, request: Out<Request>,
+        ) -> Outcome<()> {
+            plan(comm, $sendbuf, $recvbuf, |$out, $into| Ok(($send?, $recv?)))?.prepare(info, request)
+        }
+    )*};
+}
+
+neighbourhood! {
+    neighbor_allgather ineighbor_allgather neighbor_allgather_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype
+    ) from sendbuf to recvbuf |out, into| same(out, sendcount, sendtype), equal(into, recvcount, recvtype);
+    neighbor_allgatherv ineighbor_allgatherv neighbor_allgatherv_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype,
+        recvbuf: Addr, counts: Ints, displs: Ints, recvtype: Datatype
+    ) from sendbuf to recvbuf |out, into| same(out, sendcount, sendtype), listed(into, counts, displs, recvtype);
+    neighbor_alltoall ineighbor_alltoall neighbor_alltoall_init (
+        sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype
+    ) from sendbuf to recvbuf |out, into| equal(out, sendcount, sendtype), equal(into, recvcount, recvtype);
+    neighbor_alltoallv ineighbor_alltoallv neighbor_alltoallv_init (
+        sendbuf: Addr, sendcounts: Ints, sdispls: Ints, sendtype: Datatype,
+        recvbuf: Addr, recvcounts: Ints, rdispls: Ints, recvtype: Datatype
+    ) from sendbuf to recvbuf
+        |out, into| listed(out, sendcounts, sdispls, sendtype), listed(into, recvcounts, rdispls, recvtype);
+    neighbor_alltoallw ineighbor_alltoallw neighbor_alltoallw_init (
+        sendbuf: Addr, sendcounts: Ints, sdispls: In<i64>, sendtypes: In<Datatype>,
+        recvbuf: Addr, recvcounts: Ints, rdispls: In<i64>, recvtypes: In<Datatype>
+    ) from sendbuf to recvbuf
+        |out, into| typed(out, sendcounts, sdispls, sendtypes), typed(into, recvcounts, rdispls, recvtypes);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations of reductions.
+
+use crate::failure::{Failure, Outcome, fail};
+use crate::ffi::{Addr, Callback, Datatype, Op, Out};
+use crate::handle::Table;
+use crate::{c, coll, job};
+
+/// An operation of the program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    pub(crate) function: Callback,
+    pub(crate) large: bool,
+    pub(crate) commutes: bool,
+}
+
+static OPS: Table<User> = Table::new(8);
+
+/// An operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Operation {
+    Predefined(Op),
+    User(User),
+}
+
+fn bad_op(handle: Op) -> Box<Failure> {
+    fail(c::ERR_OP, format!("{:#x} is no operation", handle.0))
+}
+
+pub(crate) fn get(handle: Op) -> Outcome<Operation> {
+    if handle != c::OP_NULL && c::OPS.iter().any(|(_, value, _)| *value == handle.0) {
+        return Ok(Operation::Predefined(handle));
+    }
+    OPS.get(handle.0)
+        .map(|user| Operation::User(*user))
+        .ok_or_else(|| bad_op(handle))
+}
+
+pub(crate) fn op_create(large: bool, function: Callback, commute: i32, op: Out<Op>) -> Outcome<()> {
+    let user = User {
+        function,
+        large,
+        commutes: commute != 0,
+    };
+    op.set(Op(OPS.insert(user).ok_or_else(job::too_many)?))
+}
+
+pub(crate) fn op_free(op: Out<Op>) -> Outcome<()> {
+    let handle = op.get()?;
+    OPS.remove(handle.0).ok_or_else(|| match get(handle) {
+        Ok(_) => fail(c::ERR_OP, "a predefined operation cannot be freed"),
+        Err(failure) => failure,
+    })?;
+    op.set(c::OP_NULL)
+}
+
+pub(crate) fn op_commutative(op: Op, commute: Out<i32>) -> Outcome<()> {
+    commute.set(match get(op)? {
+        Operation::Predefined(op) => i32::from(op != c::REPLACE && op != c::NO_OP),
+        Operation::User(user) => i32::from(user.commutes),
+    })
+}
+
+pub(crate) fn reduce_local(
+    _large: bool,
+    inbuf: Addr,
+    inout: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+) -> Outcome<()> {
+    coll::reduce_here(inbuf, inout, count, datatype, op)
+}

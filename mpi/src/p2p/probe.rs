@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Probes, and receives of messages that a probe has matched.
+
+use super::origin;
+use super::plan::target;
+use crate::comm::{self, CommObject};
+use crate::failure::{Failure, Outcome, fail};
+use crate::ffi::{Addr, Comm, Datatype, Message, Out, Request, Status};
+use crate::handle::Table;
+use crate::request::{self, Activity, Object, Pending};
+use crate::{c, job};
+use std::sync::{Arc, Mutex};
+
+/// A message that a probe has taken out of the queue.
+struct Matched {
+    comm: Arc<CommObject>,
+    message: Mutex<Option<onecopy::Matched>>,
+}
+
+static MESSAGES: Table<Matched> = Table::new(7);
+
+fn translated(comm: &CommObject, found: onecopy::Status) -> Status {
+    Status::new(comm.rank_of(found.source), found.tag, found.bytes as u64)
+}
+
+pub(crate) fn probe(source: i32, tag: i32, comm: Comm, status: Out<Status>) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    let found = match origin(comm, source, tag)? {
+        Some((source, tag)) => translated(comm, comm.link()?.probe(source, tag)?),
+        None => Status::of_nobody(),
+    };
+    status.put(&found);
+    Ok(())
+}
+
+pub(crate) fn iprobe(
+    source: i32,
+    tag: i32,
+    comm: Comm,
+    flag: Out<i32>,
+    status: Out<Status>,
+) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    let found = match origin(comm, source, tag)? {
+        Some((source, tag)) => comm
+            .link()?
+            .iprobe(source, tag)?
+            .map(|found| translated(comm, found)),
+        None => Some(Status::of_nobody()),
+    };
+    if let Some(found) = &found {
+        status.put(found);
+    }
+    flag.set(i32::from(found.is_some()))
+}
+
+fn keep(
+    comm: &Arc<CommObject>,
+    matched: onecopy::Matched,
+    status: Out<Status>,
+) -> Outcome<Message> {
+    status.put(&translated(comm, matched.status()));
+    let entry = Matched {
+        comm: Arc::clone(comm),
+        message: Mutex::new(Some(matched)),
+    };
+    MESSAGES
+        .insert(entry)
+        .map(Message)
+        .ok_or_else(job::too_many)
+}
+
+pub(crate) fn mprobe(
+    source: i32,
+    tag: i32,
+    comm: Comm,
+    message: Out<Message>,
+    status: Out<Status>,
+) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    let Some((source, tag)) = origin(comm, source, tag)? else {
+        status.put(&Status::of_nobody());
+        return message.set(c::MESSAGE_NO_PROC);
+    };
+    let matched = comm.link()?.mprobe(source, tag)?;
+    message.set(keep(comm, matched, status)?)
+}
+
+pub(crate) fn improbe(
+    source: i32,
+    tag: i32,
+    comm: Comm,
+    flag: Out<i32>,
+    message: Out<Message>,
+    status: Out<Status>,
+) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    let Some((source, tag)) = origin(comm, source, tag)? else {
+        status.put(&Status::of_nobody());
+        message.set(c::MESSAGE_NO_PROC)?;
+        return flag.set(1);
+    };
+    match comm.link()?.improbe(source, tag)? {
+        Some(matched) => {
+            message.set(keep(comm, matched, status)?)?;
+            flag.set(1)
+        }
+        None => {
+            message.set(c::MESSAGE_NULL)?;
+            flag.set(0)
+        }
+    }
+}
+
+fn bad_message(handle: Message) -> Box<Failure> {
+    fail(
+        c::ERR_REQUEST,
+        format!("{:#x} is no matched message", handle.0),
+    )
+}
+
+/// Starts the receive of a matched message, whose handle is null then.
+fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> Outcome<Object> {
+    let handle = message.get()?;
+    let target = target(buf, count, datatype)?;
+    if handle == c::MESSAGE_NO_PROC {
+        message.set(c::MESSAGE_NULL)?;
+        return Ok(Object::complete(Status::of_nobody()));
+    }
+    let entry = MESSAGES
+        .remove(handle.0)
+        .ok_or_else(|| bad_message(handle))?;
+    message.set(c::MESSAGE_NULL)?;
+    let matched = job::lock(&entry.message)
+        .take()
+        .ok_or_else(|| bad_message(handle))?;
+    let operation = matched.begin_receive(&target.spans)?;
+    let pending = Pending {
+        operation,
+        packed: target.packed,
+        unpack: target.unpack,
+        receives: true,
+    };
+    Ok(Object::active(&entry.comm, Activity::Message(pending)))
+}
+
+pub(crate) fn mrecv(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    message: Out<Message>,
+    status: Out<Status>,
+) -> Outcome<()> {
+    let mut object = receive(buf, count, datatype, message)?;
+    request::wait_object(&mut object);
+    status.put(&object.status);
+    object.failure.take().map_or(Ok(()), Err)
+}
+
+pub(crate) fn imrecv(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    message: Out<Message>,
+    request: Out<Request>,
+) -> Outcome<()> {
+    request.set(request::keep(receive(buf, count, datatype, message)?)?)
+}

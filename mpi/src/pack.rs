@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Packing and unpacking, in the machine's own form and in `external32`.
+
+mod external;
+
+use crate::comm;
+use crate::datatype;
+use crate::failure::{Outcome, fail};
+use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Text};
+use crate::p2p::check_count;
+use crate::{c, memory};
+
+/// The range of `size` bytes that is free from `position` on.
+fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
+    let at = u64::try_from(position)
+        .map_err(|_| fail(c::ERR_ARG, format!("position {position} is below zero")))?;
+    let end = at
+        .checked_add(needed)
+        .filter(|&end| i128::from(end) <= i128::from(size));
+    match end {
+        Some(_) => Ok(at),
+        None => Err(fail(
+            c::ERR_ARG,
+            format!("{needed} bytes do not fit from {position} on into {size} bytes"),
+        )),
+    }
+}
+
+pub(crate) fn pack(
+    inbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    outbuf: Addr,
+    size: i64,
+    position: OutInts,
+    comm: Comm,
+) -> Outcome<()> {
+    comm::get(comm)?;
+    let layout = datatype::committed(datatype)?
+        .shape
+        .layout_of(check_count(count)?);
+    let bytes = layout.size();
+    let at = room(position.get()?, bytes, size)?;
+    memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
+        memory::gather(&layout, inbuf, 0..bytes, out);
+    });
+    position.set((at + bytes) as i64)
+}
+
+pub(crate) fn unpack(
+    inbuf: Addr,
+    size: i64,
+    position: OutInts,
+    outbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    comm: Comm,
+) -> Outcome<()> {
+    comm::get(comm)?;
+    let layout = datatype::committed(datatype)?
+        .shape
+        .layout_of(check_count(count)?);
+    let bytes = layout.size();
+    let at = room(position.get()?, bytes, size)?;
+    memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
+        memory::scatter(&layout, outbuf, 0, bytes);
+    });
+    position.set((at + bytes) as i64)
+}
+
+pub(crate) fn pack_size(count: i64, datatype: Datatype, comm: Comm, size: OutInts) -> Outcome<()> {
+    comm::get(comm)?;
+    size.set((datatype::get(datatype)?.size() * check_count(count)?) as i64)
+}
+
+fn check_representation(name: Text) -> Outcome<()> {
+    match name.get()?.as_str() {
+        "external32" => Ok(()),
+        other => Err(fail(
+            c::ERR_ARG,
+            format!("{other:?} is no data representation; external32 is"),
+        )),
+    }
+}
+
+pub(crate) fn pack_external_size(
+    representation: Text,
+    count: i64,
+    datatype: Datatype,
+    size: Out<i64>,
+) -> Outcome<()> {
+    check_representation(representation)?;
+    let object = datatype::get(datatype)?;
+    size.set((external::size(object) * check_count(count)?) as i64)
+}
+
+pub(crate) fn pack_external(
+    representation: Text,
+    inbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    outbuf: Addr,
+    size: i64,
+    position: Out<i64>,
+) -> Outcome<()> {
+    check_representation(representation)?;
+    let object = datatype::committed(datatype)?;
+    let count = check_count(count)?;
+    let bytes = external::size(object) * count;
+    let at = room(position.get()?, bytes, size)?;
+    memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
+        external::pack(object, count, inbuf, out);
+    });
+    position.set((at + bytes) as i64)
+}
+
+pub(crate) fn unpack_external(
+    representation: Text,
+    inbuf: Addr,
+    size: i64,
+    position: Out<i64>,
+    outbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+) -> Outcome<()> {
+    check_representation(representation)?;
+    let object = datatype::committed(datatype)?;
+    let count = check_count(count)?;
+    let bytes = external::size(object) * count;
+    let at = room(position.get()?, bytes, size)?;
+    memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
+        external::unpack(object, count, outbuf, bytes);
+    });
+    position.set((at + bytes) as i64)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Persistent point-to-point communication.
+
+use crate::comm::{self, CommObject};
+use crate::failure::Outcome;
+use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
+use crate::request::{self, Object};
+use crate::{buffer, datatype, p2p};
+use onecopy::raw::Mode;
+use std::sync::Arc;
+
+fn prepare(
+    comm: &Arc<CommObject>,
+    recipe: impl Fn() -> Outcome<Object> + Send + Sync + 'static,
+    request: Out<Request>,
+) -> Outcome<()> {
+    request.set(request::keep(Object::persistent(comm, Arc::new(recipe)))?)
+}
+
+/// What is known to be wrong is told at once, not when the request is started.
+fn check_send(
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: &CommObject,
+) -> Outcome<()> {
+    p2p::check_count(count)?;
+    datatype::committed(datatype)?;
+    p2p::destination(comm, dest, tag).map(drop)
+}
+
+fn send_mode(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    mode: Mode,
+    request: Out<Request>,
+) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    check_send(count, datatype, dest, tag, comm)?;
+    let of = Arc::clone(comm);
+    let recipe = move || p2p::send_object(buf, count, datatype, dest, tag, &of, mode);
+    prepare(comm, recipe, request)
+}
+
+pub(crate) fn send_init(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    send_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Standard,
+        request,
+    )
+}
+
+pub(crate) fn rsend_init(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    send_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Standard,
+        request,
+    )
+}
+
+pub(crate) fn ssend_init(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    send_mode(
+        buf,
+        count,
+        datatype,
+        dest,
+        tag,
+        comm,
+        Mode::Synchronous,
+        request,
+    )
+}
+
+pub(crate) fn bsend_init(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    check_send(count, datatype, dest, tag, comm)?;
+    let of = Arc::clone(comm);
+    let recipe = move || {
+        buffer::send(buf, count, datatype, dest, tag, &of)?;
+        Ok(Object::complete(Status::empty()))
+    };
+    prepare(comm, recipe, request)
+}
+
+pub(crate) fn recv_init(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    source: i32,
+    tag: i32,
+    comm: Comm,
+    request: Out<Request>,
+) -> Outcome<()> {
+    let comm = comm::get(comm)?;
+    p2p::check_count(count)?;
+    datatype::committed(datatype)?;
+    p2p::origin(comm, source, tag)?;
+    let of = Arc::clone(comm);
+    let recipe = move || p2p::receive_object(buf, count, datatype, source, tag, &of);
+    prepare(comm, recipe, request)
+}

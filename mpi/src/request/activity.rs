@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a request does.
+
+use super::Object;
+use crate::comm::CommObject;
+use crate::datatype::layout::Layout;
+use crate::failure::Outcome;
+use crate::ffi::{Addr, Status};
+use crate::{c, job, memory};
+use onecopy::raw::{Operation, Poll};
+use onecopy::{Error, Source, Tag};
+use std::sync::Arc;
+
+/// Where a received message that comes in packed form goes.
+pub(crate) struct Unpack {
+    pub(crate) layout: Layout,
+    pub(crate) base: Addr,
+}
+
+/// An operation of the runtime with what it needs.
+pub(crate) struct Pending {
+    pub(crate) operation: Operation,
+    /// The packed form, if the message does not go straight from or to the program's buffer.
+    pub(crate) packed: Vec<u8>,
+    pub(crate) unpack: Option<Unpack>,
+    pub(crate) receives: bool,
+}
+
+/// What a request does.
+pub(crate) enum Activity {
+    /// A persistent request that is not started.
+    Inactive,
+    Done,
+    /// A send or a receive.
+    Message(Pending),
+    /// A send and a receive: the second one's status is the request's.
+    Both(Option<Pending>, Option<Pending>),
+    /// Messages of a neighbourhood collective.
+    Many(Vec<Pending>),
+    /// A collective of the runtime.
+    Collective(crate::coll::Running),
+    /// The identity of a communicator.
+    Identity {
+        pending: Pending,
+        new: Arc<CommObject>,
+    },
+    /// All buffered sends that were under way.
+    Flush(Arc<crate::buffer::Store>),
+}
+
+/// What a persistent request starts.
+pub(crate) type Recipe = Arc<dyn Fn() -> Outcome<Object> + Send + Sync>;
+
+impl Pending {
+    /// The result if it is over; a received message is where it belongs then.
+    fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<onecopy::Status, Error>> {
+        let result = poll.take(&self.operation)?;
+        if let Some(unpack) = &self.unpack {
+            let bytes = match &result {
+                Ok(status) => status.bytes,
+                Err(Error::Truncated { .. }) => self.packed.len(),
+                Err(_) => 0,
+            };
+            memory::scatter(&unpack.layout, unpack.base, 0, &self.packed[..bytes]);
+        }
+        Some(result)
+    }
+}
+
+/// The status and failure of a receive or send that is over.
+fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, Error>) {
+    match result {
+        Ok(status) => {
+            if receives {
+                let source = object
+                    .comm
+                    .as_ref()
+                    .map_or(0, |comm| comm.rank_of(status.source));
+                object.status = Status::new(source, status.tag, status.bytes as u64);
+            }
+        }
+        Err(Error::Cancelled) => object.status.set_cancelled(true),
+        Err(error) => {
+            if let Error::Truncated {
+                rank, tag, buffer, ..
+            } = &error
+            {
+                let source = object.comm.as_ref().map_or(0, |comm| comm.rank_of(*rank));
+                object.status = Status::new(source, *tag, *buffer);
+            }
+            object.failure = Some(error.into());
+        }
+    }
+}
+
+impl Object {
+    /// Whether it is complete, or was never started.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.activity, Activity::Done | Activity::Inactive)
+    }
+
+    /// Looks whether it is complete now.
+    pub(crate) fn poll(&mut self, poll: &mut Poll<'_>) -> bool {
+        match &mut self.activity {
+            Activity::Inactive | Activity::Done => return true,
+            Activity::Message(pending) => {
+                let Some(result) = pending.take(poll) else {
+                    return false;
+                };
+                let receives = pending.receives;
+                settle(self, receives, result);
+            }
+            Activity::Both(send, receive) => {
+                let mut results = [None, None];
+                for (slot, pending) in results.iter_mut().zip([send, receive]) {
+                    let over = pending.as_mut().and_then(|active| {
+                        active.take(poll).map(|result| (active.receives, result))
+                    });
+                    if over.is_some() {
+                        *pending = None;
+                    }
+                    *slot = over;
+                }
+                for (receives, result) in results.into_iter().flatten() {
+                    settle(self, receives, result);
+                }
+                if !matches!(self.activity, Activity::Both(None, None)) {
+                    return false;
+                }
+            }
+            Activity::Many(messages) => {
+                let mut failed = None;
+                messages.retain_mut(|pending| match pending.take(poll) {
+                    None => true,
+                    Some(result) => {
+                        failed = failed.take().or(result.err());
+                        false
+                    }
+                });
+                let over = messages.is_empty();
+                if let Some(error) = failed {
+                    self.failure.get_or_insert_with(|| error.into());
+                }
+                if !over {
+                    return false;
+                }
+            }
+            Activity::Collective(running) => {
+                let Some(result) = running.take(poll) else {
+                    return false;
+                };
+                if let Err(error) = result {
+                    self.failure = Some(error.into());
+                }
+            }
+            Activity::Identity { pending, new } => {
+                let Some(result) = pending.take(poll) else {
+                    return false;
+                };
+                let mut four = [0; 4];
+                four.copy_from_slice(&pending.packed);
+                let new = Arc::clone(new);
+                if result.is_ok()
+                    && let Some(world) = job::world()
+                    && let Ok(link) = world.link()
+                {
+                    new.connect(link, u32::from_ne_bytes(four));
+                }
+                settle(self, false, result);
+            }
+            Activity::Flush(store) => {
+                if !store.poll(poll) {
+                    return false;
+                }
+            }
+        }
+        self.activity = Activity::Done;
+        true
+    }
+
+    /// Takes back a receive that no message has matched.
+    pub(crate) fn cancel(&mut self, poll: &mut Poll<'_>) -> bool {
+        match &self.activity {
+            Activity::Message(pending) if pending.receives => poll.cancel(&pending.operation),
+            _ => false,
+        }
+    }
+}
+
+/// Receives the identity of a duplicate from the first member.
+pub(super) fn identity(
+    parent: &Arc<CommObject>,
+    new: Arc<CommObject>,
+    tag: i32,
+) -> Outcome<Activity> {
+    let mut packed = vec![0; 4];
+    let span = memory::received(memory::address_of(&mut packed), packed.len());
+    let from = Source::Rank(parent.job_rank(0)?);
+    let operation = parent
+        .links()?
+        .own
+        .begin_receive(&[span], from, Tag::Is(tag))?;
+    let pending = Pending {
+        operation,
+        packed,
+        unpack: None,
+        receives: true,
+    };
+    Ok(Activity::Identity { pending, new })
+}
+
+/// The class to put into a status.
+pub(super) fn code_of(object: &Object) -> i32 {
+    object
+        .failure
+        .as_ref()
+        .map_or(c::SUCCESS, |failure| failure.code)
+}

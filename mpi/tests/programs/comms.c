@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Groups, communicators, attributes, topologies, names, info objects. */
+#include "check.h"
+
+static int rank, size;
+
+static int copies, deletes;
+
+static int copy(MPI_Comm comm, int key, void *extra, void *in, void *out, int *flag) {
+    (void)comm, (void)key;
+    CHECK(extra == &copies);
+    *(void **)out = (char *)in + 1;
+    *flag = 1;
+    copies++;
+    return MPI_SUCCESS;
+}
+
+static int delete(MPI_Comm comm, int key, void *value, void *extra) {
+    (void)comm, (void)key, (void)value;
+    CHECK(extra == &copies);
+    deletes++;
+    return MPI_SUCCESS;
+}
+
+static void talk(MPI_Comm comm) {
+    int me, n, got = -1;
+    MPI_Status status;
+    OK(MPI_Comm_rank(comm, &me));
+    OK(MPI_Comm_size(comm, &n));
+    OK(MPI_Sendrecv(&me, 1, MPI_INT, (me + 1) % n, 5, &got, 1, MPI_INT, MPI_ANY_SOURCE, 5, comm, &status));
+    CHECK(got == (me + n - 1) % n && status.MPI_SOURCE == got);
+}
+
+static void groups(void) {
+    MPI_Group world, odd, even, both, none;
+    OK(MPI_Comm_group(MPI_COMM_WORLD, &world));
+    int range[1][3] = {{0, size - 1, 2}}, n, result;
+    OK(MPI_Group_range_incl(world, 1, range, &even));
+    OK(MPI_Group_range_excl(world, 1, range, &odd));
+    OK(MPI_Group_union(even, odd, &both));
+    OK(MPI_Group_compare(both, world, &result));
+    CHECK(result == (size > 2 ? MPI_SIMILAR : MPI_IDENT));
+    OK(MPI_Group_intersection(even, odd, &none));
+    CHECK(none == MPI_GROUP_EMPTY);
+    OK(MPI_Group_size(even, &n));
+    CHECK(n == (size + 1) / 2);
+    OK(MPI_Group_rank(even, &n));
+    CHECK(n == (rank % 2 ? MPI_UNDEFINED : rank / 2));
+    int ranks[1] = {0}, there[1];
+    OK(MPI_Group_translate_ranks(even, 1, ranks, world, there));
+    CHECK(there[0] == 0);
+    MPI_Comm comm;
+    OK(MPI_Comm_create(MPI_COMM_WORLD, even, &comm));
+    CHECK((comm == MPI_COMM_NULL) == (rank % 2 == 1));
+    if (comm != MPI_COMM_NULL) {
+        talk(comm);
+        OK(MPI_Comm_free(&comm));
+    }
+    if (rank % 2 == 0) {
+        OK(MPI_Comm_create_group(MPI_COMM_WORLD, even, 3, &comm));
+        talk(comm);
+        OK(MPI_Comm_free(&comm));
+    }
+    OK(MPI_Group_free(&world));
+    OK(MPI_Group_free(&even));
+    OK(MPI_Group_free(&odd));
+    OK(MPI_Group_free(&both));
+    CHECK(both == MPI_GROUP_NULL);
+}
+
+static void communicators(void) {
+    MPI_Comm copy_of, parts, later[3];
+    int key, result, flag, len;
+    char name[MPI_MAX_OBJECT_NAME];
+    void *value;
+    OK(MPI_Comm_create_keyval(copy, delete, &key, &copies));
+    OK(MPI_Comm_dup(MPI_COMM_WORLD, &parts));
+    OK(MPI_Comm_set_attr(parts, key, (void *)40));
+    OK(MPI_Comm_dup(parts, &copy_of));
+    CHECK(copies == 1);
+    OK(MPI_Comm_get_attr(copy_of, key, &value, &flag));
+    CHECK(flag && value == (void *)41);
+    OK(MPI_Comm_delete_attr(parts, key));
+    OK(MPI_Comm_get_attr(parts, key, &value, &flag));
+    CHECK(!flag && deletes == 1);
+    OK(MPI_Comm_compare(copy_of, parts, &result));
+    CHECK(result == MPI_CONGRUENT);
+    OK(MPI_Comm_free(&copy_of));
+    CHECK(deletes == 2 && copy_of == MPI_COMM_NULL);
+    OK(MPI_Comm_free(&parts));
+    OK(MPI_Comm_free_keyval(&key));
+    CHECK(key == MPI_KEYVAL_INVALID);
+    OK(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &flag));
+    CHECK(flag && *(int *)value >= 32767);
+
+    OK(MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &parts));
+    talk(parts);
+    OK(MPI_Comm_set_name(parts, "half"));
+    OK(MPI_Comm_get_name(parts, name, &len));
+    CHECK(strcmp(name, "half") == 0 && len == 4);
+    OK(MPI_Comm_free(&parts));
+    OK(MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? MPI_UNDEFINED : 1, 0, &parts));
+    CHECK((parts == MPI_COMM_NULL) == (rank == 0));
+    if (parts != MPI_COMM_NULL) OK(MPI_Comm_free(&parts));
+    OK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &parts));
+    OK(MPI_Comm_compare(MPI_COMM_WORLD, parts, &result));
+    CHECK(result == MPI_CONGRUENT);
+    OK(MPI_Comm_free(&parts));
+    MPI_Request requests[3];
+    for (int i = 0; i < 3; i++) OK(MPI_Comm_idup(MPI_COMM_WORLD, &later[i], &requests[i]));
+    OK(MPI_Waitall(3, requests, MPI_STATUSES_IGNORE));
+    for (int i = 0; i < 3; i++) {
+        talk(later[i]);
+        OK(MPI_Barrier(later[i]));
+        OK(MPI_Comm_free(&later[i]));
+    }
+    OK(MPI_Comm_get_name(MPI_COMM_WORLD, name, &len));
+    CHECK(strcmp(name, "MPI_COMM_WORLD") == 0);
+    OK(MPI_Comm_test_inter(MPI_COMM_WORLD, &flag));
+    CHECK(!flag);
+}
+
+static void topologies(void) {
+    int dims[2] = {0, 0}, periods[2] = {1, 0}, coords[2], back, kind;
+    MPI_Comm grid, row;
+    OK(MPI_Dims_create(size, 2, dims));
+    CHECK(dims[0] * dims[1] == size && dims[0] >= dims[1]);
+    OK(MPI_Cart_create(MPI_COMM_WORLD, 2, dims, periods, 0, &grid));
+    OK(MPI_Topo_test(grid, &kind));
+    CHECK(kind == MPI_CART);
+    OK(MPI_Cart_coords(grid, rank, 2, coords));
+    OK(MPI_Cart_rank(grid, coords, &back));
+    CHECK(back == rank);
+    int remain[2] = {1, 0}, n;
+    OK(MPI_Cart_sub(grid, remain, &row));
+    OK(MPI_Comm_size(row, &n));
+    CHECK(n == dims[0]);
+    talk(row);
+    OK(MPI_Comm_free(&row));
+    OK(MPI_Comm_free(&grid));
+    int source[1] = {rank}, degree[1] = {1}, dest[1] = {(rank + 1) % size}, weight[1] = {rank + 10};
+    int in, out, weighted, sources[1], inw[1], dests[1], outw[1];
+    OK(MPI_Dist_graph_create(MPI_COMM_WORLD, 1, source, degree, dest, weight, MPI_INFO_NULL, 0, &grid));
+    OK(MPI_Dist_graph_neighbors_count(grid, &in, &out, &weighted));
+    CHECK(in == 1 && out == 1 && weighted);
+    OK(MPI_Dist_graph_neighbors(grid, 1, sources, inw, 1, dests, outw));
+    CHECK(sources[0] == (rank + size - 1) % size && inw[0] == sources[0] + 10);
+    CHECK(dests[0] == dest[0] && outw[0] == rank + 10);
+    int got = -1;
+    OK(MPI_Neighbor_allgather(&rank, 1, MPI_INT, &got, 1, MPI_INT, grid));
+    CHECK(got == sources[0]);
+    OK(MPI_Comm_free(&grid));
+}
+
+static void infos(void) {
+    MPI_Info info, copy_of;
+    int n, flag, len = 64;
+    char text[64];
+    OK(MPI_Info_create(&info));
+    OK(MPI_Info_set(info, "one", "1"));
+    OK(MPI_Info_set(info, "two", "2"));
+    OK(MPI_Info_set(info, "one", "uno"));
+    OK(MPI_Info_dup(info, &copy_of));
+    OK(MPI_Info_delete(info, "one"));
+    OK(MPI_Info_get_nkeys(copy_of, &n));
+    CHECK(n == 2);
+    OK(MPI_Info_get_nthkey(copy_of, 0, text));
+    CHECK(strcmp(text, "one") == 0);
+    OK(MPI_Info_get_string(copy_of, "one", &len, text, &flag));
+    CHECK(flag && len == 4 && strcmp(text, "uno") == 0);
+    OK(MPI_Info_get_string(info, "one", &len, text, &flag));
+    CHECK(!flag);
+    OK(MPI_Info_free(&info));
+    OK(MPI_Info_free(&copy_of));
+    CHECK(info == MPI_INFO_NULL);
+}
+
+int main(int argc, char **argv) {
+    int provided, main_thread;
+    OK(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided));
+    CHECK(provided == MPI_THREAD_MULTIPLE);
+    OK(MPI_Is_thread_main(&main_thread));
+    CHECK(main_thread);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    groups();
+    communicators();
+    topologies();
+    infos();
+    CHECK(MPI_Comm_fromint(MPI_Comm_toint(MPI_COMM_WORLD)) == MPI_COMM_WORLD);
+    void *memory;
+    OK(MPI_Alloc_mem(1 << 20, MPI_INFO_NULL, &memory));
+    memset(memory, 1, 1 << 20);
+    OK(MPI_Free_mem(memory));
+    OK(MPI_Finalize());
+    int flag;
+    OK(MPI_Finalized(&flag));
+    CHECK(flag);
+    return 0;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Point-to-point communication between two ranks, in every mode. */
+#include "check.h"
+
+static int rank, size, peer;
+
+static void modes(void) {
+    for (int count = 0; count <= 300000; count = count * 3 + 1) {
+        int *out = malloc((count + 1) * sizeof *out), *in = malloc((count + 1) * sizeof *in);
+        for (int i = 0; i < count; i++) out[i] = rank * 1000003 + i;
+        for (int mode = 0; mode < 4; mode++) {
+            memset(in, 0xff, (count + 1) * sizeof *in);
+            MPI_Status status;
+            MPI_Request request;
+            int tag = 100 + mode;
+            OK(MPI_Irecv(in, count, MPI_INT, peer, tag, MPI_COMM_WORLD, &request));
+            OK(MPI_Barrier == 0 ? 0 : MPI_Sendrecv(NULL, 0, MPI_INT, peer, 1, NULL, 0, MPI_INT, peer, 1,
+                                                 MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+            MPI_Request sent = MPI_REQUEST_NULL;
+            switch (mode) {
+            case 0: OK(MPI_Isend(out, count, MPI_INT, peer, tag, MPI_COMM_WORLD, &sent)); break;
+            case 1: OK(MPI_Issend(out, count, MPI_INT, peer, tag, MPI_COMM_WORLD, &sent)); break;
+            case 2: OK(MPI_Irsend(out, count, MPI_INT, peer, tag, MPI_COMM_WORLD, &sent)); break;
+            case 3: OK(MPI_Ibsend(out, count, MPI_INT, peer, tag, MPI_COMM_WORLD, &sent)); break;
+            }
+            OK(MPI_Wait(&sent, MPI_STATUS_IGNORE));
+            CHECK(sent == MPI_REQUEST_NULL);
+            OK(MPI_Wait(&request, &status));
+            CHECK(request == MPI_REQUEST_NULL);
+            CHECK(status.MPI_SOURCE == peer && status.MPI_TAG == tag);
+            int got = -1;
+            OK(MPI_Get_count(&status, MPI_INT, &got));
+            CHECK(got == count);
+            for (int i = 0; i < count; i++) CHECK(in[i] == peer * 1000003 + i);
+        }
+        free(out);
+        free(in);
+    }
+}
+
+static void blocking(void) {
+    double value[3] = {rank, rank + 0.5, -1}, got[3];
+    MPI_Status status;
+    for (int turn = 0; turn < 1000; turn++) {
+        if (rank == 0) {
+            OK(MPI_Send(value, 3, MPI_DOUBLE, peer, turn, MPI_COMM_WORLD));
+            OK(MPI_Recv(got, 3, MPI_DOUBLE, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status));
+        } else {
+            OK(MPI_Recv(got, 3, MPI_DOUBLE, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status));
+            OK(MPI_Ssend(value, 3, MPI_DOUBLE, peer, turn, MPI_COMM_WORLD));
+        }
+        CHECK(got[0] == peer && got[1] == peer + 0.5 && status.MPI_TAG == turn);
+    }
+}
+
+static void persistent(void) {
+    int out = 0, in = -1;
+    MPI_Request requests[2];
+    OK(MPI_Send_init(&out, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, &requests[0]));
+    OK(MPI_Recv_init(&in, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, &requests[1]));
+    for (int turn = 0; turn < 50; turn++) {
+        out = turn * 2 + rank;
+        OK(MPI_Startall(2, requests));
+        MPI_Status statuses[2];
+        OK(MPI_Waitall(2, requests, statuses));
+        CHECK(in == turn * 2 + peer && statuses[1].MPI_SOURCE == peer);
+        CHECK(requests[0] != MPI_REQUEST_NULL);
+        int flag = 0;
+        OK(MPI_Test(&requests[1], &flag, &statuses[0]));
+        CHECK(flag && statuses[0].MPI_SOURCE == MPI_ANY_SOURCE);
+    }
+    OK(MPI_Request_free(&requests[0]));
+    OK(MPI_Request_free(&requests[1]));
+    CHECK(requests[0] == MPI_REQUEST_NULL);
+}
+
+static void probes(void) {
+    char text[64] = "a message of some length", got[64];
+    MPI_Status status;
+    if (rank == 0) {
+        OK(MPI_Send(text, 25, MPI_CHAR, peer, 3, MPI_COMM_WORLD));
+        OK(MPI_Send(text, 5, MPI_CHAR, peer, 4, MPI_COMM_WORLD));
+    } else {
+        int count;
+        MPI_Message message;
+        OK(MPI_Probe(MPI_ANY_SOURCE, 4, MPI_COMM_WORLD, &status));
+        OK(MPI_Get_count(&status, MPI_CHAR, &count));
+        CHECK(count == 5);
+        OK(MPI_Mprobe(0, 3, MPI_COMM_WORLD, &message, &status));
+        OK(MPI_Get_count(&status, MPI_CHAR, &count));
+        CHECK(count == 25);
+        OK(MPI_Mrecv(got, 25, MPI_CHAR, &message, &status));
+        CHECK(strcmp(got, text) == 0 && message == MPI_MESSAGE_NULL);
+        int flag = 1;
+        OK(MPI_Improbe(0, 3, MPI_COMM_WORLD, &flag, &message, &status));
+        CHECK(!flag);
+        OK(MPI_Recv(got, 5, MPI_CHAR, 0, 4, MPI_COMM_WORLD, &status));
+    }
+    OK(MPI_Probe(MPI_PROC_NULL, 0, MPI_COMM_WORLD, &status));
+    CHECK(status.MPI_SOURCE == MPI_PROC_NULL && status.MPI_TAG == MPI_ANY_TAG);
+}
+
+static void many(void) {
+    enum { N = 64 };
+    int in[N], out[N], left = N, indices[N];
+    MPI_Request receives[N], sends[N];
+    MPI_Status statuses[N];
+    for (int i = 0; i < N; i++) OK(MPI_Irecv(&in[i], 1, MPI_INT, peer, i, MPI_COMM_WORLD, &receives[i]));
+    for (int i = N - 1; i >= 0; i--) {
+        out[i] = i * 7 + rank;
+        OK(MPI_Isend(&out[i], 1, MPI_INT, peer, i, MPI_COMM_WORLD, &sends[i]));
+    }
+    while (left > 0) {
+        int done;
+        OK(MPI_Waitsome(N, receives, &done, indices, statuses));
+        CHECK(done >= 1);
+        for (int i = 0; i < done; i++) CHECK(in[indices[i]] == indices[i] * 7 + peer && statuses[i].MPI_TAG == indices[i]);
+        left -= done;
+    }
+    int done;
+    OK(MPI_Waitsome(N, receives, &done, indices, statuses));
+    CHECK(done == MPI_UNDEFINED);
+    OK(MPI_Waitall(N, sends, MPI_STATUSES_IGNORE));
+    int index;
+    OK(MPI_Waitany(N, sends, &index, MPI_STATUS_IGNORE));
+    CHECK(index == MPI_UNDEFINED);
+}
+
+static void cancel(void) {
+    int value, flag;
+    MPI_Request request;
+    MPI_Status status;
+    OK(MPI_Irecv(&value, 1, MPI_INT, peer, 999, MPI_COMM_WORLD, &request));
+    OK(MPI_Cancel(&request));
+    OK(MPI_Wait(&request, &status));
+    OK(MPI_Test_cancelled(&status, &flag));
+    CHECK(flag);
+}
+
+static void exchange(void) {
+    int buffer[1000];
+    for (int i = 0; i < 1000; i++) buffer[i] = rank * 5000 + i;
+    MPI_Status status;
+    OK(MPI_Sendrecv_replace(buffer, 1000, MPI_INT, peer, 1, peer, 1, MPI_COMM_WORLD, &status));
+    for (int i = 0; i < 1000; i++) CHECK(buffer[i] == peer * 5000 + i);
+    MPI_Request request;
+    OK(MPI_Isendrecv_replace(buffer, 1000, MPI_INT, peer, 1, peer, 1, MPI_COMM_WORLD, &request));
+    OK(MPI_Wait(&request, &status));
+    for (int i = 0; i < 1000; i++) CHECK(buffer[i] == rank * 5000 + i);
+    CHECK(status.MPI_SOURCE == peer);
+}
+
+int main(int argc, char **argv) {
+    OK(MPI_Init(&argc, &argv));
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    CHECK(size == 2);
+    peer = 1 - rank;
+    int bytes = 4 << 20, detached;
+    void *attached = malloc(bytes), *address;
+    OK(MPI_Buffer_attach(attached, bytes));
+    modes();
+    OK(MPI_Buffer_detach(&address, &detached));
+    CHECK(address == attached && detached == bytes);
+    blocking();
+    persistent();
+    probes();
+    many();
+    cancel();
+    exchange();
+    OK(MPI_Finalize());
+    return 0;
+}

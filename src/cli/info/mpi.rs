@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy info mpi`: what the MPI library implements.
+
+use std::process::ExitCode;
+
+use onecopy_mpi_abi::coverage::{Coverage, coverage};
+use serde::Serialize;
+use tabled::settings::Style;
+
+use super::super::{CliError, print};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name every function that is not implemented
+    #[arg(long)]
+    missing: bool,
+}
+
+#[derive(Serialize)]
+struct Part {
+    title: String,
+    implemented: Vec<String>,
+    missing: Vec<String>,
+}
+
+impl From<Coverage> for Part {
+    fn from(coverage: Coverage) -> Self {
+        Self {
+            title: coverage.title,
+            implemented: coverage.done,
+            missing: coverage.missing,
+        }
+    }
+}
+
+#[derive(tabled::Tabled)]
+struct Row {
+    section: String,
+    implemented: usize,
+    of: usize,
+}
+
+pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
+    let parts: Vec<Part> = coverage().into_iter().map(Part::from).collect();
+    if json {
+        let text =
+            serde_json::to_string_pretty(&parts).map_err(|error| CliError::Failed(error.into()))?;
+        print(|out| writeln!(out, "{text}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |section: &str, implemented, missing: usize| Row {
+        section: section.to_owned(),
+        implemented,
+        of: implemented + missing,
+    };
+    let mut rows: Vec<Row> = parts
+        .iter()
+        .map(|part| row(&part.title, part.implemented.len(), part.missing.len()))
+        .collect();
+    let done = parts.iter().map(|part| part.implemented.len()).sum();
+    let missing = parts.iter().map(|part| part.missing.len()).sum();
+    rows.push(row("all", done, missing));
+    let table = tabled::Table::new(rows).with(Style::blank()).to_string();
+    let mut text = format!("Functions of MPI 5.0's C binding in libmpi_abi.so.1\n\n{table}\n");
+    if args.missing {
+        for part in parts.iter().filter(|part| !part.missing.is_empty()) {
+            text.push_str(&format!("\n{}: {}\n", part.title, part.missing.join(", ")));
+        }
+    }
+    print(|out| out.write_all(text.as_bytes()))?;
+    Ok(ExitCode::SUCCESS)
+}

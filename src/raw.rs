@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages whose buffers are [`Span`]s: for fronts in other languages, whose rules say how long a buffer stays in place.
+//!
+//! An [`Operation`] is one send, receive or collective. It has no destructor that waits: whoever starts one polls it until it is complete, which
+//! ends its loans.
+
+use crate::coll::{Buffers, Collective};
+use crate::comm::{Bomb, Comm};
+use crate::engine::{Engine, SendMode};
+use crate::error::{Error, Result};
+use crate::matching::{Source, Tag};
+use crate::nonblocking::Matched;
+use crate::peer::Gone;
+use crate::proto::direct::{Received, Sent};
+use crate::request::{RequestId, Status, UserBuf};
+use onecopy_shm::loan::{Loan, Span};
+
+/// How a send is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Complete when the buffer may be used again.
+    Standard,
+    /// Complete only when matched.
+    Synchronous,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+#[must_use = "an operation that is not polled keeps its loans"]
+pub struct Operation {
+    id: RequestId,
+    lent: Lent,
+}
+
+/// What an operation has on loan.
+#[derive(Debug)]
+enum Lent {
+    Message(UserBuf),
+    Collective(Buffers),
+}
+
+/// The engine, between two rounds of progress.
+pub struct Poll<'e>(&'e mut Engine);
+
+impl Poll<'_> {
+    /// The result of `operation`, if it is complete. It must not be asked for again then. A sender is named by its rank in the job.
+    pub fn take(&mut self, operation: &Operation) -> Option<Result<Status>> {
+        let result = self.0.take_result(operation.id)?;
+        self.0.end(&operation.lent);
+        Some(result)
+    }
+
+    /// Whether `operation` is complete.
+    #[must_use]
+    pub fn is_done(&self, operation: &Operation) -> bool {
+        self.0.is_done(operation.id)
+    }
+
+    /// Takes back a receive that no message has matched, and says whether that was possible. It completes with [`Error::Cancelled`].
+    pub fn cancel(&mut self, operation: &Operation) -> bool {
+        self.0.cancel(operation.id)
+    }
+
+    /// Moves what can move.
+    pub fn progress(&mut self) {
+        self.0.progress(false);
+    }
+}
+
+impl Engine {
+    fn lend(&mut self, spans: &[Span]) -> UserBuf {
+        match spans {
+            [span] => UserBuf::One(self.core.loans.lend_span(*span)),
+            _ => {
+                let loans: Vec<Loan> = spans
+                    .iter()
+                    .map(|&span| self.core.loans.lend_span(span))
+                    .collect();
+                UserBuf::Many(loans.into())
+            }
+        }
+    }
+
+    fn end(&mut self, lent: &Lent) {
+        match lent {
+            Lent::Message(UserBuf::One(loan)) => self.core.loans.take_back(*loan),
+            Lent::Message(UserBuf::Many(loans)) => {
+                for &loan in loans.iter() {
+                    self.core.loans.take_back(loan);
+                }
+            }
+            Lent::Collective(buffers) => {
+                for loan in [buffers.send, buffers.recv].into_iter().flatten() {
+                    self.core.loans.take_back(loan);
+                }
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        spans: &[Span],
+        start: impl FnOnce(&mut Self, UserBuf) -> Result<RequestId>,
+    ) -> Result<Operation> {
+        let buf = self.lend(spans);
+        let started = start(self, buf.clone());
+        self.begun(started, Lent::Message(buf))
+    }
+
+    fn begun(&mut self, started: Result<RequestId>, lent: Lent) -> Result<Operation> {
+        match started {
+            Ok(id) => Ok(Operation { id, lent }),
+            Err(error) => {
+                self.end(&lent);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Comm {
+    /// Sends `bytes` if that can be done at once, and says whether it was.
+    #[inline]
+    #[must_use]
+    pub fn send_at_once(&self, bytes: &[u8], dest: usize, tag: i32) -> bool {
+        // What cannot go out as a whole is left alone: a part would bind the caller to wait.
+        if tag < 0 || bytes.len() > AT_ONCE {
+            return false;
+        }
+        let mut engine = self.handle.gate.enter();
+        let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
+            return false;
+        };
+        matches!(engine.send_now(dest, self.context, tag, bytes), Sent::All)
+    }
+
+    /// Receives into `bytes` if the next message from `source` is there, matches and fits.
+    #[inline]
+    #[must_use]
+    pub fn receive_at_once(&self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<Status> {
+        if bytes.len() > AT_ONCE {
+            return None;
+        }
+        let source = u32::try_from(self.world_rank(source)).ok()?;
+        let mut engine = self.handle.gate.enter();
+        match engine.receive_now(source, self.context, tag.tag(), bytes) {
+            Received::All(status) => Some(self.local(status)),
+            Received::Nothing => None,
+            Received::Part(_) => {
+                let detail = "a short message came in several pieces".to_owned();
+                engine.fail_peer(source, Gone::Protocol(detail));
+                None
+            }
+        }
+    }
+
+    /// Starts a send of the bytes of `spans`, one after the other.
+    pub fn begin_send(
+        &self,
+        spans: &[Span],
+        dest: usize,
+        tag: i32,
+        mode: Mode,
+    ) -> Result<Operation> {
+        let mode = match mode {
+            Mode::Standard => SendMode::Standard,
+            Mode::Synchronous => SendMode::Synchronous,
+        };
+        let dest = self.world_rank(dest);
+        self.handle.gate.enter().begin(spans, |engine, buf| {
+            engine.send(dest, self.context, tag, buf, mode)
+        })
+    }
+
+    /// Starts a receive into `spans`, filled in their order.
+    pub fn begin_receive(&self, spans: &[Span], source: Source, tag: Tag) -> Result<Operation> {
+        let source = source.rank().map(|rank| self.world_rank(rank));
+        self.handle.gate.enter().begin(spans, |engine, buf| {
+            engine.receive(source, self.context, tag.tag(), buf)
+        })
+    }
+
+    /// Starts a collective. What the buffers are depends on the collective.
+    pub fn begin_collective(
+        &self,
+        collective: &Collective,
+        send: Option<Span>,
+        recv: Option<Span>,
+    ) -> Result<Operation> {
+        let mut engine = self.handle.gate.enter();
+        let slot = self.slot(&mut engine);
+        let loans = &mut engine.core.loans;
+        let buffers = Buffers {
+            send: send.map(|span| loans.lend_span(span)),
+            recv: recv.map(|span| loans.lend_span(span)),
+        };
+        let started = engine.start_collective(slot, collective, buffers, false);
+        engine.begun(started, Lent::Collective(buffers))
+    }
+
+    /// Lets `f` look at operations; nothing is moved.
+    pub fn peek<R>(&self, f: impl FnOnce(&mut Poll<'_>) -> R) -> R {
+        f(&mut Poll(&mut self.handle.gate.enter()))
+    }
+
+    /// Waits until `done` gives something; it is asked after each round of progress.
+    pub fn wait_until<R>(&self, mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> R {
+        // An unwinding wait would leave a peer writing to memory that is not ours any more.
+        let bomb = Bomb;
+        let result = self.handle.wait(|engine| done(&mut Poll(engine)));
+        std::mem::forget(bomb);
+        result
+    }
+}
+
+/// Longest message that is tried at once: longer ones may go in several pieces.
+const AT_ONCE: usize = 4096;
+
+impl Matched {
+    /// Starts to receive it into `spans`.
+    pub fn begin_receive(mut self, spans: &[Span]) -> Result<Operation> {
+        let Some(message) = self.message.take() else {
+            return Err(Error::Cancelled);
+        };
+        let envelope = self.envelope;
+        self.comm.handle.gate.enter().begin(spans, |engine, buf| {
+            Ok(engine.receive_matched(envelope, message, buf))
+        })
+    }
+}
