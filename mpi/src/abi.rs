@@ -38,8 +38,10 @@ pub(crate) fn abi_get_fortran_info(info: Out<Info>) -> Outcome<()> {
     })
 }
 
-/// The size of a Fortran logical and its two values.
-static BOOLEANS: Mutex<Option<(usize, Vec<u8>, Vec<u8>)>> = Mutex::new(None);
+/// The size of a Fortran logical, and its two values: true, false.
+type Booleans = (usize, Vec<u8>, Vec<u8>);
+
+static BOOLEANS: Mutex<Option<Booleans>> = Mutex::new(None);
 
 pub(crate) fn abi_set_fortran_booleans(size: i32, yes: Addr, no: Addr) -> Outcome<()> {
     let size = logical_size(size)?;

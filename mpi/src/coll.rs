@@ -12,7 +12,7 @@ mod x87;
 
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};
-pub(crate) use vector::{Vector, reduce_here};
+pub(crate) use vector::reduce_here;
 
 use crate::comm::CommObject;
 use crate::failure::Outcome;

@@ -219,8 +219,10 @@ impl Out<Status> {
     pub(crate) fn put(self, status: &Status) {
         if !self.0.is_null() {
             let mut status = *status;
-            // SAFETY: not null, so valid for the call.
-            status.error = unsafe { (&raw const (*self.0).error).read_unaligned() };
+            // SAFETY: not null, so valid for the call; only the field's address is taken.
+            let error = unsafe { &raw const (*self.0).error };
+            // SAFETY: a field of a status that is valid for the call.
+            status.error = unsafe { error.read_unaligned() };
             self.set_unless_null(status);
         }
     }
@@ -326,6 +328,10 @@ impl Addr {
     }
 
     /// Writes a pointer to where this address points: for functions that return one through `void *`.
+    #[allow(
+        clippy::cast_ptr_alignment,
+        reason = "what is written through an Out need not be aligned"
+    )]
     pub(crate) fn store_pointer(self, value: Self) -> Outcome<()> {
         Out(self.0.cast::<*mut u8>()).set(value.0)
     }

@@ -5,6 +5,8 @@
 //! for each section of the table. Those files have no unsafe code: what C hands over is reached through the types of [`ffi`], message buffers through
 //! [`memory`], objects through [`handle`], callbacks through [`callback`].
 
+#![allow(clippy::too_many_arguments, reason = "signatures of the standard")]
+
 mod abi;
 mod agree;
 mod attr;

@@ -207,15 +207,12 @@ fn typed(
 macro_rules! neighbourhood {
     ($($run:ident $later:ident $prepare:ident ($($arg:ident: $t:ty),* $(,)?)
         from $sendbuf:ident to $recvbuf:ident |$out:ident, $into:ident| $send:expr, $recv:expr;)*) => {$(
-        #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
         pub(crate) fn $run($($arg: $t,)* comm: Comm) -> Outcome<()> {
             plan(comm, $sendbuf, $recvbuf, |$out, $into| Ok(($send?, $recv?)))?.run()
         }
-        #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
         pub(crate) fn $later($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
             plan(comm, $sendbuf, $recvbuf, |$out, $into| Ok(($send?, $recv?)))?.later(request)
         }
-        #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
         pub(crate) fn $prepare(
             $($arg: $t,)* comm: Comm, info: Info, request: Out<Request>,
         ) -> Outcome<()> {

@@ -7,7 +7,7 @@
 mod plan;
 mod probe;
 
-pub(crate) use plan::{Buffer, begin_receive, begin_send, check_count, pack, receive_on, send_on};
+pub(crate) use plan::{begin_receive, begin_send, check_count, pack, receive_on, send_on};
 pub(crate) use probe::*;
 
 use crate::comm::{self, CommObject};

@@ -74,7 +74,6 @@ macro_rules! collectives {
         pub(crate) mod blocking {
             use super::*;
             $(
-                #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
                 pub(crate) fn $plan($($arg: $t,)* comm: Comm) -> Outcome<()> {
                     let of = comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
@@ -87,7 +86,6 @@ macro_rules! collectives {
         pub(crate) mod nonblocking {
             use super::*;
             $(
-                #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
                 pub(crate) fn $non($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
                     let of = comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
@@ -100,7 +98,6 @@ macro_rules! collectives {
         pub(crate) mod persistent {
             use super::*;
             $(
-                #[allow(clippy::too_many_arguments, reason = "the standard's signature")]
                 pub(crate) fn $init(
                     $($arg: $t,)* comm: Comm, info: Info, request: Out<Request>,
                 ) -> Outcome<()> {

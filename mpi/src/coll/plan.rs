@@ -121,7 +121,6 @@ pub(super) fn bcast(
     plan(Collective::Bcast { root }, None, Some(side))
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn gather(
     comm: &CommObject,
     sendbuf: &Addr,
@@ -148,7 +147,6 @@ pub(super) fn gather(
     plan(Collective::Gather { root, parts }, send, Some(recv))
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn gatherv(
     comm: &CommObject,
     sendbuf: &Addr,
@@ -189,7 +187,6 @@ fn scattered(
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn scatter(
     comm: &CommObject,
     sendbuf: &Addr,
@@ -211,7 +208,6 @@ pub(super) fn scatter(
     plan(Collective::Scatter { root, parts }, Some(send), recv)
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn scatterv(
     comm: &CommObject,
     sendbuf: &Addr,
@@ -251,7 +247,6 @@ pub(super) fn allgather(
     plan(Collective::Allgather { parts }, send, Some(recv))
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn allgatherv(
     _comm: &CommObject,
     sendbuf: &Addr,
@@ -304,7 +299,6 @@ pub(super) fn alltoall(
     )
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn alltoallv(
     _comm: &CommObject,
     sendbuf: &Addr,
@@ -329,7 +323,6 @@ pub(super) fn alltoallv(
     )
 }
 
-#[allow(clippy::too_many_arguments, reason = "the standard's signature")]
 pub(super) fn alltoallw(
     _comm: &CommObject,
     sendbuf: &Addr,

@@ -167,10 +167,11 @@ pub(crate) fn cart_get(
     let cart = of(comm)?;
     let n = cart.dims.len().min(usize::try_from(max).unwrap_or(0));
     let here = cart.coordinates(comm.rank);
-    for index in 0..n {
-        dims.set_at(index, cart.dims[index])?;
-        periods.set_at(index, i32::from(cart.periodic[index]))?;
-        coordinates.set_at(index, here[index])?;
+    let all = cart.dims.iter().zip(&cart.periodic).zip(here);
+    for (index, ((dim, periodic), coordinate)) in all.take(n).enumerate() {
+        dims.set_at(index, *dim)?;
+        periods.set_at(index, i32::from(*periodic))?;
+        coordinates.set_at(index, coordinate)?;
     }
     Ok(())
 }

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and knem-sys and onecopy-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and xpmem-sys may use libc"
             ]
         );
     }
