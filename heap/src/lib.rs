@@ -4,12 +4,12 @@
 //!
 //! What is smaller than `ONECOPY_MALLOC_MIN`, and everything when there is no room or no memfd, goes to the next allocator in the program,
 //! whatever that is. A pointer says by its value whose it is, so each is freed where it came from, and a program may change sides with
-//! `realloc`. The parts: [`real`] is the next allocator, [`region`] the memfd and what is in use of it, [`fork`] keeps the memory of parent and
-//! child apart, [`front`] is what the runtime sees; here are the functions that the program calls.
+//! `realloc`. The parts: `real` is the next allocator, `region` the memfd and what is in use of it, `fork` keeps the memory of parent and
+//! child apart, `front` is what the runtime sees; here are the functions that the program calls.
 //!
 //! # Invariants
 //!
-//! - Nothing here allocates through the functions that it replaces: Rust's own allocations go to [`real`] directly. The lock is never
+//! - Nothing here allocates through the functions that it replaces: Rust's own allocations go to `real` directly. The lock is never
 //!   taken twice by one thread.
 //! - No memory exists before the first large allocation: a shell or a compiler that inherits the preloading pays for a comparison.
 //! - Memory is taken when it is touched, as the program expects of `malloc`, and goes back to the system when it is freed, except for a
