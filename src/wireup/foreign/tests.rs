@@ -138,7 +138,15 @@ fn ranks_that_do_not_come_are_named() {
         error.to_string().contains("1, 2 (still running)"),
         "{error}"
     );
-    assert!(address.connect().is_err(), "the door is closed");
+    // The thread of the host closes it after the word is out.
+    let start = Instant::now();
+    while address.connect().is_ok() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "the door is open"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
