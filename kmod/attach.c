@@ -17,10 +17,14 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	struct oc_view *view = file->private_data;
 	struct oc_seg *seg = view->seg;
 	u64 off = (u64)vma->vm_pgoff << PAGE_SHIFT;
+	int err;
 
 	/* VM_MAYSHARE: VM_SHARED is dropped where the file may only be read. */
 	if (!(vma->vm_flags & VM_MAYSHARE))
 		return -EINVAL;
+	err = oc_subscribe_early(vma);
+	if (err)
+		return err;
 	if (vma->vm_pgoff >= OC_GENERATION_PGOFF)
 		return oc_generation_mmap(seg, vma);
 	if (!oc_within(off, vma->vm_end - vma->vm_start, seg->size))

@@ -83,6 +83,12 @@ extern unsigned int oc_fault_around;
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
 #define OC_WINDOW_PAGES (PMD_SIZE / PAGE_SIZE)
+/* Without HMM pages are looked for one by one. */
+#ifdef OC_HMM
+#define OC_WINDOW_MAX OC_WINDOW_PAGES
+#else
+#define OC_WINDOW_MAX 16UL
+#endif
 #define OC_E_VALID 1UL
 #define OC_E_WRITE 2UL
 #define OC_E_HUGE 4UL /* part of a mapping of at least PMD_SIZE */
@@ -208,6 +214,7 @@ extern const struct vm_operations_struct oc_vm_ops;
 extern struct page *oc_hole_page;
 int oc_fault_init(void);
 void oc_fault_exit(void);
+unsigned long oc_window_bytes(void);
 void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w);
 /* What this task's faults find wrong they report here, instead of answering it, until oc_quiet_end(). */
 struct oc_quiet {
@@ -229,6 +236,7 @@ struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 extern const struct mmu_interval_notifier_ops oc_notifier_ops;
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
 void oc_invalidate_init(void);
+int oc_subscribe_early(struct vm_area_struct *vma);
 
 /* ---- populate.c ---- */
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);

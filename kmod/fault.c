@@ -64,11 +64,17 @@ bool oc_is_hole_pfn(const struct oc_seg *seg, unsigned long pfn)
 	return pfn == page_to_pfn(oc_hole_page) || pfn == page_to_pfn(seg->scratch);
 }
 
+/* What one fault may map. */
+unsigned long oc_window_bytes(void)
+{
+	unsigned long pages = clamp_t(unsigned long, READ_ONCE(oc_fault_around), 1, OC_WINDOW_MAX);
+
+	return rounddown_pow_of_two(pages) * PAGE_SIZE;
+}
+
 void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w)
 {
-	unsigned int pages = clamp(READ_ONCE(oc_fault_around), 1U, (unsigned int)OC_WINDOW_PAGES);
-
-	oc_window_around(w, addr, owner, vma->vm_start, vma->vm_end, seg->start, oc_seg_end(seg), rounddown_pow_of_two(pages) * PAGE_SIZE);
+	oc_window_around(w, addr, owner, vma->vm_start, vma->vm_end, seg->start, oc_seg_end(seg), oc_window_bytes());
 }
 
 /* ---- page table entries ---- */

@@ -72,3 +72,27 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier, const struct m
 }
 
 const struct mmu_interval_notifier_ops oc_notifier_ops = { .invalidate = oc_invalidate };
+
+static bool oc_nothing_to_invalidate(struct mmu_interval_notifier *notifier, const struct mmu_notifier_range *range, unsigned long seq)
+{
+	mmu_interval_set_seq(notifier, seq);
+	return true;
+}
+
+/*
+ * The first subscription of an address space takes the locks of all its mappings, in no order: ours before a file's, while elsewhere a walk of that
+ * file's mappings, in the owner, waits for ours. So every address space has its first before it has a mapping of ours. Its map lock is
+ * held for writing and the VMA is not yet in it. A pending signal interrupts this; nothing was done then, so the call begins anew after it.
+ */
+int oc_subscribe_early(struct vm_area_struct *vma)
+{
+	static const struct mmu_interval_notifier_ops ops = { .invalidate = oc_nothing_to_invalidate };
+	struct mmu_interval_notifier none = {};
+	int err;
+
+	err = mmu_interval_notifier_insert_locked(&none, vma->vm_mm, vma->vm_start, PAGE_SIZE, &ops);
+	if (err)
+		return err == -EINTR ? -ERESTARTNOINTR : err;
+	mmu_interval_notifier_remove(&none);
+	return 0;
+}

@@ -62,7 +62,7 @@ static long oc_dev_info(void __user *arg)
 		.size = size,
 		.abi = ONECOPY_ABI_VERSION,
 		.features = ONECOPY_FEATURE_GENERATION | ONECOPY_FEATURE_COPY | ONECOPY_FEATURE_PREFAULT,
-		.window = (u64)rounddown_pow_of_two(clamp(READ_ONCE(oc_fault_around), 1U, (unsigned int)OC_WINDOW_PAGES)) * PAGE_SIZE,
+		.window = oc_window_bytes(),
 		.release = OC_VERSION,
 	};
 #ifdef OC_HMM

@@ -78,6 +78,8 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	if (!seg->scratch || oc_generation_init(seg))
 		goto fail;
 	err = mmu_interval_notifier_insert(&seg->notifier, current->mm, start, size, &oc_notifier_ops);
+	if (err == -EINTR)
+		err = -ERESTARTNOINTR; /* any signal interrupts the first one of a process; nothing was done */
 	if (err)
 		goto fail;
 	seg->mm = current->mm;

@@ -89,8 +89,6 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	return 0;
 }
 #else
-#define OC_GUP_PAGES 16U
-
 /*
  * Without HMM a look at the tables is a look for pages, which faults them in: only where the caller holds no other map lock (`resolved`), and
  * only a few pages from the wanted one on. They are let go at once: what keeps them valid is, as everywhere, that their end is announced.
@@ -98,8 +96,8 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved)
 {
 	unsigned int first = (target - snap->start) >> PAGE_SHIFT;
-	unsigned int n = min(snap->pages - first, OC_GUP_PAGES);
-	struct page *pages[OC_GUP_PAGES];
+	unsigned int n = min(snap->pages - first, (unsigned int)OC_WINDOW_MAX);
+	struct page *pages[OC_WINDOW_MAX];
 	long got, i;
 
 	if (!resolved)

@@ -33,10 +33,13 @@ fn info_names_each_layer_with_what_was_seen() {
     assert_eq!(info["onecopy"], env!("CARGO_PKG_VERSION"));
     let layers = info["layers"].as_array().expect("a list");
     let names: Vec<_> = layers.iter().map(|layer| layer["name"].as_str()).collect();
-    assert_eq!(
-        names,
-        [Some("self"), Some("heap"), Some("cma"), Some("cico")]
-    );
+    let all = ["self", "heap", "xpmem", "cma", "knem", "cico"];
+    assert_eq!(names, all.map(Some));
+    for module in info["modules"].as_array().expect("a list") {
+        let there = module["behind"].is_string();
+        assert_eq!(module["guarantees"].is_array(), there);
+        assert_eq!(module["interface"].is_string(), there);
+    }
     for layer in layers {
         match layer["state"].as_str() {
             Some("available") => assert!(layer["seen"].as_str().is_some_and(|s| !s.is_empty())),
@@ -521,5 +524,39 @@ fn the_pages_name_knobs_that_exist() {
                 "{page}: {name}"
             );
         }
+    }
+}
+
+#[test]
+fn every_collective_is_measured_and_checked() {
+    let file = std::env::temp_dir().join(format!("onecopy-coll-{}.json", std::process::id()));
+    let path = file.to_string_lossy();
+    let args = [
+        "bench",
+        "coll",
+        "-n",
+        "3",
+        "--sizes",
+        "100",
+        "--batches",
+        "1",
+    ];
+    let more = ["--mechanism", "heap", "--json", &*path];
+    let output = onecopy(&[&args[..], &more[..]].concat(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines = std::fs::read_to_string(&file).expect("records");
+    std::fs::remove_file(&file).expect("remove");
+    let records: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(records.len(), 11);
+    for record in &records {
+        let bytes = record["checked_bytes"].as_u64();
+        assert_eq!(bytes > Some(0), record["pattern"] != "barrier", "{record}");
+        assert!(
+            record["pool_bytes"].is_u64() && record["ranks"] == 3,
+            "{record}"
+        );
     }
 }

@@ -6,6 +6,7 @@ mod async_copy;
 mod basic;
 mod churn;
 mod copy;
+mod ends;
 mod grant;
 mod holes;
 mod limits;
@@ -28,9 +29,9 @@ pub(crate) const TESTS: &[Test] = tests! {
     holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
         prefault, prefault_errors;
     copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, counters;
-    owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, exec, mremap,
-        maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, death_while_read, every_order_of_ends,
-        first_opens_at_once, shared_memory, exit_of_the_importer;
+    owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, mremap,
+        maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
+    ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
     churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
     pages: huge_pages, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,

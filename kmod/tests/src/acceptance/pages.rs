@@ -149,7 +149,7 @@ pub(super) fn split_and_collapse() -> Outcome {
         let page = device::generation(&segment)?;
         let begin = Instant::now();
         let mut rounds = 0u64;
-        while begin.elapsed() < Duration::from_secs(5) || rounds < 5 {
+        while begin.elapsed() < Duration::from_secs(5) || rounds < 2 {
             rounds += 1;
             view.verify_marks(1)?;
             for at in (0..SIZE).step_by(PAGE) {
