@@ -57,7 +57,7 @@ impl Machine {
             initramfs,
             processors: 2,
             memory: if kernel.slower > 1 { 4096 } else { 3072 },
-            words: String::new(),
+            words: kernel.words.clone(),
         }
     }
 }
