@@ -72,7 +72,7 @@ fn two_members_twice() {
 
 #[test]
 fn three_members() {
-    all_read_all(2, 3, 1);
+    all_read_all(1, 3, 1);
 }
 
 /// A result that is published in a second phase of the same line.
