@@ -73,6 +73,9 @@ pub struct ProfileEntry {
     pub fragments: Vec<String>,
     /// How many times longer than on the distribution's kernel a test may take.
     pub slower: u32,
+    /// What its command line has besides.
+    #[serde(default)]
+    pub words: String,
 }
 
 /// The name of the profile that means a kernel as the distribution built it.

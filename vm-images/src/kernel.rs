@@ -31,6 +31,8 @@ pub struct Kernel {
     pub toolchain: Toolchain,
     /// How many times longer than on the distribution's kernel a test may take.
     pub slower: u32,
+    /// What its command line has besides.
+    pub words: String,
 }
 
 impl Kernel {
@@ -102,6 +104,7 @@ pub fn fetch(
         modules,
         toolchain,
         slower: 1,
+        words: String::new(),
     })
 }
 

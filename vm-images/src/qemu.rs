@@ -17,7 +17,7 @@ use crate::{Error, Result, results};
 
 /// A death before the guest has booted says nothing about what is tested: it is tried again, this often in all.
 const TRIES: u32 = 3;
-/// A guest that has not booted by then never will. (Loaded machines are slow; the slowest boot seen took 40 s.)
+/// A guest that has not booted by then on an idle machine never will. (A debug kernel takes half a minute.)
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// How long a guest under KVM may take to come up.
 const PROBE_LIMIT: Duration = Duration::from_secs(40);
@@ -57,7 +57,7 @@ impl Machine {
             initramfs,
             processors: 2,
             memory: if kernel.slower > 1 { 4096 } else { 3072 },
-            words: String::new(),
+            words: kernel.words.clone(),
         }
     }
 }
@@ -169,12 +169,13 @@ fn boot(
         }
     });
     let mut console = Console::default();
+    let boot_limit = limit.min(BOOT_LIMIT * crowd());
     let started = Instant::now();
     let end = loop {
         let allowed = if console.boot().is_some() {
             limit
         } else {
-            limit.min(BOOT_LIMIT)
+            boot_limit
         };
         let Some(left) = allowed.checked_sub(started.elapsed()) else {
             break End::TimedOut;

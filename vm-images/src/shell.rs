@@ -24,7 +24,7 @@ pub fn run(
 ) -> Result<ExitStatus> {
     let accelerator = qemu::accelerator(cache, machine, progress)?;
     let mut machine = machine.clone();
-    machine.words = "onecopy.shell".to_owned();
+    machine.words.push_str(" onecopy.shell");
     progress.note(
         "booting; 'exit' switches the machine off, Ctrl-A x stops it at once, Ctrl-A h lists what else QEMU does",
     );

@@ -84,6 +84,7 @@ pub fn build(
             compiler: COMPILER.to_owned(),
         },
         slower: profile.slower,
+        words: profile.words.clone(),
     })
 }
 

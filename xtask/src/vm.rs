@@ -266,7 +266,7 @@ fn on(
     let initramfs = payload::pack(slower, &objects, &programs, &tests, &run)?;
     let machine = qemu::Machine::new(&kernel, initramfs);
     let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
-    let limit = Duration::from_secs(u64::from(seconds) + 120);
+    let limit = Duration::from_secs(u64::from(seconds) + u64::from(slower) * 120);
     let report = qemu::run(
         &bench.cache,
         &machine,

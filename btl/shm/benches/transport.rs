@@ -21,7 +21,6 @@ fn ring(c: &mut Criterion) {
         ring_slots: 128,
         chunk_bytes: 4096,
         chunks: 8,
-        coll_channels: 0,
         heap_bytes: 0,
     };
     let own =

@@ -8,7 +8,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* The version of the interface, as major (12 bits), minor (8), step (12): what XPMEM_CMD_VERSION returns. */
+/* The version of the interface, as major (16 bits), minor (4), step (12): what XPMEM_CMD_VERSION returns. */
 #define XPMEM_CURRENT_VERSION 0x00027004
 
 #define XPMEM_IOC_MAGIC 'x'
