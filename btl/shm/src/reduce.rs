@@ -14,7 +14,7 @@
 //! values likewise; of equal values the element with the smaller index is taken whole.
 //!
 //! # Safety
-//! Callers of [`reduce_raw`] promise that the memory is mapped. Nothing here makes a reference to it; see [`mod@kernel`].
+//! Callers of [`reduce_raw`] promise that the memory is mapped. Nothing here makes a reference to it; see `reduce/kernel.rs`.
 #![allow(unsafe_code, reason = "kernels on memory that peers write")]
 
 mod combine;
