@@ -19,6 +19,9 @@ case $(ldd "$(command -v busybox || echo /nowhere)" 2>&1 || true) in
 *'not a dynamic executable'* | *'statically linked'*) ;;
 *) packages+=(busybox-static) ;;
 esac
+# Other MPI libraries, to compare with: each in an environment of its own.
+need python3 python3
+python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
 [ -e /usr/include/stdlib.h ] || packages+=(libc6-dev)
 
 if [ "${#packages[@]}" -gt 0 ]; then
