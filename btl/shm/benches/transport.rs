@@ -22,6 +22,7 @@ fn ring(c: &mut Criterion) {
         chunk_bytes: 4096,
         chunks: 8,
         heap_bytes: 0,
+        coll_channels: 0,
     };
     let own =
         OwnSegment::create(0, geometry, HeavyFence::without_membarrier(), 5).expect("a segment");
