@@ -20,7 +20,7 @@
 //! # Safety
 //!
 //! The functions have the contracts of the C library's. Every pointer that they return is valid for the size asked for until it is freed:
-//! ranges that are given out do not overlap ([`region`]), and their mapping is never removed. A pointer that is not in the region is only
+//! ranges that are given out do not overlap (`heap/src/region.rs`), and their mapping is never removed. A pointer that is not in the region is only
 //! ever handed on to the next allocator.
 #![allow(
     unsafe_code,

@@ -2,7 +2,7 @@
 //! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1, Open MPI's mpirun and plain
 //! `srun` by what they leave in the environment.
 //!
-//! Rank 0 opens a door ([`meet`]) and introduces the others ([`host`]); they come with a secret. Where there is a PMI server, its table,
+//! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a PMI server, its table,
 //! which only the job's ranks see, carries the secret and the way to the door. Where there is only the environment, the door's name is
 //! derived from the launcher's number of the job, and who may come in is decided by the user id that the kernel tells.
 //!
