@@ -7,11 +7,13 @@ mod bytes;
 mod processes;
 
 use bytes::{check, pattern};
-use nix::sys::resource::{UsageWho, getrusage};
 use onecopy::memory::pool::Place;
 use onecopy::{Options, Runtime};
 use processes::{Ranks, say};
 use std::time::{Duration, Instant};
+
+/// How often an idle rank looks whether its peers live.
+const LIVENESS: Duration = Duration::from_millis(20);
 
 /// What a rank does. Not a test of its own: outside of a job it does nothing.
 #[test]
@@ -200,14 +202,6 @@ fn burst(rt: &Runtime) {
     assert!(grown < 2 << 20, "{grown} bytes");
 }
 
-fn processor_time() -> Duration {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage");
-    let of = |t: nix::sys::time::TimeVal| {
-        Duration::from_micros((t.tv_sec() * 1_000_000 + t.tv_usec()).unsigned_abs())
-    };
-    of(usage.user_time()) + of(usage.system_time())
-}
-
 fn idle(rt: &Runtime) {
     let world = rt.world();
     world.barrier().expect("barrier");
@@ -219,11 +213,20 @@ fn idle(rt: &Runtime) {
         }
         return;
     }
-    let (before, started) = (processor_time(), Instant::now());
+    let (before, started) = (rt.counters(), Instant::now());
     world.recv(&mut [0u8], 0, 0).expect("recv");
-    let (used, waited) = (processor_time() - before, started.elapsed());
-    say(&format!("IDLE {used:?} of {waited:?}"));
-    assert!(used * 100 < waited, "{used:?} of {waited:?}");
+    let (after, waited) = (rt.counters(), started.elapsed());
+    let sleeps = after.sleeps - before.sleeps;
+    let turns = sleeps + after.yields - before.yields + after.polls_slow - before.polls_slow;
+    say(&format!("IDLE {sleeps} sleeps, {turns} turns, {waited:?}"));
+    // One sleep per look at the peers' lives, and what else wakes a rank is counted too: not the processor's time, which is
+    // another machine's figure.
+    let looks = waited.as_millis() / LIVENESS.as_millis() + 1;
+    assert!(
+        sleeps > 0 && u128::from(sleeps) <= 2 * looks,
+        "{sleeps} of {looks}"
+    );
+    assert!(u128::from(turns) <= 10 * looks, "{turns} of {looks}");
 }
 
 fn crowd(rt: &Runtime) {
@@ -271,7 +274,13 @@ fn memory_comes_back_after_a_burst() {
 
 #[test]
 fn an_idle_rank_uses_hardly_any_processor() {
-    let ran = Ranks::new(4, "idle").env("ONECOPY_WAIT_SLEEP", "on").run();
+    let ran = Ranks::new(4, "idle")
+        .env("ONECOPY_WAIT_SLEEP", "on")
+        .env(
+            "ONECOPY_LIVENESS_PERIOD",
+            &format!("{}ms", LIVENESS.as_millis()),
+        )
+        .run();
     let ran = ran.expect_success();
     assert_eq!(ran.said("IDLE ").len(), 3, "{ran:#?}");
 }
