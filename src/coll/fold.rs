@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector.
+//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector, and writes the result wherever it
+//! is needed, if it can.
 
-mod segment;
+pub(super) mod segment;
+mod spread;
 
-use super::exchange::give;
-use super::op::{GIVEN, Piece, RESULT, Readers, Shared, described, kind, payload};
+use super::exchange::{Given, give};
+use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
+use super::push::{WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target, part};
 use super::select::{How, share};
 use super::state::{State, Step};
@@ -24,8 +27,13 @@ const STEP_MAX: usize = 2 << 20;
 /// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several times.
 const SEGMENT_TWO: usize = 128 << 10;
 const SEGMENT_MANY: usize = 16 << 10;
+/// Bytes of a segment that is written to several places: it stays in the first cache between.
+const SEGMENT_WRITTEN: usize = 16 << 10;
 /// Bytes for what cannot be read in place.
 const FETCH_MAX: usize = 256 << 10;
+
+/// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all others, too.
+const EVERYWHERE: u32 = WRITTEN + 1;
 
 /// Where a member's contribution is.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +52,8 @@ enum At {
     Range,
     /// Takes the others' ranges of the result.
     Spread,
+    /// At a root that has helpers: waits for their ranges.
+    Helped,
     /// In a tree: waits for the result.
     Result,
 }
@@ -65,6 +75,12 @@ pub(crate) struct Fold {
     pub(crate) readers: Readers,
     /// At the end: bytes of the receive buffer that come to its front.
     pub(crate) to_front: Option<(usize, usize)>,
+    /// Who gets the result, if it is only one.
+    pub(crate) root: Option<usize>,
+    /// Whether all combine a range for the root.
+    helps: bool,
+    /// Members into whose buffers this rank writes its range of the result.
+    targets: Vec<(usize, RemoteRange)>,
     at: At,
     from: Vec<From>,
     /// Bytes of the range that are combined.
@@ -89,6 +105,9 @@ impl Fold {
             in_place: false,
             readers: Readers::Everyone,
             to_front: None,
+            root: None,
+            helps: false,
+            targets: Vec::new(),
             at: At::Contributions,
             from: Vec::new(),
             folded: 0,
@@ -110,15 +129,32 @@ impl Fold {
             // Combined with the children's first.
             return Ok(());
         }
-        let result = match (self.how, self.recv) {
-            (How::Split, Some((loan, at))) => Some(Piece {
-                loan,
-                at,
-                len: self.send.len,
-            }),
-            _ => None,
+        let split = self.how == How::Split;
+        let result = self.recv.map(|(loan, at)| Piece {
+            loan,
+            at,
+            len: self.send.len,
+        });
+        let result = result.filter(|_| split || self.root.is_some());
+        let mut flags = 0;
+        if result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()) {
+            flags |= kind::OPEN;
+        }
+        if self.has_helpers() && shared.waits && reaches_all(engine, state) {
+            flags |= kind::WRITES;
+        }
+        if self.has_helpers() {
+            // Whoever combines a range of it reads everyone's contribution.
+            self.readers = Readers::Everyone;
+        }
+        shared.shares = split;
+        let given = Given {
+            piece: self.send,
+            readers: self.readers,
+            result,
+            flags,
         };
-        give(engine, state, seq, shared, self.send, self.readers, result)
+        give(engine, state, seq, shared, given)
     }
 
     pub(crate) fn step(
@@ -133,12 +169,18 @@ impl Fold {
         }
         let mut result = Step::Idle;
         if self.at == At::Contributions {
+            if !self.share_out(engine, state, seq, shared)? {
+                return Ok(Step::Idle);
+            }
             if self.range.0 == self.range.1 || self.upto == 0 {
-                if self.how != How::Split {
+                if self.how != How::Split && !self.helps {
                     return Ok(Step::Done);
                 }
-            } else if !self.find(state, seq)? {
-                return Ok(Step::Idle);
+            } else {
+                if !self.find(state, seq)? {
+                    return Ok(Step::Idle);
+                }
+                self.aim(engine, state, seq, shared);
             }
             (self.at, result) = (At::Range, Step::Moved);
         }
@@ -155,10 +197,15 @@ impl Fold {
                 }
             }
             self.temp = None;
-            if self.how != How::Split {
+            if self.how != How::Split && !self.helps {
                 return Ok(Step::Done);
             }
-            state.advance(&engine.peers, seq, 2);
+            let everywhere = self.how == How::Split && !self.targets.is_empty();
+            let phase = if everywhere { EVERYWHERE } else { WRITTEN };
+            state.advance(&engine.peers, seq, phase);
+            if self.helps && self.root != Some(state.me) {
+                return Ok(Step::Done);
+            }
             self.pending = (1..state.size())
                 .map(|step| (state.me + step) % state.size())
                 .filter(|&place| {
@@ -173,9 +220,19 @@ impl Fold {
                     out.copy_from_slice(&stage[begin..end]);
                 })?;
             }
-            (self.at, result) = (At::Spread, Step::Moved);
+            self.at = if self.helps { At::Helped } else { At::Spread };
+            result = Step::Moved;
         }
-        match self.spread(engine, state, seq)? {
+        if self.at == At::Helped {
+            self.pending
+                .retain(|&place| state.ends[place].look(seq) < WRITTEN);
+            return Ok(if self.pending.is_empty() {
+                Step::Done
+            } else {
+                result
+            });
+        }
+        match self.spread(engine, state, seq, shared)? {
             Step::Idle => Ok(result),
             other => Ok(other),
         }
@@ -228,8 +285,8 @@ impl Fold {
         seq: u32,
         shared: &mut Shared,
     ) -> Result<usize> {
-        let begin = self.range.0 + self.folded;
-        let left = self.range.1 - begin;
+        let all = self.range.1 - self.range.0;
+        let left = all - self.folded;
         // What has to be copied before it can be combined.
         let absent: Vec<usize> = (0..self.upto)
             .filter(|&place| match &self.from[place] {
@@ -242,19 +299,23 @@ impl Fold {
             .collect();
         let size = self.elem.size();
         let aim = match (absent.len(), self.upto) {
+            (0, _) if !self.targets.is_empty() => SEGMENT_WRITTEN,
             (0, 0..=2) => SEGMENT_TWO,
             (0, _) => SEGMENT_MANY,
             (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
         };
         let unit = (aim / size * size).max(size);
         let len = unit.min(left);
+        let begin = self.range.0 + place_of(seq, all, self.folded, len);
         let user = matches!(self.op, Op::User(_));
         let extra = if user || self.upto > 2 || !absent.is_empty() {
             2
         } else {
             0
         };
-        let needed = (absent.len() + extra) * len;
+        // A helper has no place of its own for the result.
+        let apart = usize::from(self.helps && self.recv.is_none());
+        let needed = (absent.len() + extra + apart) * len;
         if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
             self.temp = Some(engine.core.buffers.take(needed, Place::Private)?);
             self.fetched = 0;
@@ -263,6 +324,7 @@ impl Fold {
         let mut temp = self.temp.take();
         let room = temp.as_deref_mut().unwrap_or_default();
         let (copies, work) = room.split_at_mut((absent.len() * len).min(room.len()));
+        let (helped, work) = work.split_at_mut(apart * len);
         while self.fetched < absent.len() {
             let place = absent[self.fetched];
             let From::Buffer(range) = self.from[place] else {
@@ -336,8 +398,17 @@ impl Fold {
                     combine_all(&operands, out, &views, Some(own), work);
                 })?;
             }
+            (_, None) if apart > 0 => {
+                let own = engine
+                    .core
+                    .loans
+                    .view(self.send.loan, self.send.at + begin, len)?;
+                combine_all(&operands, helped, &views, Some(own), work);
+            }
             (_, None) => {}
         }
+        drop(views);
+        self.put_out(engine, state, (begin, len), helped)?;
         // Who gave up has given its buffer to someone else meanwhile.
         for place in 0..self.upto {
             if matches!(self.from[place], From::Buffer(_))
@@ -346,7 +417,6 @@ impl Fold {
                 return Err(error);
             }
         }
-        drop(views);
         self.temp = temp;
         self.fetched = 0;
         self.folded += len;
@@ -355,56 +425,11 @@ impl Fold {
 
     /// Where in the receive buffer byte `begin` of the vector goes.
     fn result_at(&self, begin: usize) -> usize {
-        if self.how == How::Split || self.in_place && self.to_front.is_some() {
+        if self.how == How::Split || self.helps || self.in_place && self.to_front.is_some() {
             begin
         } else {
             begin - self.range.0
         }
-    }
-
-    /// Takes the others' ranges of the result.
-    fn spread(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
-        let Some((loan, to)) = self.recv else {
-            return Ok(Step::Done);
-        };
-        let (mut moved, mut index) = (0, 0);
-        while index < self.pending.len() && moved < STEP_MAX {
-            let place = self.pending[index];
-            let end = &state.ends[place];
-            if end.look(seq) < 2 {
-                index += 1;
-                continue;
-            }
-            let line = payload(end.inline(seq));
-            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
-            let source = Source {
-                seq,
-                place,
-                buffer: RESULT,
-                range: described(&line[24..]),
-            };
-            let at = begin + self.got;
-            let n = (end - at).min(512 << 10);
-            let target = Target::Loan(loan, to + at);
-            let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
-            moved += came;
-            self.got += came;
-            if self.got == end - begin {
-                self.pending.remove(index);
-                self.got = 0;
-            } else {
-                self.pending.swap(0, index);
-                index = 0;
-                if came == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(match (self.pending.is_empty(), moved) {
-            (true, _) => Step::Done,
-            (false, 0) => Step::Idle,
-            (false, _) => Step::Moved,
-        })
     }
 
     /// A short vector in a large group: up a tree, down by one line that all read.
