@@ -221,7 +221,7 @@ fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn target_directory() -> Result<PathBuf, Failure> {
+pub(crate) fn target_directory() -> Result<PathBuf, Failure> {
     let metadata = crate::tidy::arrows::metadata(&root())?;
     metadata["target_directory"]
         .as_str()

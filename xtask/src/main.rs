@@ -4,6 +4,7 @@
 
 mod docs;
 mod install;
+mod peers;
 mod say;
 mod soak;
 mod steps;
@@ -37,6 +38,8 @@ enum Task {
     Soak(soak::Args),
     /// Run the module and the runtime in virtual machines with other kernels
     Vm(vm::Args),
+    /// Measure onecopy and other MPI libraries, which it installs into a cache, side by side in one run
+    Peers(peers::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
     /// Build and install the command, the libraries, what builds programs with them, man pages and completions
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Task::Verify(args) => verify::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Vm(args) => vm::run(&args),
+        Task::Peers(args) => peers::run(&args),
         Task::Docs(args) => docs::run(&args, &root()),
         Task::Install(args) => install::run(&args),
     };
