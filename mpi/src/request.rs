@@ -80,11 +80,6 @@ pub(crate) fn keep(object: Object) -> Outcome<Request> {
         .ok_or_else(job::too_many)
 }
 
-/// A request that is complete and has nothing to tell.
-pub(crate) fn done() -> Outcome<Request> {
-    Ok(SENT)
-}
-
 /// The request of a duplicate whose identity is still to come.
 pub(crate) fn identity(
     parent: &Arc<CommObject>,

@@ -431,7 +431,8 @@ pub(super) fn exscan(
     plan(Collective::Exscan { elem, op }, send, Some(recv))
 }
 
-/// The vectors of all parts together; in place, the part comes to the front of the buffer.
+/// The vectors of all parts together; in place, the part comes to the front of the buffer, and what is behind it stays as it was. The runtime
+/// combines a part where it lies, because peers read the front meanwhile; so what does not become the front is kept.
 fn reduce_parts(
     comm: &CommObject,
     sendbuf: Addr,
@@ -446,8 +447,14 @@ fn reduce_parts(
         .map(|&count| check_count(count).map(|count| count as i64))
         .sum::<Outcome<i64>>()?;
     let mine = counts.get(comm.rank).copied().unwrap_or(0);
-    let (send, recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
+    let (send, mut recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
     let counts: Vec<usize> = counts.iter().map(|&count| count as usize).collect();
+    if let (true, Some(recv)) = (sendbuf.is_in_place(), &mut recv) {
+        let size = of.elem.size();
+        let before: usize = counts[..comm.rank].iter().sum();
+        let len = counts[comm.rank];
+        recv.keep(before.max(len) * size..(before + len) * size);
+    }
     let collective = Collective::ReduceScatter {
         parts: Parts::packed(&counts, of.elem.size()),
         elem: of.elem,

@@ -8,6 +8,7 @@ use crate::ffi::Addr;
 use crate::{c, memory};
 use onecopy::Span;
 use onecopy::coll::Parts;
+use std::ops::Range;
 
 /// Bytes of the program, or a copy of ours with the places where results go.
 pub(crate) struct Side {
@@ -15,6 +16,8 @@ pub(crate) struct Side {
     direct: Option<(Addr, usize)>,
     copy: Vec<u8>,
     deliveries: Vec<Delivery>,
+    /// Bytes that the runtime overwrites and the program finds unchanged, with their place.
+    kept: Option<(usize, Vec<u8>)>,
 }
 
 /// Where a part of a copy goes.
@@ -36,6 +39,7 @@ impl Side {
             direct: Some((at, len)),
             copy: Vec::new(),
             deliveries: Vec::new(),
+            kept: None,
         }
     }
 
@@ -44,6 +48,7 @@ impl Side {
             direct: None,
             copy,
             deliveries: Vec::new(),
+            kept: None,
         }
     }
 
@@ -150,8 +155,19 @@ impl Side {
         side
     }
 
+    /// Remembers bytes that are to be there again when the results are.
+    pub(super) fn keep(&mut self, range: Range<usize>) {
+        if !range.is_empty() {
+            let bytes = self.with_recv(|bytes| bytes[range.clone()].to_vec());
+            self.kept = Some((range.start, bytes));
+        }
+    }
+
     /// Puts results where they belong.
-    pub(crate) fn deliver(&self) {
+    pub(crate) fn deliver(&mut self) {
+        if let Some((at, kept)) = self.kept.take() {
+            self.with_recv(|bytes| bytes[at..at + kept.len()].copy_from_slice(&kept));
+        }
         for delivery in &self.deliveries {
             let size = delivery.layout.size();
             match delivery.gaps {

@@ -116,7 +116,7 @@ fn wait_until<R>(mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> Outcome<R>
 pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
     if !is_active(handle)? {
-        status.put(&Status::empty());
+        status.put_empty();
         return Ok(());
     }
     if !is_over(handle) {
@@ -131,7 +131,7 @@ pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
 pub(crate) fn test(request: Out<Request>, flag: Out<i32>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
     if !is_active(handle)? {
-        status.put(&Status::empty());
+        status.put_empty();
         return flag.set(1);
     }
     if !progress_one(handle)? {
@@ -216,7 +216,7 @@ fn put_empty(handles: &[Request], active: &[(usize, Request)], statuses: Out<Sta
         if next.peek() == Some(&place) {
             next.next();
         } else {
-            statuses.element(place).put(&Status::empty());
+            statuses.element(place).put_empty();
         }
     }
 }
@@ -273,7 +273,7 @@ fn poll_all(active: &[(usize, Request)]) -> Outcome<Vec<bool>> {
 }
 
 fn none_active(index: Out<i32>, status: Out<Status>) -> Outcome<()> {
-    status.put(&Status::empty());
+    status.put_empty();
     index.set(c::UNDEFINED)
 }
 
@@ -401,7 +401,7 @@ pub(crate) fn request_get_status(
     status: Out<Status>,
 ) -> Outcome<()> {
     if !is_active(request)? {
-        status.put(&Status::empty());
+        status.put_empty();
         return flag.set(1);
     }
     let over = progress_one(request)?;
