@@ -233,6 +233,20 @@ impl Requests {
         Some(request)
     }
 
+    /// Frees a request where it lies and gives its result.
+    #[inline]
+    pub(crate) fn finish(&mut self, id: RequestId) -> Option<Result<Status, Error>> {
+        let slot = self.slots.get_mut(id.0 as u32 as usize)?;
+        if slot.generation != (id.0 >> 32) as u32 {
+            return None;
+        }
+        let result = slot.request.as_mut()?.result.take();
+        slot.request = None;
+        self.free.push(id.0 as u32);
+        self.end_region(id);
+        result
+    }
+
     /// Requests for which `which` holds.
     pub(crate) fn ids_where(&self, mut which: impl FnMut(&Request) -> bool) -> Vec<RequestId> {
         let found = self

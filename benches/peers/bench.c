@@ -177,6 +177,14 @@ static void need(size_t bytes)
 	held = bytes;
 }
 
+/* Doubles that each rank gets of a vector that is scattered; at least one. */
+static size_t share(const struct order *o)
+{
+	size_t doubles = o->size / 8 / (size_t)size;
+
+	return doubles ? doubles : 1;
+}
+
 /* Bytes that one operation takes of source or target, whichever is more. */
 static size_t span(const struct order *o)
 {
@@ -186,6 +194,8 @@ static size_t span(const struct order *o)
 	case ALLGATHER:
 	case ALLTOALL:
 		return one * size;
+	case REDUCE_SCATTER:
+		return share(o) * 8 * (size_t)size > one ? share(o) * 8 * (size_t)size : one;
 	case BW:
 	case BIBW:
 	case RATE:
@@ -253,7 +263,7 @@ static void collective(const struct order *o, uint64_t i, unsigned char *from, u
 		MPI_Allreduce(from, to, doubles, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 		break;
 	case REDUCE_SCATTER:
-		MPI_Reduce_scatter_block(from, to, doubles / size, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+		MPI_Reduce_scatter_block(from, to, (int)share(o), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 		break;
 	case ALLGATHER:
 		MPI_Allgather(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, MPI_COMM_WORLD);
@@ -397,7 +407,7 @@ static void check(const struct order *o)
 
 		memset(target, 0xa5, held);
 		if (sums_up)
-			for (size_t e = 0; e < doubles; e++)
+			for (size_t e = 0; e * 8 < span(o); e++)
 				((double *)(void *)source)[e] = number(rank, i, e);
 		else
 			for (size_t b = 0; b < n * blocks && b < held; b++)
@@ -422,7 +432,7 @@ static void check(const struct order *o)
 				compare(target + (size_t)of * n, of, i, (size_t)rank * n, n);
 			bytes += n * size;
 		} else if (sums_up && (o->pattern != REDUCE || rank == root)) {
-			size_t mine = o->pattern == REDUCE_SCATTER ? doubles / size : doubles;
+			size_t mine = o->pattern == REDUCE_SCATTER ? share(o) : doubles;
 			size_t first = o->pattern == REDUCE_SCATTER ? mine * rank : 0;
 
 			for (size_t e = 0; e < mine; e++) {

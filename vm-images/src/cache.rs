@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cache: everything that is fetched or built lies in one folder that may be deleted at any time.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,19 +24,24 @@ impl Cache {
     ///
     /// When no place is known or the folder cannot be made.
     pub fn open() -> Result<Self> {
-        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let root = if let Some(root) = var("ONECOPY_VM_CACHE") {
-            PathBuf::from(root)
-        } else if let Some(caches) = var("XDG_CACHE_HOME") {
-            Path::new(&caches).join("onecopy/vm")
-        } else if let Some(home) = var("HOME") {
-            Path::new(&home).join(".cache/onecopy/vm")
-        } else {
-            return Err(Error::Refused(
-                "no place for kernels: neither HOME nor ONECOPY_VM_CACHE is set".to_owned(),
-            ));
-        };
-        Self::at(root)
+        let chosen = variable("ONECOPY_VM_CACHE").map(PathBuf::from);
+        chosen.map_or_else(|| Self::named("vm"), Self::at)
+    }
+
+    /// The folder `onecopy/NAME` in the user's cache folder.
+    ///
+    /// # Errors
+    ///
+    /// When no place is known or the folder cannot be made.
+    pub fn named(name: &str) -> Result<Self> {
+        let caches = variable("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
+        let root = caches.or_else(home).ok_or_else(|| {
+            Error::Refused(format!(
+                "no place for onecopy/{name}: set HOME or XDG_CACHE_HOME"
+            ))
+        })?;
+        Self::at(root.join("onecopy").join(name))
     }
 
     /// In a folder of one's own choice.
@@ -122,6 +128,11 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// A variable of the environment that says something.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 pub(crate) fn make(path: &Path) -> Result<()> {

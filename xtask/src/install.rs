@@ -32,11 +32,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let prefix = std::path::absolute(&args.prefix)
         .map_err(|error| format!("{}: {error}", args.prefix.display()))?;
+    say::line("building (release) ...");
+    into(prefix)?.report();
+    Ok(())
+}
+
+/// Builds everything and installs it into a folder.
+pub(crate) fn into(prefix: PathBuf) -> Result<Install, Failure> {
     let mut install = Install {
         prefix,
         files: Vec::new(),
     };
-    say::line("building (release) ...");
     show(cargo().args(["build", "--release", "--workspace", "--exclude", "xtask"]))?;
     let built = target_directory()?.join("release");
 
@@ -67,11 +73,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let to = format!("share/doc/onecopy/{}", file_name(&page));
         install.copy(&page, &to, false)?;
     }
-    install.report();
-    Ok(())
+    Ok(install)
 }
 
-struct Install {
+/// What was installed.
+pub(crate) struct Install {
     prefix: PathBuf,
     files: Vec<String>,
 }

@@ -112,7 +112,17 @@ const TABLE: [Row; 9] = [
     (
         "ompi ucx",
         Family::OpenMpi,
-        &["--mca", "pml", "ucx"],
+        &[
+            "--mca",
+            "pml",
+            "ucx",
+            "--mca",
+            "pml_ucx_tls",
+            "any",
+            "--mca",
+            "pml_ucx_devices",
+            "any",
+        ],
         &[],
         "malloc",
     ),
