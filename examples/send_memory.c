@@ -3,6 +3,16 @@
  * after. A question about such a program (https://stackoverflow.com/questions/13088772) began with a send that took 270 MB, all of it locked, and
  * never gave it back.
  *
+ *   in kB, more than before      onecopy, 8 ranks    there
+ *   VmRSS  resident                           284    270544
+ *   VmLck  locked                               0    257812
+ *   VmData private                              0    270264
+ *   VmPTE  page tables                         60       528
+ *   VmSize address space                234918768    270244
+ *
+ * The address space is what each peer's segment may grow to (ONECOPY_HEAP_SIZE), 32 GiB of holes that nothing is behind; a limit on it
+ * (ulimit -v) needs that knob to be lower.
+ *
  *   onecopy-mpicc examples/send_memory.c -o send_memory && onecopy run -n 8 ./send_memory
  */
 #include <mpi.h>
