@@ -15,6 +15,9 @@ mod wrappers;
 const MPI: &str = "libmpi_abi.so";
 const MPI_INSTALLED: &str = "libmpi_abi.so.1";
 
+/// The packages with something to install: the command, the malloc front, the MPI library.
+const PACKAGES: [&str; 3] = ["onecopy", "onecopy-heap", "onecopy-mpi"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder that gets bin/, lib/, include/ and share/
@@ -43,7 +46,12 @@ pub(crate) fn into(prefix: PathBuf) -> Result<Install, Failure> {
         prefix,
         files: Vec::new(),
     };
-    show(cargo().args(["build", "--release", "--workspace", "--exclude", "xtask"]))?;
+    let mut build = cargo();
+    build.args(["build", "--release"]);
+    for package in PACKAGES {
+        build.args(["--package", package]);
+    }
+    show(&mut build)?;
     let built = target_directory()?.join("release");
 
     let program = built.join("onecopy");

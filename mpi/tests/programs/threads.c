@@ -83,7 +83,8 @@ static int after(int by) { return (rank + by) % size; }
 static int before(int by) { return (rank + size - by % size) % size; }
 
 static void messages(struct worker *w) {
-    int n = length(w), by = size > 1 ? 1 + (int)pick(w, (unsigned)size - 1) : 0, tag = (int)pick(w, 1000);
+    /* A receive from anybody must not match what a rank sends that is a step ahead: each step has a tag. */
+    int n = length(w), by = size > 1 ? 1 + (int)pick(w, (unsigned)size - 1) : 0, tag = (int)(w->step % 20000);
     int to = after(by), from = before(by), flag, count, got;
     unsigned *out = w->out, *in = w->in;
     MPI_Status status;
@@ -122,7 +123,9 @@ static void messages(struct worker *w) {
         EXPECT(status.MPI_TAG == tag);
         break;
     case 5:
-        w->what = "bsend, recv from anybody";
+        w->what = "flush_buffer, bsend, recv from anybody";
+        /* The buffer has room for one of the longest. */
+        DO(MPI_Comm_flush_buffer(w->link));
         DO(MPI_Bsend(out, n, MPI_UNSIGNED, to, tag, w->link));
         DO(MPI_Recv(in, n, MPI_UNSIGNED, MPI_ANY_SOURCE, tag, w->link, &status));
         EXPECT(status.MPI_SOURCE == from);
@@ -130,7 +133,7 @@ static void messages(struct worker *w) {
     case 6:
         w->what = "isend, probe, recv";
         DO(MPI_Isend(out, n, MPI_UNSIGNED, to, tag, w->link, &one));
-        DO(MPI_Probe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->link, &status));
+        DO(MPI_Probe(MPI_ANY_SOURCE, tag, w->link, &status));
         DO(MPI_Get_count(&status, MPI_UNSIGNED, &count));
         EXPECT(count == n && status.MPI_SOURCE == from);
         DO(MPI_Recv(in, count, MPI_UNSIGNED, status.MPI_SOURCE, status.MPI_TAG, w->link, MPI_STATUS_IGNORE));
@@ -226,7 +229,7 @@ static void messages(struct worker *w) {
             /* Something else goes on meanwhile. */                                                \
             if (pick(w, 2)) {                                                                      \
                 int token = 0;                                                                     \
-                DO(MPI_Sendrecv_replace(&token, 1, MPI_INT, after(1), 77, before(1), 77, w->link, MPI_STATUS_IGNORE)); \
+                DO(MPI_Sendrecv_replace(&token, 1, MPI_INT, after(1), 30001, before(1), 30001, w->link, MPI_STATUS_IGNORE)); \
             }                                                                                      \
             DO(MPI_Wait(&request, MPI_STATUS_IGNORE));                                             \
             break;                                                                                 \

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! HPCC: HPL, PTRANS, RandomAccess, FFT and more, each with a verification of its own.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{App, Bench, Launch, Outcome, make, read, write};

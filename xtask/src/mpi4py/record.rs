@@ -30,6 +30,9 @@ pub(crate) struct Module {
     pub(super) name: String,
     /// It must pass.
     pub(super) required: bool,
+    /// A test class that was left out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) left_out: Option<String>,
     pub(super) results: Vec<Ran>,
 }
 
@@ -147,7 +150,11 @@ impl Record {
         text.push('\n');
         for module in &self.modules {
             let mark = if module.required { "" } else { " °" };
-            text += &format!("| {}{mark} |", module.name);
+            let without = match &module.left_out {
+                Some(class) => format!(" (without {class})"),
+                None => String::new(),
+            };
+            text += &format!("| {}{without}{mark} |", module.name);
             for ran in &module.results {
                 text += &format!(" {ran} |");
             }
