@@ -72,6 +72,13 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #endif
 }
 
+/* A fault that is done and gave its map lock up. */
+#if OC_KERNEL(6, 0)
+#define OC_FAULT_COMPLETED VM_FAULT_COMPLETED
+#else
+#define OC_FAULT_COMPLETED 0
+#endif
+
 /* Called with mm's map lock held for reading; *locked tells whether it still is. */
 static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
 				 int *locked)

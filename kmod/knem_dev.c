@@ -96,7 +96,7 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 	if (t->inlined)
 		t->length = min_t(u64, t->length, oc_iovec_total(t->local, t->locals, TASK_SIZE));
 	if (async) {
-		err = oc_async_check(k, t->index, notify);
+		err = oc_async_check(k, t->index, thread, notify);
 		if (err)
 			goto out;
 	}
@@ -112,7 +112,7 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 		err = oc_region_claim(dst);
 	if (err) {
 		if (async)
-			oc_async_cancel(k, notify);
+			oc_async_cancel(k, thread, notify);
 		goto out;
 	}
 	if (thread) {
