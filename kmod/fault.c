@@ -116,8 +116,7 @@ static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, uns
 		}
 		if (!write || pte_write(old))
 			return false;
-	} else if (!pte_none(old) && addr != f->target) {
-		/* userfaultfd's note on a page that is not there. The one that is wanted goes over it, or the fault would come again for ever. */
+	} else if (!pte_none(old)) {
 		return false;
 	}
 	pte = pte_mkspecial(pte_mkyoung(pfn_pte(pfn, write ? f->rw : f->ro)));

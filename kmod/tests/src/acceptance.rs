@@ -39,7 +39,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         unload_refused;
     waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, only_for_what_is_asked, blocked_owner_lets_others_go_on,
         stopped_owner;
-    hostile: signal_leaves_no_error, write_protected_attachment, secret_memory, queue_is_bounded, quota_of_workers,
+    hostile: signal_leaves_no_error, secret_memory, queue_is_bounded, quota_of_workers,
         kill_while_the_owner_changes = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;

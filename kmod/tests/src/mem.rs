@@ -244,7 +244,8 @@ impl Area {
     /// Maps a file over it, shared, for reading and writing.
     pub(crate) fn map_over(&self, file: BorrowedFd<'_>) -> Outcome {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        try_map(self.base, self.length, READ | WRITE, flags, Some(file), 0).at("mmap over an area")?;
+        try_map(self.base, self.length, READ | WRITE, flags, Some(file), 0)
+            .at("mmap over an area")?;
         Ok(())
     }
 

@@ -14,12 +14,7 @@ use crate::outcome::{At, Fault, Outcome};
 const UFFD_API: u64 = 0xaa;
 const UFFDIO_API: u32 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u32 = 0xc020_aa00;
-const UFFDIO_WRITEPROTECT: u32 = 0xc018_aa06;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
-const UFFDIO_REGISTER_MODE_WP: u64 = 2;
-const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
-const UFFD_FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
-const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
 
 #[repr(C)]
 struct Api {
@@ -36,34 +31,8 @@ struct Register {
     ioctls: u64,
 }
 
-#[repr(C)]
-struct Protect {
-    start: u64,
-    length: u64,
-    mode: u64,
-}
-
 /// Makes faults on an area, which has no pages yet, wait as long as the descriptor is open.
 pub(crate) fn block(area: &Area) -> Outcome<OwnedFd> {
-    register(area, 0, UFFDIO_REGISTER_MODE_MISSING)
-}
-
-/// Makes the kernel note which pages of any mapping are written: there is a note also where there is no page.
-pub(crate) fn write_protect(area: &Area) -> Outcome<OwnedFd> {
-    let features = UFFD_FEATURE_WP_UNPOPULATED | UFFD_FEATURE_WP_ASYNC;
-    let fd = register(area, features, UFFDIO_REGISTER_MODE_WP)?;
-    let mut protect = Protect {
-        start: area.base() as u64,
-        length: area.length() as u64,
-        mode: UFFDIO_WRITEPROTECT_MODE_WP,
-    };
-    // SAFETY: the structure that the number stands for.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_WRITEPROTECT as _, &raw mut protect) };
-    done(result).at("UFFDIO_WRITEPROTECT")?;
-    Ok(fd)
-}
-
-fn register(area: &Area, features: u64, mode: u64) -> Outcome<OwnedFd> {
     // SAFETY: takes a number.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
     let Ok(fd @ 0..) = i32::try_from(fd) else {
@@ -74,18 +43,16 @@ fn register(area: &Area, features: u64, mode: u64) -> Outcome<OwnedFd> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut api = Api {
         api: UFFD_API,
-        features,
+        features: 0,
         ioctls: 0,
     };
     // SAFETY: the structure that the number stands for.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API as _, &raw mut api) };
-    if let Err(error) = done(result) {
-        return Err(Fault::Skip(format!("no such userfaultfd: {error}")));
-    }
+    done(result).at("UFFDIO_API")?;
     let mut register = Register {
         start: area.base() as u64,
         length: area.length() as u64,
-        mode,
+        mode: UFFDIO_REGISTER_MODE_MISSING,
         ioctls: 0,
     };
     // SAFETY: the structure that the number stands for.

@@ -70,33 +70,6 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
     owner.join()
 }
 
-/// A note of userfaultfd in place of a page does not make faults come for ever.
-pub(super) fn write_protected_attachment() -> Outcome {
-    for size in [SIZE, HUGE] {
-        let owner = peer(move |link: &Link| {
-            let area = Area::huge(size)?;
-            area.mark(1);
-            link.give(export(&area, true)?.as_fd())?;
-            link.hear()?;
-            check_eq!(area.load(8), 5, "what the importer stored");
-            Ok(())
-        })?;
-        let segment = device::segment(owner.link.take()?);
-        let view = map(&segment, size, true)?;
-        let _first = uffd::write_protect(&view)?;
-        view.verify_marks(1)?;
-        view.store(8, 5);
-        let again = map(&segment, size, true)?;
-        again.verify_marks(1)?;
-        let _second = uffd::write_protect(&again)?;
-        again.store(8, 5);
-        again.verify_marks(1)?;
-        owner.link.tell(0)?;
-        owner.join()?;
-    }
-    Ok(())
-}
-
 /// memfd_secret() hides memory from all other processes; a grant of all memory does not show it.
 pub(super) fn secret_memory() -> Outcome {
     let fd = system::secret_memory(SIZE as u64)?;
@@ -200,10 +173,7 @@ pub(super) fn quota_of_workers() -> Outcome {
     })?
     .join()?;
     let device = knem()?;
-    device
-        .map_status(1)
-        .at("another user's array")
-        .map(|_| ())
+    device.map_status(1).at("another user's array").map(|_| ())
 }
 
 /// Importers are killed wherever they are while the owner forks and protects all its memory: what they wait for in ways that no signal ends is done

@@ -11,9 +11,9 @@ use knem_sys::{
 };
 
 use super::super::memory::Called;
-use super::{DEVICES, OBJECTS};
 use super::super::table::Kind;
 use super::super::worker::{Knem, Worker};
+use super::{DEVICES, OBJECTS};
 use crate::device::{self, Inline};
 use crate::mem::{READ, WRITE};
 use crate::peer::poll_read;
