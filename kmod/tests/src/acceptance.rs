@@ -45,5 +45,5 @@ pub(crate) const TESTS: &[Test] = tests! {
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
     async_copy: status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
-    limits: locked_memory, locked_memory_is_given_back, descriptors;
+    limits: locked_memory, locked_memory_is_given_back, descriptors, memory_cgroup;
 };
