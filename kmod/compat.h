@@ -72,6 +72,20 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #endif
 }
 
+/* For pages that users map with vm_insert_page(): before 5.11 a page that is charged to a memory cgroup cannot be mapped so. */
+#if OC_KERNEL(5, 11)
+#define OC_GFP_SHOWN GFP_KERNEL_ACCOUNT
+#else
+#define OC_GFP_SHOWN GFP_KERNEL
+#endif
+
+/* A fault that is done and gave its map lock up. */
+#if OC_KERNEL(6, 0)
+#define OC_FAULT_COMPLETED VM_FAULT_COMPLETED
+#else
+#define OC_FAULT_COMPLETED 0
+#endif
+
 /* Called with mm's map lock held for reading; *locked tells whether it still is. */
 static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
 				 int *locked)
