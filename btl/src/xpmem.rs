@@ -13,7 +13,7 @@
 
 use crate::attachment::{Window, WindowError};
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::heap::walk;
+use crate::heap::{pieces, pieces_mut, walk};
 use crate::module::{Interface, Module, Offer, neither};
 use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
@@ -448,9 +448,8 @@ impl CopyLayer for XpmemLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
-        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
-        walk(from, lens.into_iter(), |range, index, start, len| {
-            let out = &mut out[index][start..start + len];
+        walk(from, pieces_mut(out), |range, out, part| {
+            let out = &mut out[part];
             self.moved(&range, |window, at, into, n| {
                 let part = into as usize..(into + n) as usize;
                 window.read(at, &mut out[part], kernel)
@@ -468,9 +467,8 @@ impl CopyLayer for XpmemLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
-        let lens = bytes.iter().map(|b| b.len());
-        walk(to, lens, |range, index, start, len| {
-            let bytes = &bytes[index][start..start + len];
+        walk(to, pieces(bytes), |range, bytes, part| {
+            let bytes = &bytes[part];
             self.moved(&range, |window, at, into, n| {
                 let part = into as usize..(into + n) as usize;
                 window.write(at, &bytes[part], kernel)
