@@ -192,6 +192,10 @@ fn copy_all<'s>(
             }
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            // Of this call: the memory behind the segment has ended with its process.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                return Err(io::Error::from_raw_os_error(libc::EOWNERDEAD));
+            }
             Err(error) => return Err(error),
         }
     }

@@ -19,7 +19,7 @@ use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_shm::sync::{Ordering, fence};
-use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE};
+use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE, ONECOPY_STATE_OWNER_GONE};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -378,13 +378,15 @@ impl XpmemLayer {
                 }
                 Err(Failed::Other(error)) => return Err(error),
             }
-            match &self.access {
-                Access::Extension { generation, .. }
-                    if generation.read().state == ONECOPY_STATE_ALIVE => {}
-                Access::Extension { .. } => {
+            let Access::Extension { generation, .. } = &self.access else {
+                break;
+            };
+            match generation.read().state {
+                ONECOPY_STATE_ALIVE => {}
+                ONECOPY_STATE_OWNER_GONE => {
                     return Err(io::Error::from_raw_os_error(libc::EOWNERDEAD));
                 }
-                Access::Plain { .. } => break,
+                _ => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
             }
         }
         Err(io::Error::from_raw_os_error(libc::EFAULT))
