@@ -265,7 +265,7 @@ again:
 	if (pmd_none(pmd)) {
 #ifdef OC_HUGE
 		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) && w.hi - w.lo == PMD_SIZE &&
-		    oc_snap_is_huge(snap, w.at)) {
+		    oc_snap_is_huge(snap, w.at) && oc_may_be_large(oc_entry_pfn(snap->entry[(w.at - snap->start) >> PAGE_SHIFT]))) {
 			unsigned long e = snap->entry[(w.at - snap->start) >> PAGE_SHIFT];
 			bool writable = f.writable && (e & OC_E_WRITE);
 

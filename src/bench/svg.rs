@@ -3,7 +3,7 @@
 
 use super::record::{Record, Run};
 use super::table::gigabytes;
-use super::{BenchError, Mechanism, Mode, Pattern, sizes};
+use super::{BenchError, Mechanism, Mode, Pattern, machine, sizes};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fs;
@@ -179,11 +179,12 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
                 }
                 let (what, title) = title(pattern, mode, quantity);
                 let path = directory.join(format!("{}-{}-{what}.svg", pattern.name(), mode.name()));
+                let lines = lines(&group, quantity);
                 let chart = Chart {
                     title,
-                    under: under(run),
+                    under: under(run, &lines),
                     quantity,
-                    lines: lines(&group, quantity),
+                    lines,
                 };
                 let text = chart.svg()?;
                 fs::write(&path, text).map_err(BenchError::io(path.display().to_string()))?;
@@ -194,17 +195,15 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     Ok(written)
 }
 
-fn under(run: &Run) -> String {
-    let relative = if super::machine::is_translated() {
-        // Nobody should read such a graph without this.
-        "; instructions are translated (QEMU TCG): the figures are only relative"
-    } else {
-        ""
-    };
-    format!(
-        "medians, {} ranks; raw hand-off floor {:.0} ns{relative}",
+fn under(run: &Run, lines: &[Line]) -> String {
+    let mut under = format!(
+        "medians, {} ranks; raw hand-off floor {:.0} ns",
         run.ranks, run.gate.floor_ns
-    )
+    );
+    if lines.iter().any(|line| line.name == Mechanism::Heap.name()) {
+        under.push_str("; heap: memory from alloc, all others: memory of the program");
+    }
+    under
 }
 
 fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, String) {
@@ -244,6 +243,11 @@ fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(),
     let style = |size: i32| ("sans-serif", size).into_font().color(&INK);
     root.draw_text(title, &style(22), (24, 18)).map_err(fail)?;
     root.draw_text(under, &style(13), (24, 46)).map_err(fail)?;
+    if machine::is_translated() {
+        // Nobody should read such a graph without this.
+        root.draw_text(machine::TRANSLATED, &style(13), (24, 62))
+            .map_err(fail)?;
+    }
 
     let all = || lines.iter().flat_map(|line| &line.points);
     let bound = |pick: fn(&(f64, f64)) -> f64, start: f64, fold: fn(f64, f64) -> f64| {
@@ -270,7 +274,7 @@ fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(),
 
     // The strip on the right holds the names of the lines.
     let mut chart = ChartBuilder::on(root)
-        .margin_top(70)
+        .margin_top(82)
         .margin_right(150)
         .margin_left(16)
         .margin_bottom(14)

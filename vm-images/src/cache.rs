@@ -94,6 +94,7 @@ impl Cache {
     pub fn new_run(&self, name: &str) -> Result<PathBuf> {
         let runs = self.folder("runs")?;
         let mut old: Vec<PathBuf> = entries(&runs)?;
+        old.retain(|run| !is_under_way(run));
         old.sort();
         let surplus = (old.len() + 1).saturating_sub(RUNS_KEPT);
         for path in &old[..surplus] {
@@ -169,6 +170,15 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
+/// Whether another process, the one that its name ends with, is at work in a run's folder.
+fn is_under_way(run: &Path) -> bool {
+    let name = run.file_name().unwrap_or_default().to_string_lossy();
+    let pid = name.rsplit('-').next().and_then(|pid| pid.parse().ok());
+    pid.is_some_and(|pid: u32| {
+        pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +196,19 @@ mod tests {
         );
         assert!(!runs[0].exists());
         assert!(runs[RUNS_KEPT + 2].exists());
+    }
+
+    #[test]
+    fn a_run_under_way_stays() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let cache = Cache::at(folder.path().to_path_buf()).expect("cache");
+        // The first process always lives.
+        let other = cache.root().join("runs/0-000000-k-1");
+        make(&other).expect("run");
+        for _ in 0..RUNS_KEPT + 3 {
+            cache.new_run("k").expect("run");
+        }
+        assert!(other.exists());
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) const TESTS: &[Test] = tests! {
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
     churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
-    pages: huge_pages, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
+    pages: huge_pages, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
         unload_refused;
     waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, only_for_what_is_asked, blocked_owner_lets_others_go_on,
         stopped_owner;
