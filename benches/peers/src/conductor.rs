@@ -36,7 +36,7 @@ pub(crate) struct Plan {
 
 /// What one contestant did at one point.
 #[derive(Debug)]
-pub(crate) struct Result1 {
+pub(crate) struct Measured {
     pub(crate) samples: Vec<Sample>,
     pub(crate) checked_bytes: u64,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Point {
     pub(crate) mode: Mode,
     pub(crate) size: usize,
     pub(crate) window: usize,
-    pub(crate) results: Vec<Option<Result1>>,
+    pub(crate) results: Vec<Option<Measured>>,
 }
 
 /// What a job costs beside its messages.
@@ -110,7 +110,7 @@ impl Runner {
 struct Turn {
     index: usize,
     work: Work,
-    result: Result1,
+    result: Measured,
 }
 
 /// Runs the plan.
@@ -228,7 +228,7 @@ fn point(
                 window,
                 iterations: 1,
             },
-            result: Result1 {
+            result: Measured {
                 samples: Vec::new(),
                 checked_bytes: 0,
             },
@@ -256,7 +256,7 @@ fn point(
             break;
         }
     }
-    let mut results: Vec<Option<Result1>> = runners.iter().map(|_| None).collect();
+    let mut results: Vec<Option<Measured>> = runners.iter().map(|_| None).collect();
     for turn in turns {
         results[turn.index] = Some(turn.result);
     }

@@ -123,7 +123,8 @@ const TABLE: [Row; 9] = [
             "pml_ucx_devices",
             "any",
         ],
-        &[],
+        // Transports that need no thread of their own: with one, a rank that polls keeps it from running.
+        &[("UCX_TLS", "self,posix,sysv,cma")],
         "malloc",
     ),
 ];

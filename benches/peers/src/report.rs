@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run as tables for a person, records for a program, and graphs.
 
-use crate::conductor::{LIMIT, Point, Result1, Run};
+use crate::conductor::{LIMIT, Measured, Point, Run};
 use onecopy::bench::gate::State;
 use onecopy::bench::record::Summary;
 use onecopy::bench::svg::{Chart, Line, Quantity, Shade};
@@ -70,7 +70,7 @@ fn groups(run: &Run) -> Vec<(Pattern, Mode)> {
 impl Run {
     /// The state that most of a point's results can be told in, and everybody's figures in it.
     fn summaries(&self, point: &Point) -> (&'static str, Vec<Option<Summary>>) {
-        let of = |result: &Result1, state: Option<State>| {
+        let of = |result: &Measured, state: Option<State>| {
             let fits = |b: f64, a: f64| state.is_none_or(|state| self.gate.state(b, a) == state);
             let samples = result.samples.iter();
             Summary::of(
@@ -165,7 +165,6 @@ fn title(pattern: Pattern, mode: Mode) -> String {
 }
 
 /// A figure in the unit of the pattern's table.
-#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
 fn shown(pattern: Pattern, size: usize, us: f64) -> String {
     match pattern {
         Pattern::Bw => format!("{:.1}", gigabytes(size, us)),
