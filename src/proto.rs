@@ -196,6 +196,13 @@ fn awaiting(core: &Core, peer: &Peer, request: u64) -> Result<RequestId, String>
 }
 
 fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
+    // Of a collective that has failed here, and will there.
+    if core
+        .requests
+        .is_abandoned(RequestId(cts.request), peer.rank, false)
+    {
+        return Ok(());
+    }
     let id = awaiting(core, peer, cts.request)?;
     match cts.wanted {
         Wanted::Chunks { offset, len } => {
@@ -211,6 +218,11 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 }
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
+    let id = RequestId(fin.request);
+    if core.requests.is_abandoned(id, peer.rank, true) {
+        peer.announced.retain(|a| a.request != id);
+        return Ok(());
+    }
     let id = awaiting(core, peer, fin.request)?;
     // Nearly always the first: a receiver finishes in the order of announcements.
     if let Some(at) = peer.announced.iter().position(|a| a.request == id) {

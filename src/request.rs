@@ -158,6 +158,8 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// Regions of the kernel module in which sends are exposed, until they are complete.
     regions: std::collections::HashMap<RequestId, Region>,
+    /// Announced sends that were given up, with their peer: it has their name and may still answer.
+    abandoned: std::collections::HashMap<RequestId, u32>,
 }
 
 impl Requests {
@@ -231,6 +233,29 @@ impl Requests {
         self.free.push(id.0 as u32);
         self.end_region(id);
         Some(request)
+    }
+
+    /// Gives up a request whose end nobody waits for any more.
+    pub(crate) fn abandon(&mut self, id: RequestId) {
+        if let Some(request) = self.remove(id)
+            && matches!(request.state, State::Awaiting(_))
+        {
+            self.abandoned.insert(id, request.peer);
+        }
+    }
+
+    /// Whether this is a send to `peer` that was given up. `last`: the peer will not name it again.
+    pub(crate) fn is_abandoned(&mut self, id: RequestId, peer: u32, last: bool) -> bool {
+        let known = self.abandoned.get(&id) == Some(&peer);
+        if known && last {
+            self.abandoned.remove(&id);
+        }
+        known
+    }
+
+    /// The peer is gone and answers nothing.
+    pub(crate) fn forget_abandoned(&mut self, peer: u32) {
+        self.abandoned.retain(|_, of| *of != peer);
     }
 
     /// Frees a request where it lies and gives its result.

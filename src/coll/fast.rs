@@ -226,6 +226,11 @@ impl Engine {
                 state.own().write_slot(seq, 0, bytes);
                 let len = (short.len as u64).to_le_bytes();
                 state.publish(peers, seq, kind::SLOT, &len);
+                state.own().hand_over(seq, short.len);
+                // The lines of the next contribution come back while this rank waits for the others'.
+                let next = seq.wrapping_add(1);
+                state.own().will_publish(next);
+                state.own().will_fill_slot(next, short.len);
             }
         } else if matches!(short.todo, Todo::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);

@@ -178,6 +178,7 @@ impl Engine {
         self.core.busy.retain(|&r| r != rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
             peer.gone = Some(gone.clone());
+            self.core.requests.forget_abandoned(rank);
             peer.polled = false;
             peer.outbox.clear();
             peer.replies.clear();

@@ -140,6 +140,22 @@ pub fn prefetch_range_for_write(at: ptr::NonNull<u8>, len: usize) {
     }
 }
 
+/// Moves the cache lines of `len` bytes from `at` on, which were written just now, to where other processors fetch them sooner than from this one's
+/// own cache. A hint; processors that do not know it do nothing.
+#[inline]
+pub fn demote_range(at: ptr::NonNull<u8>, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..len).step_by(crate::layout::LINE) {
+        let line = at.as_ptr().wrapping_add(line);
+        // SAFETY: a hint: it changes no memory as far as the program can tell, never faults, and is a no-op where it is not known.
+        unsafe {
+            std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, len);
+}
+
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
 #[inline(always)]

@@ -254,6 +254,23 @@ impl Channel {
         copy::prefetch_for_write(NonNull::from(self.line(seq)));
     }
 
+    /// A hint that `len` bytes of the slot of `seq` are written soon; for the owner.
+    #[inline]
+    pub fn will_fill_slot(&self, seq: u32, len: usize) {
+        let len = len.min(COLL_SLOT);
+        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
+        copy::prefetch_range_for_write(self.area(slot, len), len);
+    }
+
+    /// A hint that others read the line of `seq` and `len` bytes of its slot now; for the owner, who has published them.
+    #[inline]
+    pub fn hand_over(&self, seq: u32, len: usize) {
+        let len = len.min(COLL_SLOT);
+        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
+        copy::demote_range(self.area(slot, len), len);
+        copy::demote_range(NonNull::from(self.line(seq)).cast(), size_of::<Line>());
+    }
+
     /// Says that the owner has come to `phase` in reading others' contributions to `seq`.
     pub fn set_ack(&self, seq: u32, phase: u32) {
         self.lines().acks[seq as usize % COLL_DEPTH]
