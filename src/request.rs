@@ -284,3 +284,43 @@ impl Requests {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_send_that_was_given_up_is_known() {
+        let mut requests = Requests::default();
+        let send = |state| Request {
+            state,
+            peer: 3,
+            context: 0,
+            tag: 0,
+            buf: UserBuf::Many(Arc::new([])),
+            len: 0,
+            sync: false,
+            result: None,
+        };
+        let announced = requests.insert(send(State::Awaiting(SendPlan::Slots)));
+        let queued = requests.insert(send(State::Queued(SendPlan::Slots)));
+        requests.abandon(announced);
+        requests.abandon(queued);
+        assert!(requests.get(announced).is_none() && requests.get(queued).is_none());
+        assert!(
+            !requests.is_abandoned(queued, 3, true),
+            "the peer was not told of it"
+        );
+        assert!(!requests.is_abandoned(announced, 2, true), "another's send");
+        assert!(requests.is_abandoned(announced, 3, false));
+        assert!(requests.is_abandoned(announced, 3, true));
+        assert!(
+            !requests.is_abandoned(announced, 3, true),
+            "the last answer has come"
+        );
+        let again = requests.insert(send(State::Awaiting(SendPlan::Slots)));
+        requests.abandon(again);
+        requests.forget_abandoned(3);
+        assert!(!requests.is_abandoned(again, 3, false));
+    }
+}

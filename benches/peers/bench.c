@@ -2,11 +2,12 @@
 /*
  * One rank of a job that the comparison of MPI libraries drives: does what rank 0 is told through a socket, batch by batch.
  *
- *   bench SOCKET PAGE KIND
+ *   bench SOCKET PAGE KIND PROCESSORS
  *
  * SOCKET  where rank 0 finds the program that gives orders (unix, stream)
  * PAGE    a file of one page that all ranks map: orders for the other ranks, and the lines of the raw hand-off
  * KIND    memory of the messages: malloc, or alloc for MPI_Alloc_mem
+ * PROCESSORS  one for each rank, with commas between them
  *
  * Between orders no rank uses a processor: rank 0 sleeps in the socket, the others in a futex, so that the jobs of several libraries can
  * stand side by side and take turns. Orders and answers are lines:
@@ -114,24 +115,23 @@ static void die(const char *what)
 	exit(2);
 }
 
-/* A processor for each rank; ranks beyond the processors share. */
-static void pin(int which)
+/* To the processor of this rank in the list. */
+static void pin(const char *list, int which)
 {
-	cpu_set_t allowed, one;
-	int cpu, seen = 0, count;
+	cpu_set_t one;
+	char *end;
 
-	CPU_ZERO(&allowed);
-	for (cpu = 0; cpu < sysconf(_SC_NPROCESSORS_ONLN) && cpu < CPU_SETSIZE; cpu++)
-		CPU_SET(cpu, &allowed);
-	count = CPU_COUNT(&allowed);
-	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-		if (!CPU_ISSET(cpu, &allowed) || seen++ != which % count)
-			continue;
-		CPU_ZERO(&one);
-		CPU_SET(cpu, &one);
-		sched_setaffinity(0, sizeof(one), &one);
-		return;
+	for (; which > 0 && list; which--) {
+		list = strchr(list, ',');
+		if (list)
+			list++;
 	}
+	if (!list)
+		return;
+	CPU_ZERO(&one);
+	CPU_SET(strtoul(list, &end, 10) % CPU_SETSIZE, &one);
+	if (end == list || sched_setaffinity(0, sizeof(one), &one))
+		fprintf(stderr, "processor %s: %s\n", list, strerror(errno));
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------------------ */
@@ -593,10 +593,10 @@ int main(int argc, char **argv)
 	static const char *const names[] = { "ONECOPY_JOB_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK" };
 	uint32_t number = 0;
 
-	/* Before the library looks: where there is a rank already. */
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+	/* Before the library looks, where there is a rank already. */
+	for (size_t i = 0; argc == 5 && i < sizeof(names) / sizeof(*names); i++)
 		if (getenv(names[i])) {
-			pin(atoi(getenv(names[i])));
+			pin(argv[4], atoi(getenv(names[i])));
 			break;
 		}
 	MPI_Init(&argc, &argv);
@@ -607,11 +607,11 @@ int main(int argc, char **argv)
 		MPI_Finalize();
 		return 0;
 	}
-	pin(rank);
-	if (argc != 4) {
-		fprintf(stderr, "usage: bench SOCKET PAGE malloc|alloc\n");
+	if (argc != 5) {
+		fprintf(stderr, "usage: bench SOCKET PAGE malloc|alloc PROCESSORS\n");
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
+	pin(argv[4], rank);
 	use_alloc = !strcmp(argv[3], "alloc");
 	join(argv[1], argv[2]);
 	for (;;) {

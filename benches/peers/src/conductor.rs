@@ -12,8 +12,6 @@ use onecopy::bench::protocol::{Order, Outcome, Work};
 use onecopy::bench::record::{Sample, Summary};
 use onecopy::bench::{BenchError, Mode, Pattern, sizes};
 
-/// Length of a batch in microseconds.
-const BATCH_US: f64 = 4000.0;
 /// Iterations whose payload is compared.
 const CHECKS: u64 = 3;
 /// Bytes through which the buffers of our Rust jobs and of the limit rotate; the C program's pool is as large.
@@ -115,21 +113,23 @@ struct Turn {
 
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchError> {
-    let costs = if plan.costs {
-        costs(contestants)?
-    } else {
-        Vec::new()
-    };
     let processors: Vec<usize> = onecopy::machine::spread_processors()
         .into_iter()
         .map(usize::from)
         .collect();
+    let costs = if plan.costs {
+        costs(contestants, &processors)?
+    } else {
+        Vec::new()
+    };
     let layout = Layout::new(plan.ranks, &processors, POOL);
     let mut names = Vec::new();
     let mut runners = Vec::new();
     for contestant in contestants {
         let started = match &contestant.how {
-            How::Mpi(mpi) => PeerJob::start(contestant.name, mpi, plan.ranks).map(Runner::Peer),
+            How::Mpi(mpi) => {
+                PeerJob::start(contestant.name, mpi, &layout.processors).map(Runner::Peer)
+            }
             How::Rust(mechanism) => Job::start(Some(*mechanism), &layout).map(Runner::Ours),
         };
         match started {
@@ -189,15 +189,12 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
 impl Plan {
     fn points(&self) -> impl Iterator<Item = (Pattern, Mode, usize)> {
         self.rounds.iter().flat_map(|&(pattern, mode)| {
-            let sizes: Vec<usize> = match pattern {
-                Pattern::Rate => vec![8],
-                Pattern::Barrier => vec![0],
-                pattern if pattern.is_collective() => self.collective_sizes.clone(),
-                Pattern::Bw | Pattern::BiBw => {
-                    self.sizes.iter().copied().filter(|&n| n > 0).collect()
-                }
-                _ => self.sizes.clone(),
+            let sizes = if pattern.is_collective() {
+                &self.collective_sizes
+            } else {
+                &self.sizes
             };
+            let sizes = pattern.sizes(sizes);
             sizes.into_iter().map(move |size| (pattern, mode, size))
         })
     }
@@ -278,23 +275,7 @@ fn prepare(runner: &mut Runner, turn: &mut Turn) -> Result<(), BenchError> {
     }
     for _ in 0..5 {
         let outcome = runner.order(&Order::Batch(turn.work.clone()))?;
-        let both = if turn.work.pattern == Pattern::PingPong {
-            2
-        } else {
-            1
-        };
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "clamped to a small range"
-        )]
-        let fit = (BATCH_US / (outcome.us.max(1e-3) * (turn.work.window * both) as f64))
-            .clamp(1.0, 400_000.0) as u64;
-        let before = turn.work.iterations;
-        // The first iterations are slow: grow step by step.
-        turn.work.iterations = fit.min(before * 32);
-        if fit <= before.saturating_mul(2) {
+        if turn.work.fill(outcome.us) {
             break;
         }
     }
@@ -302,7 +283,7 @@ fn prepare(runner: &mut Runner, turn: &mut Turn) -> Result<(), BenchError> {
 }
 
 /// What jobs cost beside their messages, while nothing else runs.
-fn costs(contestants: &[Contestant]) -> Result<Vec<Cost>, BenchError> {
+fn costs(contestants: &[Contestant], processors: &[usize]) -> Result<Vec<Cost>, BenchError> {
     let mut costs = Vec::new();
     let mut times: Vec<Vec<f64>> = contestants.iter().map(|_| Vec::new()).collect();
     for _ in 0..STARTS {
@@ -325,7 +306,8 @@ fn costs(contestants: &[Contestant]) -> Result<Vec<Cost>, BenchError> {
         let mut memory = Vec::new();
         for ranks in MEMORY_RANKS {
             let before = shared_kib();
-            let measured = PeerJob::start(contestant.name, mpi, ranks).and_then(|mut job| {
+            let places = Layout::new(ranks, processors, 0).processors;
+            let measured = PeerJob::start(contestant.name, mpi, &places).and_then(|mut job| {
                 let rank_0 = job.memory()?;
                 let shared = shared_kib() - before;
                 job.leave().map(|()| (ranks, rank_0, shared))

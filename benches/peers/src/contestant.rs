@@ -185,9 +185,14 @@ pub(crate) fn all(shop: &Shop, only: &[String]) -> Result<Vec<Contestant>, Bench
         if !wanted(name) {
             continue;
         }
-        let found = shop
-            .home(family)
-            .and_then(|home| shop.program(family).map(|program| (home, program)));
+        let found = shop.home(family).and_then(|home| {
+            let known = all.iter().find_map(|one: &Contestant| match &one.how {
+                How::Mpi(mpi) if mpi.family == family => Some(mpi.program.clone()),
+                _ => None,
+            });
+            let program = known.map_or_else(|| shop.program(family), Ok)?;
+            Ok((home, program))
+        });
         match found {
             Ok((home, program)) => all.push(Contestant {
                 name,

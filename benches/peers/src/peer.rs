@@ -32,8 +32,11 @@ pub(crate) struct PeerJob {
 }
 
 impl PeerJob {
-    /// Starts it and waits until all ranks are there.
-    pub(crate) fn start(name: &str, mpi: &Mpi, ranks: usize) -> Result<Self, BenchError> {
+    /// Starts a rank on each of these processors and waits until all are there.
+    pub(crate) fn start(name: &str, mpi: &Mpi, processors: &[usize]) -> Result<Self, BenchError> {
+        let ranks = processors.len();
+        let places: Vec<String> = processors.iter().map(usize::to_string).collect();
+        let places = places.join(",");
         let folder = tempfile::Builder::new()
             .prefix("onecopy-peers-")
             .tempdir()
@@ -46,7 +49,12 @@ impl PeerJob {
         listener
             .set_nonblocking(true)
             .map_err(BenchError::io("listen"))?;
-        let words: [&OsStr; 3] = [socket.as_os_str(), page.as_os_str(), mpi.memory.as_ref()];
+        let words: [&OsStr; 4] = [
+            socket.as_os_str(),
+            page.as_os_str(),
+            mpi.memory.as_ref(),
+            places.as_ref(),
+        ];
         let mut command = mpi.command(ranks, &words);
         command
             .stdin(Stdio::null())

@@ -70,16 +70,7 @@ fn groups(run: &Run) -> Vec<(Pattern, Mode)> {
 impl Run {
     /// The state that most of a point's results can be told in, and everybody's figures in it.
     fn summaries(&self, point: &Point) -> (&'static str, Vec<Option<Summary>>) {
-        let of = |result: &Measured, state: Option<State>| {
-            let fits = |b: f64, a: f64| state.is_none_or(|state| self.gate.state(b, a) == state);
-            let samples = result.samples.iter();
-            Summary::of(
-                samples
-                    .filter(|s| fits(s.before_ns, s.after_ns))
-                    .map(|s| s.us)
-                    .collect(),
-            )
-        };
+        let of = |result: &Measured, state| Summary::in_state(&self.gate, &result.samples, state);
         for (name, state) in [
             ("near", Some(State::Near)),
             ("far", Some(State::Far)),

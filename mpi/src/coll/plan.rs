@@ -10,7 +10,7 @@ use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype, Op};
 use crate::p2p::check_count;
-use onecopy::coll::{Collective, Parts};
+use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
 use std::sync::Arc;
 
 /// A root's rank.
@@ -386,6 +386,18 @@ pub(super) fn reduce(
     plan(Collective::Reduce { root, elem, op }, send, recv)
 }
 
+/// A vector of each rank, and a result as long for each.
+fn for_everyone(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    of: Vector,
+    made: impl FnOnce(ElemType, Operator) -> Collective,
+) -> Outcome<Plan> {
+    let (send, recv) = combined(sendbuf, Some((recvbuf, count)), count, &of)?;
+    plan(made(of.elem, of.op), send, recv)
+}
+
 pub(super) fn allreduce(
     _comm: &CommObject,
     sendbuf: &Addr,
@@ -395,9 +407,8 @@ pub(super) fn allreduce(
     op: &Op,
 ) -> Outcome<Plan> {
     let of = vector(*op, *datatype)?;
-    let (send, recv) = combined(*sendbuf, Some((*recvbuf, *count)), *count, &of)?;
-    let (elem, op) = (of.elem, of.op);
-    plan(Collective::Allreduce { elem, op }, send, recv)
+    let made = |elem, op| Collective::Allreduce { elem, op };
+    for_everyone(*sendbuf, *recvbuf, *count, of, made)
 }
 
 pub(super) fn scan(
@@ -409,9 +420,8 @@ pub(super) fn scan(
     op: &Op,
 ) -> Outcome<Plan> {
     let of = vector(*op, *datatype)?;
-    let (send, recv) = combined(*sendbuf, Some((*recvbuf, *count)), *count, &of)?;
-    let (elem, op) = (of.elem, of.op);
-    plan(Collective::Scan { elem, op }, send, recv)
+    let made = |elem, op| Collective::Scan { elem, op };
+    for_everyone(*sendbuf, *recvbuf, *count, of, made)
 }
 
 pub(super) fn exscan(

@@ -116,6 +116,18 @@ fn finish(
     Ok((status, result))
 }
 
+/// Completes the request at a place.
+fn finish_one(
+    handle: Request,
+    requests: Out<Request>,
+    place: usize,
+    status: Out<Status>,
+) -> Outcome<()> {
+    let (found, result) = finish(handle, |null| requests.set_at(place, null))?;
+    status.put(&found);
+    result
+}
+
 /// Waits until `done` says so, moving everything meanwhile.
 fn wait_until<R>(mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> Outcome<R> {
     Ok(engine()?.wait_until(|poll| done(poll)))
@@ -131,9 +143,7 @@ pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
         buffer::reap();
         wait_until(|poll| poll_handle(handle, poll).then_some(()))?;
     }
-    let (found, result) = finish(handle, |null| request.set(null))?;
-    status.put(&found);
-    result
+    finish_one(handle, request, 0, status)
 }
 
 pub(crate) fn test(request: Out<Request>, flag: Out<i32>, status: Out<Status>) -> Outcome<()> {
@@ -146,9 +156,7 @@ pub(crate) fn test(request: Out<Request>, flag: Out<i32>, status: Out<Status>) -
         return flag.set(0);
     }
     flag.set(1)?;
-    let (found, result) = finish(handle, |null| request.set(null))?;
-    status.put(&found);
-    result
+    finish_one(handle, request, 0, status)
 }
 
 fn progress_one(handle: Request) -> Outcome<bool> {
@@ -185,7 +193,8 @@ fn finish_many(
     compact: bool,
 ) -> Outcome<()> {
     // Errors of single requests are told only when there is one.
-    let failed = places.iter().any(|&(_, handle)| has_failed(handle));
+    let told = !statuses.is_null();
+    let failed = told && places.iter().any(|&(_, handle)| has_failed(handle));
     let mut first = Ok(());
     for (position, &(place, handle)) in places.iter().enumerate() {
         let (status, result) = finish(handle, |null| requests.set_at(place, null))?;
@@ -198,7 +207,7 @@ fn finish_many(
         first = first.and(result);
     }
     first.map_err(|mut failure| {
-        if !statuses.is_null() {
+        if told {
             failure.code = c::ERR_IN_STATUS;
         }
         failure
@@ -296,9 +305,7 @@ pub(crate) fn waitany(
         })?,
     };
     index.set(place as i32)?;
-    let (found, result) = finish(handle, |null| requests.set_at(place, null))?;
-    status.put(&found);
-    result
+    finish_one(handle, requests, place, status)
 }
 
 pub(crate) fn testany(
@@ -321,9 +328,7 @@ pub(crate) fn testany(
     let (place, handle) = active[at];
     flag.set(1)?;
     index.set(place as i32)?;
-    let (found, result) = finish(handle, |null| requests.set_at(place, null))?;
-    status.put(&found);
-    result
+    finish_one(handle, requests, place, status)
 }
 
 fn finish_some(
