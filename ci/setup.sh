@@ -19,6 +19,10 @@ case $(ldd "$(command -v busybox || echo /nowhere)" 2>&1 || true) in
 *'not a dynamic executable'* | *'statically linked'*) ;;
 *) packages+=(busybox-static) ;;
 esac
+# Applications, built from their sources (`cargo xtask apps`).
+need c++ g++
+need perl perl
+need xz xz-utils
 # Other MPI libraries, to compare with: each in an environment of its own.
 need python3 python3
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)

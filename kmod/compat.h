@@ -61,6 +61,19 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
 #endif
 #endif
 
+/*
+ * Whether an entry of 2 MiB may show the page, which the owner's entry maps. Not the huge page of zeroes, the one large page that belongs to
+ * nothing: where its entry goes, kernels from 7.0 on take away the page table that anonymous memory keeps beside it, and so another's.
+ */
+static inline bool oc_may_be_large(unsigned long pfn)
+{
+#if OC_KERNEL(5, 16)
+	return READ_ONCE(page_folio(pfn_to_page(pfn))->mapping);
+#else
+	return READ_ONCE(compound_head(pfn_to_page(pfn))->mapping);
+#endif
+}
+
 static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len, unsigned long flags)
 {
 #if OC_KERNEL(7, 0)
@@ -71,6 +84,20 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 	return current->mm->get_unmapped_area(NULL, addr, len, 0, flags);
 #endif
 }
+
+/* For pages that users map with vm_insert_page(): before 5.11 a page that is charged to a memory cgroup cannot be mapped so. */
+#if OC_KERNEL(5, 11)
+#define OC_GFP_SHOWN GFP_KERNEL_ACCOUNT
+#else
+#define OC_GFP_SHOWN GFP_KERNEL
+#endif
+
+/* A fault that is done and gave its map lock up. */
+#if OC_KERNEL(6, 0)
+#define OC_FAULT_COMPLETED VM_FAULT_COMPLETED
+#else
+#define OC_FAULT_COMPLETED 0
+#endif
 
 /* Called with mm's map lock held for reading; *locked tells whether it still is. */
 static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,

@@ -68,7 +68,7 @@ static inline void oc_count(enum oc_stat what, u64 n)
 u64 oc_stat_sum(enum oc_stat what);
 
 /* What a user may have of; each has a module parameter. */
-enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_QUOTAS };
+enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_QUOTAS };
 extern atomic_long_t oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
 
@@ -119,6 +119,7 @@ static inline unsigned long oc_entry_pfn(unsigned long e)
 #define OC_RING 64 /* invalidations that are remembered: a snapshot older than that is worthless */
 #define OC_SNAPS 4 /* snapshots that a segment keeps */
 #define OC_VERDICTS 8
+#define OC_AHEAD_MAX 64 /* pages of the owner that one fault has made present at most */
 
 struct oc_range {
 	unsigned long start;
@@ -158,6 +159,8 @@ struct oc_seg {
 	unsigned int snap_hand;
 	struct oc_verdict verdict[OC_VERDICTS];
 	unsigned int verdict_hand;
+	unsigned long ahead_at; /* the page that comes next if importers go through memory in order */
+	unsigned int ahead;
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -239,8 +242,11 @@ void oc_invalidate_init(void);
 int oc_subscribe_early(struct vm_area_struct *vma);
 
 /* ---- populate.c ---- */
+bool oc_vma_hidden(const struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
-int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write, bool all);
+int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write,
+	       unsigned long last);
 long oc_prefault(u64 address, u64 length, bool write, u64 *done);
 
 /* ---- copy.c ---- */

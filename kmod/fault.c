@@ -196,7 +196,11 @@ static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
 	mutex_unlock(&seg->lock);
 }
 
-static int oc_verdict_take(struct oc_seg *seg, unsigned long page)
+/*
+ * Answered only to the fault that begins anew (`again`). A handler of a signal may have kept that from coming: what is found by another fault
+ * is of another time, and forgotten.
+ */
+static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
 {
 	int i, err;
 
@@ -206,7 +210,7 @@ static int oc_verdict_take(struct oc_seg *seg, unsigned long page)
 		if (v->err && v->page == page && v->pid == current->pid && v->born == current->start_time) {
 			err = v->err;
 			v->err = 0;
-			return err;
+			return again ? err : 0;
 		}
 	}
 	return 0;
@@ -236,7 +240,7 @@ again:
 	mutex_lock(&seg->lock);
 	err = oc_seg_error(seg);
 	if (!err)
-		err = oc_verdict_take(seg, owner);
+		err = oc_verdict_take(seg, owner, vmf->flags & FAULT_FLAG_TRIED);
 	if (err)
 		goto unlock;
 	if (fresh) {
@@ -261,7 +265,7 @@ again:
 	if (pmd_none(pmd)) {
 #ifdef OC_HUGE
 		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) && w.hi - w.lo == PMD_SIZE &&
-		    oc_snap_is_huge(snap, w.at)) {
+		    oc_snap_is_huge(snap, w.at) && oc_may_be_large(oc_entry_pfn(snap->entry[(w.at - snap->start) >> PAGE_SHIFT]))) {
 			unsigned long e = snap->entry[(w.at - snap->start) >> PAGE_SHIFT];
 			bool writable = f.writable && (e & OC_E_WRITE);
 
@@ -441,7 +445,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 		return VM_FAULT_RETRY;
 	oc_seg_get(seg);
 	ret = oc_fault_anew(vmf);
-	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, false);
+	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, 0);
 	if (err && err != -EINTR)
 		oc_verdict_leave(seg, owner, err);
 	oc_seg_put(seg);

@@ -11,7 +11,7 @@ static struct onecopy_generation *oc_generation(struct oc_seg *seg)
 
 int oc_generation_init(struct oc_seg *seg)
 {
-	seg->generation = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	seg->generation = alloc_page(OC_GFP_SHOWN | __GFP_ZERO);
 	return seg->generation ? 0 : -ENOMEM;
 }
 

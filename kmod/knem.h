@@ -82,10 +82,12 @@ struct oc_knem {
 	u8 *status; /* set once, before `worker` */
 	u32 statuses;
 	struct task_struct *worker;
+	struct oc_user *user; /* whose quota the worker counts against */
 	bool stop;
 
 	spinlock_t queue_lock; /* of what follows */
 	struct list_head queue;
+	u32 queued; /* in the queue, promised to it, or running: at most as many as there are statuses */
 	u32 *ring; /* indices of completed copies, oldest first */
 	u32 ring_head;
 	u32 ring_ready; /* in the ring */
@@ -96,10 +98,10 @@ struct oc_knem {
 
 int oc_async_start(struct oc_knem *k, u32 statuses);
 void oc_async_stop(struct oc_knem *k);
-int oc_async_check(struct oc_knem *k, u32 index, bool notify);
+int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify);
 void oc_async_submit(struct oc_knem *k, struct oc_work *work);
 void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status);
-void oc_async_cancel(struct oc_knem *k, bool notify);
+void oc_async_cancel(struct oc_knem *k, bool thread, bool notify);
 ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool nonblock);
 bool oc_async_readable(struct oc_knem *k);
 int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b);

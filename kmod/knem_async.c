@@ -32,6 +32,7 @@ static int oc_worker(void *data)
 {
 	struct oc_knem *k = data;
 	struct oc_work *w;
+	bool failed;
 
 	while (!kthread_should_stop()) {
 		w = oc_work_next(k);
@@ -39,9 +40,10 @@ static int oc_worker(void *data)
 			wait_event_idle(k->worker_wait, !list_empty_careful(&k->queue) || kthread_should_stop());
 			continue;
 		}
-		oc_async_complete(k, w->index, w->notify,
-				  oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop) ? KNEM_STATUS_FAILED :
-													     KNEM_STATUS_SUCCESS);
+		failed = oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
+		/* Who sees the status may ask for the next copy at once. */
+		oc_async_cancel(k, true, false);
+		oc_async_complete(k, w->index, w->notify, failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
 		oc_work_free(w);
 	}
 	return 0;
@@ -51,11 +53,16 @@ static int oc_worker(void *data)
 int oc_async_start(struct oc_knem *k, u32 statuses)
 {
 	struct task_struct *worker;
+	struct oc_user *user;
 	u8 *status;
 
 	if (k->worker)
 		return -EBUSY;
-	status = oc_inject(OC_INJECT_ALLOC) ? NULL : vmalloc_user(statuses);
+	user = oc_charge(OC_WORKERS);
+	if (IS_ERR(user))
+		return PTR_ERR(user);
+	/* Not vmalloc_user(): that is charged to nobody, and fills the log when it fails. */
+	status = oc_inject(OC_INJECT_ALLOC) ? NULL : __vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN);
 	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), GFP_KERNEL_ACCOUNT);
 	if (!status || !k->ring) {
 		worker = ERR_PTR(-ENOMEM);
@@ -68,6 +75,7 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 		set_cpus_allowed_ptr(worker, k->cpus);
 	k->status = status;
 	k->statuses = statuses;
+	k->user = user;
 	wake_up_process(worker);
 	smp_store_release(&k->worker, worker);
 	return 0;
@@ -75,6 +83,7 @@ fail:
 	vfree(status);
 	kvfree(k->ring);
 	k->ring = NULL;
+	oc_uncharge(user, OC_WORKERS);
 	return PTR_ERR(worker);
 }
 
@@ -91,34 +100,38 @@ void oc_async_stop(struct oc_knem *k)
 		oc_work_free(w);
 	vfree(k->status);
 	kvfree(k->ring);
+	oc_uncharge(k->user, OC_WORKERS);
 }
 
-/* Room for one completion. What succeeds is ended by oc_async_complete() or oc_async_cancel(). */
-int oc_async_check(struct oc_knem *k, u32 index, bool notify)
+/*
+ * Room for one completion, and for one copy in the queue. What succeeds is ended by oc_async_complete() and, for the place in the queue,
+ * oc_async_cancel(); or by this alone.
+ */
+int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 {
 	int err = 0;
 
 	if (!smp_load_acquire(&k->worker) || index >= k->statuses)
 		return -EINVAL;
-	if (!notify)
-		return 0;
 	spin_lock(&k->queue_lock);
-	if (k->ring_taken == k->statuses)
+	if ((notify && k->ring_taken == k->statuses) || (thread && k->queued == k->statuses)) {
 		err = -EBUSY;
-	else
-		k->ring_taken++;
+	} else {
+		k->ring_taken += notify;
+		k->queued += thread;
+	}
 	spin_unlock(&k->queue_lock);
 	return err;
 }
 
-void oc_async_cancel(struct oc_knem *k, bool notify)
+void oc_async_cancel(struct oc_knem *k, bool thread, bool notify)
 {
-	if (!notify)
-		return;
 	spin_lock(&k->queue_lock);
-	k->ring_taken--;
+	k->ring_taken -= notify;
+	k->queued -= thread;
 	spin_unlock(&k->queue_lock);
-	wake_up(&k->reader_wait);
+	if (notify)
+		wake_up(&k->reader_wait);
 }
 
 void oc_async_submit(struct oc_knem *k, struct oc_work *work)

@@ -96,7 +96,7 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 	if (t->inlined)
 		t->length = min_t(u64, t->length, oc_iovec_total(t->local, t->locals, TASK_SIZE));
 	if (async) {
-		err = oc_async_check(k, t->index, notify);
+		err = oc_async_check(k, t->index, thread, notify);
 		if (err)
 			goto out;
 	}
@@ -112,7 +112,7 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 		err = oc_region_claim(dst);
 	if (err) {
 		if (async)
-			oc_async_cancel(k, notify);
+			oc_async_cancel(k, thread, notify);
 		goto out;
 	}
 	if (thread) {
@@ -369,16 +369,19 @@ static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 static int oc_knem_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct oc_knem *k = file->private_data;
-	unsigned long len = vma->vm_end - vma->vm_start;
+	unsigned long len = vma->vm_end - vma->vm_start, at;
 	int err;
 
 	if (vma->vm_pgoff || !(vma->vm_flags & VM_SHARED) || len > OC_KNEM_MAX_STATUS)
 		return -EINVAL;
 	vm_flags_clear(vma, VM_MAYEXEC | VM_EXEC);
+	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
 	mutex_lock(&k->lock);
 	err = oc_async_start(k, len);
 	mutex_unlock(&k->lock);
-	return err ?: remap_vmalloc_range(vma, k->status, 0);
+	for (at = 0; !err && at < len; at += PAGE_SIZE)
+		err = vm_insert_page(vma, vma->vm_start + at, vmalloc_to_page(k->status + at));
+	return err;
 }
 
 /* Counters as text until there is a status array; then completions (KNEM_FLAG_NOTIFY_FD). */

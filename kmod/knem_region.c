@@ -88,14 +88,15 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 /*
  * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting is for this, which a kill ends.
  */
-static int oc_fault_in(unsigned long addr, bool write)
+static int oc_wait_for_page(unsigned long addr, bool write)
 {
-	int err;
+	int err, locked = 1;
 
 	if (mmap_read_lock_killable(current->mm))
 		return -EINTR;
-	err = fixup_user_fault(current->mm, addr, write ? FAULT_FLAG_WRITE : 0, &(bool){ false });
-	mmap_read_unlock(current->mm);
+	err = oc_fault_in(current->mm, addr, write, false, &locked);
+	if (locked)
+		mmap_read_unlock(current->mm);
 	return err;
 }
 
@@ -122,7 +123,7 @@ static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool wri
 			return flags;
 		got = pin_user_pages_fast(addr, batch, flags, p->pages + p->n);
 		if (got == -EFAULT && !again) {
-			got = oc_fault_in(addr, flags & FOLL_WRITE);
+			got = oc_wait_for_page(addr, flags & FOLL_WRITE);
 			if (got)
 				return got;
 			again = true;

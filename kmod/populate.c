@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Settling the owner's side of a window with no lock of ours, and mapping ahead of use. */
 #include <linux/log2.h>
+#include <linux/magic.h>
 #include <linux/pgtable.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "core.h"
 #include "inject.h"
+
+/* Memory that its maker wants no other process to see, whatever it shows otherwise: memfd_secret(). */
+static bool oc_vma_secret(const struct vm_area_struct *vma)
+{
+#ifdef SECRETMEM_MAGIC
+	return vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC;
+#else
+	return false;
+#endif
+}
+
+/* Is nothing of it to be shown to others? Its map lock is held. */
+bool oc_vma_hidden(const struct vm_area_struct *vma)
+{
+	return (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_SHADOW_STACK)) || oc_vma_secret(vma);
+}
 
 /* May the page be shown to others at all? mm's map lock is held. */
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
@@ -17,7 +34,7 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 		return -EFAULT;
 	if (oc_vma_ours(vma))
 		return -EOPNOTSUPP; /* an attachment: it is its owner's to grant */
-	if ((vma->vm_flags & (VM_IO | VM_PFNMAP | VM_SHADOW_STACK)) || !(vma->vm_flags & VM_READ))
+	if (oc_vma_hidden(vma) || !(vma->vm_flags & VM_READ))
 		return -EFAULT;
 	if (write && !(vma->vm_flags & VM_WRITE))
 		return -EPERM;
@@ -25,17 +42,73 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 }
 
 /*
- * Make the owner's page `target` present, and writable where asked for, and leave a snapshot of [start, end) with the segment. With `all`, the
- * other pages too, as far as that goes. The caller holds no map lock. The owner's is waited for so that a kill ends it; so is whoever answers the
- * owner's faults in user space.
+ * Have a page faulted in: of the owner, or (owner false) of the caller. Not fixup_user_fault(): where the lock was given up for it, that waits for
+ * the lock anew in a way that no kill ends. The map lock is held for reading; *locked tells whether it still is. Without `locked` nothing is waited
+ * for and the lock is kept: -EAGAIN where that does not do.
  */
-int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write, bool all)
+int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked)
 {
-	unsigned int flags = FAULT_FLAG_REMOTE | (write ? FAULT_FLAG_WRITE : 0);
+	unsigned int flags = FAULT_FLAG_ALLOW_RETRY | (locked ? FAULT_FLAG_KILLABLE : FAULT_FLAG_RETRY_NOWAIT) |
+			     (write ? FAULT_FLAG_WRITE : 0) | (owner ? FAULT_FLAG_REMOTE : 0);
+
+	for (;;) {
+		struct vm_area_struct *vma = find_vma(mm, addr);
+		vm_fault_t ret;
+		int err = 0;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		if (owner)
+			err = oc_owner_vma_check(mm, addr, write);
+		else if (!vma || vma->vm_start > addr || !(vma->vm_flags & (write ? VM_WRITE : VM_READ)))
+			err = -EFAULT;
+		if (err)
+			return err;
+		ret = handle_mm_fault(vma, addr, flags, NULL);
+		if (ret & VM_FAULT_ERROR)
+			return vm_fault_to_errno(ret, 0);
+		if (!(ret & (VM_FAULT_RETRY | OC_FAULT_COMPLETED)))
+			return 0;
+		if (!locked)
+			return -EAGAIN;
+		*locked = 0;
+		if (mmap_read_lock_killable(mm))
+			return -EINTR;
+		*locked = 1;
+		if (ret & OC_FAULT_COMPLETED)
+			return 0;
+		flags |= FAULT_FLAG_TRIED;
+	}
+}
+
+/*
+ * How many pages from `target` on are wanted: one, and twice as many as before for who goes through memory that the owner has not touched, or just
+ * mapped anew, page by page.
+ */
+static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
+{
+	unsigned int ahead;
+
+	mutex_lock(&seg->lock);
+	ahead = target == seg->ahead_at ? min(seg->ahead * 2, (unsigned int)OC_AHEAD_MAX) : 1;
+	seg->ahead = ahead;
+	seg->ahead_at = target + ahead * PAGE_SIZE;
+	mutex_unlock(&seg->lock);
+	return ahead;
+}
+
+/*
+ * Make the owner's page `target` present, and writable where asked for, and leave a snapshot of [start, end) with the segment. The pages behind it
+ * too, as far as that goes: up to `last`; or, where that is zero, some, for who reads on (oc_ahead), but none that has to be waited for. The caller
+ * holds no map lock. The owner's is waited for so that a kill ends it; so is whoever answers the owner's faults in user space.
+ */
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write, unsigned long last)
+{
 	struct mm_struct *mm = seg->mm;
 	struct oc_snap *snap, *old;
+	int err, locked = 1, *wait = last ? &locked : NULL;
+	unsigned int faults = 0;
 	unsigned long addr;
-	int err;
 
 	err = oc_seg_error(seg);
 	if (err)
@@ -53,29 +126,29 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsig
 		err = -EINTR;
 		goto out;
 	}
-	err = oc_owner_vma_check(mm, target, write);
-	if (!err)
-		err = fixup_user_fault(mm, target, flags, &(bool){ false });
+	err = oc_fault_in(mm, target, write, true, &locked);
 	if (!err)
 		err = oc_snap_take(seg, snap, target, write, true);
-	if (!err && all) {
-		unsigned int faults = 0;
+	if (!last)
+		last = target + oc_ahead(seg, target) * PAGE_SIZE;
+	last = min(last, oc_snap_end(snap));
+	for (addr = target + PAGE_SIZE; !err && addr < last && !fatal_signal_pending(current); addr += PAGE_SIZE) {
+		unsigned long e = snap->entry[(addr - snap->start) >> PAGE_SHIFT];
 
-		for (addr = snap->start; addr < oc_snap_end(snap) && !fatal_signal_pending(current); addr += PAGE_SIZE) {
-			unsigned long e = snap->entry[(addr - snap->start) >> PAGE_SHIFT];
-
-			if ((e & OC_E_VALID) && (!write || (e & OC_E_WRITE)))
-				continue;
-			if (oc_owner_vma_check(mm, addr, write) || fixup_user_fault(mm, addr, flags, &(bool){ false }))
-				break; /* whoever gets there finds out why */
-			/* One fault of the owner may bring many pages: look anew after the first, the second, the fourth ... */
-			if (is_power_of_2(++faults) && oc_snap_take(seg, snap, addr, write, true))
-				break;
-		}
-		if (faults)
-			err = oc_snap_take(seg, snap, target, write, true);
+		if ((e & OC_E_VALID) && (!write || (e & OC_E_WRITE)))
+			continue;
+		if (oc_fault_in(mm, addr, write, true, wait))
+			break; /* whoever gets there finds out why */
+		/* One fault of the owner may bring many pages: look anew after the first, the second, the fourth ... */
+		if (is_power_of_2(++faults) && oc_snap_take(seg, snap, addr, write, true))
+			break;
 	}
-	mmap_read_unlock(mm);
+	if (!locked)
+		err = -EINTR;
+	else if (!err && faults)
+		err = oc_snap_take(seg, snap, target, write, true);
+	if (locked)
+		mmap_read_unlock(mm);
 	if (!err) {
 		mutex_lock(&seg->lock);
 		old = oc_snap_store(seg, snap);
@@ -145,6 +218,7 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 	struct oc_window w;
 	struct oc_seg *seg;
 	long err = 0;
+	int locked;
 	u64 last;
 
 	*done = 0;
@@ -182,17 +256,18 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 		oc_seg_get(seg);
 		mmap_read_unlock(mm);
 		/* The owner's side at once. What this finds wrong the fault finds too. */
-		if (w.at + (w.hi - w.lo) > owner)
-			oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, true);
+		oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, owner + (min(end, w.hi) - addr));
 		oc_seg_put(seg);
 
 		if (mmap_read_lock_killable(mm))
 			return -EINTR;
+		locked = 1;
 		oc_quiet_begin(&quiet);
-		err = fixup_user_fault(mm, addr, write ? FAULT_FLAG_WRITE : 0, &(bool){ false });
+		err = oc_fault_in(mm, addr, write, false, &locked);
 		if (oc_quiet_end(&quiet))
 			err = quiet.err;
-		mmap_read_unlock(mm);
+		if (locked)
+			mmap_read_unlock(mm);
 		if (err)
 			return err;
 		addr += PAGE_SIZE;

@@ -30,6 +30,9 @@ MODULE_PARM_DESC(max_permits, "xpmem access permits that a user may hold at a ti
 static unsigned int max_regions = 65536;
 module_param(max_regions, uint, 0644);
 MODULE_PARM_DESC(max_regions, "knem regions that a user may have at a time");
+static unsigned int max_workers = 1024;
+module_param(max_workers, uint, 0644);
+MODULE_PARM_DESC(max_workers, "knem status arrays that a user may have mapped at a time; each has a thread of the kernel");
 
 /* Users that have something; one that has nothing any more is forgotten. */
 #define OC_USER_BITS 6
@@ -49,6 +52,8 @@ static unsigned int oc_limit(enum oc_quota what)
 		return READ_ONCE(max_segments);
 	case OC_PERMITS:
 		return READ_ONCE(max_permits);
+	case OC_WORKERS:
+		return READ_ONCE(max_workers);
 	default:
 		return READ_ONCE(max_regions);
 	}

@@ -77,9 +77,15 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	seg->scratch = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 	if (!seg->scratch || oc_generation_init(seg))
 		goto fail;
-	err = mmu_interval_notifier_insert(&seg->notifier, current->mm, start, size, &oc_notifier_ops);
+	/* A process's first notifier waits for its map lock in a way that no kill ends; so it finds the lock taken. */
+	if (mmap_write_lock_killable(current->mm)) {
+		err = -EINTR;
+		goto fail;
+	}
+	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size, &oc_notifier_ops);
+	mmap_write_unlock(current->mm);
 	if (err == -EINTR)
-		err = -ERESTARTNOINTR; /* any signal interrupts the first one of a process; nothing was done */
+		err = -ERESTARTNOINTR; /* any signal interrupts the first one; nothing was done */
 	if (err)
 		goto fail;
 	seg->mm = current->mm;

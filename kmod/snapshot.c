@@ -35,18 +35,19 @@ static unsigned long oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap)
 	return mmu_interval_read_begin(&seg->notifier);
 }
 
-/* A shadow stack's entries count as writable although its owner cannot write them: they are for nobody else. The map lock is held. */
+/*
+ * What is nobody else's though its entries look like any: a shadow stack's count as writable although its owner cannot write them; secret memory.
+ * The map lock is held.
+ */
 static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
 {
 	unsigned long addr = snap->start, end = oc_snap_end(snap);
 	struct vm_area_struct *vma;
 
-	if (!VM_SHADOW_STACK)
-		return;
 	for (; addr < end && (vma = find_vma(mm, addr)) && vma->vm_start < end; addr = vma->vm_end) {
 		unsigned long lo = max(vma->vm_start, snap->start), hi = min(vma->vm_end, end);
 
-		if (vma->vm_flags & VM_SHADOW_STACK)
+		if (oc_vma_hidden(vma))
 			memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0, ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
 	}
 }

@@ -139,6 +139,21 @@ impl Pattern {
         }
     }
 
+    /// Those of `sizes` that it is run with.
+    #[must_use]
+    pub fn sizes(self, sizes: &[usize]) -> Vec<usize> {
+        match self {
+            Self::Rate => vec![8],
+            Self::Barrier => vec![0],
+            // Bandwidth of nothing is nothing, and so is a collective's time.
+            Self::Bw | Self::BiBw => sizes.iter().copied().filter(|&n| n > 0).collect(),
+            pattern if pattern.is_collective() => {
+                sizes.iter().copied().filter(|&n| n > 0).collect()
+            }
+            _ => sizes.to_vec(),
+        }
+    }
+
     /// Messages of one direction that are on their way at once, for messages of this size.
     #[must_use]
     pub fn window(self, size: usize) -> usize {

@@ -556,11 +556,7 @@ impl Engine {
     pub(crate) fn take_result(&mut self, id: RequestId) -> Option<Result<Status>> {
         match self.core.requests.get(id) {
             Some(request) if request.state != State::Done => None,
-            Some(_) => self
-                .core
-                .requests
-                .remove(id)
-                .and_then(|request| request.result),
+            Some(_) => self.core.requests.finish(id),
             None => Some(Err(Error::Cancelled)),
         }
     }

@@ -13,6 +13,7 @@ use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, PeerSegment};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use crate::wire::{BODY, Kind};
 
@@ -130,6 +131,8 @@ pub(crate) struct Peer {
     pub(crate) coop_in_use: Option<u32>,
 
     pub(crate) gone: Option<Gone>,
+    /// When a layer found that its memory has ended. Its process still takes a while to end, or long if it is large.
+    pub(crate) ended: Option<Instant>,
 }
 
 impl Peer {

@@ -182,21 +182,34 @@ fn control(
     }
 }
 
-/// The announced send that the peer talks of.
-fn awaiting(core: &Core, peer: &Peer, request: u64) -> Result<RequestId, String> {
+/// The announced send that the peer talks of; none: it was given up here with its collective, which will fail there too. `last`: the peer
+/// does not name it again.
+fn awaiting(
+    core: &mut Core,
+    peer: &Peer,
+    request: u64,
+    last: bool,
+) -> Result<Option<RequestId>, String> {
     let id = RequestId(request);
-    match core.requests.get(id) {
-        Some(found) if found.peer == peer.rank && matches!(found.state, State::Awaiting(_)) => {
-            Ok(id)
-        }
-        _ => Err(format!(
+    let waits = core
+        .requests
+        .get(id)
+        .is_some_and(|found| found.peer == peer.rank && matches!(found.state, State::Awaiting(_)));
+    if waits {
+        Ok(Some(id))
+    } else if core.requests.is_abandoned(id, peer.rank, last) {
+        Ok(None)
+    } else {
+        Err(format!(
             "it names request {request:#x}, which does not wait for it"
-        )),
+        ))
     }
 }
 
 fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
-    let id = awaiting(core, peer, cts.request)?;
+    let Some(id) = awaiting(core, peer, cts.request, false)? else {
+        return Ok(());
+    };
     match cts.wanted {
         Wanted::Chunks { offset, len } => {
             pipeline::wanted(core, peer, id, cts.transfer, offset, len)
@@ -211,12 +224,15 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 }
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
-    let id = awaiting(core, peer, fin.request)?;
+    let waits = awaiting(core, peer, fin.request, true)?;
+    let id = RequestId(fin.request);
     // Nearly always the first: a receiver finishes in the order of announcements.
     if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
         peer.announced.remove(at);
     }
-    complete_send(core, id);
+    if waits.is_some() {
+        complete_send(core, id);
+    }
     Ok(())
 }
 

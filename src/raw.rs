@@ -36,7 +36,7 @@ pub struct Operation {
 #[derive(Debug)]
 enum Lent {
     Message(UserBuf),
-    Collective(Buffers),
+    Collective(Box<Buffers>),
 }
 
 /// The engine, between two rounds of progress.
@@ -195,7 +195,7 @@ impl Comm {
             recv: recv.map(|span| loans.lend_span(span)),
         };
         let started = engine.start_collective(slot, collective, buffers, crate::coll::Call::GoesOn);
-        engine.begun(started, Lent::Collective(buffers))
+        engine.begun(started, Lent::Collective(Box::new(buffers)))
     }
 
     /// Lets `f` look at operations; nothing is moved.

@@ -158,6 +158,8 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// Regions of the kernel module in which sends are exposed, until they are complete.
     regions: std::collections::HashMap<RequestId, Region>,
+    /// Announced sends that were given up, with their peer: it has their name and may still answer.
+    abandoned: std::collections::HashMap<RequestId, u32>,
 }
 
 impl Requests {
@@ -233,6 +235,43 @@ impl Requests {
         Some(request)
     }
 
+    /// Gives up a request whose end nobody waits for any more.
+    pub(crate) fn abandon(&mut self, id: RequestId) {
+        if let Some(request) = self.remove(id)
+            && matches!(request.state, State::Awaiting(_))
+        {
+            self.abandoned.insert(id, request.peer);
+        }
+    }
+
+    /// Whether this is a send to `peer` that was given up. `last`: the peer will not name it again.
+    pub(crate) fn is_abandoned(&mut self, id: RequestId, peer: u32, last: bool) -> bool {
+        let known = self.abandoned.get(&id) == Some(&peer);
+        if known && last {
+            self.abandoned.remove(&id);
+        }
+        known
+    }
+
+    /// The peer is gone and answers nothing.
+    pub(crate) fn forget_abandoned(&mut self, peer: u32) {
+        self.abandoned.retain(|_, of| *of != peer);
+    }
+
+    /// Frees a request where it lies and gives its result.
+    #[inline]
+    pub(crate) fn finish(&mut self, id: RequestId) -> Option<Result<Status, Error>> {
+        let slot = self.slots.get_mut(id.0 as u32 as usize)?;
+        if slot.generation != (id.0 >> 32) as u32 {
+            return None;
+        }
+        let result = slot.request.as_mut()?.result.take();
+        slot.request = None;
+        self.free.push(id.0 as u32);
+        self.end_region(id);
+        result
+    }
+
     /// Requests for which `which` holds.
     pub(crate) fn ids_where(&self, mut which: impl FnMut(&Request) -> bool) -> Vec<RequestId> {
         let found = self
@@ -243,5 +282,45 @@ impl Requests {
         found
             .map(|(index, slot)| RequestId(u64::from(slot.generation) << 32 | index as u64))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_send_that_was_given_up_is_known() {
+        let mut requests = Requests::default();
+        let send = |state| Request {
+            state,
+            peer: 3,
+            context: 0,
+            tag: 0,
+            buf: UserBuf::Many(Arc::new([])),
+            len: 0,
+            sync: false,
+            result: None,
+        };
+        let announced = requests.insert(send(State::Awaiting(SendPlan::Slots)));
+        let queued = requests.insert(send(State::Queued(SendPlan::Slots)));
+        requests.abandon(announced);
+        requests.abandon(queued);
+        assert!(requests.get(announced).is_none() && requests.get(queued).is_none());
+        assert!(
+            !requests.is_abandoned(queued, 3, true),
+            "the peer was not told of it"
+        );
+        assert!(!requests.is_abandoned(announced, 2, true), "another's send");
+        assert!(requests.is_abandoned(announced, 3, false));
+        assert!(requests.is_abandoned(announced, 3, true));
+        assert!(
+            !requests.is_abandoned(announced, 3, true),
+            "the last answer has come"
+        );
+        let again = requests.insert(send(State::Awaiting(SendPlan::Slots)));
+        requests.abandon(again);
+        requests.forget_abandoned(3);
+        assert!(!requests.is_abandoned(again, 3, false));
     }
 }

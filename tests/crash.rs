@@ -29,6 +29,7 @@ mod waits;
 fn as_rank() {
     match std::env::var(job::ROLE).as_deref() {
         Ok("attached") => attached::rank(),
+        Ok("witness") => attached::witness(),
         Ok("traffic") => traffic::rank(),
         Ok("waits") => waits::rank(),
         Ok("collectives") => collectives::rank(),

@@ -15,12 +15,12 @@
 )]
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
-use crate::heap::walk;
+use crate::heap::{pieces, pieces_mut, walk};
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// The kernel takes at most this many pieces per side and call.
-const IOV_MAX: usize = 1024;
+/// Pieces per side and call; the kernel takes 1024.
+const PAIRS: usize = 64;
 /// The kernel moves at most this many bytes per call.
 const CALL_MAX: usize = 0x7fff_f000;
 
@@ -79,10 +79,10 @@ fn transfer_all(
         let mut local = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
-        }; 64];
+        }; PAIRS];
         let mut remote = local;
         let (mut count, mut bytes) = (0, 0);
-        for (l, r) in pieces[at..].iter().take(local.len().min(IOV_MAX)) {
+        for (l, r) in pieces[at..].iter().take(PAIRS) {
             let from = if count == 0 { skip } else { 0 };
             let len = (l.iov_len - from).min(CALL_MAX - bytes);
             local[count] = libc::iovec {
@@ -115,6 +115,49 @@ fn transfer_all(
         skip += moved;
     }
     Ok(())
+}
+
+/// Pairs of pieces that are gathered for few calls; nothing is allocated.
+struct Batch {
+    direction: Direction,
+    pid: libc::pid_t,
+    pairs: [(libc::iovec, libc::iovec); PAIRS],
+    count: usize,
+}
+
+impl Batch {
+    fn new(direction: Direction, pid: libc::pid_t) -> Self {
+        let empty = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            direction,
+            pid,
+            pairs: [(empty, empty); PAIRS],
+            count: 0,
+        }
+    }
+
+    /// Adds a local piece as long as `range`. Of the caller's slice, which outlives the batch.
+    fn push(&mut self, local: *mut u8, range: &RemoteRange) -> io::Result<()> {
+        let remote = remote_iovec(range);
+        let local = libc::iovec {
+            iov_base: local.cast(),
+            iov_len: remote.iov_len,
+        };
+        self.pairs[self.count] = (local, remote);
+        self.count += 1;
+        if self.count == PAIRS {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let count = std::mem::take(&mut self.count);
+        transfer_all(self.direction, self.pid, &self.pairs[..count])
+    }
 }
 
 fn remote_iovec(range: &RemoteRange) -> libc::iovec {
@@ -309,20 +352,12 @@ impl CopyLayer for CmaLayer {
             return transfer_all(Direction::Read, self.pid, &[(local, remote_iovec(range))])
                 .map_err(fail);
         }
-        let mut pieces = Vec::new();
-        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
-        walk(from, lens.into_iter(), |range, index, at, len| {
-            pieces.push((
-                libc::iovec {
-                    iov_base: out[index][at..].as_mut_ptr().cast(),
-                    iov_len: len,
-                },
-                remote_iovec(&range),
-            ));
-            Ok(())
+        let mut batch = Batch::new(Direction::Read, self.pid);
+        walk(from, pieces_mut(out), |range, out, part| {
+            batch.push(out[part].as_mut_ptr(), &range)
         })
-        .map_err(fail)?;
-        transfer_all(Direction::Read, self.pid, &pieces).map_err(fail)
+        .and_then(|()| batch.flush())
+        .map_err(fail)
     }
 
     fn put(
@@ -333,24 +368,12 @@ impl CopyLayer for CmaLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let fail = |e| failed(Direction::Write, peer, total, e);
-        let mut pieces = Vec::with_capacity(bytes.len());
-        walk(
-            to,
-            bytes.iter().map(|b| b.len()),
-            |range, index, at, len| {
-                let local = bytes[index][at..].as_ptr().cast_mut().cast();
-                pieces.push((
-                    libc::iovec {
-                        iov_base: local,
-                        iov_len: len,
-                    },
-                    remote_iovec(&range),
-                ));
-                Ok(())
-            },
-        )
-        .map_err(fail)?;
-        transfer_all(Direction::Write, self.pid, &pieces).map_err(fail)
+        let mut batch = Batch::new(Direction::Write, self.pid);
+        walk(to, pieces(bytes), |range, bytes, part| {
+            batch.push(bytes[part].as_ptr().cast_mut(), &range)
+        })
+        .and_then(|()| batch.flush())
+        .map_err(fail)
     }
 }
 

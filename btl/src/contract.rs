@@ -73,6 +73,15 @@ impl Refusal {
     }
 }
 
+impl CopyError {
+    /// Whether the peer's memory is gone as a whole, with its process: what the module knows at once, while the process may still
+    /// take long to end.
+    #[must_use]
+    pub fn owner_is_dead(&self) -> bool {
+        self.source.raw_os_error() == Some(libc::EOWNERDEAD)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.reason, self.remedy)

@@ -8,6 +8,7 @@ use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::layout::{HeapOffset, OutOfBounds};
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::{Deref, Range};
 
 /// Ranges at least this large get their page tables filled in one call before the first copy.
 const POPULATE_MIN: u64 = 256 << 10;
@@ -95,20 +96,30 @@ fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, error: OutOfBounds
     }
 }
 
-/// Walks two lists of ranges of the same total length and calls `step(remote range part, local index, local offset, len)`.
-pub(crate) fn walk<E>(
+/// Local pieces to read from, for [`walk`].
+pub(crate) fn pieces<'a>(bytes: &'a [IoSlice<'_>]) -> impl Iterator<Item = &'a [u8]> {
+    bytes.iter().map(|piece| &**piece)
+}
+
+/// Local pieces to write to, for [`walk`].
+pub(crate) fn pieces_mut<'a>(out: &'a mut [IoSliceMut<'_>]) -> impl Iterator<Item = &'a mut [u8]> {
+    out.iter_mut().map(|piece| &mut **piece)
+}
+
+/// Walks two lists of ranges of the same total length and calls `step(part of a remote range, local piece, part of that piece)`.
+pub(crate) fn walk<P: Deref<Target = [u8]>, E>(
     remote: &[RemoteRange],
-    local: impl Iterator<Item = usize>,
-    mut step: impl FnMut(RemoteRange, usize, usize, usize) -> Result<(), E>,
+    local: impl Iterator<Item = P>,
+    mut step: impl FnMut(RemoteRange, &mut P, Range<usize>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut ranges = remote.iter().filter(|r| r.len > 0);
     let (mut range, mut used) = (ranges.next(), 0u64);
-    for (index, len) in local.enumerate() {
-        let mut at = 0;
+    for mut piece in local {
+        let (len, mut at) = (piece.len(), 0);
         while at < len {
             let Some(current) = range else { return Ok(()) };
             let n = (len - at).min(usize::try_from(current.len - used).unwrap_or(usize::MAX));
-            step(current.part(used, n as u64), index, at, n)?;
+            step(current.part(used, n as u64), &mut piece, at..at + n)?;
             at += n;
             used += n as u64;
             if used == current.len {
@@ -150,11 +161,10 @@ impl CopyLayer for HeapLayer {
             self.populate(peer, offset, range.len);
             return peer.read_heap(offset, out, kernel).map_err(fail);
         }
-        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
-        walk(from, lens.into_iter(), |range, index, at, len| {
+        walk(from, pieces_mut(out), |range, out, part| {
             let offset = range.heap.ok_or(NOT_IN_HEAP)?;
             self.populate(peer, offset, range.len);
-            peer.read_heap(offset, &mut out[index][at..at + len], kernel)
+            peer.read_heap(offset, &mut out[part], kernel)
         })
         .map_err(fail)
     }
@@ -169,15 +179,11 @@ impl CopyLayer for HeapLayer {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
         let fail = |e| failed(peer, "copy to the peer's heap", total, e);
-        walk(
-            to,
-            bytes.iter().map(|b| b.len()),
-            |range, index, at, len| {
-                let offset = range.heap.ok_or(NOT_IN_HEAP)?;
-                self.populate(peer, offset, range.len);
-                peer.write_heap(offset, &bytes[index][at..at + len], kernel)
-            },
-        )
+        walk(to, pieces(bytes), |range, bytes, part| {
+            let offset = range.heap.ok_or(NOT_IN_HEAP)?;
+            self.populate(peer, offset, range.len);
+            peer.write_heap(offset, &bytes[part], kernel)
+        })
         .map_err(fail)
     }
 }

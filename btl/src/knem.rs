@@ -13,8 +13,8 @@
 //! The local side of each copy is made of slices; the remote side is checked by the kernel.
 #![allow(unsafe_code, reason = "ioctls that copy to memory of this process")]
 
-use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::heap::walk;
+use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RegionPart, RemoteRange};
+use crate::heap::{pieces, pieces_mut, walk};
 use crate::module::{Interface, Module, Offer, Region};
 use crate::xpmem::interface;
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Local pieces of one call.
-const PIECES: usize = 256;
+const PIECES: usize = 64;
 
 #[derive(Debug)]
 enum Access {
@@ -101,7 +101,7 @@ impl KnemLayer {
         let from = [RemoteRange {
             address: peer.nonce_address(),
             heap: None,
-            region: proof.map(|cookie| crate::contract::RegionPart { cookie, offset: 0 }),
+            region: proof.map(|cookie| RegionPart { cookie, offset: 0 }),
             len: 8,
         }];
         let mut number = [0u8; 8];
@@ -192,6 +192,10 @@ fn copy_all<'s>(
             }
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            // Of this call: the memory behind the segment has ended with its process.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                return Err(io::Error::from_raw_os_error(libc::EOWNERDEAD));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -208,31 +212,63 @@ fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, source: io::Error)
     }
 }
 
-/// Copies the bytes of a region, from `offset` on, to the pieces.
-fn inline_copy(
-    device: &knem_sys::Device,
+/// Local pieces for bytes of one region that follow one another: they go in one call.
+struct Batch<'d> {
+    device: &'d knem_sys::Device,
     cookie: u64,
     offset: u64,
-    pieces: &[knem_cmd_param_iovec],
-) -> io::Result<()> {
-    let mut at = offset;
-    for pieces in pieces.chunks(PIECES) {
+    bytes: u64,
+    pieces: [knem_cmd_param_iovec; PIECES],
+    count: usize,
+}
+
+impl<'d> Batch<'d> {
+    fn new(device: &'d knem_sys::Device) -> Self {
+        Self {
+            device,
+            cookie: 0,
+            offset: 0,
+            bytes: 0,
+            pieces: [knem_cmd_param_iovec::default(); PIECES],
+            count: 0,
+        }
+    }
+
+    /// Adds a piece, of an exclusive slice that outlives the batch.
+    fn push(&mut self, part: RegionPart, piece: knem_cmd_param_iovec) -> io::Result<()> {
+        let follows = self.cookie == part.cookie && self.offset + self.bytes == part.offset;
+        if !follows || self.count == PIECES {
+            self.flush()?;
+            (self.cookie, self.offset) = (part.cookie, part.offset);
+        }
+        self.pieces[self.count] = piece;
+        self.count += 1;
+        self.bytes += piece.len;
+        Ok(())
+    }
+
+    /// Copies what was added.
+    fn flush(&mut self) -> io::Result<()> {
+        let count = std::mem::take(&mut self.count);
+        self.bytes = 0;
+        if count == 0 {
+            return Ok(());
+        }
         let mut command = knem_cmd_inline_copy {
-            local_iovec_array: pieces.as_ptr().expose_provenance() as u64,
-            local_iovec_nr: pieces.len() as u32,
+            local_iovec_array: self.pieces.as_ptr().expose_provenance() as u64,
+            local_iovec_nr: count as u32,
             write: 0,
-            remote_cookie: cookie,
-            remote_offset: at,
+            remote_cookie: self.cookie,
+            remote_offset: self.offset,
             ..Default::default()
         };
         // SAFETY: the pieces were made of exclusive slices, for which the caller lent them; the region is the kernel's to check.
-        unsafe { device.inline_copy(&mut command) }?;
+        unsafe { self.device.inline_copy(&mut command) }?;
         if command.current_status != u32::from(KNEM_STATUS_SUCCESS) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        at += pieces.iter().map(|piece| piece.len).sum::<u64>();
+        Ok(())
     }
-    Ok(())
 }
 
 impl CopyLayer for KnemLayer {
@@ -255,44 +291,33 @@ impl CopyLayer for KnemLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let fail = |e| failed(peer, self.call, total, e);
-        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
         match &self.access {
             Access::Extension {
                 device,
                 segment,
                 base,
                 ..
-            } => walk(from, lens.into_iter(), |range, index, start, len| {
-                let local = out[index][start..start + len].as_mut_ptr() as u64;
+            } => walk(from, pieces_mut(out), |range, out, part| {
+                let local = out[part.clone()].as_mut_ptr() as u64;
                 let place = |at| {
                     let remote = range.address.wrapping_sub(*base).wrapping_add(at);
                     (Place::Segment(segment, remote), Place::Own(local + at))
                 };
-                copy_all(device, place, len as u64)
+                copy_all(device, place, part.len() as u64)
             })
             .map_err(fail),
             Access::Plain(device) => {
-                let mut pieces: Vec<(u64, u64, knem_cmd_param_iovec)> = Vec::new();
-                walk(from, lens.into_iter(), |range, index, start, len| {
-                    let part = range.region.ok_or(io::ErrorKind::Unsupported)?;
+                let mut batch = Batch::new(device);
+                walk(from, pieces_mut(out), |range, out, part| {
+                    let region = range.region.ok_or(io::ErrorKind::Unsupported)?;
                     let piece = knem_cmd_param_iovec {
-                        base: out[index][start..start + len].as_mut_ptr() as u64,
-                        len: len as u64,
+                        base: out[part.clone()].as_mut_ptr() as u64,
+                        len: part.len() as u64,
                     };
-                    pieces.push((part.cookie, part.offset, piece));
-                    Ok::<_, io::Error>(())
+                    batch.push(region, piece)
                 })
-                .map_err(fail)?;
-                // What follows one another in the region goes in one call.
-                let follows = |a: &(u64, u64, knem_cmd_param_iovec),
-                               b: &(u64, u64, knem_cmd_param_iovec)| {
-                    a.0 == b.0 && a.1 + a.2.len == b.1
-                };
-                for run in pieces.chunk_by(follows) {
-                    let local: Vec<_> = run.iter().map(|&(_, _, piece)| piece).collect();
-                    inline_copy(device, run[0].0, run[0].1, &local).map_err(fail)?;
-                }
-                Ok(())
+                .and_then(|()| batch.flush())
+                .map_err(fail)
             }
         }
     }
@@ -314,14 +339,13 @@ impl CopyLayer for KnemLayer {
         else {
             return Err(fail(io::ErrorKind::Unsupported.into()));
         };
-        let lens = bytes.iter().map(|b| b.len());
-        walk(to, lens, |range, index, start, len| {
-            let local = bytes[index][start..start + len].as_ptr() as u64;
+        walk(to, pieces(bytes), |range, bytes, part| {
+            let local = bytes[part.clone()].as_ptr() as u64;
             let place = |at| {
                 let remote = range.address.wrapping_sub(*base).wrapping_add(at);
                 (Place::Own(local + at), Place::Segment(segment, remote))
             };
-            copy_all(device, place, len as u64)
+            copy_all(device, place, part.len() as u64)
         })
         .map_err(fail)
     }

@@ -13,13 +13,13 @@
 
 use crate::attachment::{Window, WindowError};
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::heap::walk;
+use crate::heap::{pieces, pieces_mut, walk};
 use crate::module::{Interface, Module, Offer, neither};
 use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_shm::sync::{Ordering, fence};
-use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE};
+use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE, ONECOPY_STATE_OWNER_GONE};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -378,13 +378,15 @@ impl XpmemLayer {
                 }
                 Err(Failed::Other(error)) => return Err(error),
             }
-            match &self.access {
-                Access::Extension { generation, .. }
-                    if generation.read().state == ONECOPY_STATE_ALIVE => {}
-                Access::Extension { .. } => {
+            let Access::Extension { generation, .. } = &self.access else {
+                break;
+            };
+            match generation.read().state {
+                ONECOPY_STATE_ALIVE => {}
+                ONECOPY_STATE_OWNER_GONE => {
                     return Err(io::Error::from_raw_os_error(libc::EOWNERDEAD));
                 }
-                Access::Plain { .. } => break,
+                _ => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
             }
         }
         Err(io::Error::from_raw_os_error(libc::EFAULT))
@@ -448,9 +450,8 @@ impl CopyLayer for XpmemLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
-        let lens: Vec<usize> = out.iter().map(|o| o.len()).collect();
-        walk(from, lens.into_iter(), |range, index, start, len| {
-            let out = &mut out[index][start..start + len];
+        walk(from, pieces_mut(out), |range, out, part| {
+            let out = &mut out[part];
             self.moved(&range, |window, at, into, n| {
                 let part = into as usize..(into + n) as usize;
                 window.read(at, &mut out[part], kernel)
@@ -468,9 +469,8 @@ impl CopyLayer for XpmemLayer {
     ) -> Result<(), CopyError> {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
-        let lens = bytes.iter().map(|b| b.len());
-        walk(to, lens, |range, index, start, len| {
-            let bytes = &bytes[index][start..start + len];
+        walk(to, pieces(bytes), |range, bytes, part| {
+            let bytes = &bytes[part];
             self.moved(&range, |window, at, into, n| {
                 let part = into as usize..(into + n) as usize;
                 window.write(at, &bytes[part], kernel)

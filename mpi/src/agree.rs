@@ -6,7 +6,9 @@
 
 use crate::comm::{CommObject, Links};
 use crate::failure::{Outcome, fail};
-use crate::{c, job};
+use crate::request::Pending;
+use crate::{c, job, memory};
+use onecopy::raw::Mode;
 use onecopy::{Source, Tag};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 
@@ -42,6 +44,26 @@ pub(crate) fn tell(
 ) -> Outcome<()> {
     let to = comm.job_rank(to)?;
     Ok(links.own.send(bytes, to, tag)?)
+}
+
+/// Sends a few bytes to a member, without waiting.
+pub(crate) fn tell_later(
+    comm: &CommObject,
+    links: &Links,
+    to: usize,
+    tag: i32,
+    bytes: &[u8],
+) -> Outcome<Pending> {
+    let to = comm.job_rank(to)?;
+    let mut packed = bytes.to_vec();
+    let span = memory::sent(memory::address_of(&mut packed), packed.len());
+    let operation = links.own.begin_send(&[span], to, tag, Mode::Standard)?;
+    Ok(Pending {
+        operation,
+        packed,
+        unpack: None,
+        receives: false,
+    })
 }
 
 /// Receives what a member told, exactly `len` bytes.

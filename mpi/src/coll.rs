@@ -42,7 +42,7 @@ impl Running {
     pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<(), onecopy::Error>> {
         let result = poll.take(&self.operation)?;
         if result.is_ok()
-            && let Some(recv) = &self.recv
+            && let Some(recv) = &mut self.recv
         {
             recv.deliver();
         }
@@ -62,7 +62,7 @@ impl Plan {
         side::with(send.as_ref(), recv.as_mut(), |send, recv| {
             collectives.run(&collective, send, recv)
         })?;
-        if let Some(recv) = &recv {
+        if let Some(recv) = &mut recv {
             recv.deliver();
         }
         Ok(())
@@ -72,15 +72,18 @@ impl Plan {
     pub(crate) fn start(mut self, comm: &Arc<CommObject>) -> Outcome<Object> {
         let send = self.send.as_ref().map(Side::sent);
         let recv = self.recv.as_mut().map(Side::received);
-        let operation = comm
-            .collectives()?
-            .begin_collective(&self.collective, send, recv)?;
+        let operation =
+            comm.collectives_at_once()?
+                .begin_collective(&self.collective, send, recv)?;
         let running = Running {
             operation,
             _send: self.send,
             recv: self.recv,
         };
-        Ok(Object::active(comm, Activity::Collective(running)))
+        Ok(Object::active(
+            comm,
+            Activity::Collective(Box::new(running)),
+        ))
     }
 }
 

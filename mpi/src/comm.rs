@@ -44,10 +44,16 @@ pub(crate) struct CommObject {
     pub(crate) buffer: Mutex<Option<Attached>>,
     /// Collectives with a channel of their own; a communicator without goes by messages.
     collectives: OnceLock<onecopy::Comm>,
+    /// Collectives that start before that place is agreed on.
+    early: OnceLock<onecopy::Comm>,
     tag: AtomicU32,
 }
 
 static COMMS: Table<Arc<CommObject>> = Table::new(5);
+
+/// What tells the messages of an agreement from those of collectives before it, in the library's context.
+const AGREEMENT: u32 = 0;
+const EARLY: u32 = 1;
 
 /// What a new communicator takes over from another one.
 #[derive(Default)]
@@ -75,6 +81,7 @@ impl CommObject {
             topology: heritage.topology,
             buffer: Mutex::new(None),
             collectives: OnceLock::new(),
+            early: OnceLock::new(),
             tag: AtomicU32::new(0),
         }))
     }
@@ -150,22 +157,39 @@ impl CommObject {
         }
     }
 
+    /// Where a collective starts that must not wait for the other members. Only a duplicate that was made without waiting has not agreed yet:
+    /// until its first blocking collective, which is the same one on all members, it goes by messages.
+    #[inline]
+    pub(crate) fn collectives_at_once(&self) -> Outcome<&onecopy::Comm> {
+        match self.collectives.get() {
+            Some(collectives) => Ok(collectives),
+            None if self.handle() == c::COMM_WORLD => self.form_collectives(),
+            None => self.early_collectives(),
+        }
+    }
+
+    #[cold]
+    fn early_collectives(&self) -> Outcome<&onecopy::Comm> {
+        if let Some(early) = self.early.get() {
+            return Ok(early);
+        }
+        let made = self.links()?.own.by_messages(&self.ranks(), EARLY)?;
+        Ok(self.early.get_or_init(|| made))
+    }
+
+    fn ranks(&self) -> onecopy::coll::Group {
+        let ranks = self.group.ranks().iter().map(|&rank| rank as usize);
+        onecopy::coll::Group::of(&ranks.collect::<Vec<_>>())
+    }
+
     /// Agrees with the other members on the place of their collectives. All of them come here at the same point of their program.
     #[cold]
     fn form_collectives(&self) -> Outcome<&onecopy::Comm> {
         let links = self.links()?;
-        let ranks: Vec<usize> = self
-            .group
-            .ranks()
-            .iter()
-            .map(|&rank| rank as usize)
-            .collect();
         let formed = if self.handle() == c::COMM_WORLD {
             links.link.clone()
         } else {
-            links
-                .own
-                .create_from_group(&onecopy::coll::Group::of(&ranks), 0)?
+            links.own.create_from_group(&self.ranks(), AGREEMENT)?
         };
         Ok(self.collectives.get_or_init(|| formed))
     }

@@ -226,6 +226,11 @@ impl Out<Status> {
             self.set_unless_null(status);
         }
     }
+
+    /// Writes the status of what is no request, whose error field is part of it.
+    pub(crate) fn put_empty(self) {
+        self.set_unless_null(Status::empty());
+    }
 }
 
 /// An array of counts of either width.

@@ -6,7 +6,8 @@
 //! valid one without following it anywhere.
 //!
 //! # Safety
-//! A slot's value is written only while the slot is not live, by the one thread that took it from the free list, and dropped only by the
+//! A slot's value is written only while the slot is not live, by the one thread that has its place (from the free list, or from
+//! taking its last value out), and dropped only by the
 //! one thread that made it not live. References to values are given out on the standard's word that a handle is not freed while
 //! another call uses it, and that no two calls complete the same request at once.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
@@ -28,6 +29,9 @@ struct Slot<T> {
     state: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }
+
+/// A place of a table that no object is in. There is only one of each, so nobody else puts an object there.
+pub(crate) struct Place(u32);
 
 struct Free {
     list: Vec<u32>,
@@ -96,35 +100,52 @@ impl<T> Table<T> {
         value.map(f)
     }
 
+    /// A place that no object is in.
+    #[cold]
+    fn free_place(&self) -> Option<Place> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = free.list.pop() {
+            return Some(Place(index));
+        }
+        let index = free.used;
+        if index >= 1 << INDEX_BITS {
+            return None;
+        }
+        let at = index + FIRST_CHUNK;
+        let chunk = (at.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+        self.chunks.get(chunk)?.get_or_init(|| {
+            (0..FIRST_CHUNK << chunk)
+                .map(|_| Slot {
+                    state: AtomicU32::new(0),
+                    value: UnsafeCell::new(None),
+                })
+                .collect()
+        });
+        free.used += 1;
+        Some(Place(index))
+    }
+
+    /// Gives places back that [`Self::take`] gave.
+    pub(crate) fn give_back(&self, places: impl IntoIterator<Item = Place>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.list.extend(places.into_iter().map(|place| place.0));
+    }
+
     /// Keeps an object and gives its handle; `None` if there are too many.
     pub(crate) fn insert(&self, value: T) -> Option<usize> {
-        let index = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            match free.list.pop() {
-                Some(index) => index,
-                None => {
-                    let index = free.used;
-                    if index >= 1 << INDEX_BITS {
-                        return None;
-                    }
-                    let at = index + FIRST_CHUNK;
-                    let chunk = (at.ilog2() - FIRST_CHUNK.ilog2()) as usize;
-                    self.chunks.get(chunk)?.get_or_init(|| {
-                        (0..FIRST_CHUNK << chunk)
-                            .map(|_| Slot {
-                                state: AtomicU32::new(0),
-                                value: UnsafeCell::new(None),
-                            })
-                            .collect()
-                    });
-                    free.used += 1;
-                    index
-                }
-            }
+        self.insert_at(None, value)
+    }
+
+    /// As [`Self::insert`], in a place that the caller got from [`Self::take`], if it has one.
+    #[inline]
+    pub(crate) fn insert_at(&self, place: Option<Place>, value: T) -> Option<usize> {
+        let Place(index) = match place {
+            Some(place) => place,
+            None => self.free_place()?,
         };
         let slot = self.slot(index)?;
         let generation = (slot.state.load(Ordering::Relaxed) + 1) & ((1 << GENERATION_BITS) - 1);
-        // SAFETY: the slot is not live, and this thread took it from the free list.
+        // SAFETY: the slot is not live, and this thread has its place.
         unsafe { *slot.value.get() = Some(value) };
         slot.state.store(LIVE | generation, Ordering::Release);
         let number = self.kind << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index;
@@ -133,6 +154,14 @@ impl<T> Table<T> {
 
     /// Takes an object out; its handle is not valid any more.
     pub(crate) fn remove(&self, handle: usize) -> Option<T> {
+        let (place, value) = self.take(handle)?;
+        self.give_back([place]);
+        Some(value)
+    }
+
+    /// Takes an object out with its place, which is the caller's until it is given back or used again.
+    #[inline]
+    pub(crate) fn take(&self, handle: usize) -> Option<(Place, T)> {
         let slot = self.live(handle)?;
         let live = slot.state.load(Ordering::Relaxed);
         slot.state
@@ -140,10 +169,8 @@ impl<T> Table<T> {
             .ok()?;
         // SAFETY: this thread alone made the slot not live.
         let value = unsafe { (*slot.value.get()).take() };
-        let index = handle as u32 & ((1 << INDEX_BITS) - 1);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.list.push(index);
-        value
+        let place = Place(handle as u32 & ((1 << INDEX_BITS) - 1));
+        Some((place, value?))
     }
 }
 

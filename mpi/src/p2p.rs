@@ -249,67 +249,20 @@ fn isend_mode(
     request.set(started)
 }
 
-pub(crate) fn isend(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    request: Out<Request>,
-) -> Outcome<()> {
-    isend_mode(
-        buf,
-        count,
-        datatype,
-        dest,
-        tag,
-        comm,
-        Mode::Standard,
-        request,
-    )
+macro_rules! started {
+    ($($name:ident $mode:ident;)*) => {$(
+        pub(crate) fn $name(
+            buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
+        ) -> Outcome<()> {
+            isend_mode(buf, count, datatype, dest, tag, comm, Mode::$mode, request)
+        }
+    )*};
 }
 
-pub(crate) fn irsend(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    request: Out<Request>,
-) -> Outcome<()> {
-    isend_mode(
-        buf,
-        count,
-        datatype,
-        dest,
-        tag,
-        comm,
-        Mode::Standard,
-        request,
-    )
-}
-
-pub(crate) fn issend(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    request: Out<Request>,
-) -> Outcome<()> {
-    isend_mode(
-        buf,
-        count,
-        datatype,
-        dest,
-        tag,
-        comm,
-        Mode::Synchronous,
-        request,
-    )
+started! {
+    isend Standard;
+    irsend Standard;
+    issend Synchronous;
 }
 
 pub(crate) fn ibsend(
@@ -454,7 +407,7 @@ fn both(
     receive: Option<request::Pending>,
 ) -> Outcome<Object> {
     let from_nobody = receive.is_none();
-    let mut object = Object::active(comm, Activity::Both(send, receive));
+    let mut object = Object::active(comm, Activity::Both(Box::new([send, receive])));
     if from_nobody {
         object.status = Status::of_nobody();
     }

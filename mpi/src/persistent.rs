@@ -30,84 +30,24 @@ fn check_send(
     p2p::destination(comm, dest, tag).map(drop)
 }
 
-fn send_mode(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    mode: Mode,
-    request: Out<Request>,
-) -> Outcome<()> {
-    let comm = comm::get(comm)?;
-    check_send(count, datatype, dest, tag, comm)?;
-    let of = Arc::clone(comm);
-    let recipe = move || p2p::send_object(buf, count, datatype, dest, tag, &of, mode);
-    prepare(comm, recipe, request)
+macro_rules! prepared {
+    ($($name:ident $mode:ident;)*) => {$(
+        pub(crate) fn $name(
+            buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
+        ) -> Outcome<()> {
+            let comm = comm::get(comm)?;
+            check_send(count, datatype, dest, tag, comm)?;
+            let of = Arc::clone(comm);
+            let recipe = move || p2p::send_object(buf, count, datatype, dest, tag, &of, Mode::$mode);
+            prepare(comm, recipe, request)
+        }
+    )*};
 }
 
-pub(crate) fn send_init(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    request: Out<Request>,
-) -> Outcome<()> {
-    send_mode(
-        buf,
-        count,
-        datatype,
-        dest,
-        tag,
-        comm,
-        Mode::Standard,
-        request,
-    )
-}
-
-pub(crate) fn rsend_init(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    request: Out<Request>,
-) -> Outcome<()> {
-    send_mode(
-        buf,
-        count,
-        datatype,
-        dest,
-        tag,
-        comm,
-        Mode::Standard,
-        request,
-    )
-}
-
-pub(crate) fn ssend_init(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    request: Out<Request>,
-) -> Outcome<()> {
-    send_mode(
-        buf,
-        count,
-        datatype,
-        dest,
-        tag,
-        comm,
-        Mode::Synchronous,
-        request,
-    )
+prepared! {
+    send_init Standard;
+    rsend_init Standard;
+    ssend_init Synchronous;
 }
 
 pub(crate) fn bsend_init(

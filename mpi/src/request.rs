@@ -10,13 +10,38 @@ pub(crate) use complete::*;
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Out, Request, Status};
-use crate::handle::Table;
+use crate::handle::{Place, Table};
 use crate::{c, job};
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
+
+/// The communicator of a request. That of all ranks is there for as long as any request, so nothing is counted for it.
+pub(crate) enum Owner {
+    Nobody,
+    World,
+    Of(Arc<CommObject>),
+}
+
+impl Owner {
+    fn new(comm: &Arc<CommObject>) -> Self {
+        match job::world() {
+            Some(world) if Arc::ptr_eq(world, comm) => Self::World,
+            _ => Self::Of(Arc::clone(comm)),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&CommObject> {
+        match self {
+            Self::Nobody => None,
+            Self::World => job::world().map(|world| &**world),
+            Self::Of(comm) => Some(comm),
+        }
+    }
+}
 
 /// A request of the program.
 pub(crate) struct Object {
-    pub(crate) comm: Option<Arc<CommObject>>,
+    pub(crate) comm: Owner,
     pub(crate) activity: Activity,
     pub(crate) status: Status,
     /// Why it failed, once it is complete.
@@ -26,6 +51,41 @@ pub(crate) struct Object {
 }
 
 static REQUESTS: Table<Object> = Table::new(6);
+
+thread_local! {
+    /// Places in the table that this thread used last: most requests are made and completed by one thread.
+    static PLACES: RefCell<Places> = const { RefCell::new(Places(Vec::new())) };
+}
+
+/// Free places, which go back to all threads with their own.
+struct Places(Vec<Place>);
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        REQUESTS.give_back(self.0.drain(..));
+    }
+}
+
+/// More free places than this are not kept by a thread.
+const PLACES_MAX: usize = 256;
+
+/// Takes a request out of the table.
+fn remove(handle: Request) -> Option<Object> {
+    let (place, object) = REQUESTS.take(handle.0)?;
+    // At the end of the thread there is no list of its own any more.
+    let mut place = Some(place);
+    let kept = PLACES.try_with(|places| {
+        let list = &mut places.borrow_mut().0;
+        if list.len() >= PLACES_MAX {
+            REQUESTS.give_back(list.drain(..));
+        }
+        list.extend(place.take());
+    });
+    if kept.is_err() {
+        REQUESTS.give_back(place);
+    }
+    Some(object)
+}
 
 /// The request of every send that was over at once: it has nothing to tell, so one is enough. No table gives this number.
 pub(crate) const SENT: Request = Request(15 << 27);
@@ -37,7 +97,7 @@ impl Object {
     /// A request that is under way.
     pub(crate) fn active(comm: &Arc<CommObject>, activity: Activity) -> Self {
         Self {
-            comm: Some(Arc::clone(comm)),
+            comm: Owner::new(comm),
             activity,
             status: Status::empty(),
             failure: None,
@@ -48,7 +108,7 @@ impl Object {
     /// A request that is complete.
     pub(crate) fn complete(status: Status) -> Self {
         Self {
-            comm: None,
+            comm: Owner::Nobody,
             activity: Activity::Done,
             status,
             failure: None,
@@ -74,15 +134,11 @@ fn bad_request(handle: Request) -> Box<Failure> {
 /// A handle for a request.
 #[inline]
 pub(crate) fn keep(object: Object) -> Outcome<Request> {
+    let place = PLACES.try_with(|places| places.borrow_mut().0.pop());
     REQUESTS
-        .insert(object)
+        .insert_at(place.ok().flatten(), object)
         .map(Request)
         .ok_or_else(job::too_many)
-}
-
-/// A request that is complete and has nothing to tell.
-pub(crate) fn done() -> Outcome<Request> {
-    Ok(SENT)
 }
 
 /// The request of a duplicate whose identity is still to come.
@@ -118,9 +174,7 @@ pub(crate) fn settle_orphans() {
 pub(crate) fn request_free(request: Out<Request>) -> Outcome<()> {
     let handle = request.get()?;
     if handle != SENT {
-        let mut object = REQUESTS
-            .remove(handle.0)
-            .ok_or_else(|| bad_request(handle))?;
+        let mut object = remove(handle).ok_or_else(|| bad_request(handle))?;
         if !advance(&mut object) {
             abandon(object);
         }

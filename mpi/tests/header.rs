@@ -13,7 +13,7 @@ fn reference() -> Option<String> {
     let header = cache.join("include/mpi_abi.h");
     if !header.exists() {
         let prepared = Command::new("python3")
-            .args(["-m", "venv"])
+            .args(["-m", "venv", "--clear"])
             .arg(&cache)
             .status()
             .is_ok_and(|status| status.success());

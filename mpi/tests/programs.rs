@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! C programs, compiled with this library's header and run as jobs of real processes.
 
+use onecopy_vm::progress::Progress;
+use onecopy_vm::pypi;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -52,50 +55,73 @@ fn place() -> &'static Place {
 }
 
 fn compile(name: &str) -> PathBuf {
+    compile_file(
+        &package().join(format!("tests/programs/{name}.c")),
+        &place().directory.join(name),
+    )
+}
+
+fn compile_file(source: &Path, program: &Path) -> PathBuf {
     let place = place();
-    let program = place.directory.join(name);
     let compiled = Command::new("cc")
         .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&program)
-        .arg(package().join(format!("tests/programs/{name}.c")))
+        .arg(program)
+        .arg(source)
         .arg("-I")
         .arg(package().join("include"))
         .arg("-L")
         .arg(&place.directory)
-        .args(["-lmpi_abi", "-lm"])
+        .args(["-lmpi_abi", "-lm", "-lpthread"])
         .output()
         .expect("cc");
     assert!(
         compiled.status.success(),
-        "{name}: {}",
+        "{}: {}",
+        source.display(),
         String::from_utf8_lossy(&compiled.stderr)
     );
-    program
+    program.to_path_buf()
 }
 
 fn run(program: &Path, ranks: usize, arguments: &[&str]) -> Output {
-    let place = place();
+    run_on(&place().directory, 120, program, ranks, arguments)
+}
+
+/// Runs a program on the library in a folder.
+fn run_on(
+    library: &Path,
+    seconds: u64,
+    program: &Path,
+    ranks: usize,
+    arguments: &[&str],
+) -> Output {
     Command::new("timeout")
-        .arg("120")
-        .arg(&place.launcher)
+        .arg(seconds.to_string())
+        .arg(&place().launcher)
         .args(["run", "-n", &ranks.to_string()])
         .arg(program)
         .args(arguments)
-        .env("LD_LIBRARY_PATH", &place.directory)
+        .env("LD_LIBRARY_PATH", library)
         .output()
         .expect("timeout")
+}
+
+fn is_good(what: &str, output: &Output) {
+    assert!(
+        output.status.success(),
+        "{what}: {:?}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn passes(name: &str, ranks: &[usize]) {
     let program = compile(name);
     for &ranks in ranks {
-        let output = run(&program, ranks, &[]);
-        assert!(
-            output.status.success(),
-            "{name} with {ranks} ranks: {:?}\n{}\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
+        is_good(
+            &format!("{name} with {ranks} ranks"),
+            &run(&program, ranks, &[]),
         );
     }
 }
@@ -135,4 +161,105 @@ fn a_fatal_error_ends_the_job_and_says_why() {
         said.contains("MPI_Send") && said.contains("MPI_ERR_RANK") && said.contains("rank 0"),
         "{said}"
     );
+}
+
+/// `TEST_SOAK`: seconds; `TEST_SEED`: where the random numbers begin.
+#[test]
+fn threads() {
+    let program = compile("threads");
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seed = number("TEST_SEED").unwrap_or(1);
+    let jobs: &[usize] = &[2, 3, 4];
+    let seconds: u64 = number("TEST_SOAK").map_or(4, |all: u64| all / jobs.len() as u64);
+    for &ranks in jobs {
+        let arguments = [seconds.to_string(), seed.to_string(), "8".to_owned()];
+        let arguments = arguments.each_ref().map(String::as_str);
+        // It ends itself when nothing moves any more.
+        let output = run_on(
+            &place().directory,
+            seconds + 600,
+            &program,
+            ranks,
+            &arguments,
+        );
+        is_good(&format!("8 threads in each of {ranks} ranks"), &output);
+        say(&String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+}
+
+/// The library of another MPI; none, after saying why, if it cannot be had here.
+fn peer(environment: &pypi::Environment) -> Option<PathBuf> {
+    let home = pypi::cache().and_then(|cache| environment.home(&cache, &Progress::new()));
+    match home {
+        Ok(home) => Some(home.join("lib")),
+        Err(error) => {
+            say(&format!(
+                "skipped: {} cannot be installed: {error}",
+                environment.name
+            ));
+            None
+        }
+    }
+}
+
+#[test]
+fn one_binary_runs_on_each_library_in_turn() {
+    let (name, program) = ("p2p", compile("p2p"));
+    let own = place().directory.clone();
+    let mut libraries = vec![own.clone()];
+    libraries.extend(peer(&pypi::MPICH));
+    libraries.push(own.clone());
+    libraries.extend(peer(&pypi::INTEL));
+    libraries.push(own);
+    for library in &libraries {
+        let what = format!("{name} on {}", library.display());
+        is_good(&what, &run_on(library, 120, &program, 2, &[]));
+    }
+}
+
+#[test]
+fn a_send_takes_little_memory_and_locks_none() {
+    let source = package().join("../examples/send_memory.c");
+    let program = compile_file(&source, &place().directory.join("send_memory"));
+    let output = run(&program, 8, &[]);
+    is_good("send_memory", &output);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let more = |name: &str| -> i64 {
+        let line = text.lines().find(|line| line.starts_with(name));
+        let last = line.and_then(|line| line.split_whitespace().last());
+        last.and_then(|word| word.parse().ok()).expect("a figure")
+    };
+    assert_eq!(more("VmLck"), 0, "{text}");
+    // In kB, for seven peers.
+    assert!(more("VmRSS") < 4096, "{text}");
+    assert!(more("VmData") < 4096, "{text}");
+}
+
+/// A few modules of mpi4py's tests, where `cargo xtask mpi4py` has built it: all of them take minutes.
+#[test]
+fn mpi4py_where_it_was_built() {
+    let cache = pypi::cache().expect("a cache");
+    let python = cache.root().join("mpi4py/bin/python");
+    let built = cache.root().join("mpi4py/.installed").exists();
+    let tests = std::fs::read_dir(cache.root().join("sources"));
+    let tests = tests.ok().and_then(|mut entries| {
+        let entry = entries.find_map(|entry| Some(entry.ok()?.path().join("test/main.py")))?;
+        entry.exists().then_some(entry)
+    });
+    let (true, Some(tests)) = (built, tests) else {
+        return say("skipped: no mpi4py in the cache; `cargo xtask mpi4py` builds it");
+    };
+    for module in ["p2p_buf", "cco_vec", "msgzero", "threads"] {
+        let include = format!("^test_{module}\\.py$");
+        let tests = tests.to_string_lossy();
+        let arguments = [&*tests, "-i", &include];
+        let output = run_on(&place().directory, 300, &python, 2, &arguments);
+        is_good(&format!("mpi4py's {module}"), &output);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.matches("\nOK").count(), 2, "{said}");
+    }
 }

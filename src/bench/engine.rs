@@ -8,8 +8,6 @@ use super::record::{Contestant, Point, Run, Sample, Who};
 use super::{BenchError, Mechanism, Missing, Mode, Pattern};
 use onecopy_shm::limits::Limit;
 
-/// Length of a batch in microseconds.
-const BATCH_US: f64 = 4000.0;
 /// Iterations with checked payload, for messages below and above a mebibyte.
 const CHECKS: [u64; 2] = [4, 2];
 
@@ -46,21 +44,8 @@ impl Plan {
     pub fn points(&self) -> usize {
         self.rounds
             .iter()
-            .map(|(pattern, _)| self.sizes_of(*pattern).len())
+            .map(|(pattern, _)| pattern.sizes(&self.sizes).len())
             .sum()
-    }
-
-    fn sizes_of(&self, pattern: Pattern) -> Vec<usize> {
-        match pattern {
-            Pattern::Rate => vec![8],
-            Pattern::Barrier => vec![0],
-            pattern if pattern.is_collective() => {
-                self.sizes.iter().copied().filter(|&n| n > 0).collect()
-            }
-            // Bandwidth of nothing is nothing.
-            Pattern::Bw | Pattern::BiBw => self.sizes.iter().copied().filter(|&n| n > 0).collect(),
-            _ => self.sizes.clone(),
-        }
     }
 
     /// Runs it.
@@ -117,7 +102,7 @@ impl Plan {
                 runner.everyone(&Order::Release)?;
             }
             last = Some(mode);
-            for size in self.sizes_of(pattern) {
+            for size in pattern.sizes(&self.sizes) {
                 watch.point(pattern, mode, size);
                 points.push(runner.point(self, pattern, mode, size, watch)?);
                 watch.done();
@@ -318,24 +303,7 @@ impl Runner {
                 }
                 other => other?,
             };
-            let messages = turn.work.window
-                * if turn.work.pattern == Pattern::PingPong {
-                    2
-                } else {
-                    1
-                };
-            #[expect(
-                clippy::cast_precision_loss,
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "clamped to a small range"
-            )]
-            let fit =
-                (BATCH_US / (outcome.us.max(1e-3) * messages as f64)).clamp(1.0, 400_000.0) as u64;
-            let before = turn.work.iterations;
-            // The first iterations are slow: grow step by step.
-            turn.work.iterations = fit.min(before * 32);
-            if fit <= before.saturating_mul(2) {
+            if turn.work.fill(outcome.us) {
                 break;
             }
         }

@@ -39,6 +39,10 @@ pub fn available_bytes() -> usize {
     kibibytes("MemAvailable") << 10
 }
 
+/// What to say of figures where [`is_translated`].
+pub const TRANSLATED: &str =
+    "instructions are translated (QEMU TCG): the figures are only relative";
+
 /// Whether this machine's instructions are translated by QEMU: then times say little, and only relations count.
 #[must_use]
 pub fn is_translated() -> bool {

@@ -42,6 +42,32 @@ pub struct Work {
     pub iterations: u64,
 }
 
+/// Length of a batch in microseconds.
+const BATCH_US: f64 = 4000.0;
+
+impl Work {
+    /// Sets the iterations that fill a batch, as far as one that took `us` microseconds per message tells. Whether that is known well by now.
+    pub fn fill(&mut self, us: f64) -> bool {
+        let each = if self.pattern == Pattern::PingPong {
+            2
+        } else {
+            1
+        };
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to a small range"
+        )]
+        let fit =
+            (BATCH_US / (us.max(1e-3) * (self.window * each) as f64)).clamp(1.0, 400_000.0) as u64;
+        let before = self.iterations;
+        // The first iterations are slow: grow step by step.
+        self.iterations = fit.min(before * 32);
+        fit <= before.saturating_mul(2)
+    }
+}
+
 /// A rank's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -100,6 +100,15 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// Of the batches in this state; none: of all.
+    #[must_use]
+    pub fn in_state(gate: &Gate, samples: &[Sample], state: Option<State>) -> Self {
+        let fits = |s: &&Sample| state.is_none_or(|x| gate.state(s.before_ns, s.after_ns) == x);
+        Self::of(samples.iter().filter(fits).map(|s| s.us).collect())
+    }
+}
+
 /// Picoseconds are enough.
 fn round(us: f64) -> f64 {
     (us * 1e6).round() / 1e6
@@ -199,10 +208,7 @@ struct Three {
 }
 
 fn summaries(gate: &Gate, samples: &[Sample]) -> Three {
-    let of = |state: Option<State>| {
-        let fits = |s: &&Sample| state.is_none_or(|x| gate.state(s.before_ns, s.after_ns) == x);
-        Summary::of(samples.iter().filter(fits).map(|s| s.us).collect())
-    };
+    let of = |state| Summary::in_state(gate, samples, state);
     Three {
         near: of(Some(State::Near)),
         far: of(Some(State::Far)),

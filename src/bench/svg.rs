@@ -3,7 +3,7 @@
 
 use super::record::{Record, Run};
 use super::table::gigabytes;
-use super::{BenchError, Mechanism, Mode, Pattern, sizes};
+use super::{BenchError, Mechanism, Mode, Pattern, machine, sizes};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fs;
@@ -23,25 +23,71 @@ pub enum Quantity {
     Bandwidth,
 }
 
-/// One line of a graph.
-#[derive(Clone, Debug, PartialEq)]
-struct Line {
-    name: String,
-    colour: RGBColor,
-    dashed: bool,
-    points: Vec<(f64, f64)>,
+/// A colour: red, green and blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shade(pub u8, pub u8, pub u8);
+
+impl Shade {
+    fn rgb(self) -> RGBColor {
+        RGBColor(self.0, self.1, self.2)
+    }
 }
 
-fn colour(mechanism: Mechanism) -> RGBColor {
+/// One line of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Its name, which stands beside its end.
+    pub name: String,
+    /// Its colour.
+    pub shade: Shade,
+    /// Whether it is a limit.
+    pub dashed: bool,
+    /// Message size in bytes, and the quantity.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A graph: the quantity over the message size, both axes logarithmic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// What a reader must know, in small letters under the title.
+    pub under: String,
+    /// What the vertical axis shows.
+    pub quantity: Quantity,
+    /// Its lines, each with at least one point.
+    pub lines: Vec<Line>,
+}
+
+impl Chart {
+    /// The graph as text.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be drawn.
+    pub fn svg(&self) -> Result<String, BenchError> {
+        let mut text = String::new();
+        {
+            let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            paint(&root, self).map_err(|reason| BenchError::Graph {
+                what: self.title.clone(),
+                reason,
+            })?;
+        }
+        Ok(text)
+    }
+}
+
+fn colour(mechanism: Mechanism) -> Shade {
     match mechanism {
-        Mechanism::Cico => RGBColor(0, 107, 164),
-        Mechanism::Heap => RGBColor(200, 82, 0),
-        Mechanism::Cma => RGBColor(44, 140, 80),
-        Mechanism::CmaHuge => RGBColor(132, 90, 170),
-        Mechanism::Xpmem => RGBColor(190, 150, 0),
-        Mechanism::Knem => RGBColor(0, 150, 160),
-        Mechanism::Auto => RGBColor(190, 40, 80),
-        Mechanism::Unix | Mechanism::All => RGBColor(120, 120, 120),
+        Mechanism::Cico => Shade(0, 107, 164),
+        Mechanism::Heap => Shade(200, 82, 0),
+        Mechanism::Cma => Shade(44, 140, 80),
+        Mechanism::CmaHuge => Shade(132, 90, 170),
+        Mechanism::Xpmem => Shade(190, 150, 0),
+        Mechanism::Knem => Shade(0, 150, 160),
+        Mechanism::Auto => Shade(190, 40, 80),
+        Mechanism::Unix | Mechanism::All => Shade(120, 120, 120),
     }
 }
 
@@ -71,7 +117,7 @@ fn lines(records: &[&Record], quantity: Quantity) -> Vec<Line> {
                 Some(line) => line.points.push(point),
                 None => lines.push(Line {
                     name: name.to_owned(),
-                    colour: colour(record.mechanism),
+                    shade: colour(record.mechanism),
                     dashed: false,
                     points: vec![point],
                 }),
@@ -79,9 +125,9 @@ fn lines(records: &[&Record], quantity: Quantity) -> Vec<Line> {
         }
         if let Some(us) = record.limit_us {
             let (name, shade) = match record.mechanism {
-                Mechanism::Cma | Mechanism::Knem => ("limit, cma", RGBColor(150, 195, 165)),
-                Mechanism::CmaHuge => ("limit, cma-huge", RGBColor(190, 170, 205)),
-                _ => ("limit, one-core copy", RGBColor(130, 130, 130)),
+                Mechanism::Cma | Mechanism::Knem => ("limit, cma", Shade(150, 195, 165)),
+                Mechanism::CmaHuge => ("limit, cma-huge", Shade(190, 170, 205)),
+                _ => ("limit, one-core copy", Shade(130, 130, 130)),
             };
             let point = place(record, us, quantity);
             match limits.iter_mut().find(|line| line.name == name) {
@@ -89,7 +135,7 @@ fn lines(records: &[&Record], quantity: Quantity) -> Vec<Line> {
                 Some(_) => {}
                 None => limits.push(Line {
                     name: name.to_owned(),
-                    colour: shade,
+                    shade,
                     dashed: true,
                     points: vec![point],
                 }),
@@ -133,13 +179,31 @@ pub fn write(run: &Run, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
                 }
                 let (what, title) = title(pattern, mode, quantity);
                 let path = directory.join(format!("{}-{}-{what}.svg", pattern.name(), mode.name()));
-                let text = draw(&lines(&group, quantity), &title, run, quantity)?;
+                let lines = lines(&group, quantity);
+                let chart = Chart {
+                    title,
+                    under: under(run, &lines),
+                    quantity,
+                    lines,
+                };
+                let text = chart.svg()?;
                 fs::write(&path, text).map_err(BenchError::io(path.display().to_string()))?;
                 written.push(path);
             }
         }
     }
     Ok(written)
+}
+
+fn under(run: &Run, lines: &[Line]) -> String {
+    let mut under = format!(
+        "medians, {} ranks; raw hand-off floor {:.0} ns",
+        run.ranks, run.gate.floor_ns
+    );
+    if lines.iter().any(|line| line.name == Mechanism::Heap.name()) {
+        under.push_str("; heap: memory from alloc, all others: memory of the program");
+    }
+    under
 }
 
 fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, String) {
@@ -166,40 +230,24 @@ fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, Str
     )
 }
 
-fn draw(lines: &[Line], title: &str, run: &Run, quantity: Quantity) -> Result<String, BenchError> {
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        paint(&root, lines, title, run, quantity).map_err(|reason| BenchError::Graph {
-            what: title.to_owned(),
-            reason,
-        })?;
-    }
-    Ok(text)
-}
-
-fn paint(
-    root: &DrawingArea<SVGBackend<'_>, Shift>,
-    lines: &[Line],
-    title: &str,
-    run: &Run,
-    quantity: Quantity,
-) -> Result<(), String> {
+fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(), String> {
+    let Chart {
+        title,
+        under,
+        quantity,
+        lines,
+    } = chart;
+    let quantity = *quantity;
     let fail = |error: DrawingAreaErrorKind<_>| format!("{error}");
     root.fill(&WHITE).map_err(fail)?;
     let style = |size: i32| ("sans-serif", size).into_font().color(&INK);
     root.draw_text(title, &style(22), (24, 18)).map_err(fail)?;
-    let relative = if super::machine::is_translated() {
+    root.draw_text(under, &style(13), (24, 46)).map_err(fail)?;
+    if machine::is_translated() {
         // Nobody should read such a graph without this.
-        "; instructions are translated (QEMU TCG): the figures are only relative"
-    } else {
-        ""
-    };
-    let under = format!(
-        "medians, {} ranks; raw hand-off floor {:.0} ns{relative}",
-        run.ranks, run.gate.floor_ns
-    );
-    root.draw_text(&under, &style(13), (24, 46)).map_err(fail)?;
+        root.draw_text(machine::TRANSLATED, &style(13), (24, 62))
+            .map_err(fail)?;
+    }
 
     let all = || lines.iter().flat_map(|line| &line.points);
     let bound = |pick: fn(&(f64, f64)) -> f64, start: f64, fold: fn(f64, f64) -> f64| {
@@ -226,7 +274,7 @@ fn paint(
 
     // The strip on the right holds the names of the lines.
     let mut chart = ChartBuilder::on(root)
-        .margin_top(70)
+        .margin_top(82)
         .margin_right(150)
         .margin_left(16)
         .margin_bottom(14)
@@ -257,15 +305,15 @@ fn paint(
         .map_err(fail)?;
     for line in lines {
         if line.dashed {
-            let stroke = line.colour.stroke_width(2);
+            let stroke = line.shade.rgb().stroke_width(2);
             let series = DashedLineSeries::new(visible(line), 7, 5, stroke);
             chart.draw_series(series).map_err(fail)?;
         } else {
-            let series = LineSeries::new(visible(line), line.colour.stroke_width(3));
+            let series = LineSeries::new(visible(line), line.shade.rgb().stroke_width(3));
             chart.draw_series(series).map_err(fail)?;
             let dots = visible(line)
                 .into_iter()
-                .map(|p| Circle::new(p, 3, line.colour.filled()));
+                .map(|p| Circle::new(p, 3, line.shade.rgb().filled()));
             chart.draw_series(dots).map_err(fail)?;
         }
     }
@@ -283,7 +331,7 @@ fn paint(
     for (y, line) in names {
         let y = (y - 7).max(free);
         free = y + 17;
-        let font = ("sans-serif", 14).into_font().color(&line.colour);
+        let font = ("sans-serif", 14).into_font().color(&line.shade.rgb());
         root.draw_text(&line.name, &font, (across, y))
             .map_err(fail)?;
     }
@@ -380,7 +428,7 @@ mod tests {
                 (Mechanism::Heap, 1),
                 (Mechanism::Cma, 0),
             ] {
-                let RGBColor(r, g, b) = colour(mechanism);
+                let Shade(r, g, b) = colour(mechanism);
                 let stroke = format!("stroke=\"#{r:02X}{g:02X}{b:02X}\"");
                 let found = text
                     .split('<')

@@ -2,7 +2,7 @@
 //! The results as a person reads them.
 
 use super::record::{Record, Run, Summary};
-use super::{Mechanism, Mode, Pattern, sizes};
+use super::{Mechanism, Mode, Pattern, machine, sizes};
 use std::io::{self, Write};
 use tabled::builder::Builder;
 use tabled::settings::object::{Columns, Object, Rows};
@@ -93,6 +93,9 @@ pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         out,
         "batches: {near} near, {far} far, {dropped} dropped; medians; x is the median divided by the limit of the same run (* where not near)"
     )?;
+    if machine::is_translated() {
+        writeln!(out, "{}", machine::TRANSLATED)?;
+    }
     let bytes: u64 = records.iter().map(|record| record.checked_bytes).sum();
     writeln!(
         out,

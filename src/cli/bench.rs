@@ -39,9 +39,9 @@ pub(crate) struct Args {
     /// What carries the messages; may be given several times
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
     mechanism: Vec<Mechanism>,
-    /// Which memory the messages use
-    #[arg(long, value_enum)]
-    mode: Option<Mode>,
+    /// Which memory the messages use; may be given several times
+    #[arg(long, value_enum, value_name = "MODE", value_delimiter = ',')]
+    mode: Vec<Mode>,
     /// Message sizes, separated by commas, with suffixes K, M, G
     #[arg(long, value_name = "LIST")]
     sizes: Option<String>,
@@ -104,20 +104,20 @@ impl Args {
             Some(Pattern::Coll) => Pattern::COLLECTIVES.to_vec(),
             Some(pattern) => vec![pattern],
             None if self.quick => vec![Pattern::PingPong, Pattern::Rate],
-            None if self.mode.is_some() || self.ranks > 2 => vec![Pattern::PingPong],
+            None if !self.mode.is_empty() || self.ranks > 2 => vec![Pattern::PingPong],
             None => Pattern::EACH.to_vec(),
         };
-        let modes = match self.mode {
-            Some(Mode::All) => Mode::EACH.to_vec(),
-            Some(mode) => vec![mode],
-            None if self.pattern.is_none() && !self.quick && self.ranks == 2 => Mode::EACH.to_vec(),
-            None => vec![Mode::Same],
+        let asked_for = |mode: &Mode| self.mode.contains(mode) || self.mode.contains(&Mode::All);
+        let modes: Vec<Mode> = match self.mode.as_slice() {
+            [] if self.pattern.is_none() && !self.quick && self.ranks == 2 => Mode::EACH.to_vec(),
+            [] => vec![Mode::Same],
+            _ => Mode::EACH.into_iter().filter(asked_for).collect(),
         };
         // Mode by mode, so that the buffers of each are made once.
         let mut rounds = Vec::new();
         for &mode in &modes {
             for &pattern in &patterns {
-                let asked = self.mode.is_some() || mode == Mode::Same;
+                let asked = asked_for(&mode) || mode == Mode::Same;
                 if asked || pattern == Pattern::PingPong {
                     rounds.push((pattern, mode));
                 }
@@ -200,10 +200,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             write!(out, "; MORE RANKS THAN PROCESSORS ({})", processors.len())?;
         }
         if machine::is_translated() {
-            write!(
-                out,
-                "\ninstructions are translated (QEMU TCG): the figures are only relative"
-            )?;
+            write!(out, "\n{}", machine::TRANSLATED)?;
         }
         writeln!(out, "\n")
     })?;
@@ -315,11 +312,12 @@ mod tests {
             "--mechanism",
             "heap",
             "--mode",
-            "offcache",
+            "offcache,same",
             "--sizes",
             "8,1M",
         ]);
-        assert_eq!(plan.rounds, [(Pattern::BiBw, Mode::OffCache)]);
+        let rounds = [Mode::Same, Mode::OffCache].map(|mode| (Pattern::BiBw, mode));
+        assert_eq!(plan.rounds, rounds);
         assert_eq!(plan.mechanisms, [Mechanism::Heap]);
         assert_eq!(plan.sizes, [8, 1 << 20]);
         assert_eq!(plan.layout.processors, [0, 1, 0, 1]);

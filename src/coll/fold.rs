@@ -7,7 +7,7 @@ mod spread;
 
 use super::exchange::{Given, give};
 use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
-use super::push::{WRITTEN, place_of, reaches_all};
+use super::push::{WRITTEN, place_of};
 use super::reader::{self, Source, Target, part};
 use super::select::{How, share};
 use super::state::{State, Step};
@@ -52,8 +52,6 @@ enum At {
     Range,
     /// Takes the others' ranges of the result.
     Spread,
-    /// At a root that has helpers: waits for their ranges.
-    Helped,
     /// In a tree: waits for the result.
     Result,
 }
@@ -75,10 +73,6 @@ pub(crate) struct Fold {
     pub(crate) readers: Readers,
     /// At the end: bytes of the receive buffer that come to its front.
     pub(crate) to_front: Option<(usize, usize)>,
-    /// Who gets the result, if it is only one.
-    pub(crate) root: Option<usize>,
-    /// Whether all combine a range for the root.
-    helps: bool,
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
     at: At,
@@ -105,8 +99,6 @@ impl Fold {
             in_place: false,
             readers: Readers::Everyone,
             to_front: None,
-            root: None,
-            helps: false,
             targets: Vec::new(),
             at: At::Contributions,
             from: Vec::new(),
@@ -135,17 +127,10 @@ impl Fold {
             at,
             len: self.send.len,
         });
-        let result = result.filter(|_| split || self.root.is_some());
+        let result = result.filter(|_| split);
         let mut flags = 0;
         if result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()) {
             flags |= kind::OPEN;
-        }
-        if self.has_helpers() && shared.waits && reaches_all(engine, state) {
-            flags |= kind::WRITES;
-        }
-        if self.has_helpers() {
-            // Whoever combines a range of it reads everyone's contribution.
-            self.readers = Readers::Everyone;
         }
         shared.shares = split;
         let given = Given {
@@ -169,11 +154,8 @@ impl Fold {
         }
         let mut result = Step::Idle;
         if self.at == At::Contributions {
-            if !self.share_out(engine, state, seq, shared)? {
-                return Ok(Step::Idle);
-            }
             if self.range.0 == self.range.1 || self.upto == 0 {
-                if self.how != How::Split && !self.helps {
+                if self.how != How::Split {
                     return Ok(Step::Done);
                 }
             } else {
@@ -197,15 +179,12 @@ impl Fold {
                 }
             }
             self.temp = None;
-            if self.how != How::Split && !self.helps {
+            if self.how != How::Split {
                 return Ok(Step::Done);
             }
-            let everywhere = self.how == How::Split && !self.targets.is_empty();
+            let everywhere = !self.targets.is_empty();
             let phase = if everywhere { EVERYWHERE } else { WRITTEN };
             state.advance(&engine.peers, seq, phase);
-            if self.helps && self.root != Some(state.me) {
-                return Ok(Step::Done);
-            }
             self.pending = (1..state.size())
                 .map(|step| (state.me + step) % state.size())
                 .filter(|&place| {
@@ -220,17 +199,7 @@ impl Fold {
                     out.copy_from_slice(&stage[begin..end]);
                 })?;
             }
-            self.at = if self.helps { At::Helped } else { At::Spread };
-            result = Step::Moved;
-        }
-        if self.at == At::Helped {
-            self.pending
-                .retain(|&place| state.ends[place].look(seq) < WRITTEN);
-            return Ok(if self.pending.is_empty() {
-                Step::Done
-            } else {
-                result
-            });
+            (self.at, result) = (At::Spread, Step::Moved);
         }
         match self.spread(engine, state, seq, shared)? {
             Step::Idle => Ok(result),
@@ -313,9 +282,7 @@ impl Fold {
         } else {
             0
         };
-        // A helper has no place of its own for the result.
-        let apart = usize::from(self.helps && self.recv.is_none());
-        let needed = (absent.len() + extra + apart) * len;
+        let needed = (absent.len() + extra) * len;
         if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
             self.temp = Some(engine.core.buffers.take(needed, Place::Private)?);
             self.fetched = 0;
@@ -324,7 +291,6 @@ impl Fold {
         let mut temp = self.temp.take();
         let room = temp.as_deref_mut().unwrap_or_default();
         let (copies, work) = room.split_at_mut((absent.len() * len).min(room.len()));
-        let (helped, work) = work.split_at_mut(apart * len);
         while self.fetched < absent.len() {
             let place = absent[self.fetched];
             let From::Buffer(range) = self.from[place] else {
@@ -398,17 +364,10 @@ impl Fold {
                     combine_all(&operands, out, &views, Some(own), work);
                 })?;
             }
-            (_, None) if apart > 0 => {
-                let own = engine
-                    .core
-                    .loans
-                    .view(self.send.loan, self.send.at + begin, len)?;
-                combine_all(&operands, helped, &views, Some(own), work);
-            }
             (_, None) => {}
         }
         drop(views);
-        self.put_out(engine, state, (begin, len), helped)?;
+        self.put_out(engine, state, (begin, len))?;
         // Who gave up has given its buffer to someone else meanwhile.
         for place in 0..self.upto {
             if matches!(self.from[place], From::Buffer(_))
@@ -425,7 +384,7 @@ impl Fold {
 
     /// Where in the receive buffer byte `begin` of the vector goes.
     fn result_at(&self, begin: usize) -> usize {
-        if self.how == How::Split || self.helps || self.in_place && self.to_front.is_some() {
+        if self.how == How::Split || self.in_place && self.to_front.is_some() {
             begin
         } else {
             begin - self.range.0

@@ -477,18 +477,32 @@ impl Comm {
 
     /// As [`Self::create`], but only the members of `group` call it. `tag` tells calls apart that happen at the same time.
     pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
+        let lane = self.by_messages(group, tag)?;
+        match self.form(&lane, Some(0), 0, Some(group))? {
+            Some(comm) => Ok(comm),
+            None => Err(Error::Collective {
+                reason: "a communicator without members".into(),
+            }),
+        }
+    }
+
+    /// A communicator of the members of `group` whose collectives go by messages of this one's context, under `tag`. Its members agree on
+    /// nothing, so nobody waits for anybody here; at a time, the pair of context and `tag` is its alone.
+    pub fn by_messages(&self, group: &Group, tag: u32) -> Result<Self> {
         self.check_group(group)?;
         let me = self.world_rank(self.rank());
         let place = group.place_of(me).ok_or_else(|| Error::Collective {
             reason: "this rank is not in the group".into(),
         })?;
         let members = Arc::clone(&group.0);
-        // What the members say travels by messages of this communicator's own context, under the tag.
         let own = self.context | OWN_CONTEXTS;
         let mut state = State::new(Arc::clone(&members), place, own, 0, None);
         state.tag_base = (1 << 29 | (tag & 0xFF) << 21).cast_signed();
-        let slot = self.handle.gate.enter().colls.add(state);
-        let lane = Self {
+        let mut engine = self.handle.gate.enter();
+        let slot = engine.colls.add(state);
+        let graves = Arc::clone(&engine.colls.ids.graves);
+        drop(engine);
+        Ok(Self {
             handle: self.handle.clone(),
             context: self.context,
             place: Some(Arc::new(Place {
@@ -496,16 +510,10 @@ impl Comm {
                 me: place,
                 id: 0,
                 slot,
-                graves: Arc::clone(&self.handle.gate.enter().colls.ids.graves),
+                graves,
             })),
             slot: Some(slot),
-        };
-        match self.form(&lane, Some(0), 0, Some(group))? {
-            Some(comm) => Ok(comm),
-            None => Err(Error::Collective {
-                reason: "a communicator without members".into(),
-            }),
-        }
+        })
     }
 
     fn check_group(&self, group: &Group) -> Result<()> {

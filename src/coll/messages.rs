@@ -120,7 +120,7 @@ impl Flight {
     fn abandon(&mut self, engine: &mut Engine) {
         for id in self.requests.drain(..) {
             engine.cancel(id);
-            engine.core.requests.remove(id);
+            engine.core.requests.abandon(id);
         }
         self.release(engine);
     }

@@ -274,6 +274,7 @@ impl Collective {
                 in_place,
                 passed: 0,
                 temp: None,
+                copied: 0,
             };
             return Ok(Plan::Stream(stream, To::Prefix { exclusive }));
         }
@@ -282,7 +283,6 @@ impl Collective {
         fold.upto = size;
         let to = match self {
             Self::Reduce { root, .. } => {
-                fold.root = Some(*root);
                 if *root == me {
                     fold.recv = Some((room(recv, len)?, 0));
                     fold.range = (0, len);

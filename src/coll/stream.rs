@@ -21,11 +21,8 @@ use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
 const HALF: usize = COLL_SLOT / 2;
-/// Bytes of a piece that the next rank reads in a buffer: it is in the second cache of its writer still.
-const SEGMENT: usize = 32 << 10;
-/// Vectors that a piece is made of: what is fetched of the rank before, twice; room for an operator of the program, twice; the prefix, and the
-/// prefix with this rank's own.
-const ROOMS: usize = 6;
+/// Bytes of a piece that the next rank reads in a buffer.
+const SEGMENT: usize = 16 << 10;
 
 /// A prefix reduction under way.
 pub(crate) struct Stream {
@@ -39,6 +36,8 @@ pub(crate) struct Stream {
     /// Bytes that are done.
     pub(crate) passed: usize,
     pub(crate) temp: Option<PoolBuf>,
+    /// Parts of the piece under way that were copied because they cannot be read in place.
+    pub(crate) copied: usize,
 }
 
 /// The piece under way.
@@ -217,25 +216,29 @@ impl Stream {
             (false, true) => &both[..],
             (false, false) => &both[..1],
         };
+        // Room for what is fetched of the rank before; for the operator, twice; for the prefix, and the prefix with this rank's own.
+        let rooms = parts.len() + 2 + if slots_out { 2 } else { 0 };
         if self
             .temp
             .as_ref()
-            .is_none_or(|temp| temp.len() < ROOMS * len)
+            .is_none_or(|temp| temp.len() < rooms * len)
         {
-            self.temp = Some(engine.core.buffers.take(ROOMS * len, Place::Private)?);
+            self.temp = Some(engine.core.buffers.take(rooms * len, Place::Private)?);
+            self.copied = 0;
         }
         // Taken out, so that the engine is free meanwhile.
         let mut temp = self.temp.take();
         let room = temp.as_deref_mut().unwrap_or_default();
-        let (copies, room) = room.split_at_mut(2 * len);
+        let (copies, room) = room.split_at_mut(parts.len() * len);
         let (work, room) = room.split_at_mut(2 * len);
-        let (prefix, room) = room.split_at_mut(len);
-        let with = &mut room[..len];
         let mut ranges: [Option<RemoteRange>; 2] = [None, None];
         for (index, source) in parts.iter().enumerate() {
             let wanted = part(state, source, begin as u64, len)?;
             if reader::view(&engine.peers, state, before, &wanted).is_some() {
                 ranges[index] = Some(wanted);
+                continue;
+            }
+            if index < self.copied {
                 continue;
             }
             let copy = Target::Bytes(&mut copies[index * len..(index + 1) * len]);
@@ -244,7 +247,9 @@ impl Stream {
                 self.temp = temp;
                 return Ok(false);
             }
+            self.copied = index + 1;
         }
+        self.copied = 0;
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
         if slots_in {
             views.push(Some(state.ends[before].slot(seq).part(now.half, len)));
@@ -264,6 +269,7 @@ impl Stream {
         let from = (self.send.loan, self.send.at + begin, len);
         let loans = &mut engine.core.loans;
         if slots_out {
+            let (prefix, with) = room[..2 * len].split_at_mut(len);
             combine_all(&operands, prefix, &views, None, work);
             let own = loans.view(from.0, from.1, len)?;
             let pair = [Some(View::of(prefix)), Some(own)];

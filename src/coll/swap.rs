@@ -18,7 +18,7 @@ use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
 /// Bytes of a temporary buffer, for all pieces of a round.
-const STAGE: usize = 128 << 10;
+const STAGE: usize = 64 << 10;
 /// Pieces that are not longer than those that fit into a slot are not worth a temporary buffer.
 const WORTH: usize = 4;
 

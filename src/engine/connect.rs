@@ -303,6 +303,7 @@ impl Engine {
             unexpected_bytes: 0,
             coop_in_use: None,
             gone: None,
+            ended: None,
             segment,
             link,
         };

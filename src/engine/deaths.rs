@@ -23,9 +23,14 @@ impl Engine {
             let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
             let mut ranks = Vec::new();
             for peer in self.peers.iter().flatten() {
-                if peer.gone.is_none()
-                    && let Some(pidfd) = &peer.pidfd
-                {
+                if peer.gone.is_some() {
+                    continue;
+                }
+                // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process is not.
+                let patience = 2 * self.core.patience.period;
+                if peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
+                    ended.push(peer.rank);
+                } else if let Some(pidfd) = &peer.pidfd {
                     ranks.push(peer.rank);
                     descriptors.push(pidfd.as_fd());
                 }
@@ -190,6 +195,7 @@ impl Engine {
         self.core.busy.retain(|&r| r != rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
             peer.gone = Some(gone.clone());
+            self.core.requests.forget_abandoned(rank);
             peer.polled = false;
             peer.outbox.clear();
             peer.replies.clear();

@@ -11,12 +11,15 @@ pub(crate) enum Place {
     Heap,
 }
 
+/// A knob's name and value.
+type Knob = (&'static str, &'static str);
+
 /// A layer that is forced, and where the buffers lie.
 #[derive(Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     layers: &'static str,
-    more: &'static [(&'static str, &'static str)],
+    more: &'static [Knob],
     send: Place,
     recv: Place,
     /// Layers without which the case says nothing.
@@ -25,11 +28,13 @@ pub(crate) struct Case {
     moves: &'static [&'static str],
     /// Counters that stay zero.
     never: &'static [&'static str],
+    /// Whether the receiver copies with no help of the sender.
+    alone: bool,
 }
 
 impl Case {
     /// The knobs that force it.
-    pub(crate) fn knobs(&self) -> Vec<(&'static str, &'static str)> {
+    pub(crate) fn knobs(&self) -> Vec<Knob> {
         let mut knobs = vec![
             ("ONECOPY_LAYERS", self.layers),
             ("ONECOPY_CMA_PTRACER", "any"),
@@ -42,7 +47,7 @@ impl Case {
 const fn case(
     name: &'static str,
     layers: &'static str,
-    more: &'static [(&'static str, &'static str)],
+    more: &'static [Knob],
     (send, recv): (Place, Place),
 ) -> Case {
     Case {
@@ -54,32 +59,57 @@ const fn case(
         needs: &[],
         moves: &[],
         never: &[],
+        alone: false,
+    }
+}
+
+/// A case in which the sender does not help to copy.
+const fn alone(case: Case) -> Case {
+    Case {
+        alone: true,
+        ..case
+    }
+}
+
+/// A case of attached memory, which carries all large messages.
+const fn xpmem(name: &'static str, more: &'static [Knob], moves: &'static [&'static str]) -> Case {
+    Case {
+        needs: &[LayerId::Xpmem],
+        moves,
+        never: &["map_bytes", "get_bytes", "knem_bytes"],
+        ..case(name, "xpmem", more, PLAIN)
+    }
+}
+
+/// A case of copies by the module, which carry all large messages.
+const fn knem(name: &'static str, more: &'static [Knob], moves: &'static [&'static str]) -> Case {
+    Case {
+        needs: &[LayerId::Knem],
+        moves,
+        never: &["map_bytes", "get_bytes", "attach_bytes"],
+        ..case(name, "knem", more, PLAIN)
     }
 }
 
 const PLAIN: (Place, Place) = (Place::Plain, Place::Plain);
 const HEAP: (Place, Place) = (Place::Heap, Place::Heap);
-const NO_COOP: &[(&str, &str)] = &[("ONECOPY_COOP", "off")];
-const SMALL_COOP: &[(&str, &str)] = &[("ONECOPY_COOP_MIN", "1"), ("ONECOPY_COOP_CHUNK", "4K")];
-const EXTENSION: (&str, &str) = ("ONECOPY_MODULE_ABI", "onecopy");
-const PLAIN_ABI: (&str, &str) = ("ONECOPY_MODULE_ABI", "plain");
-const ATTACH_ALL: (&str, &str) = ("ONECOPY_ATTACH_MIN", "0");
-/// Few and small windows: messages are copied in parts, and windows come and go.
-const FEW_WINDOWS: &[(&str, &str)] = &[
-    PLAIN_ABI,
-    ATTACH_ALL,
-    ("ONECOPY_ATTACH_WINDOW", "2M"),
-    ("ONECOPY_ATTACH_MAX", "2"),
-    ("ONECOPY_ATTACH_BYTES", "4M"),
-];
-const FEW_WINDOWS_EXTENSION: &[(&str, &str)] = &[
-    EXTENSION,
-    ATTACH_ALL,
-    ("ONECOPY_ATTACH_WINDOW", "2M"),
-    ("ONECOPY_ATTACH_MAX", "1"),
-    ("ONECOPY_ATTACH_BYTES", "2M"),
-];
-const LITTLE: &[(&str, &str)] = &[
+const COOP_OFF: Knob = ("ONECOPY_COOP", "off");
+const COOP_MIN: Knob = ("ONECOPY_COOP_MIN", "1");
+const COOP_CHUNK: Knob = ("ONECOPY_COOP_CHUNK", "4K");
+const EXTENSION: Knob = ("ONECOPY_MODULE_ABI", "onecopy");
+const PLAIN_ABI: Knob = ("ONECOPY_MODULE_ABI", "plain");
+const ATTACH_ALL: Knob = ("ONECOPY_ATTACH_MIN", "0");
+// Few and small windows: messages are copied in parts, and windows come and go.
+const WINDOW: Knob = ("ONECOPY_ATTACH_WINDOW", "2M");
+const ONE_WINDOW: Knob = ("ONECOPY_ATTACH_MAX", "1");
+const ONE_WINDOW_BYTES: Knob = ("ONECOPY_ATTACH_BYTES", "2M");
+const TWO_WINDOWS: Knob = ("ONECOPY_ATTACH_MAX", "2");
+const TWO_WINDOWS_BYTES: Knob = ("ONECOPY_ATTACH_BYTES", "4M");
+// What windows that are kept, that are made, and that have to go count.
+const KEPT: &[&str] = &["attach_bytes", "attaches", "attach_hits"];
+const ATTACHED: &[&str] = &["attach_bytes"];
+const EVICTED: &[&str] = &["attach_bytes", "attach_evictions"];
+const LITTLE: &[Knob] = &[
     ("ONECOPY_RING_SLOTS", "32"),
     ("ONECOPY_CHUNK_SIZE", "4K"),
     ("ONECOPY_POOL_PER_PEER", "4K"),
@@ -113,12 +143,12 @@ pub(crate) static CASES: &[Case] = &[
         never: &["get_bytes"],
         ..case("heap", "heap", &[], HEAP)
     },
-    Case {
+    alone(Case {
         needs: &[LayerId::Heap],
         moves: &["map_bytes"],
-        never: &["get_bytes", "coop_chunks_receiver"],
-        ..case("heap, receiver alone", "heap", NO_COOP, HEAP)
-    },
+        never: &["get_bytes"],
+        ..case("heap, receiver alone", "heap", &[COOP_OFF], HEAP)
+    }),
     Case {
         needs: &[LayerId::Heap],
         moves: &["map_bytes"],
@@ -138,7 +168,7 @@ pub(crate) static CASES: &[Case] = &[
         ..case(
             "plain to heap, put alone",
             "heap",
-            NO_COOP,
+            &[COOP_OFF],
             (Place::Plain, Place::Heap),
         )
     },
@@ -148,208 +178,100 @@ pub(crate) static CASES: &[Case] = &[
         never: &["map_bytes"],
         ..case("cma", "cma", &[], PLAIN)
     },
-    Case {
+    alone(Case {
         needs: &[LayerId::Cma],
         moves: &["get_bytes"],
-        never: &["map_bytes", "coop_chunks_receiver"],
-        ..case("cma, receiver alone", "cma", NO_COOP, PLAIN)
-    },
+        never: &["map_bytes"],
+        ..case("cma, receiver alone", "cma", &[COOP_OFF], PLAIN)
+    }),
     Case {
         needs: &[LayerId::Cma],
         moves: &["coop_chunks_receiver"],
         never: &["map_bytes"],
-        ..case("cma, small chunks", "cma", SMALL_COOP, PLAIN)
+        ..case("cma, small chunks", "cma", &[COOP_MIN, COOP_CHUNK], PLAIN)
     },
     Case {
         needs: &[LayerId::Heap],
         moves: &["coop_chunks_receiver"],
         never: &["get_bytes"],
-        ..case("heap, small chunks", "heap", SMALL_COOP, HEAP)
+        ..case("heap, small chunks", "heap", &[COOP_MIN, COOP_CHUNK], HEAP)
     },
+    xpmem("xpmem, extension", &[EXTENSION, ATTACH_ALL], KEPT),
+    alone(xpmem(
+        "xpmem, extension, receiver alone",
+        &[EXTENSION, ATTACH_ALL, COOP_OFF],
+        ATTACHED,
+    )),
+    xpmem(
+        "xpmem, extension, small chunks",
+        &[EXTENSION, ATTACH_ALL, COOP_MIN, COOP_CHUNK],
+        &["attach_bytes", "coop_chunks_receiver"],
+    ),
+    xpmem(
+        "xpmem, extension, few windows",
+        &[EXTENSION, ATTACH_ALL, WINDOW, ONE_WINDOW, ONE_WINDOW_BYTES],
+        EVICTED,
+    ),
     Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes", "attaches", "attach_hits"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case("xpmem, extension", "xpmem", &[EXTENSION, ATTACH_ALL], PLAIN)
+        layers: "xpmem,cico",
+        ..xpmem("xpmem, extension, earned", &[EXTENSION], ATTACHED)
     },
+    // By the extension nothing is registered.
     Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes"],
-        never: &[
-            "map_bytes",
-            "get_bytes",
-            "knem_bytes",
-            "coop_chunks_receiver",
-        ],
-        ..case(
-            "xpmem, extension, receiver alone",
-            "xpmem",
-            &[EXTENSION, ATTACH_ALL, ("ONECOPY_COOP", "off")],
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes", "coop_chunks_receiver"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case(
-            "xpmem, extension, small chunks",
-            "xpmem",
-            &[
-                EXTENSION,
-                ATTACH_ALL,
-                ("ONECOPY_COOP_MIN", "1"),
-                ("ONECOPY_COOP_CHUNK", "4K"),
-            ],
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes", "attach_evictions"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case(
-            "xpmem, extension, few windows",
-            "xpmem",
-            FEW_WINDOWS_EXTENSION,
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case(
-            "xpmem, extension, earned",
-            "xpmem,cico",
-            &[EXTENSION],
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Knem],
-        moves: &["knem_bytes"],
         never: &["map_bytes", "get_bytes", "attach_bytes", "knem_regions"],
-        ..case("knem, extension", "knem", &[EXTENSION], PLAIN)
+        ..knem("knem, extension", &[EXTENSION], &["knem_bytes"])
     },
-    Case {
-        needs: &[LayerId::Knem],
-        moves: &["knem_bytes"],
-        never: &[
-            "map_bytes",
-            "get_bytes",
-            "attach_bytes",
-            "coop_chunks_receiver",
+    alone(knem(
+        "knem, extension, receiver alone",
+        &[EXTENSION, COOP_OFF],
+        &["knem_bytes"],
+    )),
+    knem(
+        "knem, extension, small chunks",
+        &[EXTENSION, COOP_MIN, COOP_CHUNK],
+        &["knem_bytes", "coop_chunks_receiver"],
+    ),
+    xpmem("xpmem, plain", &[PLAIN_ABI, ATTACH_ALL], KEPT),
+    alone(xpmem(
+        "xpmem, plain, receiver alone",
+        &[PLAIN_ABI, ATTACH_ALL, COOP_OFF],
+        ATTACHED,
+    )),
+    xpmem(
+        "xpmem, plain, small chunks",
+        &[PLAIN_ABI, ATTACH_ALL, COOP_MIN, COOP_CHUNK],
+        &["attach_bytes", "coop_chunks_receiver"],
+    ),
+    xpmem(
+        "xpmem, plain, few windows",
+        &[
+            PLAIN_ABI,
+            ATTACH_ALL,
+            WINDOW,
+            TWO_WINDOWS,
+            TWO_WINDOWS_BYTES,
         ],
-        ..case(
-            "knem, extension, receiver alone",
-            "knem",
-            &[EXTENSION, ("ONECOPY_COOP", "off")],
-            PLAIN,
-        )
-    },
+        EVICTED,
+    ),
     Case {
-        needs: &[LayerId::Knem],
-        moves: &["knem_bytes", "coop_chunks_receiver"],
-        never: &["map_bytes", "get_bytes", "attach_bytes"],
-        ..case(
-            "knem, extension, small chunks",
-            "knem",
-            &[
-                EXTENSION,
-                ("ONECOPY_COOP_MIN", "1"),
-                ("ONECOPY_COOP_CHUNK", "4K"),
-            ],
-            PLAIN,
-        )
+        layers: "xpmem,cico",
+        ..xpmem("xpmem, plain, earned", &[PLAIN_ABI], ATTACHED)
     },
+    // Nobody writes into a region.
     Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes", "attaches", "attach_hits"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case("xpmem, plain", "xpmem", &[PLAIN_ABI, ATTACH_ALL], PLAIN)
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes"],
-        never: &[
-            "map_bytes",
-            "get_bytes",
-            "knem_bytes",
-            "coop_chunks_receiver",
-        ],
-        ..case(
-            "xpmem, plain, receiver alone",
-            "xpmem",
-            &[PLAIN_ABI, ATTACH_ALL, ("ONECOPY_COOP", "off")],
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes", "coop_chunks_receiver"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case(
-            "xpmem, plain, small chunks",
-            "xpmem",
-            &[
-                PLAIN_ABI,
-                ATTACH_ALL,
-                ("ONECOPY_COOP_MIN", "1"),
-                ("ONECOPY_COOP_CHUNK", "4K"),
-            ],
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes", "attach_evictions"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case("xpmem, plain, few windows", "xpmem", FEW_WINDOWS, PLAIN)
-    },
-    Case {
-        needs: &[LayerId::Xpmem],
-        moves: &["attach_bytes"],
-        never: &["map_bytes", "get_bytes", "knem_bytes"],
-        ..case("xpmem, plain, earned", "xpmem,cico", &[PLAIN_ABI], PLAIN)
-    },
-    Case {
-        needs: &[LayerId::Knem],
-        moves: &["knem_bytes", "knem_regions"],
         never: &["map_bytes", "get_bytes", "attach_bytes", "put_bytes"],
-        ..case("knem, plain", "knem", &[PLAIN_ABI], PLAIN)
+        ..knem("knem, plain", &[PLAIN_ABI], &["knem_bytes", "knem_regions"])
     },
-    Case {
-        needs: &[LayerId::Knem],
-        moves: &["knem_bytes"],
-        never: &[
-            "map_bytes",
-            "get_bytes",
-            "attach_bytes",
-            "coop_chunks_receiver",
-        ],
-        ..case(
-            "knem, plain, receiver alone",
-            "knem",
-            &[PLAIN_ABI, ("ONECOPY_COOP", "off")],
-            PLAIN,
-        )
-    },
-    Case {
-        needs: &[LayerId::Knem],
-        moves: &["knem_bytes", "coop_chunks_receiver"],
-        never: &["map_bytes", "get_bytes", "attach_bytes"],
-        ..case(
-            "knem, plain, small chunks",
-            "knem",
-            &[
-                PLAIN_ABI,
-                ("ONECOPY_COOP_MIN", "1"),
-                ("ONECOPY_COOP_CHUNK", "4K"),
-            ],
-            PLAIN,
-        )
-    },
+    alone(knem(
+        "knem, plain, receiver alone",
+        &[PLAIN_ABI, COOP_OFF],
+        &["knem_bytes"],
+    )),
+    knem(
+        "knem, plain, small chunks",
+        &[PLAIN_ABI, COOP_MIN, COOP_CHUNK],
+        &["knem_bytes", "coop_chunks_receiver"],
+    ),
     Case {
         ..case("all, plain", "all", &[], PLAIN)
     },
@@ -475,7 +397,8 @@ impl<'rt> Rank<'rt> {
         let of = |name: &str| counters.get(name).expect("a counter of this name");
         assert_eq!(of("demotions"), 0, "{counters:?}");
         assert_eq!(of("unexpected_bytes_now"), 0, "{counters:?}");
-        for name in self.case.never {
+        let alone = self.case.alone.then_some(&"coop_chunks_receiver");
+        for name in self.case.never.iter().chain(alone) {
             assert_eq!(of(name), 0, "{name}: {counters:?}");
         }
         if self.size != 2 {

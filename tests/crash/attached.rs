@@ -6,15 +6,52 @@
 use super::job::{self, RANKS, Random};
 use super::module;
 use super::traffic::names;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 use onecopy::wireup::Death;
 use onecopy::{Error, Runtime};
+use onecopy_shm::process::pidfd_open;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, Stdio};
 
 /// Variable with the moment of the death, in thousandths of the time that a round takes.
 const KILL: &str = "TEST_KILL_AFTER";
 const COUNT: &str = "TEST_KILLS";
 const SEED: &str = "TEST_SEED";
+/// Variable with the process that a witness watches.
+const WITNESSED: &str = "TEST_WITNESSED";
 const VICTIM: usize = RANKS - 1;
 const LEN: usize = 12 << 20;
+
+/// What the victim's witness does: it says when the kernel says that the victim has ended. Between the signal and that word the kernel takes
+/// down the victim's memory, which is long where the processor is emulated, and nobody can know of the death.
+pub(crate) fn witness() {
+    let pid: i32 = std::env::var(WITNESSED)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .expect("a process");
+    let victim = pidfd_open(Pid::from_raw(pid)).expect("it lives");
+    writeln!(std::io::stderr(), "watching").expect("a pipe");
+    let mut set = [PollFd::new(victim.as_fd(), PollFlags::POLLIN)];
+    while poll(&mut set, PollTimeout::NONE).is_err() {}
+    job::say(&format!("ended {}", job::now()));
+}
+
+/// Starts a witness of this process and waits until it watches. The launcher ends it with the rank's process group, if anything is left.
+fn call_witness() -> Child {
+    let pid = std::process::id().to_string();
+    let mut witness = job::another("witness")
+        .env(WITNESSED, pid)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a witness");
+    let mut said = String::new();
+    let stderr = witness.stderr.take().expect("a pipe");
+    BufReader::new(stderr).read_line(&mut said).expect("a word");
+    assert_eq!(said, "watching\n");
+    witness
+}
 
 /// What a rank does.
 pub(crate) fn rank() {
@@ -23,6 +60,8 @@ pub(crate) fn rank() {
     world.barrier().expect("all live");
     let mut buffer = vec![0u8; LEN];
     if world.rank() == VICTIM {
+        #[expect(clippy::zombie_processes, reason = "the witness outlives this process")]
+        let _witness = call_witness();
         let share: u64 = std::env::var(KILL)
             .ok()
             .and_then(|text| text.parse().ok())
@@ -98,7 +137,7 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
     for (name, knobs) in modules.iter().copied().chain(others) {
         let by_module = modules.iter().any(|(module, _)| *module == name);
         let mut random = Random(number(SEED, 1));
-        let mut delays = Vec::new();
+        let (mut delays, mut after_end) = (Vec::new(), Vec::new());
         let (mut moved, mut holes) = (0u64, 0u64);
         for _ in 0..count {
             let share = random.below(1000);
@@ -110,20 +149,27 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
                 said.first().and_then(|words| words[0].parse::<u64>().ok())
             };
             let death = time(VICTIM, "dying").expect("it says so");
+            let end = time(VICTIM, "ended").expect("its witness says so");
             for rank in 0..VICTIM {
                 let what = format!("{name}, at {share} of 1000: {}", ran.story());
                 assert_eq!(ran.ranks[rank], Death::Code(0), "{what}");
-                delays.push(time(rank, "error").expect("an error").saturating_sub(death));
+                let error = time(rank, "error").expect("an error");
+                delays.push(error.saturating_sub(death));
+                after_end.push(error.saturating_sub(end));
                 let said = ran.said(rank, "moved");
                 moved += said[0][0].parse::<u64>().expect("bytes");
                 holes += said[0][2].parse::<u64>().expect("windows");
             }
         }
-        delays.sort_unstable();
-        let worst = delays[delays.len() - 1];
+        let spread = |delays: &mut Vec<u64>| {
+            delays.sort_unstable();
+            let (median, worst) = (delays[delays.len() / 2], delays[delays.len() - 1]);
+            format!("p50 {median} us, max {worst} us")
+        };
         job::say(&format!(
-            "{name}: {count} deaths: from death to error p50 {} us, max {worst} us; {moved} bytes moved by the module, {holes} windows with holes",
-            delays[delays.len() / 2],
+            "{name}: {count} deaths: from the signal to the error {}; from the end of the process {}; {moved} bytes moved by the module, {holes} windows with holes",
+            spread(&mut delays),
+            spread(&mut after_end),
         ));
         assert_eq!(moved > 0, by_module, "{name}: {moved} bytes by the module");
     }

@@ -12,6 +12,15 @@ use std::time::SystemTime;
 
 /// Variable with a rank's role.
 pub(crate) const ROLE: &str = "TEST_ROLE";
+/// How this program is started as a rank.
+const AS_RANK: [&str; 6] = [
+    "--exact",
+    "as_rank",
+    "--nocapture",
+    "-q",
+    "--test-threads",
+    "1",
+];
 /// Ranks of all jobs here.
 pub(crate) const RANKS: usize = 4;
 
@@ -64,14 +73,7 @@ pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
         Arc::new(Mutex::new(Vec::new())),
     );
     let mut job = Job::new(std::env::current_exe().expect("own path"), RANKS)
-        .args([
-            "--exact",
-            "as_rank",
-            "--nocapture",
-            "-q",
-            "--test-threads",
-            "1",
-        ])
+        .args(AS_RANK)
         .env(ROLE, role)
         .env("TMPDIR", &temporary)
         .env("RUST_BACKTRACE", "0")
@@ -125,6 +127,13 @@ pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
         "descriptors are left of {env:?}"
     );
     ran
+}
+
+/// This program again, in another role, as a child of a rank: what it says is the rank's word.
+pub(crate) fn another(role: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().expect("own path"));
+    command.args(AS_RANK).env(ROLE, role);
+    command
 }
 
 /// Says something to the test.

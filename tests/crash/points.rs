@@ -120,25 +120,47 @@ fn a_death_at_each_point_hurts_nobody_else() {
     job::say(&format!("{deaths} deaths at {} points", reached.len()));
 }
 
+/// Kills where a layer of the module is at work, by one of its interfaces.
+fn kill_where_at_work(name: &str) {
+    let variants = super::module::variants(job::say);
+    let Some(module) = variants.iter().find(|variant| variant.name == name) else {
+        return;
+    };
+    let wanted = |label: &str| {
+        let own = label.starts_with(&format!("{}.", module.layer));
+        own || ["rts.sent", "fin.sent", "coop.claimed", "coop.done"].contains(&label)
+    };
+    let (reached, deaths) = kill_at(&[(module.name, module.knobs)], wanted);
+    job::say(&format!("{}: {deaths} deaths at {reached:?}", module.name));
+    assert!(deaths >= 3, "{}: {deaths} deaths", module.name);
+    // The extension of knem exposes nothing.
+    let missed = reached
+        .iter()
+        .find(|(label, count)| **count == 0 && of_the_module(label));
+    assert!(
+        missed.is_none() || module.name == "knem, extension",
+        "{missed:?}"
+    );
+}
+
 #[test]
-fn a_death_where_xpmem_or_knem_is_at_work_hurts_nobody_else() {
-    for module in super::module::variants(job::say) {
-        let wanted = |label: &str| {
-            let own = label.starts_with(&format!("{}.", module.layer));
-            own || ["rts.sent", "fin.sent", "coop.claimed", "coop.done"].contains(&label)
-        };
-        let (reached, deaths) = kill_at(&[(module.name, module.knobs)], wanted);
-        job::say(&format!("{}: {deaths} deaths at {reached:?}", module.name));
-        assert!(deaths >= 3, "{}: {deaths} deaths", module.name);
-        // The extension of knem exposes nothing.
-        let missed = reached
-            .iter()
-            .find(|(label, count)| **count == 0 && of_the_module(label));
-        assert!(
-            missed.is_none() || module.name == "knem, extension",
-            "{missed:?}"
-        );
-    }
+fn xpmem_by_extension() {
+    kill_where_at_work("xpmem, extension");
+}
+
+#[test]
+fn xpmem_by_plain() {
+    kill_where_at_work("xpmem, plain");
+}
+
+#[test]
+fn knem_by_extension() {
+    kill_where_at_work("knem, extension");
+}
+
+#[test]
+fn knem_by_plain() {
+    kill_where_at_work("knem, plain");
 }
 
 #[test]

@@ -50,7 +50,11 @@ impl Launcher {
         }
         let result = std::fs::create_dir_all(&peers)
             .map_err(|error| error.to_string())
-            .and_then(|()| ran(Command::new("python3").args(["-m", "venv"]).arg(&home)))
+            .and_then(|()| {
+                ran(Command::new("python3")
+                    .args(["-m", "venv", "--clear"])
+                    .arg(&home))
+            })
             .and_then(|()| {
                 let pip = home.join("bin/pip");
                 let options = [

@@ -44,6 +44,22 @@ impl Apt {
     ///
     /// When apt or the keyring is missing, or the cache cannot be written.
     pub fn open(cache: &Cache, catalog: &Catalog, suites: &[String]) -> Result<Self> {
+        Self::with_lists(cache, catalog, &suites.join("+"), &catalog.sources(suites))
+    }
+
+    /// As [`Self::open`], with the suites' source packages too.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_sources(cache: &Cache, catalog: &Catalog, suites: &[String]) -> Result<Self> {
+        let binary = catalog.sources(suites);
+        let sources = binary.replace("deb [arch=amd64 ", "deb-src [");
+        let name = format!("{}+sources", suites.join("+"));
+        Self::with_lists(cache, catalog, &name, &(binary + &sources))
+    }
+
+    fn with_lists(cache: &Cache, catalog: &Catalog, name: &str, lists: &str) -> Result<Self> {
         let apt_get = find("apt-get", "apt")?;
         let apt_cache = find("apt-cache", "apt")?;
         if !Path::new(&catalog.keyring).exists() {
@@ -53,15 +69,13 @@ impl Apt {
             });
         }
         let folder = cache.folder("apt")?;
-        let name = suites.join("+");
         let state = cache.folder("apt/state")?;
         cache.folder("apt/state/lists/partial")?;
         cache.folder("apt/cache/archives/partial")?;
         let list = folder.join(format!("{name}.list"));
-        let sources = catalog.sources(suites);
         let stamp = folder.join(format!("{name}.updated"));
-        if cache::read(&list).ok().as_deref() != Some(&sources) {
-            cache::write(&list, &sources)?;
+        if cache::read(&list).ok().as_deref() != Some(lists) {
+            cache::write(&list, lists)?;
             // Another mirror, other lists.
             let _ = std::fs::remove_file(&stamp);
         }
@@ -186,6 +200,31 @@ impl Apt {
                 })
             })
             .collect()
+    }
+
+    /// Fetches the authors' archive of a source package, without the distribution's changes; apt checks its sum.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be fetched.
+    pub fn download_source(&self, name: &str, into: &Path) -> Result<PathBuf> {
+        cache::make(into)?;
+        let mut command = self.command(&self.apt_get);
+        command
+            .args(["-q", "source", "--download-only", "--tar-only"])
+            .arg(name);
+        program::output(command.current_dir(into))?;
+        let mut archives = cache::entries(into)?;
+        archives.retain(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.contains(".orig.tar.")
+        });
+        archives.pop().ok_or_else(|| {
+            Error::Refused(format!(
+                "apt-get source said that it fetched {name}, but {} has no archive",
+                into.display()
+            ))
+        })
     }
 
     /// Fetches packages with all that they depend on, as into an empty system.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cache: everything that is fetched or built lies in one folder that may be deleted at any time.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,19 +24,24 @@ impl Cache {
     ///
     /// When no place is known or the folder cannot be made.
     pub fn open() -> Result<Self> {
-        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let root = if let Some(root) = var("ONECOPY_VM_CACHE") {
-            PathBuf::from(root)
-        } else if let Some(caches) = var("XDG_CACHE_HOME") {
-            Path::new(&caches).join("onecopy/vm")
-        } else if let Some(home) = var("HOME") {
-            Path::new(&home).join(".cache/onecopy/vm")
-        } else {
-            return Err(Error::Refused(
-                "no place for kernels: neither HOME nor ONECOPY_VM_CACHE is set".to_owned(),
-            ));
-        };
-        Self::at(root)
+        let chosen = variable("ONECOPY_VM_CACHE").map(PathBuf::from);
+        chosen.map_or_else(|| Self::named("vm"), Self::at)
+    }
+
+    /// The folder `onecopy/NAME` in the user's cache folder.
+    ///
+    /// # Errors
+    ///
+    /// When no place is known or the folder cannot be made.
+    pub fn named(name: &str) -> Result<Self> {
+        let caches = variable("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
+        let root = caches.or_else(home).ok_or_else(|| {
+            Error::Refused(format!(
+                "no place for onecopy/{name}: set HOME or XDG_CACHE_HOME"
+            ))
+        })?;
+        Self::at(root.join("onecopy").join(name))
     }
 
     /// In a folder of one's own choice.
@@ -88,6 +94,7 @@ impl Cache {
     pub fn new_run(&self, name: &str) -> Result<PathBuf> {
         let runs = self.folder("runs")?;
         let mut old: Vec<PathBuf> = entries(&runs)?;
+        old.retain(|run| !is_under_way(run));
         old.sort();
         let surplus = (old.len() + 1).saturating_sub(RUNS_KEPT);
         for path in &old[..surplus] {
@@ -124,6 +131,11 @@ impl Cache {
     }
 }
 
+/// A variable of the environment that says something.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
 pub(crate) fn make(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::io(path.display().to_string()))
 }
@@ -158,6 +170,15 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
+/// Whether another process, the one that its name ends with, is at work in a run's folder.
+fn is_under_way(run: &Path) -> bool {
+    let name = run.file_name().unwrap_or_default().to_string_lossy();
+    let pid = name.rsplit('-').next().and_then(|pid| pid.parse().ok());
+    pid.is_some_and(|pid: u32| {
+        pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +196,19 @@ mod tests {
         );
         assert!(!runs[0].exists());
         assert!(runs[RUNS_KEPT + 2].exists());
+    }
+
+    #[test]
+    fn a_run_under_way_stays() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let cache = Cache::at(folder.path().to_path_buf()).expect("cache");
+        // The first process always lives.
+        let other = cache.root().join("runs/0-000000-k-1");
+        make(&other).expect("run");
+        for _ in 0..RUNS_KEPT + 3 {
+            cache.new_run("k").expect("run");
+        }
+        assert!(other.exists());
     }
 
     #[test]

@@ -28,6 +28,18 @@ const GROUP: &str = "root:x:0:\nalice:x:1000:\nbob:x:1001:\nnogroup:x:65534:\n";
 /// Programs larger than this go without what debuggers want: the guest has a slow processor to unpack them with.
 const STRIP_FROM: u64 = 1 << 20;
 
+/// What of a distribution stays behind: documents, and parts of the compiler that compile no kernel module.
+const NOT_CARRIED: [&str; 8] = [
+    "/usr/share/doc",
+    "/usr/share/man",
+    "/usr/share/locale",
+    "/usr/share/info",
+    "/usr/share/zoneinfo",
+    "/lto1",
+    "/cc1plus",
+    "/hwdb.d",
+];
+
 #[derive(Debug)]
 enum Content {
     Directory,
@@ -153,6 +165,33 @@ impl Initramfs {
         let mode = std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777;
         let content = Content::Copy(from.to_path_buf());
         self.node(place, REGULAR | mode, 0, content);
+        Ok(())
+    }
+
+    /// A whole tree with its links as they are, without what is only for people to read.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn tree(&mut self, from: &Path, place: &str) -> Result<()> {
+        for path in crate::cache::entries(from)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let place = format!("{place}/{name}");
+            let meta =
+                fs::symlink_metadata(&path).map_err(Error::io(path.display().to_string()))?;
+            if NOT_CARRIED.iter().any(|end| place.ends_with(end)) {
+                continue;
+            }
+            if meta.is_symlink() {
+                let target = fs::read_link(&path).map_err(Error::io(path.display().to_string()))?;
+                self.link(&place, &target.to_string_lossy());
+            } else if meta.is_dir() {
+                self.directory(&place, 0o755, 0);
+                self.tree(&path, &place)?;
+            } else if meta.is_file() {
+                self.copy(&path, &place)?;
+            }
+        }
         Ok(())
     }
 

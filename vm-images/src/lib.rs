@@ -4,6 +4,8 @@
 //! What happens, in order: [`catalog`] says which kernels there are; [`apt`] fetches their packages with lists of its own and never
 //! touches the host's; [`kernel`] unpacks them and mends their paths; [`toolchain`] is what compiles for them; [`module`] builds;
 //! [`initramfs`] packs a guest; [`qemu`] boots it; [`console`] reads what it said and gives the verdict.
+//!
+//! [`cache`], [`apt`] and [`pypi`] serve all that is fetched to be tested or compared with, also without a virtual machine.
 #![forbid(unsafe_code)]
 
 pub mod apt;
@@ -16,8 +18,9 @@ pub mod initramfs;
 pub mod kernel;
 pub mod ktap;
 pub mod module;
-mod program;
+pub mod program;
 pub mod progress;
+pub mod pypi;
 pub mod qemu;
 pub mod results;
 pub mod shell;

@@ -10,7 +10,8 @@ use crate::{Error, Result};
 const TAIL: usize = 30;
 
 /// A command with its arguments, as a person would type it.
-pub(crate) fn line(command: &Command) -> String {
+#[must_use]
+pub fn line(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
         text.push(' ');
@@ -20,13 +21,18 @@ pub(crate) fn line(command: &Command) -> String {
 }
 
 /// The last lines of a text.
-pub(crate) fn tail(text: &str, lines: usize) -> String {
+#[must_use]
+pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
 /// Runs a program; its standard output where it succeeded.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+///
+/// # Errors
+///
+/// When it cannot be run or fails.
+pub fn output(command: &mut Command) -> Result<String> {
     let output = run(command)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -41,13 +47,21 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Runs a program to its end, whatever that is.
-pub(crate) fn run(command: &mut Command) -> Result<Output> {
+///
+/// # Errors
+///
+/// When it cannot be run.
+pub fn run(command: &mut Command) -> Result<Output> {
     let result = command.stdin(Stdio::null()).output();
     result.map_err(Error::io(line(command)))
 }
 
 /// Finds a program of the host. (A user's path often lacks the folders of system programs.)
-pub(crate) fn find(name: &str, packages: &str) -> Result<PathBuf> {
+///
+/// # Errors
+///
+/// When it is not there.
+pub fn find(name: &str, packages: &str) -> Result<PathBuf> {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");
     which::which_in(name, Some(path), "/").map_err(|_| Error::Missing {
@@ -57,7 +71,7 @@ pub(crate) fn find(name: &str, packages: &str) -> Result<PathBuf> {
 }
 
 /// A command at the lowest urgency: what is built here has time, others on the machine may not.
-pub(crate) fn gentle(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub fn gentle(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("nice");
     command.arg("-n").arg("10").arg(program);
     command

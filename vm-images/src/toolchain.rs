@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::apt::{self, Apt};
 use crate::cache::{self, Cache};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, KernelEntry};
 use crate::program::{self, find, gentle};
 use crate::progress::Progress;
 use crate::{Error, Result};
@@ -157,6 +157,54 @@ fn host_runs(headers: &Path) -> bool {
             !said.contains("GLIBC_") && !said.contains("error while loading shared libraries")
         })
     })
+}
+
+/// A tree of a kernel's own distribution: packages with all they depend on, and among them the kernel's headers and its compiler.
+///
+/// # Errors
+///
+/// When something cannot be fetched or unpacked.
+pub fn distribution(
+    cache: &Cache,
+    catalog: &Catalog,
+    entry: &KernelEntry,
+    release: &str,
+    packages: &[String],
+    progress: &Progress,
+) -> Result<PathBuf> {
+    let headers = format!("linux-headers-{release}");
+    let mut wanted: Vec<&str> = BASE.to_vec();
+    wanted.push(&headers);
+    wanted.extend(packages.iter().map(String::as_str));
+    let note = wanted.join(" ");
+    let folder = cache.folder("distribution")?;
+    let (root, stamp) = (
+        folder.join(release),
+        folder.join(format!("{release}.packages")),
+    );
+    if fs::read_to_string(&stamp).is_ok_and(|found| found == note) && root.exists() {
+        return Ok(root);
+    }
+    let _lock = cache.lock("distribution")?;
+    progress.step(&format!("{}: fetching its distribution", entry.name));
+    let mut suites = entry.suites.clone();
+    let toolchain = catalog.toolchain(&entry.toolchain);
+    for suite in toolchain.iter().flat_map(|toolchain| &toolchain.suites) {
+        if !suites.contains(suite) {
+            suites.push(suite.clone());
+        }
+    }
+    let apt = Apt::open(cache, catalog, &suites)?;
+    apt.update(false)?;
+    let debs = cache.folder(&format!("debs/distribution-{release}"))?;
+    let debs = apt.download_closure(&wanted, &debs)?;
+    progress.step(&format!("{}: unpacking its distribution", entry.name));
+    let part = folder.join(format!("{release}.part"));
+    plant(&debs, &part)?;
+    cache::remove(&root)?;
+    fs::rename(&part, &root).map_err(Error::io(part.display().to_string()))?;
+    cache::write(&stamp, note)?;
+    Ok(root)
 }
 
 /// Makes a tree out of packages, without running anything of them.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::{Failure, say};
+use crate::{Failure, apps, mpi4py, say};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -13,18 +13,22 @@ pub(crate) struct Args {
     check: bool,
 }
 
-fn pages() -> [(&'static str, String); 4] {
-    [
+fn pages(root: &Path) -> Vec<(&'static str, String)> {
+    let mut pages = vec![
         ("docs/knobs.md", onecopy_obs::docs::knobs_page()),
         ("docs/counters.md", onecopy_obs::docs::counters_page()),
         ("docs/mpi.md", onecopy_mpi_abi::coverage::page()),
         ("mpi/include/mpi.h", onecopy_mpi_abi::header::header()),
-    ]
+    ];
+    // What a recorded run has found.
+    pages.extend(mpi4py::page(root).map(|text| (mpi4py::PAGE, text)));
+    pages.extend(apps::page(root).map(|text| (apps::PAGE, text)));
+    pages
 }
 
 /// The pages that differ from what the tables say.
 pub(crate) fn stale(root: &Path) -> Vec<&'static str> {
-    pages()
+    pages(root)
         .into_iter()
         .filter(|(path, text)| fs::read_to_string(root.join(path)).ok().as_ref() != Some(text))
         .map(|(path, _)| path)
@@ -43,7 +47,7 @@ pub(crate) fn run(args: &Args, root: &Path) -> Result<(), Failure> {
             ))
         };
     }
-    for (path, text) in pages().iter().filter(|(path, _)| stale.contains(path)) {
+    for (path, text) in pages(root).iter().filter(|(path, _)| stale.contains(path)) {
         let file = root.join(path);
         file.parent()
             .map_or(Ok(()), fs::create_dir_all)

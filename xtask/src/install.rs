@@ -15,6 +15,9 @@ mod wrappers;
 const MPI: &str = "libmpi_abi.so";
 const MPI_INSTALLED: &str = "libmpi_abi.so.1";
 
+/// The packages with something to install: the command, the malloc front, the MPI library.
+const PACKAGES: [&str; 3] = ["onecopy", "onecopy-heap", "onecopy-mpi"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The folder that gets bin/, lib/, include/ and share/
@@ -32,12 +35,23 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let prefix = std::path::absolute(&args.prefix)
         .map_err(|error| format!("{}: {error}", args.prefix.display()))?;
+    say::line("building (release) ...");
+    into(prefix)?.report();
+    Ok(())
+}
+
+/// Builds everything and installs it into a folder.
+pub(crate) fn into(prefix: PathBuf) -> Result<Install, Failure> {
     let mut install = Install {
         prefix,
         files: Vec::new(),
     };
-    say::line("building (release) ...");
-    show(cargo().args(["build", "--release", "--workspace", "--exclude", "xtask"]))?;
+    let mut build = cargo();
+    build.args(["build", "--release"]);
+    for package in PACKAGES {
+        build.args(["--package", package]);
+    }
+    show(&mut build)?;
     let built = target_directory()?.join("release");
 
     let program = built.join("onecopy");
@@ -67,11 +81,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let to = format!("share/doc/onecopy/{}", file_name(&page));
         install.copy(&page, &to, false)?;
     }
-    install.report();
-    Ok(())
+    Ok(install)
 }
 
-struct Install {
+/// What was installed.
+pub(crate) struct Install {
     prefix: PathBuf,
     files: Vec<String>,
 }
@@ -221,7 +235,7 @@ fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn target_directory() -> Result<PathBuf, Failure> {
+pub(crate) fn target_directory() -> Result<PathBuf, Failure> {
     let metadata = crate::tidy::arrows::metadata(&root())?;
     metadata["target_directory"]
         .as_str()

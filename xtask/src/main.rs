@@ -2,8 +2,11 @@
 //! Tasks of the repository: `cargo xtask test` runs everything that must pass.
 #![forbid(unsafe_code)]
 
+mod apps;
 mod docs;
 mod install;
+mod mpi4py;
+mod peers;
 mod say;
 mod soak;
 mod steps;
@@ -37,8 +40,14 @@ enum Task {
     Soak(soak::Args),
     /// Run the module and the runtime in virtual machines with other kernels
     Vm(vm::Args),
+    /// Measure onecopy and other MPI libraries, which it installs into a cache, side by side in one run
+    Peers(peers::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
+    /// Run mpi4py's own tests on the MPI library, and write where each of their modules stands
+    Mpi4py(mpi4py::Args),
+    /// Build real applications, run them to their own verification on the MPI library and on MPICH, and write what they found
+    Apps(apps::Args),
     /// Build and install the command, the libraries, what builds programs with them, man pages and completions
     Install(install::Args),
 }
@@ -59,7 +68,10 @@ fn main() -> ExitCode {
         Task::Verify(args) => verify::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Vm(args) => vm::run(&args),
+        Task::Peers(args) => peers::run(&args),
         Task::Docs(args) => docs::run(&args, &root()),
+        Task::Mpi4py(args) => mpi4py::run(&args),
+        Task::Apps(args) => apps::run(&args),
         Task::Install(args) => install::run(&args),
     };
     match result {

@@ -21,6 +21,15 @@ enum What {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Runs random communication of eight threads in each of two, three and four ranks, through MPI
+    Threads {
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Where the random numbers begin
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Runs random programs of messages against an oracle, and a message of more than 4 GiB
     Programs {
         /// For how long
@@ -31,7 +40,7 @@ enum What {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut steps = Steps::new(match args.what {
-        What::Kills { .. } => 1,
+        What::Kills { .. } | What::Threads { .. } => 1,
         What::Programs { .. } => 2,
     });
     match args.what {
@@ -44,6 +53,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     .env("TEST_SEED", seed.to_string()),
             )
         }),
+        What::Threads { minutes, seed } => {
+            steps.tests(&format!("threads for {minutes} minutes"), || {
+                count(
+                    cargo()
+                        .args(["test", "--release", "--package", "onecopy-mpi"])
+                        .args(["--test", "programs", "--", "--exact", "--nocapture"])
+                        .arg("threads")
+                        .env("TEST_SOAK", (minutes * 60).to_string())
+                        .env("TEST_SEED", seed.to_string()),
+                )
+            });
+        }
         What::Programs { seconds } => {
             steps.tests("a message of more than 4 GiB", || {
                 let test = ["test", "--test", "conformance", "--", "4_gib"];

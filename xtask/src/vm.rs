@@ -14,13 +14,16 @@ use onecopy_vm::console::Outcome;
 use onecopy_vm::kernel::{self, Kernel};
 use onecopy_vm::module::{self, Sources};
 use onecopy_vm::progress::Progress;
-use onecopy_vm::{qemu, shell, source};
+use onecopy_vm::{qemu, shell, source, toolchain};
 
 use crate::steps::Tally;
 use crate::{Failure, root, say};
 use payload::Programs;
 pub(crate) use payload::TESTED_WITH;
-use suite::{Choice, Suite};
+use suite::{Choice, DEFAULT, Suite};
+
+/// The suite with figures, for which programs are built with all optimisation.
+const BENCH: &str = "bench";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -36,8 +39,10 @@ enum Action {
     Fetch(FetchArgs),
     /// Boot one kernel and run tests in it, or a shell
     Run(RunArgs),
-    /// Run the tests on the kernels that every change is tested on, or on all
+    /// Run the default suite on the kernels that every change is tested on, or every suite on all
     Test(TestArgs),
+    /// Compare all mechanisms in a guest, and draw the graphs
+    Bench(BenchArgs),
     /// Remove what was fetched for and left by runs
     Clean {
         /// Kernels and sources too; building a debug kernel again takes ten minutes
@@ -85,12 +90,31 @@ struct RunArgs {
     /// Copy files that the guest sent into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The tests to run; all if not given. `-- '!'` and a name leaves a test out
+    /// The suite to run
+    #[arg(long, value_name = "S", default_value = DEFAULT)]
+    suite: String,
+    /// The tests to run instead of a suite. `-- '!'` and a name is the default suite without that test
     #[arg(last = true, value_name = "TEST")]
     tests: Vec<String>,
 }
 
 impl RunArgs {
+    /// The default suite on a kernel.
+    fn on(kernel: &str, profile: &str) -> Self {
+        Self {
+            kernel: kernel.to_owned(),
+            profile: profile.to_owned(),
+            shell: false,
+            release: false,
+            verbose: false,
+            module: None,
+            make: Vec::new(),
+            out: None,
+            suite: DEFAULT.to_owned(),
+            tests: Vec::new(),
+        }
+    }
+
     fn sources(&self) -> Sources {
         let own = || root().join("kmod");
         Sources::Folder(self.module.clone().unwrap_or_else(own))
@@ -106,9 +130,25 @@ impl RunArgs {
 
 #[derive(Debug, clap::Args)]
 struct TestArgs {
-    /// Every kernel and every profile with every test
+    /// Every suite on every kernel, and the default suite and the fuzzer on every profile
     #[arg(long)]
     all: bool,
+    /// Only this kernel; may be given several times
+    #[arg(long, value_name = "K")]
+    kernel: Vec<String>,
+    /// Only this suite; may be given several times
+    #[arg(long, value_name = "S")]
+    suite: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct BenchArgs {
+    /// The kernel, as 'list' names it
+    #[arg(long, value_name = "K", default_value = "6.1")]
+    kernel: String,
+    /// The folder for the graphs and the figures
+    #[arg(long, value_name = "DIR", default_value = "bench-out")]
+    out: PathBuf,
 }
 
 /// What every action works with.
@@ -148,7 +188,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Action::List => list(&bench),
         Action::Fetch(args) => fetch(&bench, args),
         Action::Run(args) => one(&bench, args),
-        Action::Test(args) => many(&bench, args.all),
+        Action::Test(args) => many(&bench, args),
+        Action::Bench(args) => compare(&bench, args),
         Action::Clean { all } => bench.cache.clean(*all).map_err(text),
     }
 }
@@ -190,6 +231,8 @@ fn list(bench: &Bench) -> Result<(), Failure> {
         }
     }
     report::table(&rows);
+    let suite = Suite::load(&root())?;
+    say::line(&format!("suites: {}", suite.names().join(", ")));
     say::line(&format!("cache: {}", bench.cache.root().display()));
     Ok(())
 }
@@ -223,7 +266,7 @@ fn one(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
     }
     let suite = Suite::load(&root())?;
     let choice = if args.tests.is_empty() {
-        Choice::All
+        Choice::Suite(&args.suite)
     } else {
         Choice::Named(&args.tests)
     };
@@ -241,6 +284,7 @@ fn one(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
 /// A run and what it was on.
 pub(crate) struct Verdict {
     kernel: String,
+    suite: String,
     release: String,
     report: qemu::Report,
     left_out: Vec<String>,
@@ -261,7 +305,14 @@ fn on(
     bench
         .progress
         .step(&format!("{}: building programs", kernel.name));
-    let programs = Programs::build(suite, &tests, args.release)?;
+    let plant = |packages: &[String]| {
+        let entry = bench.catalog.kernel(&args.kernel).map_err(text)?;
+        let release = &kernel.release;
+        let (cache, catalog) = (&bench.cache, &bench.catalog);
+        toolchain::distribution(cache, catalog, entry, release, packages, &bench.progress)
+            .map_err(text)
+    };
+    let programs = Programs::build(suite, &tests, args.release, plant)?;
     let slower = kernel.slower * qemu::crowd();
     let initramfs = payload::pack(slower, &objects, &programs, &tests, &run)?;
     let machine = qemu::Machine::new(&kernel, initramfs);
@@ -276,8 +327,13 @@ fn on(
         &bench.progress,
     )
     .map_err(text)?;
+    let suite = match choice {
+        Choice::Suite(name) => (*name).to_owned(),
+        Choice::Named(names) => names.join(" "),
+    };
     Ok(Verdict {
         kernel: kernel.name,
+        suite,
         release: kernel.release,
         report: payload::judge(report, &tests),
         left_out,
@@ -309,8 +365,20 @@ fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-fn many(bench: &Bench, all: bool) -> Result<(), Failure> {
-    match suites(bench, all) {
+/// One kernel's figures of all mechanisms.
+fn compare(bench: &Bench, args: &BenchArgs) -> Result<(), Failure> {
+    let args = RunArgs {
+        release: true,
+        verbose: true,
+        out: Some(args.out.clone()),
+        suite: BENCH.to_owned(),
+        ..RunArgs::on(&args.kernel, RELEASE)
+    };
+    one(bench, &args)
+}
+
+fn many(bench: &Bench, args: &TestArgs) -> Result<(), Failure> {
+    match suites(bench, args) {
         Ok(_) => Ok(()),
         Err((_, failure)) => Err(failure),
     }
@@ -319,38 +387,67 @@ fn many(bench: &Bench, all: bool) -> Result<(), Failure> {
 /// What `cargo xtask test` runs of it.
 pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
     let bench = Bench::open().map_err(|failure| (Tally::default(), failure))?;
-    suites(&bench, false)
+    let args = TestArgs {
+        all: false,
+        kernel: Vec::new(),
+        suite: Vec::new(),
+    };
+    suites(&bench, &args)
 }
 
-fn suites(bench: &Bench, all: bool) -> Result<Tally, (Tally, Failure)> {
-    let mut tally = Tally::default();
-    let suite = Suite::load(&root()).map_err(|failure| (tally, failure))?;
-    let mut runs: Vec<(&str, &str, &[&str])> = Vec::new();
-    for entry in bench.catalog.kernels.iter().filter(|k| all || k.ci) {
-        runs.push((&entry.name, RELEASE, &[]));
+/// What is booted: a machine for each suite.
+fn boots(bench: &Bench, suite: &Suite, args: &TestArgs) -> Result<Vec<RunArgs>, Failure> {
+    for name in &args.kernel {
+        bench.catalog.kernel(name).map_err(text)?;
     }
-    if all {
+    let wanted = |kernel: &str| args.kernel.is_empty() || args.kernel.iter().any(|k| k == kernel);
+    let names: Vec<&str> = match (args.suite.as_slice(), args.all) {
+        ([], true) => suite.names(),
+        ([], false) => vec![DEFAULT],
+        (some, _) => some.iter().map(String::as_str).collect(),
+    };
+    let mut boots = Vec::new();
+    let mut boot = |mut run: RunArgs, name: &str| {
+        run.suite = name.to_owned();
+        run.release = name == BENCH;
+        boots.push(run);
+    };
+    let every = args.all || !args.kernel.is_empty();
+    let kernels = bench.catalog.kernels.iter();
+    for entry in kernels.filter(|k| (every || k.ci) && wanted(&k.name)) {
+        for name in &names {
+            boot(RunArgs::on(&entry.name, RELEASE), name);
+        }
+    }
+    if args.all && wanted("6.1") && names.contains(&DEFAULT) {
         // As on a kernel that has no HMM_MIRROR.
-        runs.push(("6.1", RELEASE, &["NO_HMM=1"]));
+        let mut run = RunArgs::on("6.1", RELEASE);
+        run.make = vec!["NO_HMM=1".to_owned()];
+        boot(run, DEFAULT);
     }
-    for profile in bench.catalog.profiles.iter().filter(|_| all) {
-        runs.push((&profile.kernel, &profile.name, &[]));
+    let profiles = bench.catalog.profiles.iter();
+    for profile in profiles.filter(|p| args.all && wanted(&p.kernel)) {
+        for name in &names {
+            boot(RunArgs::on(&profile.kernel, &profile.name), name);
+        }
     }
+    Ok(boots)
+}
+
+fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
+    let mut tally = Tally::default();
+    let load = || {
+        let suite = Suite::load(&root())?;
+        let boots = boots(bench, &suite, args)?;
+        Ok((suite, boots))
+    };
+    let (suite, boots) = load().map_err(|failure| (tally, failure))?;
     let mut failed = Vec::new();
-    for (kernel, profile, make) in runs {
-        let args = RunArgs {
-            kernel: kernel.to_owned(),
-            profile: profile.to_owned(),
-            make: make.iter().map(|&word| word.to_owned()).collect(),
-            shell: false,
-            release: all,
-            verbose: false,
-            module: None,
-            out: None,
-            tests: Vec::new(),
-        };
-        let choice = if all { Choice::All } else { Choice::Ci };
-        match on(bench, &suite, &args, &choice) {
+    for args in &boots {
+        if !suite.has_any(&args.suite, &args.profile) {
+            continue;
+        }
+        match on(bench, &suite, args, &Choice::Suite(&args.suite)) {
             Ok(verdict) => {
                 report::verdict(&verdict, false);
                 let tests = verdict.report.console.tests();
@@ -360,12 +457,12 @@ fn suites(bench: &Bench, all: bool) -> Result<Tally, (Tally, Failure)> {
                 if verdict.report.outcome != Outcome::Passed {
                     // A complaint of the kernel fails the run where every test passed.
                     tally.failed += u64::from(good == tests.len());
-                    failed.push(verdict.kernel);
+                    failed.push(format!("{} ({})", verdict.kernel, args.suite));
                 }
             }
             Err(failure) => {
                 tally.failed += 1;
-                let name = format!("{} {}", args.kernel, args.profile);
+                let name = format!("{} {} ({})", args.kernel, args.profile, args.suite);
                 say::warn(&format!("vm: {name}: {failure}"));
                 failed.push(name);
             }

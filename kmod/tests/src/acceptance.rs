@@ -9,6 +9,7 @@ mod copy;
 mod ends;
 mod grant;
 mod holes;
+mod hostile;
 mod limits;
 mod owner;
 mod pages;
@@ -34,12 +35,15 @@ pub(crate) const TESTS: &[Test] = tests! {
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
     churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
-    pages: huge_pages, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
+    pages: huge_pages, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
         unload_refused;
-    waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, blocked_owner_lets_others_go_on, stopped_owner;
+    waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, only_for_what_is_asked, blocked_owner_lets_others_go_on,
+        stopped_owner;
+    hostile: signal_leaves_no_error, secret_memory, queue_is_bounded, quota_of_workers,
+        kill_while_the_owner_changes = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
     async_copy: status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
-    limits: locked_memory, locked_memory_is_given_back, descriptors;
+    limits: locked_memory, locked_memory_is_given_back, descriptors, memory_cgroup;
 };

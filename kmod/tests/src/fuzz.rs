@@ -54,6 +54,8 @@ pub(crate) struct Arguments {
 const STALL: Duration = Duration::from_secs(4);
 const BURIAL: Duration = Duration::from_secs(60);
 
+/// How often it says how far it is.
+const WORD: Duration = Duration::from_secs(60);
 /// After how many calls one more worker is killed.
 const KILLS: u64 = 2000;
 
@@ -198,6 +200,7 @@ impl Fuzzer<'_> {
     fn rounds(&mut self, calls: u64, begin: Instant, limit: Duration) -> Outcome {
         self.table.let_go();
         let mut next_kill = self.table.calls();
+        let mut next_word = begin.elapsed() + WORD;
         let mut result = Ok(());
         while self.table.calls() < calls {
             std::thread::sleep(Duration::from_millis(10));
@@ -212,6 +215,11 @@ impl Fuzzer<'_> {
                 next_kill = self.table.calls() + KILLS;
                 let victim = self.dice.below(self.slots.len() as u64) as usize;
                 self.kill(victim);
+            }
+            if begin.elapsed() > next_word {
+                next_word += WORD;
+                let (done, seconds) = (self.table.calls(), begin.elapsed().as_secs());
+                say(&format!("fuzz: {done} calls after {seconds} s"));
             }
             if begin.elapsed() > limit {
                 let done = self.table.calls();

@@ -241,6 +241,14 @@ impl Area {
         Ok(())
     }
 
+    /// Maps a file over it, shared, for reading and writing.
+    pub(crate) fn map_over(&self, file: BorrowedFd<'_>) -> Outcome {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        try_map(self.base, self.length, READ | WRITE, flags, Some(file), 0)
+            .at("mmap over an area")?;
+        Ok(())
+    }
+
     /// `mremap`, to a place that the kernel chooses or to a given one.
     pub(crate) fn remap(
         &self,

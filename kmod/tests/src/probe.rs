@@ -92,11 +92,16 @@ extern "C" fn handler(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::
 /// Makes the probes work in this process and in those that it forks.
 pub(crate) fn install() {
     for signal in [libc::SIGBUS, libc::SIGSEGV] {
-        // SAFETY: zeroes are a valid sigaction: no flags, an empty mask.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-        // SAFETY: the handler has the signature that the flags promise.
-        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        catch(signal);
     }
+}
+
+/// Lets a signal that comes during a probe be its result.
+pub(crate) fn catch(signal: i32) {
+    // SAFETY: zeroes are a valid sigaction: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+    // SAFETY: the handler has the signature that the flags promise.
+    unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
 }

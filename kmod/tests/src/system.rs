@@ -9,7 +9,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -248,6 +248,21 @@ pub(crate) fn unload(name: &str) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Memory that no other process may see, as a descriptor to map.
+pub(crate) fn secret_memory(length: u64) -> Outcome<OwnedFd> {
+    const MEMFD_SECRET: libc::c_long = 447;
+    // SAFETY: takes a number.
+    let fd = unsafe { libc::syscall(MEMFD_SECRET, libc::O_CLOEXEC) };
+    let Ok(fd @ 0..) = i32::try_from(fd) else {
+        let error = io::Error::last_os_error();
+        return Err(Fault::Skip(format!("no memfd_secret: {error}")));
+    };
+    // SAFETY: the kernel has just made it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    nix::unistd::ftruncate(&fd, length as i64).at("ftruncate")?;
+    Ok(fd)
 }
 
 /// A number of /proc/meminfo, /proc/vmstat or alike, by its name.

@@ -10,7 +10,7 @@ use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype, Op};
 use crate::p2p::check_count;
-use onecopy::coll::{Collective, Parts};
+use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
 use std::sync::Arc;
 
 /// A root's rank.
@@ -37,8 +37,7 @@ fn plan(collective: Collective, send: Option<Side>, recv: Option<Side>) -> Outco
 /// One buffer.
 fn single(buf: Addr, count: i64, datatype: Datatype, give: bool, take: bool) -> Outcome<Side> {
     let object = datatype::committed(datatype)?;
-    let block = (0, check_count(count)?, &**object);
-    Ok(Side::of(buf, &[block], give, take)?.0)
+    Side::one(buf, check_count(count)?, object, give, take)
 }
 
 /// The same number of instances for each of `n` ranks, one after the other.
@@ -52,10 +51,13 @@ fn equal(
 ) -> Outcome<(Side, Parts)> {
     let object = datatype::committed(datatype)?;
     let count = check_count(count)?;
-    let len = (object.size() * count) as usize;
-    let block = (0, count * n as u64, &**object);
-    let (side, _) = Side::of(buf, &[block], give, take)?;
-    Ok((side, Parts::Equal(len)))
+    let all = count.checked_mul(n as u64);
+    let len = object.size().checked_mul(count);
+    let (Some(all), Some(len)) = (all, len) else {
+        return Err(fail(c::ERR_COUNT, "more bytes than can be addressed"));
+    };
+    let side = Side::one(buf, all, object, give, take)?;
+    Ok((side, Parts::Equal(len as usize)))
 }
 
 /// A number of instances for each rank, at displacements that count extents.
@@ -384,6 +386,18 @@ pub(super) fn reduce(
     plan(Collective::Reduce { root, elem, op }, send, recv)
 }
 
+/// A vector of each rank, and a result as long for each.
+fn for_everyone(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    of: Vector,
+    made: impl FnOnce(ElemType, Operator) -> Collective,
+) -> Outcome<Plan> {
+    let (send, recv) = combined(sendbuf, Some((recvbuf, count)), count, &of)?;
+    plan(made(of.elem, of.op), send, recv)
+}
+
 pub(super) fn allreduce(
     _comm: &CommObject,
     sendbuf: &Addr,
@@ -393,9 +407,8 @@ pub(super) fn allreduce(
     op: &Op,
 ) -> Outcome<Plan> {
     let of = vector(*op, *datatype)?;
-    let (send, recv) = combined(*sendbuf, Some((*recvbuf, *count)), *count, &of)?;
-    let (elem, op) = (of.elem, of.op);
-    plan(Collective::Allreduce { elem, op }, send, recv)
+    let made = |elem, op| Collective::Allreduce { elem, op };
+    for_everyone(*sendbuf, *recvbuf, *count, of, made)
 }
 
 pub(super) fn scan(
@@ -407,9 +420,8 @@ pub(super) fn scan(
     op: &Op,
 ) -> Outcome<Plan> {
     let of = vector(*op, *datatype)?;
-    let (send, recv) = combined(*sendbuf, Some((*recvbuf, *count)), *count, &of)?;
-    let (elem, op) = (of.elem, of.op);
-    plan(Collective::Scan { elem, op }, send, recv)
+    let made = |elem, op| Collective::Scan { elem, op };
+    for_everyone(*sendbuf, *recvbuf, *count, of, made)
 }
 
 pub(super) fn exscan(
@@ -431,29 +443,23 @@ pub(super) fn exscan(
     plan(Collective::Exscan { elem, op }, send, Some(recv))
 }
 
-/// The vectors of all parts together; in place, the part comes to the front of the buffer.
+/// The vectors of all parts together; in place, the part comes to the front of the buffer, and what is behind it stays as it was. The runtime
+/// combines a part where it lies, because peers read the front meanwhile; so what does not become the front is kept.
 fn reduce_parts(
-    comm: &CommObject,
     sendbuf: Addr,
     recvbuf: Addr,
-    counts: &[i64],
-    datatype: Datatype,
-    op: Op,
+    [before, mine, total]: [i64; 3],
+    parts: Parts,
+    of: Vector,
 ) -> Outcome<Plan> {
-    let of = vector(op, datatype)?;
-    let total = counts
-        .iter()
-        .map(|&count| check_count(count).map(|count| count as i64))
-        .sum::<Outcome<i64>>()?;
-    let mine = counts.get(comm.rank).copied().unwrap_or(0);
-    let (send, recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
-    let counts: Vec<usize> = counts.iter().map(|&count| count as usize).collect();
-    let collective = Collective::ReduceScatter {
-        parts: Parts::packed(&counts, of.elem.size()),
-        elem: of.elem,
-        op: of.op,
-    };
-    plan(collective, send, recv)
+    let (send, mut recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
+    if let (true, Some(recv)) = (sendbuf.is_in_place(), &mut recv) {
+        let size = of.elem.size();
+        let (before, mine) = (before as usize, mine as usize);
+        recv.keep(before.max(mine) * size..(before + mine) * size);
+    }
+    let (elem, op) = (of.elem, of.op);
+    plan(Collective::ReduceScatter { parts, elem, op }, send, recv)
 }
 
 pub(super) fn reduce_scatter(
@@ -464,7 +470,16 @@ pub(super) fn reduce_scatter(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    reduce_parts(comm, *sendbuf, *recvbuf, counts, *datatype, *op)
+    let of = vector(*op, *datatype)?;
+    let lens = counts
+        .iter()
+        .map(|&count| check_count(count).map(|count| count as usize))
+        .collect::<Outcome<Vec<usize>>>()?;
+    let sum = |lens: &[usize]| lens.iter().sum::<usize>() as i64;
+    let before = sum(lens.get(..comm.rank).unwrap_or(&[]));
+    let mine = counts.get(comm.rank).copied().unwrap_or(0);
+    let parts = Parts::packed(&lens, of.elem.size());
+    reduce_parts(*sendbuf, *recvbuf, [before, mine, sum(&lens)], parts, of)
 }
 
 pub(super) fn reduce_scatter_block(
@@ -475,6 +490,19 @@ pub(super) fn reduce_scatter_block(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    let counts = vec![*count; comm.size()];
-    reduce_parts(comm, *sendbuf, *recvbuf, &counts, *datatype, *op)
+    let of = vector(*op, *datatype)?;
+    let mine = check_count(*count)? as i64;
+    let places = [comm.rank as i64, 1, comm.size() as i64].map(|n| mine.checked_mul(n));
+    let ([Some(before), _, Some(total)], Some(len)) =
+        (places, (mine as usize).checked_mul(of.elem.size()))
+    else {
+        return Err(fail(c::ERR_COUNT, "more bytes than can be addressed"));
+    };
+    reduce_parts(
+        *sendbuf,
+        *recvbuf,
+        [before, mine, total],
+        Parts::Equal(len),
+        of,
+    )
 }

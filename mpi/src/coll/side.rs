@@ -8,13 +8,22 @@ use crate::ffi::Addr;
 use crate::{c, memory};
 use onecopy::Span;
 use onecopy::coll::Parts;
+use std::ops::Range;
 
 /// Bytes of the program, or a copy of ours with the places where results go.
 pub(crate) struct Side {
-    /// The program's bytes; none: `copy`.
+    /// The program's bytes; none: the copy.
     direct: Option<(Addr, usize)>,
+    /// What only few need.
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Default)]
+struct Rest {
     copy: Vec<u8>,
     deliveries: Vec<Delivery>,
+    /// Bytes that the runtime overwrites and the program finds unchanged, with their place.
+    kept: Option<(usize, Vec<u8>)>,
 }
 
 /// Where a part of a copy goes.
@@ -34,17 +43,27 @@ impl Side {
     fn direct(at: Addr, len: usize) -> Self {
         Self {
             direct: Some((at, len)),
-            copy: Vec::new(),
-            deliveries: Vec::new(),
+            rest: None,
         }
     }
 
-    fn copy(copy: Vec<u8>) -> Self {
-        Self {
-            direct: None,
-            copy,
-            deliveries: Vec::new(),
+    /// A plain side of one block at its base. What lies together, which is nearly everything, costs no allocation.
+    #[inline]
+    pub(crate) fn one(
+        base: Addr,
+        count: u64,
+        object: &TypeObject,
+        give: bool,
+        take: bool,
+    ) -> Outcome<Self> {
+        if let (Some(offset), Some(len)) =
+            (object.shape.dense(count), object.size().checked_mul(count))
+            && (len == 0 || !base.pointer().is_null())
+        {
+            let first = if len == 0 { 0 } else { offset };
+            return Ok(Self::direct(base.offset(first), len as usize));
         }
+        Ok(Self::of(base, &[(0, count, object)], give, take)?.0)
     }
 
     /// A plain side, for bytes that are described by `blocks`. `give`: they are read; `take`: they are written.
@@ -88,7 +107,10 @@ impl Side {
             let side = Self::direct(base.offset(first), (end - first) as usize);
             return Ok((side, Parts::Listed(listed.collect())));
         }
-        let mut side = Self::copy(vec![0; total as usize]);
+        let mut rest = Box::new(Rest {
+            copy: vec![0; total as usize],
+            ..Rest::default()
+        });
         let mut listed = Vec::with_capacity(blocks.len());
         let mut start = 0;
         for &(at, count, object) in blocks {
@@ -96,11 +118,11 @@ impl Side {
             let len = layout.size() as usize;
             let place = base.offset(at);
             if give {
-                let out = &mut side.copy[start..start + len];
+                let out = &mut rest.copy[start..start + len];
                 memory::gather(&layout, place, 0..len as u64, out);
             }
             if take {
-                side.deliveries.push(Delivery {
+                rest.deliveries.push(Delivery {
                     layout,
                     base: place,
                     start,
@@ -110,6 +132,10 @@ impl Side {
             listed.push((start, len));
             start += len;
         }
+        let side = Self {
+            direct: None,
+            rest: Some(rest),
+        };
         Ok((side, Parts::Listed(listed.into())))
     }
 
@@ -126,11 +152,14 @@ impl Side {
         if shape.dense(count) == Some(0) && shape.dense(2).is_some() {
             return Self::direct(base, len);
         }
-        let mut side = Self::copy(vec![0; len]);
+        let mut rest = Box::new(Rest {
+            copy: vec![0; len],
+            ..Rest::default()
+        });
         let layout = shape.layout_of(count);
         let first = shape.lb;
         if give {
-            let copy = &mut side.copy;
+            let copy = &mut rest.copy;
             layout.walk(0, 0..layout.size(), &mut |offset, len| {
                 let at = (offset - first) as usize;
                 memory::with_bytes(base.offset(offset), len as usize, |bytes| {
@@ -140,29 +169,45 @@ impl Side {
             });
         }
         if take {
-            side.deliveries.push(Delivery {
+            rest.deliveries.push(Delivery {
                 layout,
                 base,
                 start: 0,
                 gaps: Some(first),
             });
         }
-        side
+        Self {
+            direct: None,
+            rest: Some(rest),
+        }
+    }
+
+    /// Remembers bytes that are to be there again when the results are.
+    pub(super) fn keep(&mut self, range: Range<usize>) {
+        if !range.is_empty() {
+            let bytes = self.with_recv(|bytes| bytes[range.clone()].to_vec());
+            self.rest.get_or_insert_default().kept = Some((range.start, bytes));
+        }
     }
 
     /// Puts results where they belong.
-    pub(crate) fn deliver(&self) {
-        for delivery in &self.deliveries {
+    pub(crate) fn deliver(&mut self) {
+        let Some(rest) = &mut self.rest else { return };
+        if let Some((at, kept)) = rest.kept.take() {
+            self.with_recv(|bytes| bytes[at..at + kept.len()].copy_from_slice(&kept));
+        }
+        let Some(rest) = &self.rest else { return };
+        for delivery in &rest.deliveries {
             let size = delivery.layout.size();
             match delivery.gaps {
                 None => {
-                    let bytes = &self.copy[delivery.start..delivery.start + size as usize];
+                    let bytes = &rest.copy[delivery.start..delivery.start + size as usize];
                     memory::scatter(&delivery.layout, delivery.base, 0, bytes);
                 }
                 Some(first) => {
                     delivery.layout.walk(0, 0..size, &mut |offset, len| {
                         let at = (offset - first) as usize;
-                        let bytes = &self.copy[at..at + len as usize];
+                        let bytes = &rest.copy[at..at + len as usize];
                         memory::copy_in(delivery.base.offset(offset), bytes);
                         true
                     });
@@ -175,7 +220,10 @@ impl Side {
     pub(crate) fn sent(&self) -> Span {
         match self.direct {
             Some((at, len)) => memory::sent(at, len),
-            None => memory::sent(memory::address_of_shared(&self.copy), self.copy.len()),
+            None => {
+                let copy = self.copied();
+                memory::sent(memory::address_of_shared(copy), copy.len())
+            }
         }
     }
 
@@ -183,21 +231,28 @@ impl Side {
     pub(crate) fn received(&mut self) -> Span {
         match self.direct {
             Some((at, len)) => memory::received(at, len),
-            None => memory::received(memory::address_of(&mut self.copy), self.copy.len()),
+            None => {
+                let copy = &mut self.rest.get_or_insert_default().copy;
+                memory::received(memory::address_of(copy), copy.len())
+            }
         }
+    }
+
+    fn copied(&self) -> &[u8] {
+        self.rest.as_ref().map_or(&[], |rest| &rest.copy)
     }
 
     fn with_send<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         match self.direct {
             Some((at, len)) => memory::with_bytes(at, len, f),
-            None => f(&self.copy),
+            None => f(self.copied()),
         }
     }
 
     fn with_recv<R>(&mut self, f: impl FnOnce(&mut [u8]) -> R) -> R {
         match self.direct {
             Some((at, len)) => memory::with_bytes_mut(at, len, f),
-            None => f(&mut self.copy),
+            None => f(&mut self.rest.get_or_insert_default().copy),
         }
     }
 }

@@ -11,13 +11,12 @@ use crate::op::{self, Operation};
 use crate::p2p::check_count;
 use crate::{c, callback, memory};
 use onecopy::coll::{ElemType, MAX_ELEMENT, Op as Operator, PredefinedOp};
-use std::sync::Arc;
 
 /// A kind of vector that can be reduced.
 pub(crate) struct Vector {
     pub(super) elem: ElemType,
     pub(super) op: Operator,
-    datatype: Arc<TypeObject>,
+    datatype: &'static TypeObject,
 }
 
 impl Vector {
@@ -27,7 +26,7 @@ impl Vector {
         if count > 0 && buf.pointer().is_null() && self.datatype.named().is_some() {
             return Err(fail(c::ERR_BUFFER, "the buffer is null"));
         }
-        Ok(Side::with_gaps(buf, count, &self.datatype, give, take))
+        Ok(Side::with_gaps(buf, count, self.datatype, give, take))
     }
 }
 
@@ -149,7 +148,7 @@ pub(super) fn vector(handle: Op, datatype: Datatype) -> Outcome<Vector> {
     Ok(Vector {
         elem,
         op,
-        datatype: Arc::clone(object),
+        datatype: object,
     })
 }
 

@@ -5,7 +5,8 @@ use super::{CommObject, Heritage, get, keep};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Comm, Group, Info, Out, Request};
 use crate::group::{self, GroupObject};
-use crate::{agree, attr, c, info, job, request};
+use crate::request::{self, Activity, Object};
+use crate::{agree, attr, c, info, job};
 use std::sync::Arc;
 
 fn own_rank() -> Outcome<u32> {
@@ -102,12 +103,11 @@ fn duplicate_later(
     let links = parent.links()?;
     let pending = if parent.rank == 0 {
         let identity = agree::choose()?;
-        for to in 1..parent.size() {
-            // Short messages leave at once; nobody has to wait.
-            agree::tell(parent, links, to, tag, &identity.to_ne_bytes())?;
-        }
+        let messages = (1..parent.size())
+            .map(|to| agree::tell_later(parent, links, to, tag, &identity.to_ne_bytes()))
+            .collect::<Outcome<_>>()?;
         object.connect(parent.link()?, identity);
-        request::done()?
+        request::keep(Object::active(parent, Activity::Many(messages)))?
     } else {
         request::identity(parent, Arc::clone(&object), tag)?
     };

@@ -9,7 +9,7 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype};
 use crate::request::{Pending, Unpack};
 use crate::{c, memory};
-use onecopy::raw::Mode;
+use onecopy::raw::{Mode, Operation};
 use onecopy::{Source, Span, Tag};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub(crate) fn check_count(count: i64) -> Outcome<u64> {
 
 /// The bytes of a buffer.
 enum Bytes {
+    /// Together.
+    One([Span; 1]),
     /// In runs.
     Runs(Vec<Span>),
     /// Scattered.
@@ -43,14 +45,14 @@ fn bytes_of(
         .checked_mul(count)
         .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))?;
     if size == 0 {
-        return Ok(Bytes::Runs(vec![span(buf, 0)]));
+        return Ok(Bytes::One([span(buf, 0)]));
     }
     if let Some(offset) = object.shape.dense(count) {
         let at = buf.offset(offset);
         if at.pointer().is_null() {
             return Err(fail(c::ERR_BUFFER, "the buffer is null"));
         }
-        return Ok(Bytes::Runs(vec![span(at, size as usize)]));
+        return Ok(Bytes::One([span(at, size as usize)]));
     }
     let layout = object.shape.layout_of(count);
     let runs = layout.runs();
@@ -95,6 +97,7 @@ pub(crate) fn send_on(
     (buf, count, object): Buffer<'_>,
 ) -> Outcome<Pending> {
     let (packed, operation) = match bytes_of(buf, count, object, memory::sent)? {
+        Bytes::One(span) => (Vec::new(), link.begin_send(&span, rank, tag, mode)?),
         Bytes::Runs(spans) => (Vec::new(), link.begin_send(&spans, rank, tag, mode)?),
         Bytes::Scattered(layout, size) => {
             let mut packed = vec![0; size as usize];
@@ -119,14 +122,7 @@ pub(crate) fn receive_on(
     tag: Tag,
     buffer: Buffer<'_>,
 ) -> Outcome<Pending> {
-    let target = target_of(buffer)?;
-    let operation = link.begin_receive(&target.spans, source, tag)?;
-    Ok(Pending {
-        operation,
-        packed: target.packed,
-        unpack: target.unpack,
-        receives: true,
-    })
+    target_of(buffer)?.receive(|spans| link.begin_receive(spans, source, tag))
 }
 
 /// The packed form of a buffer.
@@ -166,9 +162,39 @@ pub(crate) fn begin_send_of_copy(
 
 /// Where a receive puts its bytes.
 pub(super) struct Target {
-    pub(super) spans: Vec<Span>,
-    pub(super) packed: Vec<u8>,
-    pub(super) unpack: Option<Unpack>,
+    /// Without the copy's own.
+    bytes: Bytes,
+    /// Where the bytes of what is scattered begin.
+    base: Addr,
+}
+
+impl Target {
+    /// Starts the receive.
+    pub(super) fn receive(
+        self,
+        begin: impl FnOnce(&[Span]) -> onecopy::Result<Operation>,
+    ) -> Outcome<Pending> {
+        let (operation, packed, unpack) = match self.bytes {
+            Bytes::One(span) => (begin(&span)?, Vec::new(), None),
+            Bytes::Runs(spans) => (begin(&spans)?, Vec::new(), None),
+            Bytes::Scattered(layout, size) => {
+                let mut packed = vec![0; size as usize];
+                let span = memory::received(memory::address_of(&mut packed), packed.len());
+                let base = self.base;
+                (
+                    begin(&[span])?,
+                    packed,
+                    Some(Box::new(Unpack { layout, base })),
+                )
+            }
+        };
+        Ok(Pending {
+            operation,
+            packed,
+            unpack,
+            receives: true,
+        })
+    }
 }
 
 pub(super) fn target(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Target> {
@@ -177,21 +203,9 @@ pub(super) fn target(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Targe
 }
 
 fn target_of((buf, count, object): Buffer<'_>) -> Outcome<Target> {
-    Ok(match bytes_of(buf, count, object, memory::received)? {
-        Bytes::Runs(spans) => Target {
-            spans,
-            packed: Vec::new(),
-            unpack: None,
-        },
-        Bytes::Scattered(layout, size) => {
-            let mut packed = vec![0; size as usize];
-            let span = memory::received(memory::address_of(&mut packed), packed.len());
-            Target {
-                spans: vec![span],
-                packed,
-                unpack: Some(Unpack { layout, base: buf }),
-            }
-        }
+    Ok(Target {
+        bytes: bytes_of(buf, count, object, memory::received)?,
+        base: buf,
     })
 }
 

@@ -7,7 +7,7 @@ use crate::comm::{self, CommObject};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Message, Out, Request, Status};
 use crate::handle::Table;
-use crate::request::{self, Activity, Object, Pending};
+use crate::request::{self, Activity, Object};
 use crate::{c, job};
 use std::sync::{Arc, Mutex};
 
@@ -134,13 +134,7 @@ fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> 
     let matched = job::lock(&entry.message)
         .take()
         .ok_or_else(|| bad_message(handle))?;
-    let operation = matched.begin_receive(&target.spans)?;
-    let pending = Pending {
-        operation,
-        packed: target.packed,
-        unpack: target.unpack,
-        receives: true,
-    };
+    let pending = target.receive(|spans| matched.begin_receive(spans))?;
     Ok(Object::active(&entry.comm, Activity::Message(pending)))
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Pending {
     pub(crate) operation: Operation,
     /// The packed form, if the message does not go straight from or to the program's buffer.
     pub(crate) packed: Vec<u8>,
-    pub(crate) unpack: Option<Unpack>,
+    pub(crate) unpack: Option<Box<Unpack>>,
     pub(crate) receives: bool,
 }
 
@@ -34,14 +34,14 @@ pub(crate) enum Activity {
     /// A send or a receive.
     Message(Pending),
     /// A send and a receive: the second one's status is the request's.
-    Both(Option<Pending>, Option<Pending>),
+    Both(Box<[Option<Pending>; 2]>),
     /// Messages of a neighbourhood collective.
     Many(Vec<Pending>),
     /// A collective of the runtime.
-    Collective(crate::coll::Running),
+    Collective(Box<crate::coll::Running>),
     /// The identity of a communicator.
     Identity {
-        pending: Pending,
+        pending: Box<Pending>,
         new: Arc<CommObject>,
     },
     /// All buffered sends that were under way.
@@ -74,7 +74,7 @@ fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, E
             if receives {
                 let source = object
                     .comm
-                    .as_ref()
+                    .get()
                     .map_or(0, |comm| comm.rank_of(status.source));
                 object.status = Status::new(source, status.tag, status.bytes as u64);
             }
@@ -85,7 +85,7 @@ fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, E
                 rank, tag, buffer, ..
             } = &error
             {
-                let source = object.comm.as_ref().map_or(0, |comm| comm.rank_of(*rank));
+                let source = object.comm.get().map_or(0, |comm| comm.rank_of(*rank));
                 object.status = Status::new(source, *tag, *buffer);
             }
             object.failure = Some(error.into());
@@ -111,9 +111,9 @@ impl Object {
                 let receives = pending.receives;
                 settle(self, receives, result);
             }
-            Activity::Both(send, receive) => {
+            Activity::Both(both) => {
                 let mut results = [None, None];
-                for (slot, pending) in results.iter_mut().zip([send, receive]) {
+                for (slot, pending) in results.iter_mut().zip(both.iter_mut()) {
                     let over = pending.as_mut().and_then(|active| {
                         active.take(poll).map(|result| (active.receives, result))
                     });
@@ -122,10 +122,11 @@ impl Object {
                     }
                     *slot = over;
                 }
+                let over = both.iter().all(Option::is_none);
                 for (receives, result) in results.into_iter().flatten() {
                     settle(self, receives, result);
                 }
-                if !matches!(self.activity, Activity::Both(None, None)) {
+                if !over {
                     return false;
                 }
             }
@@ -207,7 +208,10 @@ pub(super) fn identity(
         unpack: None,
         receives: true,
     };
-    Ok(Activity::Identity { pending, new })
+    Ok(Activity::Identity {
+        pending: Box::new(pending),
+        new,
+    })
 }
 
 /// The class to put into a status.

@@ -2,7 +2,8 @@
 //! Waiting and testing.
 
 use super::activity::{Activity, code_of};
-use super::{Object, REQUESTS, SENT, bad_request};
+use super::{Object, REQUESTS, SENT, bad_request, remove};
+use crate::comm::CommObject;
 use crate::failure::{Outcome, fail};
 use crate::ffi::{In, Out, Request, Status};
 use crate::{buffer, c, job};
@@ -64,6 +65,13 @@ fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
             .unwrap_or(true)
 }
 
+fn has_failed(handle: Request) -> bool {
+    handle != SENT
+        && REQUESTS
+            .with_mut(handle.0, |object| object.failure.is_some())
+            .unwrap_or(false)
+}
+
 fn is_over(handle: Request) -> bool {
     handle == SENT
         || REQUESTS
@@ -84,7 +92,7 @@ fn finish(
         .with_mut(handle.0, |object| {
             let mut status = object.status;
             status.error = code_of(object);
-            let on = object.comm.as_ref().map(|comm| comm.handle());
+            let on = object.comm.get().map(CommObject::handle);
             let result = match object.failure.take() {
                 Some(failure) => Err(match on {
                     Some(comm) => failure.on(comm),
@@ -102,10 +110,22 @@ fn finish(
         .ok_or_else(|| bad_request(handle))?;
     let (status, result, persistent) = taken;
     if !persistent {
-        REQUESTS.remove(handle.0);
+        remove(handle);
         place(c::REQUEST_NULL)?;
     }
     Ok((status, result))
+}
+
+/// Completes the request at a place.
+fn finish_one(
+    handle: Request,
+    requests: Out<Request>,
+    place: usize,
+    status: Out<Status>,
+) -> Outcome<()> {
+    let (found, result) = finish(handle, |null| requests.set_at(place, null))?;
+    status.put(&found);
+    result
 }
 
 /// Waits until `done` says so, moving everything meanwhile.
@@ -116,31 +136,27 @@ fn wait_until<R>(mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> Outcome<R>
 pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
     if !is_active(handle)? {
-        status.put(&Status::empty());
+        status.put_empty();
         return Ok(());
     }
     if !is_over(handle) {
         buffer::reap();
         wait_until(|poll| poll_handle(handle, poll).then_some(()))?;
     }
-    let (found, result) = finish(handle, |null| request.set(null))?;
-    status.put(&found);
-    result
+    finish_one(handle, request, 0, status)
 }
 
 pub(crate) fn test(request: Out<Request>, flag: Out<i32>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
     if !is_active(handle)? {
-        status.put(&Status::empty());
+        status.put_empty();
         return flag.set(1);
     }
     if !progress_one(handle)? {
         return flag.set(0);
     }
     flag.set(1)?;
-    let (found, result) = finish(handle, |null| request.set(null))?;
-    status.put(&found);
-    result
+    finish_one(handle, request, 0, status)
 }
 
 fn progress_one(handle: Request) -> Outcome<bool> {
@@ -176,35 +192,26 @@ fn finish_many(
     statuses: Out<Status>,
     compact: bool,
 ) -> Outcome<()> {
-    let mut results = Vec::new();
-    let mut found = Vec::new();
+    // Errors of single requests are told only when there is one.
+    let told = !statuses.is_null();
+    let failed = told && places.iter().any(|&(_, handle)| has_failed(handle));
+    let mut first = Ok(());
     for (position, &(place, handle)) in places.iter().enumerate() {
         let (status, result) = finish(handle, |null| requests.set_at(place, null))?;
-        let at = if compact { position } else { place };
-        found.push((at, status));
-        if let Err(failure) = result {
-            results.push(failure);
-        }
-    }
-    let failed = !results.is_empty();
-    for (at, status) in found {
-        let target = statuses.element(at);
-        // Errors of single requests are told only when there is one.
+        let target = statuses.element(if compact { position } else { place });
         if failed {
             target.set_unless_null(status);
         } else {
             target.put(&status);
         }
+        first = first.and(result);
     }
-    match results.into_iter().next() {
-        None => Ok(()),
-        Some(mut failure) => {
-            if !statuses.is_null() {
-                failure.code = c::ERR_IN_STATUS;
-            }
-            Err(failure)
+    first.map_err(|mut failure| {
+        if told {
+            failure.code = c::ERR_IN_STATUS;
         }
-    }
+        failure
+    })
 }
 
 fn put_empty(handles: &[Request], active: &[(usize, Request)], statuses: Out<Status>) {
@@ -216,7 +223,7 @@ fn put_empty(handles: &[Request], active: &[(usize, Request)], statuses: Out<Sta
         if next.peek() == Some(&place) {
             next.next();
         } else {
-            statuses.element(place).put(&Status::empty());
+            statuses.element(place).put_empty();
         }
     }
 }
@@ -273,7 +280,7 @@ fn poll_all(active: &[(usize, Request)]) -> Outcome<Vec<bool>> {
 }
 
 fn none_active(index: Out<i32>, status: Out<Status>) -> Outcome<()> {
-    status.put(&Status::empty());
+    status.put_empty();
     index.set(c::UNDEFINED)
 }
 
@@ -298,9 +305,7 @@ pub(crate) fn waitany(
         })?,
     };
     index.set(place as i32)?;
-    let (found, result) = finish(handle, |null| requests.set_at(place, null))?;
-    status.put(&found);
-    result
+    finish_one(handle, requests, place, status)
 }
 
 pub(crate) fn testany(
@@ -323,9 +328,7 @@ pub(crate) fn testany(
     let (place, handle) = active[at];
     flag.set(1)?;
     index.set(place as i32)?;
-    let (found, result) = finish(handle, |null| requests.set_at(place, null))?;
-    status.put(&found);
-    result
+    finish_one(handle, requests, place, status)
 }
 
 fn finish_some(
@@ -401,7 +404,7 @@ pub(crate) fn request_get_status(
     status: Out<Status>,
 ) -> Outcome<()> {
     if !is_active(request)? {
-        status.put(&Status::empty());
+        status.put_empty();
         return flag.set(1);
     }
     let over = progress_one(request)?;

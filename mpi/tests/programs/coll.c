@@ -226,6 +226,38 @@ static void neighbours(void) {
     OK(MPI_Comm_free(&grid));
 }
 
+/* In place, a rank's part comes to the front of its buffer; what is behind it stays. */
+static void parts_in_place(int n) {
+    int counts[RANKS], total = 0, before = 0, *buf;
+    MPI_Request request;
+    for (int equal = 0; equal < 2; equal++)
+        for (int later = 0; later < 2; later++) {
+            total = before = 0;
+            for (int i = 0; i < size; i++) {
+                counts[i] = equal ? n : n + i;
+                total += counts[i];
+                if (i < rank) before += counts[i];
+            }
+            buf = malloc((size_t)total * sizeof *buf);
+            for (int i = 0; i < total; i++) buf[i] = 100000 * rank + i;
+            if (equal && later) {
+                OK(MPI_Ireduce_scatter_block(MPI_IN_PLACE, buf, n, MPI_INT, MPI_SUM, comm, &request));
+                OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+            } else if (equal) {
+                OK(MPI_Reduce_scatter_block(MPI_IN_PLACE, buf, n, MPI_INT, MPI_SUM, comm));
+            } else if (later) {
+                OK(MPI_Ireduce_scatter(MPI_IN_PLACE, buf, counts, MPI_INT, MPI_SUM, comm, &request));
+                OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+            } else {
+                OK(MPI_Reduce_scatter(MPI_IN_PLACE, buf, counts, MPI_INT, MPI_SUM, comm));
+            }
+            for (int i = 0; i < counts[rank]; i++)
+                CHECK(buf[i] == 100000 * (size * (size - 1) / 2) + size * (before + i));
+            for (int i = counts[rank]; i < total; i++) CHECK(buf[i] == 100000 * rank + i);
+            free(buf);
+        }
+}
+
 static void all(void) {
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
@@ -236,6 +268,7 @@ static void all(void) {
         data(counts[i]);
         vectors(counts[i] / 2);
         reductions(counts[i] - counts[i] / 8);
+        parts_in_place(counts[i] / 3);
     }
     MPI_Request request;
     OK(MPI_Ibarrier(comm, &request));

@@ -120,6 +120,29 @@ static void communicators(void) {
     CHECK(!flag);
 }
 
+/* On a duplicate that was made without waiting, a collective that must not wait starts before anybody else has come. */
+static void early_collectives(void) {
+    MPI_Comm copy_of;
+    MPI_Request made, sum, last;
+    int one = 1, all = 0, first = -1, word = 0, later = 0;
+    OK(MPI_Comm_idup(MPI_COMM_WORLD, &copy_of, &made));
+    OK(MPI_Wait(&made, MPI_STATUS_IGNORE));
+    if (rank > 0) OK(MPI_Recv(&word, 1, MPI_INT, rank - 1, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    OK(MPI_Iallreduce(&one, &all, 1, MPI_INT, MPI_SUM, copy_of, &sum));
+    if (rank + 1 < size) OK(MPI_Send(&word, 1, MPI_INT, rank + 1, 5, MPI_COMM_WORLD));
+    /* The blocking one passes the one under way. */
+    int root = size - 1, from = rank;
+    OK(MPI_Bcast(&from, 1, MPI_INT, root, copy_of));
+    CHECK(from == root);
+    OK(MPI_Iscan(&one, &first, 1, MPI_INT, MPI_SUM, copy_of, &last));
+    OK(MPI_Wait(&sum, MPI_STATUS_IGNORE));
+    OK(MPI_Wait(&last, MPI_STATUS_IGNORE));
+    CHECK(all == size && first == rank + 1);
+    OK(MPI_Allreduce(&one, &later, 1, MPI_INT, MPI_SUM, copy_of));
+    CHECK(later == size);
+    OK(MPI_Comm_free(&copy_of));
+}
+
 static void topologies(void) {
     int dims[2] = {0, 0}, periods[2] = {1, 0}, coords[2], back, kind;
     MPI_Comm grid, row;
@@ -185,6 +208,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     groups();
     communicators();
+    early_collectives();
     topologies();
     infos();
     CHECK(MPI_Comm_fromint(MPI_Comm_toint(MPI_COMM_WORLD)) == MPI_COMM_WORLD);

@@ -6,6 +6,7 @@ use crate::peer::Peer;
 use crate::select::Thresholds;
 use onecopy_btl::{CopyError, LayerId};
 use onecopy_obs::tracepoints;
+use std::time::Instant;
 
 /// Gives up a layer for this pair.
 pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
@@ -20,6 +21,9 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
         error.layer
     );
     core.counters.demotions += 1;
+    if error.owner_is_dead() {
+        peer.ended.get_or_insert_with(Instant::now);
+    }
     if error.layer == LayerId::Xpmem {
         detach(core, peer);
     }

@@ -47,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy-vm", &[]),
+    ("onecopy-peers", &["onecopy", "onecopy-vm"]),
     ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),
 ];
 

@@ -21,6 +21,8 @@ pub(crate) const TESTED_WITH: &str = "fault-points";
 /// Programs that were built, with what they need.
 pub(super) struct Programs {
     built: Vec<Built>,
+    /// A tree of the kernel's distribution.
+    tree: Option<PathBuf>,
 }
 
 struct Built {
@@ -32,27 +34,43 @@ struct Built {
 }
 
 impl Programs {
-    /// Builds what the tests use.
-    pub(super) fn build(suite: &Suite, tests: &[Test], release: bool) -> Result<Self, Failure> {
-        Self::only(suite, release, |program| {
+    /// Builds what the tests use. `plant` makes a tree of packages.
+    pub(super) fn build(
+        suite: &Suite,
+        tests: &[Test],
+        release: bool,
+        plant: impl Fn(&[String]) -> Result<PathBuf, Failure>,
+    ) -> Result<Self, Failure> {
+        let used = |program: &&Program| {
             tests
                 .iter()
                 .any(|test| test.programs.contains(&program.name))
+        };
+        let (trees, programs): (Vec<_>, Vec<_>) = suite
+            .programs
+            .iter()
+            .filter(used)
+            .partition(|program| !program.packages.is_empty());
+        let tree = trees.first().map(|tree| plant(&tree.packages));
+        Ok(Self {
+            tree: tree.transpose()?,
+            ..Self::only(&programs, release)?
         })
     }
 
-    /// Builds all there are.
+    /// Builds all there are but the tree.
     pub(super) fn build_all(suite: &Suite, release: bool) -> Result<Self, Failure> {
-        Self::only(suite, release, |_| true)
+        let programs: Vec<_> = suite
+            .programs
+            .iter()
+            .filter(|program| program.packages.is_empty())
+            .collect();
+        Self::only(&programs, release)
     }
 
-    fn only(
-        suite: &Suite,
-        release: bool,
-        used: impl Fn(&Program) -> bool,
-    ) -> Result<Self, Failure> {
+    fn only(programs: &[&Program], release: bool) -> Result<Self, Failure> {
         let mut built = Vec::new();
-        for program in suite.programs.iter().filter(|program| used(program)) {
+        for &program in programs {
             let (path, libraries) = match (&program.package, &program.script) {
                 (Some(package), None) => (by_cargo(program, package, release)?, Vec::new()),
                 (None, Some(script)) => by_script(program, script)?,
@@ -70,7 +88,7 @@ impl Programs {
                 files: program.files.clone(),
             });
         }
-        Ok(Self { built })
+        Ok(Self { built, tree: None })
     }
 }
 
@@ -183,10 +201,60 @@ pub(super) fn pack(
             guest.copy(&from, &place).map_err(text)?;
         }
     }
+    if let Some(tree) = &programs.tree {
+        with_tree(&mut guest, tree)?;
+    }
     guest.bytes("payload/run", 0o755, script(slower, tests));
     let path = run.join("initramfs.gz");
     guest.write(&path).map_err(text)?;
     Ok(path)
+}
+
+/// A tree of the distribution, with the module's sources and what its README says of installing it.
+fn with_tree(guest: &mut Initramfs, tree: &Path) -> Result<(), Failure> {
+    const PLACE: &str = "payload/tree";
+    guest.tree(tree, PLACE).map_err(text)?;
+    guest
+        .copy(&root().join("kmod"), &format!("{PLACE}/root/kmod"))
+        .map_err(text)?;
+    guest
+        .copy(
+            &root().join("vm-images/programs/install.sh"),
+            &format!("{PLACE}/install.sh"),
+        )
+        .map_err(text)?;
+    let path = root().join("kmod/README.md");
+    let readme =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let blocks = install_lines(&readme);
+    let [dkms, remove, make] = blocks.as_slice() else {
+        return Err(format!(
+            "{}: the part on installing has {} blocks of commands, and not three: by DKMS, the removal, for one kernel",
+            path.display(),
+            blocks.len()
+        ));
+    };
+    for (name, lines) in [("dkms", dkms), ("remove", remove), ("make", make)] {
+        guest.bytes(&format!("{PLACE}/root/{name}.sh"), 0o644, lines);
+    }
+    Ok(())
+}
+
+/// The blocks of commands in the README's part on installing. What apt installs is there already.
+fn install_lines(readme: &str) -> Vec<String> {
+    let part = readme.split("\n## Install\n").nth(1).unwrap_or_default();
+    let part = part.split("\n## ").next().unwrap_or_default();
+    part.split("```sh\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .map(|block| {
+            block
+                .lines()
+                .filter(|line| !line.starts_with("sudo apt "))
+                .map(|line| format!("{line}\n"))
+                .collect()
+        })
+        .collect()
 }
 
 /// The script of the tests.
@@ -242,7 +310,7 @@ mod tests {
             command: command.to_owned(),
             programs: Vec::new(),
             seconds: 10,
-            ci: false,
+            suite: super::super::suite::DEFAULT.to_owned(),
             always: false,
             needs: Vec::new(),
             profiles: Vec::new(),
@@ -258,6 +326,16 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("exit $failed\n"));
+    }
+
+    #[test]
+    fn the_readme_says_how_to_install() {
+        let readme = std::fs::read_to_string(root().join("kmod/README.md")).expect("README");
+        let blocks = install_lines(&readme);
+        assert_eq!(blocks.len(), 3, "{blocks:?}");
+        assert!(blocks[0].contains("dkms install") && !blocks[0].contains("apt"));
+        assert!(blocks[1].contains("dkms remove"));
+        assert!(blocks[2].contains("make install"));
     }
 
     #[test]

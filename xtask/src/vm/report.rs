@@ -75,9 +75,10 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
         tries => format!(", {tries} tries"),
     };
     say::line(&format!(
-        "vm {} ({}, {how}): {}; {:.0} s{again}",
+        "vm {} ({}, {how}), {}: {}; {:.0} s{again}",
         verdict.kernel,
         verdict.release,
+        verdict.suite,
         report.outcome,
         report.wall.as_secs_f64()
     ));

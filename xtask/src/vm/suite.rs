@@ -37,6 +37,10 @@ pub(super) struct Program {
     pub(super) features: Vec<String>,
     /// Or a script of the repository that is given a folder and leaves the program there, with the libraries that it brings.
     pub(super) script: Option<String>,
+    /// Or packages of the kernel's own distribution: they, its headers and its compiler are a tree of their own in the guest, with the
+    /// module's sources and what its README says of installing it.
+    #[serde(default)]
+    pub(super) packages: Vec<String>,
     /// Files of the repository that it reads, by their path from the root.
     #[serde(default)]
     pub(super) files: Vec<String>,
@@ -55,10 +59,9 @@ pub(super) struct Test {
     pub(super) programs: Vec<String>,
     /// How long it may take.
     pub(super) seconds: u32,
-    /// Whether every change runs it.
-    #[serde(default)]
-    pub(super) ci: bool,
-    /// Whether it runs even where others were chosen.
+    /// What it runs with: the tests of a suite share a machine.
+    pub(super) suite: String,
+    /// Whether it runs with every suite, and where others were chosen.
     #[serde(default)]
     pub(super) always: bool,
     /// Options of the kernel without which there is nothing to test.
@@ -72,6 +75,12 @@ pub(super) struct Test {
     pub(super) judge: Judge,
 }
 
+impl Test {
+    fn is_for(&self, profile: &str) -> bool {
+        self.profiles.is_empty() || self.profiles.iter().any(|p| p == profile)
+    }
+}
+
 /// What judges a test.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -83,13 +92,14 @@ pub(super) enum Judge {
     Ktap,
 }
 
+/// What every change runs, and who asks for nothing else.
+pub(super) const DEFAULT: &str = "default";
+
 /// Which tests are to run.
 pub(super) enum Choice<'a> {
-    /// Those for every change.
-    Ci,
-    /// Every one.
-    All,
-    /// These, or with `!` before a name all but these.
+    /// Those of a suite.
+    Suite(&'a str),
+    /// These, or with `!` before a name the default suite without these.
     Named(&'a [String]),
 }
 
@@ -103,16 +113,15 @@ impl Suite {
 
     fn parse(text: &str) -> Result<Self, Failure> {
         let suite: Self = toml::from_str(text).map_err(|error| format!("suites.toml: {error}"))?;
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        };
         for test in &suite.tests {
-            if !test
-                .name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-            {
-                return Err(format!(
-                    "suites.toml: '{}' is no name for a test",
-                    test.name
-                ));
+            if let Some(name) = [&test.name, &test.suite].into_iter().find(|n| !is_name(n)) {
+                return Err(format!("suites.toml: '{name}' is no name"));
             }
             for program in &test.programs {
                 if !suite.programs.iter().any(|p| p.name == *program) {
@@ -124,6 +133,24 @@ impl Suite {
             }
         }
         Ok(suite)
+    }
+
+    /// The suites, in the order in which they begin.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for test in &self.tests {
+            if !names.contains(&test.suite.as_str()) {
+                names.push(&test.suite);
+            }
+        }
+        names
+    }
+
+    /// Whether a suite has a test for a profile, other than those that always run.
+    pub(super) fn has_any(&self, suite: &str, profile: &str) -> bool {
+        self.tests
+            .iter()
+            .any(|test| test.suite == suite && !test.always && test.is_for(profile))
     }
 
     /// The tests that run, in order, and those that were wanted and have nothing to test on this kernel, with the reason.
@@ -142,6 +169,12 @@ impl Suite {
         choice: &Choice<'_>,
         has: impl Fn(&str) -> bool,
     ) -> Result<(Vec<Test>, Vec<String>), Failure> {
+        if let Choice::Suite(name) = choice
+            && !self.names().contains(name)
+        {
+            let known = self.names().join(", ");
+            return Err(format!("no suite '{name}'; there are {known}"));
+        }
         if let Choice::Named(names) = choice {
             for name in *names {
                 let name = name.trim_start_matches('!');
@@ -152,13 +185,12 @@ impl Suite {
             }
         }
         let wanted = |test: &&Test| match choice {
-            Choice::All => true,
-            Choice::Ci => test.ci,
+            Choice::Suite(name) => test.always || test.suite == **name,
             Choice::Named(names) => {
                 let chosen = names.contains(&test.name);
                 let excluded = names.contains(&format!("!{}", test.name));
                 let only_exclusions = names.iter().all(|name| name.starts_with('!'));
-                test.always || chosen || (only_exclusions && !excluded)
+                test.always || chosen || (only_exclusions && !excluded && test.suite == DEFAULT)
             }
         };
         let mut tests = Vec::new();
@@ -176,7 +208,7 @@ impl Suite {
                     test.name,
                     missing.join(", ")
                 ));
-            } else if !test.profiles.is_empty() && !test.profiles.iter().any(|p| p == profile) {
+            } else if !test.is_for(profile) {
                 // Only who asked for it by its name wonders where it is.
                 if matches!(choice, Choice::Named(names) if names.contains(&test.name)) {
                     let profiles = test.profiles.join(", ");
@@ -203,21 +235,22 @@ mod tests {
         [[test]]
         name = "load"
         command = "insmod"
+        suite = "default"
         seconds = 1
-        ci = true
         always = true
 
         [[test]]
         name = "kunit"
         command = "true"
+        suite = "default"
         seconds = 1
-        ci = true
         needs = ["CONFIG_KUNIT"]
         judge = "ktap"
 
         [[test]]
         name = "fuzz"
         command = "p fuzz"
+        suite = "fuzz"
         programs = ["p"]
         seconds = 100
         profiles = ["debug"]
@@ -232,34 +265,32 @@ mod tests {
     #[test]
     fn our_own_file_is_in_order() {
         let suite = Suite::load(&crate::root()).expect("suites.toml");
-        assert!(suite.tests.iter().any(|test| test.ci && test.always));
+        assert!(suite.names().contains(&DEFAULT));
+        assert!(suite.tests.iter().any(|test| test.always));
     }
 
     #[test]
     fn choices_choose() {
-        assert_eq!(
-            names("debug", &Choice::All, true),
-            ["load", "kunit", "fuzz"]
-        );
-        assert_eq!(names("release", &Choice::All, true), ["load", "kunit"]);
-        assert_eq!(names("debug", &Choice::Ci, true), ["load", "kunit"]);
-        assert_eq!(names("release", &Choice::Ci, false), ["load"]);
+        let (default, fuzz) = (Choice::Suite(DEFAULT), Choice::Suite("fuzz"));
+        assert_eq!(names("debug", &default, true), ["load", "kunit"]);
+        assert_eq!(names("release", &default, false), ["load"]);
+        assert_eq!(names("debug", &fuzz, true), ["load", "fuzz"]);
+        assert_eq!(names("release", &fuzz, true), ["load"]);
+        let suite = Suite::parse(TEXT).expect("suite");
+        assert!(suite.has_any("fuzz", "debug") && !suite.has_any("fuzz", "release"));
         let fuzz = ["fuzz".to_owned()];
         assert_eq!(
             names("debug", &Choice::Named(&fuzz), true),
             ["load", "fuzz"]
         );
-        let not = ["!fuzz".to_owned()];
-        assert_eq!(
-            names("debug", &Choice::Named(&not), true),
-            ["load", "kunit"]
-        );
+        let not = ["!kunit".to_owned()];
+        assert_eq!(names("debug", &Choice::Named(&not), true), ["load"]);
     }
 
     #[test]
     fn what_is_left_out_says_why() {
         let suite = Suite::parse(TEXT).expect("suite");
-        let all = suite.select("release", &Choice::All, |_| false);
+        let all = suite.select("release", &Choice::Suite(DEFAULT), |_| false);
         let (_, left_out) = all.expect("choice");
         assert_eq!(left_out, ["kunit: this kernel has no CONFIG_KUNIT"]);
         let fuzz = ["fuzz".to_owned()];
@@ -273,6 +304,8 @@ mod tests {
         let text = TEXT.replace("programs = [\"p\"]", "programs = [\"q\"]");
         let error = Suite::parse(&text).expect_err("no program q");
         assert!(error.contains("test fuzz wants the program q"), "{error}");
+        let none = Suite::parse(&TEXT.replace("suite = \"fuzz\"", "suite = \"\""));
+        assert!(none.expect_err("no name").contains("'' is no name"));
         let unknown = ["fuss".to_owned()];
         let suite = Suite::parse(TEXT).expect("suite");
         let error = suite.select("debug", &Choice::Named(&unknown), |_| true);
@@ -281,5 +314,7 @@ mod tests {
                 .expect_err("none")
                 .contains("there are load, kunit, fuzz")
         );
+        let error = suite.select("debug", &Choice::Suite("fuss"), |_| true);
+        assert!(error.expect_err("none").contains("there are default, fuzz"));
     }
 }

@@ -85,6 +85,25 @@ pub(super) fn other_user() -> Outcome {
     Ok(())
 }
 
+/// What a user gets of Alice's segment of this mode.
+fn may(user: u32, segid: i64, mode: u32, reads: bool, writes: bool) -> Outcome {
+    peer(move |_| {
+        system::become_user(user)?;
+        let device = device::xpmem()?;
+        for (flags, allowed) in [(XPMEM_RDONLY, reads), (XPMEM_RDWR, writes)] {
+            let got = device.get(segid, flags);
+            let what = format!("user {user}'s GET {flags} of mode {mode:o}");
+            if allowed {
+                attach(&device, got.at(what)?, 0, SIZE)?.verify(1)?;
+            } else {
+                refused(got, &[EACCES, EPERM], what)?;
+            }
+        }
+        Ok(())
+    })?
+    .join()
+}
+
 pub(super) fn other_user_by_parameter() -> Outcome {
     let _open = OpenToAll::device("/dev/xpmem")?;
     let _others = Parameter::set(OTHERS, "1")?;
@@ -94,21 +113,7 @@ pub(super) fn other_user_by_parameter() -> Outcome {
         (0o666, true, true),
     ] {
         let (owner, segid) = owner(ALICE, mode)?;
-        peer(move |_| {
-            system::become_user(BOB)?;
-            let device = device::xpmem()?;
-            for (flags, allowed) in [(XPMEM_RDONLY, reads), (XPMEM_RDWR, writes)] {
-                let got = device.get(segid, flags);
-                let what = format!("another user's GET {flags} of mode {mode:o}");
-                if allowed {
-                    attach(&device, got.at(what)?, 0, SIZE)?.verify(1)?;
-                } else {
-                    refused(got, &[EACCES, EPERM], what)?;
-                }
-            }
-            Ok(())
-        })?
-        .join()?;
+        may(BOB, segid, mode, reads, writes)?;
         end(owner)?;
     }
     Ok(())
@@ -204,21 +209,7 @@ pub(super) fn mode_bits() -> Outcome {
         (0o600, true, true),
     ] {
         let (owner, segid) = owner(ALICE, mode)?;
-        peer(move |_| {
-            system::become_user(ALICE)?;
-            let device = device::xpmem()?;
-            for (flags, allowed) in [(XPMEM_RDONLY, reads), (XPMEM_RDWR, writes)] {
-                let got = device.get(segid, flags);
-                let what = format!("the same user's GET {flags} of mode {mode:o}");
-                if allowed {
-                    attach(&device, got.at(what)?, 0, SIZE)?.verify(1)?;
-                } else {
-                    refused(got, &[EACCES, EPERM], what)?;
-                }
-            }
-            Ok(())
-        })?
-        .join()?;
+        may(ALICE, segid, mode, reads, writes)?;
         // Root may pass any mode.
         attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)?;
         end(owner)?;

@@ -10,6 +10,7 @@ use crate::device::{self, attach, export, get, make, map};
 use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{Link, Peer, peer};
+use crate::runner::say;
 
 const SIZE: usize = 64 * PAGE;
 /// How long each storm blows at least, and how often at least both sides get round: a slow kernel takes the time it needs, and who makes no
@@ -165,6 +166,10 @@ pub(super) fn owner_churns() -> Outcome {
         for shares in [&mut beside, &mut within] {
             shares.sort_by(f64::total_cmp);
         }
+        say(&format!(
+            "  shares of the rate without churn: {:.2} beside, {:.2} within",
+            beside[5], within[5]
+        ));
         // What the owner maps anew the importer must first have the owner's kernel make: that is work, not waiting, and other work than
         // without churn. There the promise is progress.
         if beside[5] >= 1.0 / 3.0 && within[5] >= 0.05 {

@@ -114,3 +114,33 @@ pub(super) fn descriptors() -> Outcome {
     })?
     .join()
 }
+
+/// In a memory cgroup, to which the kernel charges what the module allocates, everything works as outside of one.
+pub(super) fn memory_cgroup() -> Outcome {
+    const ROOT: &str = "/sys/fs/cgroup";
+    let group = format!("{ROOT}/onecopy-test");
+    std::fs::write(format!("{ROOT}/cgroup.subtree_control"), "+memory")
+        .at("enabling the memory controller")?;
+    std::fs::create_dir(&group).at("mkdir of a cgroup")?;
+    let inside = peer(|_| {
+        std::fs::write(format!("{group}/cgroup.procs"), "0").at("entering a cgroup")?;
+        let area = Area::new(4 * PAGE)?;
+        area.fill(1);
+        let segment = device::export(&area, true)?;
+        check_eq!(
+            device::read(&device::generation(&segment)?).holes,
+            0,
+            "holes"
+        );
+        device::map(&segment, 4 * PAGE, true)?.verify(1)?;
+        let device = knem()?;
+        let status = device.map_status(4096).at("mmap of the status array")?;
+        status.set(4095, 7);
+        check_eq!(status.get(4095), 7, "a byte of the status array");
+        let cookie = region(&device, &area, READ | WRITE, 0)?;
+        device.destroy_region(cookie).at("DESTROY_REGION")
+    })?
+    .join();
+    std::fs::remove_dir(&group).at("rmdir of a cgroup")?;
+    inside
+}

@@ -139,6 +139,37 @@ pub(super) fn huge_pages() -> Outcome {
     .join()
 }
 
+/// The kernel's huge page of zeroes, which stands for memory that was only looked at, in an attachment beside huge pages of the importer's own.
+pub(super) fn huge_zeroes() -> Outcome {
+    const SIZE: usize = 4 * HUGE;
+    let area = Area::huge(SIZE)?;
+    let zeroes = |area: &Area, whose: &str| {
+        for at in (0..SIZE).step_by(PAGE) {
+            check_eq!(area.load(at), 0, "offset {at:#x} of {whose}");
+        }
+        Ok(())
+    };
+    zeroes(&area, "the owner's memory")?;
+    let segment = export(&area, true)?;
+    let importer = peer(|_: &Link| {
+        let own = Area::huge(SIZE)?;
+        own.mark(2);
+        let view = map(&segment, SIZE, true)?;
+        zeroes(&view, "the attachment")?;
+        // Whole, then in parts.
+        view.part(0, 2 * HUGE).unmap()?;
+        view.part(2 * HUGE + 3 * PAGE, PAGE).unmap()?;
+        view.store(3 * HUGE, 5);
+        check_eq!(view.load(3 * HUGE), 5, "what was stored");
+        own.verify_marks(2)?;
+        own.unmap()
+    })?;
+    importer.join()?;
+    check_eq!(area.load(3 * HUGE), 5, "what the importer stored");
+    check_eq!(area.load(2 * HUGE), 0, "beside it");
+    Ok(())
+}
+
 pub(super) fn split_and_collapse() -> Outcome {
     const MADV_COLLAPSE: i32 = 25;
     const SIZE: usize = 2 * HUGE;

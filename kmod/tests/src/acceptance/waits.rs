@@ -97,6 +97,26 @@ pub(super) fn kill_in_prefault() -> Outcome {
     end(owner)
 }
 
+pub(super) fn only_for_what_is_asked() -> Outcome {
+    let (owner, segid, segment) = blocked_owner()?;
+    let importer = peer(move |_| {
+        let view = map(&segment, 2 * SIZE, true)?;
+        for write in [false, true] {
+            let progress = device::onecopy()?.prefault(view.base(), SIZE as u64, write);
+            progress.result.at("PREFAULT in front of what blocks")?;
+            check_eq!(progress.done, SIZE as u64, "bytes done");
+        }
+        // Page by page up to it, through memory that is fresh to both.
+        let legacy = attach_all(&device::xpmem()?, segid, 2 * SIZE)?;
+        for page in 0..SIZE / PAGE {
+            legacy.store(page * PAGE, 1);
+        }
+        Ok(())
+    })?;
+    importer.join()?;
+    end(owner)
+}
+
 pub(super) fn kill_in_copy() -> Outcome {
     let (owner, _, segment) = blocked_owner()?;
     let local = Area::new(2 * SIZE)?;

@@ -91,8 +91,10 @@ pub(super) const CALLS: &[Call] = calls! {
     false 1 "exit, exec" memory::end;
 };
 
-/// How many devices of a kind a thread has open at most.
-const DEVICES: usize = 3;
+/// How many devices of a kind a thread has open at most, and how many segments, grants or regions of each. Every change of a process's memory is
+/// announced to every segment that covers it: few, or the kernel does little else.
+const DEVICES: usize = 2;
+const OBJECTS: usize = 6;
 
 fn xpmem_open(worker: &mut Worker<'_>) -> Called {
     if worker.xpmem.len() >= DEVICES {
@@ -143,7 +145,7 @@ fn xpmem_make(worker: &mut Worker<'_>) -> Called {
         let kind = if whole { Kind::Whole } else { Kind::Segment };
         let at = worker.dice.next();
         worker.table.offer(kind, at, segid as u64);
-        if xpmem.segids.len() > 24 {
+        if xpmem.segids.len() > OBJECTS {
             let old = xpmem.segids.swap_remove(0);
             let _ = xpmem.device.remove(old);
         }
@@ -178,7 +180,7 @@ fn xpmem_get(worker: &mut Worker<'_>) -> Called {
     }
     Some(got.map(|apid| {
         xpmem.apids.push((apid, whole));
-        if xpmem.apids.len() > 24 {
+        if xpmem.apids.len() > 2 * OBJECTS {
             let (old, _) = xpmem.apids.swap_remove(0);
             let _ = xpmem.device.release(old);
             worker.views.retain(|view| view.permit != old);
@@ -203,7 +205,8 @@ fn xpmem_attach(worker: &mut Worker<'_>) -> Called {
     let at = worker.dice.index(worker.xpmem[index].apids.len())?;
     let (apid, whole) = worker.xpmem[index].apids[at];
     // Most segments begin somewhere in an arena and have a few pages.
-    let pages = worker.dice.of(&[1u64, 1, 2, 3, 7, 16, 512]);
+    let pages = worker.dice.of(&[1u64, 1, 2, 3, 7, 16]);
+    let pages = if worker.dice.once_in(32) { 512 } else { pages };
     let first = if worker.dice.once_in(2) {
         0
     } else {
@@ -308,7 +311,7 @@ fn onecopy_export(worker: &mut Worker<'_>) -> Called {
 
 fn keep_grant(worker: &mut Worker<'_>, segment: Segment, whole: bool) {
     worker.grants.push(Grant { segment, whole });
-    if worker.grants.len() > 24 {
+    if worker.grants.len() > 2 * OBJECTS {
         drop(worker.grants.swap_remove(0));
     }
 }
@@ -330,7 +333,8 @@ fn onecopy_map(worker: &mut Worker<'_>) -> Called {
     let whole = worker.grants[index].whole;
     let offset = place(worker, whole);
     let offset = worker.dice.bend(offset);
-    let length = worker.dice.of(&[1u64, 1, 2, 3, 7, 16, 512]) * PAGE as u64;
+    let pages = worker.dice.of(&[1u64, 1, 2, 3, 7, 16]);
+    let length = if worker.dice.once_in(32) { 512 } else { pages } * PAGE as u64;
     let length = worker.dice.bend(length).min(1 << 44);
     let write = worker.dice.once_in(2);
     let kind = if worker.dice.once_in(12) {
@@ -411,7 +415,7 @@ fn onecopy_copy(worker: &mut Worker<'_>) -> Called {
             }
         };
     }
-    let length = match worker.dice.below(24) {
+    let length = match worker.dice.below(128) {
         0 => 1 << 20,
         _ => worker.dice.of(&[1u64, 8, 4096, 4097, 12_288]),
     };

@@ -123,12 +123,12 @@ pub(super) fn advise(worker: &mut Worker<'_>) -> Called {
 pub(super) fn touch(worker: &mut Worker<'_>) -> Called {
     let range = worker.range();
     touch_area(worker, &range);
-    None
+    Some(Ok(()))
 }
 
 /// Loads and stores at some places.
 fn touch_area(worker: &mut Worker<'_>, area: &Area) {
-    for _ in 0..8 {
+    for _ in 0..2 {
         let offset = worker.dice.below(area.length() as u64 / 8) as usize * 8;
         if worker.dice.once_in(2) {
             let _ = area.try_store(offset, offset as u64);
@@ -245,8 +245,8 @@ pub(super) fn fork(worker: &mut Worker<'_>) -> Called {
     if !matches!(worker.writer, Writer::Main) {
         return None;
     }
-    let exec = worker.dice.once_in(5);
-    let steps = worker.dice.below(400);
+    let exec = worker.dice.once_in(8);
+    let steps = worker.dice.below(600);
     let forked = peer::fork_plain(|| {
         system::die_with_parent();
         worker.writer = Writer::Child;

@@ -13,6 +13,7 @@ use knem_sys::{
 use super::super::memory::Called;
 use super::super::table::Kind;
 use super::super::worker::{Knem, Worker};
+use super::{DEVICES, OBJECTS};
 use crate::device::{self, Inline};
 use crate::mem::{READ, WRITE};
 use crate::peer::poll_read;
@@ -21,7 +22,7 @@ use crate::peer::poll_read;
 const LARGE: u64 = 1 << 20;
 
 pub(super) fn open(worker: &mut Worker<'_>) -> Called {
-    if worker.knem.len() >= 3 {
+    if worker.knem.len() >= DEVICES {
         return None;
     }
     // Without an array no copy can be asynchronous.
@@ -115,7 +116,7 @@ pub(super) fn create(worker: &mut Worker<'_>) -> Called {
     Some(made.map(|cookie| {
         knem.cookies.push(cookie);
         worker.table.offer(Kind::Cookie, at, cookie);
-        if knem.cookies.len() > 24 {
+        if knem.cookies.len() > OBJECTS {
             let old = knem.cookies.swap_remove(0);
             let _ = knem.device.destroy_region(old);
         }
@@ -175,7 +176,7 @@ fn offset(worker: &mut Worker<'_>) -> u64 {
 }
 
 fn length(worker: &mut Worker<'_>) -> u64 {
-    let length = match worker.dice.below(24) {
+    let length = match worker.dice.below(128) {
         0 => LARGE,
         _ => worker.dice.of(&[1u64, 8, 100, 4096]),
     };
@@ -257,7 +258,7 @@ pub(super) fn init_send(worker: &mut Worker<'_>) -> Called {
         worker.table.offer(Kind::Sent, at, cookie);
         let knem = &mut worker.knem[index];
         knem.cookies.push(cookie);
-        if knem.cookies.len() > 24 {
+        if knem.cookies.len() > OBJECTS {
             let old = knem.cookies.swap_remove(0);
             let _ = knem.device.destroy_region(old);
         }

@@ -41,8 +41,9 @@ pub(super) fn print(table: &Table, time: Duration) -> Vec<String> {
             .map(|(count, result)| format!("{:?} {count}", Errno::from_raw(*result as i32)))
             .collect();
         say(&format!(
-            "  {:24} {total:9} calls, {:3} % good; {}",
+            "  {:28} {total:9} calls, {:7.1} s, {:3} % good; {}",
             entry.name,
+            table.spent(call).as_secs_f64(),
             good * 100 / total.max(1),
             errors.join(", ")
         ));

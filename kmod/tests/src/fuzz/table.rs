@@ -3,6 +3,8 @@
 //!
 //! Each row of counts has one writer. Names are written by all without order: a torn or old one is as good a try as another.
 
+use std::time::Duration;
+
 use crate::mem::Area;
 use crate::outcome::Outcome;
 
@@ -54,9 +56,9 @@ impl Table {
         Ok(Self { area, slots })
     }
 
-    /// Calls, progress, then results of each call.
+    /// Calls, progress, then results of each call, then the time that each took.
     fn row_length() -> usize {
-        8 * (2 + CALLS.len() * RESULTS)
+        8 * (2 + CALLS.len() * (RESULTS + 1))
     }
 
     fn row(slot: usize, writer: Writer) -> usize {
@@ -64,7 +66,11 @@ impl Table {
     }
 
     fn add(&self, at: usize) {
-        self.area.store(at, self.area.load(at) + 1);
+        self.add_many(at, 1);
+    }
+
+    fn add_many(&self, at: usize, count: u64) {
+        self.area.store(at, self.area.load(at) + count);
     }
 
     pub(super) fn stop(&self) {
@@ -88,9 +94,21 @@ impl Table {
         self.add(row + 8 * (2 + call * RESULTS + result.min(RESULTS - 1)));
     }
 
-    /// Shows that a writer is alive.
-    pub(super) fn step(&self, slot: usize, writer: Writer) {
-        self.add(Self::row(slot, writer) + 8);
+    /// Shows that a writer is alive, and how long its last call took.
+    pub(super) fn step(&self, slot: usize, writer: Writer, call: usize, took: Duration) {
+        let row = Self::row(slot, writer);
+        self.add(row + 8);
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.add_many(row + Self::time(call), nanoseconds);
+    }
+
+    fn time(call: usize) -> usize {
+        8 * (2 + CALLS.len() * RESULTS + call)
+    }
+
+    /// The time that all calls of a kind took together.
+    pub(super) fn spent(&self, call: usize) -> Duration {
+        Duration::from_nanos(self.sum(Self::time(call)))
     }
 
     /// Calls on the devices so far.

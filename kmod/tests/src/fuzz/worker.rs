@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
+use std::time::Instant;
 
 use nix::unistd::Pid;
 
@@ -148,8 +149,10 @@ impl Worker<'_> {
                     here
                 })
                 .unwrap_or(0);
+            let begin = Instant::now();
             let outcome = (CALLS[index].run)(self);
-            self.table.step(self.slot, self.writer);
+            let took = begin.elapsed();
+            self.table.step(self.slot, self.writer, index, took);
             if let Some(result) = outcome {
                 let number = result.err().map_or(0, |error| {
                     error
@@ -164,7 +167,7 @@ impl Worker<'_> {
     /// Pages of the arena.
     pub(super) fn range(&mut self) -> Area {
         // Large ones take an emulated processor long.
-        let pages = if self.dice.once_in(12) {
+        let pages = if self.dice.once_in(64) {
             self.dice.of(&[511usize, 512, 513, 1024])
         } else {
             self.dice.of(&[1usize, 1, 2, 3, 7, 16, 64])
@@ -199,7 +202,7 @@ impl Worker<'_> {
     /// Remembers an attachment.
     pub(super) fn keep(&mut self, area: Area, permit: i64) {
         self.views.push(View { area, permit });
-        if self.views.len() > 48 {
+        if self.views.len() > 24 {
             let old = self.views.swap_remove(0);
             let _ = old.area.unmap();
         }

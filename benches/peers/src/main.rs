@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compares MPI libraries on one node: one C program, [`bench.c`](../bench.c), runs on each of them, and their jobs take turns batch by
+//! batch in one run.
+//!
+//! - The jobs of all contestants stand side by side; only one works at a time, the others sleep. A change of the machine's state
+//!   meets all of them.
+//! - A batch of about 4 ms is bracketed by raw line hand-offs of its own two processes, which decide whether it counts as near or far:
+//!   the rule is [`onecopy::bench::gate`]'s, the floor is the run's.
+//! - The same binary, built against the standard ABI, runs on onecopy, MPICH and Intel MPI; Open MPI, which does not have that ABI,
+//!   gets the same source through its own compiler wrapper.
+//! - Ours also takes part without MPI, through the Rust interface, and so does the machine's limit.
+//! - Payload is compared outside the timed loops: every contestant, pattern and size.
+#![forbid(unsafe_code)]
+
+mod conductor;
+mod contestant;
+mod install;
+mod peer;
+mod report;
+
+use clap::Parser;
+use onecopy::bench::{BenchError, Mode, Pattern, sizes};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compares MPI libraries on one node, side by side in one run
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask peers")]
+struct Args {
+    /// Ranks of each job
+    #[arg(short = 'n', long = "ranks", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
+    ranks: u16,
+    /// How messages follow one another [default: ping-pong in three modes, bandwidth, rate, collectives; with more than 2 ranks collectives]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pattern: Vec<Pattern>,
+    /// Memory of the messages [default: each for ping-pong, 'same' for all else]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Message sizes, separated by commas, with suffixes K, M, G
+    #[arg(long, value_name = "LIST")]
+    sizes: Option<String>,
+    /// Who takes part, by the names in the table [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Near batches for each result
+    #[arg(long, default_value_t = 8)]
+    batches: u16,
+    /// Few sizes and few batches
+    #[arg(long)]
+    quick: bool,
+    /// Neither memory nor the time of an empty job
+    #[arg(long)]
+    no_costs: bool,
+    /// Write tables, graphs and one JSON record per line into this folder
+    #[arg(long, value_name = "DIR", default_value = "bench-out/peers")]
+    out: PathBuf,
+    /// Where built onecopy is: the folder with the command and the libraries
+    #[arg(long, value_name = "DIR", hide = true)]
+    built: PathBuf,
+    /// The root of the repository
+    #[arg(long, value_name = "DIR", hide = true)]
+    root: PathBuf,
+}
+
+fn main() -> ExitCode {
+    // A rank of ours, through the Rust interface, is this program again.
+    let result = if std::env::args().nth(1).as_deref() == Some("__bench-rank") {
+        onecopy::bench::rank::main()
+    } else {
+        run(&Args::parse())
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("onecopy-peers: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Tells the user something that is no result.
+fn note(text: &str) {
+    // Nobody reads it if the stream is closed.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+fn run(args: &Args) -> Result<(), BenchError> {
+    let shop = install::Shop::open(&args.root, &args.built)?;
+    let contestants = contestant::all(&shop, &args.only)?;
+    let plan = conductor::Plan {
+        ranks: usize::from(args.ranks),
+        rounds: args.rounds(),
+        sizes: args.sizes()?,
+        collective_sizes: args.collective_sizes()?,
+        batches: usize::from(if args.quick {
+            args.batches.min(3)
+        } else {
+            args.batches
+        }),
+        costs: !args.no_costs,
+    };
+    let run = conductor::run(&plan, &contestants)?;
+    report::write(&run, &args.out)
+}
+
+impl Args {
+    fn rounds(&self) -> Vec<(Pattern, Mode)> {
+        const TWO: [Pattern; 4] = [Pattern::PingPong, Pattern::Bw, Pattern::BiBw, Pattern::Rate];
+        let patterns: Vec<Pattern> = if self.pattern.is_empty() {
+            let two = TWO.into_iter().filter(|_| self.ranks == 2);
+            two.chain([Pattern::Coll]).collect()
+        } else {
+            self.pattern.clone()
+        };
+        let mut rounds = Vec::new();
+        for pattern in patterns {
+            let each = match pattern {
+                Pattern::Coll => contestant::COLLECTIVES.to_vec(),
+                Pattern::All => TWO.to_vec(),
+                one => vec![one],
+            };
+            for pattern in each {
+                let modes = match self.mode {
+                    Some(Mode::All) => Mode::EACH.to_vec(),
+                    Some(mode) => vec![mode],
+                    None if pattern == Pattern::PingPong && !self.quick => Mode::EACH.to_vec(),
+                    None => vec![Mode::Same],
+                };
+                rounds.extend(modes.into_iter().map(|mode| (pattern, mode)));
+            }
+        }
+        rounds
+    }
+
+    fn sizes(&self) -> Result<Vec<usize>, BenchError> {
+        match &self.sizes {
+            Some(list) => sizes::parse_list(list),
+            None if self.quick => Ok(vec![8, 1 << 10, 64 << 10, 1 << 20]),
+            None => Ok(vec![
+                0,
+                8,
+                64,
+                256,
+                1 << 10,
+                4 << 10,
+                8 << 10,
+                16 << 10,
+                32 << 10,
+                64 << 10,
+                128 << 10,
+                256 << 10,
+                512 << 10,
+                1 << 20,
+                4 << 20,
+                16 << 20,
+            ]),
+        }
+    }
+
+    fn collective_sizes(&self) -> Result<Vec<usize>, BenchError> {
+        match &self.sizes {
+            Some(list) => sizes::parse_list(list),
+            None => Ok(vec![8, 1 << 10, 64 << 10, 1 << 20]),
+        }
+    }
+}

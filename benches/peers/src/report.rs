@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A run as tables for a person, records for a program, and graphs.
+
+use crate::conductor::{LIMIT, Measured, Point, Run};
+use onecopy::bench::gate::State;
+use onecopy::bench::record::Summary;
+use onecopy::bench::svg::{Chart, Line, Quantity, Shade};
+use onecopy::bench::table::{figure, gigabytes};
+use onecopy::bench::{BenchError, Mode, Pattern, sizes};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use tabled::builder::Builder;
+use tabled::settings::Style;
+
+/// One result.
+#[derive(Debug, Serialize)]
+struct Record<'a> {
+    pattern: Pattern,
+    mode: Mode,
+    size: usize,
+    window: usize,
+    ranks: usize,
+    who: &'a str,
+    /// near, far, or all where the machine was in neither state.
+    state: &'static str,
+    median_us: Option<f64>,
+    min_us: Option<f64>,
+    batches: usize,
+    /// Median of the best of the others, and who that is.
+    best_peer_us: Option<f64>,
+    best_peer: Option<&'a str>,
+    /// Median divided by that of the best of the others.
+    ratio: Option<f64>,
+    limit_us: Option<f64>,
+    checked_bytes: u64,
+    floor_ns: f64,
+}
+
+/// Writes everything and shows the tables.
+pub(crate) fn write(run: &Run, out: &Path) -> Result<(), BenchError> {
+    fs::create_dir_all(out).map_err(BenchError::io(out.display().to_string()))?;
+    let text = tables(run);
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    save(&out.join("peers.md"), text.as_bytes())?;
+    save(&out.join("peers.jsonl"), &records(run)?)?;
+    for (pattern, mode) in groups(run) {
+        draw(run, pattern, mode, out)?;
+    }
+    let _ = writeln!(std::io::stdout().lock(), "written: {}", out.display());
+    Ok(())
+}
+
+fn save(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
+    fs::write(path, bytes).map_err(BenchError::io(path.display().to_string()))
+}
+
+fn groups(run: &Run) -> Vec<(Pattern, Mode)> {
+    let mut groups = Vec::new();
+    for point in &run.points {
+        if !groups.contains(&(point.pattern, point.mode)) {
+            groups.push((point.pattern, point.mode));
+        }
+    }
+    groups
+}
+
+impl Run {
+    /// The state that most of a point's results can be told in, and everybody's figures in it.
+    fn summaries(&self, point: &Point) -> (&'static str, Vec<Option<Summary>>) {
+        let of = |result: &Measured, state| Summary::in_state(&self.gate, &result.samples, state);
+        for (name, state) in [
+            ("near", Some(State::Near)),
+            ("far", Some(State::Far)),
+            ("all", None),
+        ] {
+            let each: Vec<Option<Summary>> = point
+                .results
+                .iter()
+                .map(|r| r.as_ref().map(|r| of(r, state)))
+                .collect();
+            if state.is_none() || each.iter().flatten().all(|summary| summary.batches >= 3) {
+                return (name, each);
+            }
+        }
+        ("all", Vec::new())
+    }
+
+    fn best_peer(&self, each: &[Option<Summary>]) -> Option<(&'static str, f64)> {
+        let peers = self.names.iter().zip(each).filter(|((_, peer), _)| *peer);
+        peers
+            .filter_map(|((name, _), summary)| Some((*name, summary.as_ref()?.median_us?)))
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+fn records(run: &Run) -> Result<Vec<u8>, BenchError> {
+    let mut text = Vec::new();
+    for point in &run.points {
+        let (state, each) = run.summaries(point);
+        let best = run.best_peer(&each);
+        let limit = run
+            .names
+            .iter()
+            .zip(&each)
+            .find(|((name, _), _)| *name == LIMIT);
+        let limit_us = limit.and_then(|(_, summary)| summary.as_ref()?.median_us);
+        for (((who, _), summary), result) in run.names.iter().zip(&each).zip(&point.results) {
+            let (Some(summary), Some(result)) = (summary, result) else {
+                continue;
+            };
+            let record = Record {
+                pattern: point.pattern,
+                mode: point.mode,
+                size: point.size,
+                window: point.window,
+                ranks: run.ranks,
+                who,
+                state,
+                median_us: summary.median_us,
+                min_us: summary.min_us,
+                batches: summary.batches,
+                best_peer_us: best.map(|(_, us)| us),
+                best_peer: best.map(|(name, _)| name),
+                ratio: best
+                    .zip(summary.median_us)
+                    .map(|((_, best), own)| (own / best * 1e3).round() / 1e3),
+                limit_us,
+                checked_bytes: result.checked_bytes,
+                floor_ns: run.gate.floor_ns,
+            };
+            serde_json::to_writer(&mut text, &record)
+                .map_err(|error| BenchError::Wrong(format!("record as JSON: {error}")))?;
+            text.push(b'\n');
+        }
+    }
+    Ok(text)
+}
+
+fn title(pattern: Pattern, mode: Mode) -> String {
+    let what = match pattern {
+        Pattern::PingPong => "Ping-pong, one-way microseconds",
+        Pattern::Bw => "One-way bandwidth, GB/s",
+        Pattern::BiBw => "Two-way bandwidth, GB/s of both directions",
+        Pattern::Rate => "Message rate, millions of 8-byte messages per second",
+        other => return format!("{}, microseconds", other.name()),
+    };
+    let mode = match mode {
+        Mode::Same | Mode::All => "same buffers",
+        Mode::OffCache => "buffers rotate through memory",
+        Mode::Rewrite => "the sender rewrites its buffer before each send",
+    };
+    format!("{what}; {mode}")
+}
+
+/// A figure in the unit of the pattern's table.
+fn shown(pattern: Pattern, size: usize, us: f64) -> String {
+    match pattern {
+        Pattern::Bw => format!("{:.1}", gigabytes(size, us)),
+        Pattern::BiBw => format!("{:.1}", 2.0 * gigabytes(size, us)),
+        Pattern::Rate => format!("{:.1}", 1.0 / us),
+        _ => figure(us),
+    }
+}
+
+fn tables(run: &Run) -> String {
+    let mut text = format!("{}\n\n{} ranks; {}\n", run.machine, run.ranks, run.gate);
+    if run.ranks > run.machine.processors {
+        let _ = writeln!(
+            text,
+            "MORE RANKS THAN PROCESSORS ({})",
+            run.machine.processors
+        );
+    }
+    for (pattern, mode) in groups(run) {
+        let points: Vec<&Point> = run
+            .points
+            .iter()
+            .filter(|p| (p.pattern, p.mode) == (pattern, mode))
+            .collect();
+        let takes_part = |index: usize| points.iter().any(|point| point.results[index].is_some());
+        let columns: Vec<usize> = (0..run.names.len())
+            .filter(|&index| takes_part(index))
+            .collect();
+        let mut table = Builder::new();
+        let mut head = vec!["size".to_owned()];
+        head.extend(columns.iter().map(|&index| run.names[index].0.to_owned()));
+        head.extend([
+            "best peer".to_owned(),
+            "onecopy / best".to_owned(),
+            "best ours / best".to_owned(),
+        ]);
+        table.push_record(head);
+        for point in points {
+            let (state, each) = run.summaries(point);
+            let mark = if state == "near" { "" } else { " *" };
+            let mut row = vec![format!("{}{mark}", sizes::format(point.size))];
+            row.extend(columns.iter().map(|&index| {
+                let median = each[index].as_ref().and_then(|summary| summary.median_us);
+                median.map_or_else(|| "-".to_owned(), |us| shown(pattern, point.size, us))
+            }));
+            let best = run.best_peer(&each);
+            row.push(best.map_or_else(|| "-".to_owned(), |(name, _)| name.to_owned()));
+            let ratio = |us: Option<f64>| {
+                us.zip(best).map_or_else(
+                    || "-".to_owned(),
+                    |(own, (_, best))| format!("{:.2}", own / best),
+                )
+            };
+            let ours = |only: Option<&str>| {
+                let own = run.names.iter().zip(&each).filter(|((name, peer), _)| {
+                    !peer
+                        && only.map_or(name.starts_with("onecopy") && !name.contains("Rust"), |o| {
+                            o == *name
+                        })
+                });
+                own.filter_map(|(_, summary)| summary.as_ref()?.median_us)
+                    .min_by(f64::total_cmp)
+            };
+            row.push(ratio(ours(Some("onecopy"))));
+            row.push(ratio(ours(None)));
+            table.push_record(row);
+        }
+        let mut table = table.build();
+        let _ = writeln!(
+            text,
+            "\n### {}\n\n{}",
+            title(pattern, mode),
+            table.with(Style::markdown())
+        );
+    }
+    if !run.costs.is_empty() {
+        let mut table = Builder::new();
+        let mut head = vec!["".to_owned(), "empty job of 2, ms (least)".to_owned()];
+        for (ranks, ..) in &run.costs[0].memory {
+            head.push(format!("rank 0 of {ranks}, MB"));
+            head.push(format!("shared memory of {ranks}, MB"));
+        }
+        table.push_record(head);
+        for cost in &run.costs {
+            let ms = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
+            let mut row = vec![
+                cost.name.to_owned(),
+                format!(
+                    "{} ({})",
+                    ms(cost.empty_job_ms.median_us),
+                    ms(cost.empty_job_ms.min_us)
+                ),
+            ];
+            for (_, rank_0, shared) in &cost.memory {
+                #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+                row.extend([
+                    format!("{:.1}", *rank_0 as f64 / 1024.0),
+                    format!("{:.1}", *shared as f64 / 1024.0),
+                ]);
+            }
+            table.push_record(row);
+        }
+        let mut table = table.build();
+        let _ = writeln!(
+            text,
+            "\n### What a job costs: an empty one, and memory after ten integers from each rank to each\n\n{}",
+            table.with(Style::markdown())
+        );
+    }
+    let bytes: u64 = run
+        .points
+        .iter()
+        .flat_map(|p| p.results.iter().flatten())
+        .map(|r| r.checked_bytes)
+        .sum();
+    let _ = writeln!(
+        text,
+        "\nMedians of batches in the near state (* of others where there were too few). The ratio is of times, below 1 is faster than the \
+         best of the others. limit: a raw hand-off up to 56 bytes, above it one core's copy straight from the peer's pages. \
+         Payload compared outside the timed loops: {bytes} bytes, all right.\n"
+    );
+    text
+}
+
+/// Colours: ours warm, the others cool.
+const SHADES: [(&str, Shade); 12] = [
+    ("onecopy", Shade(200, 40, 60)),
+    ("onecopy --heap", Shade(230, 120, 0)),
+    ("onecopy Alloc_mem", Shade(200, 160, 0)),
+    ("onecopy Rust", Shade(240, 150, 160)),
+    ("onecopy Rust alloc", Shade(245, 200, 130)),
+    ("mpich", Shade(0, 107, 164)),
+    ("mpich ucx", Shade(95, 158, 209)),
+    ("impi", Shade(44, 140, 80)),
+    ("impi Alloc_mem", Shade(140, 200, 150)),
+    ("ompi ob1", Shade(110, 80, 160)),
+    ("ompi ucx", Shade(170, 140, 210)),
+    (LIMIT, Shade(130, 130, 130)),
+];
+
+fn draw(run: &Run, pattern: Pattern, mode: Mode, out: &Path) -> Result<(), BenchError> {
+    let points: Vec<&Point> = run
+        .points
+        .iter()
+        .filter(|point| (point.pattern, point.mode) == (pattern, mode) && point.size > 0)
+        .collect();
+    if points.len() < 2 {
+        return Ok(());
+    }
+    let quantity = if matches!(pattern, Pattern::Bw | Pattern::BiBw) {
+        Quantity::Bandwidth
+    } else {
+        Quantity::Latency
+    };
+    let mut lines = Vec::new();
+    for (index, (name, _)) in run.names.iter().enumerate() {
+        let values = points.iter().filter_map(|point| {
+            let (_, each) = run.summaries(point);
+            let us = each[index].as_ref()?.median_us?;
+            #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+            let size = point.size as f64;
+            let value = match pattern {
+                Pattern::Bw => gigabytes(point.size, us),
+                Pattern::BiBw => 2.0 * gigabytes(point.size, us),
+                _ => us,
+            };
+            Some((size, value))
+        });
+        let values: Vec<(f64, f64)> = values.collect();
+        if !values.is_empty() {
+            let shade = SHADES.iter().find(|(known, _)| known == name);
+            lines.push(Line {
+                name: (*name).to_owned(),
+                shade: shade.map_or(Shade(0, 0, 0), |(_, shade)| *shade),
+                dashed: *name == LIMIT,
+                points: values,
+            });
+        }
+    }
+    let chart = Chart {
+        title: title(pattern, mode),
+        under: format!(
+            "medians, {} ranks; raw hand-off floor {:.0} ns",
+            run.ranks, run.gate.floor_ns
+        ),
+        quantity,
+        lines,
+    };
+    let path = out.join(format!("{}-{}.svg", pattern.name(), mode.name()));
+    save(&path, chart.svg()?.as_bytes())
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a user may try against others, against the kernel, or against himself.
+
+use std::os::fd::AsFd;
+
+use knem_sys::KNEM_FLAG_MEMCPYTHREAD;
+use libc::{EBUSY, EDQUOT, EFAULT};
+use nix::sys::signal::Signal;
+use onecopy_sys::Place;
+
+use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
+use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::peer::{Link, peer};
+use crate::system::{self, OpenToAll, Parameter};
+use crate::{probe, uffd};
+
+const SIZE: usize = 16 * PAGE;
+
+/// What a fault found out, and a signal's handler kept it from answering, is not answered to an access of another time.
+pub(super) fn signal_leaves_no_error() -> Outcome {
+    let owner = peer(|link: &Link| {
+        let area = Area::new(2 * SIZE)?;
+        area.mark(1);
+        let second = area.part(SIZE, SIZE);
+        second.replace()?;
+        let blocked = uffd::block(&second)?;
+        let device = device::xpmem()?;
+        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.hear()?;
+        // Whoever waits finds nothing there ...
+        second.unmap()?;
+        drop(blocked);
+        link.turn()?;
+        // ... and later something.
+        second.replace()?;
+        second.store(0, 77);
+        link.turn()
+    })?;
+    let segid = match owner.link.hear() {
+        Ok(segid) => segid,
+        Err(fault) => return Err(owner.join().err().unwrap_or(fault)),
+    };
+    let importer = peer(move |link: &Link| {
+        probe::catch(Signal::SIGUSR1 as i32);
+        let view = attach_all(&device::xpmem()?, segid, 2 * SIZE)?;
+        link.tell(0)?;
+        check_eq!(
+            view.try_load(SIZE),
+            Err(Signal::SIGUSR1 as i32),
+            "an access that a signal ends"
+        );
+        link.turn()?;
+        check_eq!(view.try_load(SIZE), Ok(77), "memory that is there by now");
+        Ok(())
+    })?;
+    importer.link.hear()?;
+    system::until_asleep(importer.pid())?;
+    importer.signal(Signal::SIGUSR1)?;
+    owner.link.tell(0)?;
+    owner.link.hear()?;
+    if let Err(fault) = importer.link.hear() {
+        return Err(importer.join().err().unwrap_or(fault));
+    }
+    owner.link.tell(0)?;
+    owner.link.hear()?;
+    importer.link.tell(0)?;
+    importer.join()?;
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+/// memfd_secret() hides memory from all other processes; a grant of all memory does not show it.
+pub(super) fn secret_memory() -> Outcome {
+    let fd = system::secret_memory(SIZE as u64)?;
+    let owner = peer(move |link: &Link| {
+        let around = Area::new(3 * SIZE)?;
+        around.mark(1);
+        let secret = around.part(SIZE, SIZE);
+        secret.map_over(fd.as_fd())?;
+        secret.mark(2);
+        link.give(export(&around, true)?.as_fd())?;
+        link.hear()?;
+        secret.verify_marks(2)
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let page = device::generation(&segment)?;
+    let view = map(&segment, 3 * SIZE, true)?;
+    for at in (0..3 * SIZE).step_by(PAGE) {
+        let secret = (SIZE..2 * SIZE).contains(&at);
+        let expected = if secret { 0 } else { mix(1, at) };
+        check_eq!(view.try_load(at), Ok(expected), "the word at {at:#x}");
+        if secret {
+            view.store(at, 9);
+        }
+    }
+    check!(
+        device::read(&page).holes >= (SIZE / PAGE) as u64,
+        "secret memory that is no hole"
+    );
+    let device = device::onecopy()?;
+    let progress = device.prefault(view.base(), 3 * SIZE as u64, false);
+    refused(progress.result, &[EFAULT], "PREFAULT of secret memory")?;
+    check_eq!(progress.done, SIZE as u64, "bytes before the secret");
+    let local = Area::new(3 * SIZE)?;
+    let to = Place::Own(local.base() as u64);
+    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * SIZE);
+    refused(progress.result, &[EFAULT], "COPY of secret memory")?;
+    check_eq!(progress.done, SIZE as u64, "bytes before the secret");
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+/// Copies that nobody has done yet are no more than the status array has entries.
+pub(super) fn queue_is_bounded() -> Outcome {
+    let device = knem()?;
+    let status = device.map_status(1).at("mmap of the status array")?;
+    let (large, small) = (Area::new(32 * HUGE)?, Area::new(PAGE)?);
+    large.mark(1);
+    small.fill(2);
+    let cookie = region(&device, &large, READ | WRITE, 0)?;
+    let mut accepted = 0u32;
+    let refusal = loop {
+        // First some that take long.
+        let (area, length) = if accepted < 64 {
+            (&large, large.length())
+        } else {
+            (&small, PAGE)
+        };
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD,
+            ..Inline::read(cookie, length)
+        };
+        match inline.run(&device, &[vector(area)]) {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+        check!(accepted < 20_000, "{accepted} copies wait");
+    };
+    refused(
+        Err::<(), _>(refusal),
+        &[EBUSY],
+        "a copy more than can be told of",
+    )?;
+    check!(
+        accepted >= 4096,
+        "{accepted} copies, fewer than the array has"
+    );
+    drop(status);
+    Ok(())
+}
+
+/// A status array costs a thread of the kernel: a user has so many, not more.
+pub(super) fn quota_of_workers() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    let _quota = Parameter::set("max_workers", "5")?;
+    peer(|_| {
+        system::become_user(1001)?;
+        for _ in 0..3 {
+            let mut arrays = Vec::new();
+            let error = loop {
+                let device = knem()?;
+                match device.map_status(1) {
+                    Ok(status) => arrays.push((device, status)),
+                    Err(error) => break error,
+                }
+                check!(arrays.len() <= 5, "more arrays than the quota allows");
+            };
+            refused(Err::<(), _>(error), &[EDQUOT], "an array beyond the quota")?;
+            check_eq!(arrays.len(), 5, "arrays within the quota");
+        }
+        Ok(())
+    })?
+    .join()?;
+    let device = knem()?;
+    device.map_status(1).at("another user's array").map(|_| ())
+}
+
+/// Importers are killed wherever they are while the owner forks and protects all its memory: what they wait for in ways that no signal ends is done
+/// by the kernel alone, so they go.
+pub(super) fn kill_while_the_owner_changes() -> Outcome {
+    const LARGE: usize = 32 * HUGE;
+    let over = Area::shared(PAGE)?;
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(LARGE)?;
+        area.mark(1);
+        link.give(export(&area, true)?.as_fd())?;
+        while over.load(0) == 0 {
+            let child = peer(|_| Ok(()))?;
+            area.protect(READ).at("mprotect")?;
+            area.protect(READ | WRITE).at("mprotect")?;
+            area.part(0, HUGE).mark(1);
+            child.join()?;
+        }
+        link.turn()
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    for round in 0..24u64 {
+        let segment = &segment;
+        let importer = peer(move |link: &Link| {
+            let view = map(segment, LARGE, true)?;
+            link.tell(0)?;
+            loop {
+                for page in 0..LARGE / PAGE {
+                    let _ = view.try_load(page * PAGE);
+                }
+                if round % 3 == 0 {
+                    map(segment, LARGE, true)?.unmap()?;
+                }
+                if round % 3 == 1 {
+                    // Its descriptors, attachments and segments end with it.
+                    let own = Area::new(PAGE)?;
+                    export(&own, true)?;
+                }
+            }
+        })?;
+        importer.link.hear()?;
+        std::thread::sleep(std::time::Duration::from_millis(20 + 13 * round));
+        importer.kill().at("an importer")?;
+    }
+    over.store(0, 1);
+    if let Err(fault) = owner.link.turn() {
+        return Err(owner.join().err().unwrap_or(fault));
+    }
+    owner.join()
+}

@@ -1,0 +1,91 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Installs the module as kmod/README.md says, in a tree of the kernel's own distribution, and looks for what that is to leave behind.
+set -eu
+tree=/payload/tree
+release=$(uname -r)
+
+inside() {
+    chroot "$tree" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp LC_ALL=C "$@"
+}
+say() { echo "== $*"; }
+fail() {
+    echo "FAILED: $*"
+    cat "$tree/var/lib/dkms/onecopy/0.1.0/build/make.log" 2>/dev/null || true
+    exit 1
+}
+# is NAME EXPECTED FOUND
+is() {
+    [ "$2" = "$3" ] || fail "$1 is '$3' and not '$2'"
+    echo "ok: $1 is $3"
+}
+has() {
+    [ -e "$tree$1" ] || fail "there is no $1"
+    echo "ok: $1"
+}
+
+rmmod onecopy
+for folder in proc sys dev; do
+    mkdir -p "$tree/$folder"
+    mount -o bind "/$folder" "$tree/$folder"
+done
+mkdir -p "$tree/run" "$tree/tmp" "$tree/etc/udev/rules.d" "$tree/etc/modprobe.d" "$tree/etc/modules-load.d" "$tree/usr/src"
+mount -t tmpfs run "$tree/run"
+chmod 1777 "$tree/tmp"
+cp /etc/passwd /etc/group "$tree/etc/"
+# Root needs nobody's leave.
+printf '#!/bin/sh\nexec "$@"\n' >"$tree/usr/bin/sudo"
+chmod 755 "$tree/usr/bin/sudo"
+udevd=/usr/lib/systemd/systemd-udevd
+[ -x "$tree$udevd" ] || udevd=/lib/systemd/systemd-udevd
+inside $udevd --daemon
+
+say "by DKMS: $(cat "$tree/root/dkms.sh")"
+inside sh -exc 'cd /root && . ./dkms.sh' || fail "DKMS"
+inside dkms status
+case $(inside dkms status) in
+*onecopy*0.1.0*"$release"*installed*) ;;
+*) fail "DKMS has not installed it" ;;
+esac
+file=$(inside modinfo -n onecopy)
+case $file in
+*/"$release"/updates/dkms/onecopy.ko*) echo "ok: $file" ;;
+*) fail "modinfo finds $file" ;;
+esac
+is "the version" 0.1.0 "$(inside modinfo -F version onecopy)"
+is "the release it is for" "$release" "$(inside modinfo -F vermagic onecopy | cut -d' ' -f1)"
+has /etc/udev/rules.d/60-onecopy.rules
+has /etc/modprobe.d/onecopy.conf
+is "what is loaded at boot" onecopy "$(cat "$tree/etc/modules-load.d/onecopy.conf")"
+[ -d /sys/module/onecopy ] || fail "it is not loaded"
+
+say "what an administrator changes"
+sed -i 's/MODE="0600"$/MODE="0666"/' "$tree/etc/udev/rules.d/60-onecopy.rules"
+sed -i 's/^#options/options/; s/fault_around=512/fault_around=256/' "$tree/etc/modprobe.d/onecopy.conf"
+inside udevadm control --reload
+inside modprobe -r onecopy
+inside modprobe onecopy
+inside udevadm settle
+for device in xpmem knem onecopy; do
+    is "the mode of /dev/$device" 666 "$(stat -c %a /dev/$device)"
+done
+is fault_around 256 "$(cat /sys/module/onecopy/parameters/fault_around)"
+
+say "removed: $(cat "$tree/root/remove.sh")"
+inside sh -exc 'cd /root && . ./remove.sh'
+! inside modinfo -n onecopy 2>/dev/null || fail "it is still there"
+for file in /etc/udev/rules.d/60-onecopy.rules /etc/modprobe.d/onecopy.conf /usr/src/onecopy-0.1.0; do
+    [ ! -e "$tree$file" ] || fail "$file is left"
+done
+
+say "for one kernel: $(cat "$tree/root/make.sh")"
+inside sh -exc 'cd /root && . ./make.sh' || fail "make"
+file=$(inside modinfo -n onecopy)
+echo "ok: $file"
+has /etc/udev/rules.d/60-onecopy.rules
+has /etc/modprobe.d/onecopy.conf
+[ -d /sys/module/onecopy ] || fail "it is not loaded"
+inside udevadm control --exit
+inside modprobe -r onecopy
+# What follows finds it loaded.
+inside modprobe onecopy

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the applications found, as the last whole run has recorded it.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// The page that is made from the record.
+pub(crate) const PAGE: &str = "docs/applications.md";
+
+const RECORD: &str = "mpi/record/applications.json";
+
+/// How a run ended.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Outcome {
+    /// Whether the application's own verification passed.
+    pub(super) passed: bool,
+    /// What it said, in a few words.
+    pub(super) verdict: String,
+    /// Results that must be the same on every library: a name and a value.
+    #[serde(skip)]
+    pub(super) results: Vec<(String, f64)>,
+}
+
+impl Outcome {
+    pub(super) fn failed(reason: Failure) -> Self {
+        let verdict = reason.lines().next().unwrap_or("failed").to_owned();
+        Self {
+            verdict,
+            ..Self::default()
+        }
+    }
+}
+
+/// A run on both libraries.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Ran {
+    ranks: u32,
+    onecopy: Outcome,
+    mpich: Outcome,
+    /// Results compared.
+    compared: usize,
+    /// Those that differ.
+    differ: Vec<String>,
+}
+
+/// Sums are rounded in another order by another library: what is left of a number is this part of it.
+const ROUNDING: f64 = 1e-6;
+
+impl Ran {
+    pub(super) fn of(ranks: u32, onecopy: Outcome, mpich: Outcome) -> Self {
+        let mut differ = Vec::new();
+        if onecopy.results.len() != mpich.results.len() {
+            differ.push(format!(
+                "{} results, on MPICH {}",
+                onecopy.results.len(),
+                mpich.results.len()
+            ));
+        }
+        for ((name, ours), (other, theirs)) in onecopy.results.iter().zip(&mpich.results) {
+            let near = (ours - theirs).abs() <= ROUNDING * ours.abs().max(theirs.abs());
+            if name != other || !near {
+                differ.push(format!("{name} {ours}, on MPICH {other} {theirs}"));
+            }
+        }
+        Self {
+            ranks,
+            compared: onecopy.results.len(),
+            onecopy,
+            mpich,
+            differ,
+        }
+    }
+
+    fn passed(&self) -> bool {
+        self.onecopy.passed && self.mpich.passed && self.differ.is_empty()
+    }
+}
+
+/// An application's runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Result {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) verifies: String,
+    pub(super) runs: Vec<Ran>,
+}
+
+/// All of them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(super) apps: Vec<Result>,
+}
+
+impl Record {
+    pub(super) fn write(&self, root: &Path) -> std::result::Result<(), Failure> {
+        let path = root.join(RECORD);
+        let text = self.json()? + "\n";
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|error| format!("{RECORD}: {error}"))?;
+        fs::write(root.join(PAGE), self.page()).map_err(|error| format!("{PAGE}: {error}"))
+    }
+
+    pub(super) fn json(&self) -> std::result::Result<String, Failure> {
+        serde_json::to_string_pretty(self).map_err(|error| error.to_string())
+    }
+
+    /// What did not pass.
+    pub(super) fn failed(&self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for app in &self.apps {
+            for ran in app.runs.iter().filter(|ran| !ran.passed()) {
+                failed.push(format!(
+                    "{} with {} ranks ({}; on MPICH {}; {})",
+                    app.name,
+                    ran.ranks,
+                    ran.onecopy.verdict,
+                    ran.mpich.verdict,
+                    ran.differ.join("; ")
+                ));
+            }
+        }
+        failed
+    }
+
+    /// The table, in Markdown.
+    pub(super) fn table(&self) -> String {
+        let mut text = String::from(
+            "| application | ranks | its verification | the same program on MPICH | results compared |\n| --- | ---: | --- | --- | --- |\n",
+        );
+        for app in &self.apps {
+            for ran in &app.runs {
+                let compared = match (ran.compared, ran.differ.len()) {
+                    (0, 0) => "none".to_owned(),
+                    (all, 0) => format!("{all}, equal"),
+                    (all, different) => format!("{all}, **{different} differ**"),
+                };
+                text += &format!(
+                    "| {} {} | {} | {} | {} | {compared} |\n",
+                    app.name, app.version, ran.ranks, ran.onecopy.verdict, ran.mpich.verdict
+                );
+            }
+        }
+        text.trim_end().to_owned()
+    }
+
+    fn page(&self) -> String {
+        let mut what = String::new();
+        for app in &self.apps {
+            what += &format!("- {}: {}\n", app.name, app.verifies);
+        }
+        format!(
+            "<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->\n\
+             <!-- Generated by `cargo xtask apps` from {RECORD}. -->\n\n\
+             # Applications\n\n\
+             Built from their authors' sources with `onecopy-mpicc`, run to their own verification; then the same program runs on MPICH 5.0.2 by\n\
+             `LD_LIBRARY_PATH`, and its results are compared, to {ROUNDING:e} of each number.\n\n{what}\n{}\n",
+            self.table()
+        )
+    }
+}
+
+/// The page, from the record; nothing where there is no record.
+pub(crate) fn page(root: &Path) -> Option<String> {
+    let text = fs::read_to_string(root.join(RECORD)).ok()?;
+    serde_json::from_str::<Record>(&text)
+        .ok()
+        .map(|record| record.page())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(results: &[(&str, f64)]) -> Outcome {
+        Outcome {
+            passed: true,
+            verdict: "passed".to_owned(),
+            results: results
+                .iter()
+                .map(|&(name, x)| (name.to_owned(), x))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn results_that_differ_are_found() {
+        let ours = || outcome(&[("energy", -4.6), ("steps", 100.0)]);
+        assert!(
+            Ran::of(
+                2,
+                ours(),
+                outcome(&[("energy", -4.600_000_1), ("steps", 100.0)])
+            )
+            .passed()
+        );
+        assert!(!Ran::of(2, ours(), outcome(&[("energy", -4.61), ("steps", 100.0)])).passed());
+        assert!(!Ran::of(2, ours(), outcome(&[("energy", -4.6)])).passed());
+        assert!(!Ran::of(2, ours(), Outcome::failed("it died".to_owned())).passed());
+    }
+}
