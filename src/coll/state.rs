@@ -144,11 +144,12 @@ impl State {
         }
     }
 
-    /// Whether the line of `seq` may be written: everyone has read what stood in it.
+    /// Whether the line of `seq` may be written: everyone has read what stood in it, this rank too. It reads its own contribution from there,
+    /// and may come to it last, although its collectives are stepped in their order: what the older one waits for can come between the two.
     #[inline]
     pub(crate) fn has_room(&mut self, seq: u32) -> bool {
         let needed = seq.wrapping_sub(COLL_DEPTH as u32);
-        reached(self.room, needed) || self.find_room(needed)
+        reached(self.done, needed) && (reached(self.room, needed) || self.find_room(needed))
     }
 
     #[cold]
@@ -414,5 +415,23 @@ impl Engine {
         } else {
             super::messages::poisoned(self, state)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_free_when_all_have_read_it_and_its_owner_too() {
+        let mut state = State::new(Arc::new([0, 1, 2]), 1, 0, 0, None);
+        let depth = COLL_DEPTH as u32;
+        (state.seq, state.done) = (depth, 4);
+        // The others are ahead.
+        state.seen = vec![6, 0, 7];
+        assert!(state.has_room(depth + 4));
+        assert!(!state.has_room(depth + 5), "its owner has not read it");
+        state.done = 6;
+        assert!(state.has_room(depth + 5) && state.has_room(depth + 6));
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the operators mean, one element at a time and without the runtime.
 
-use onecopy::coll::{ElemType, PredefinedOp};
+use onecopy::coll::{Collective, ElemType, PredefinedOp};
 
 fn bytes<const N: usize>(at: &[u8]) -> [u8; N] {
     at[..N].try_into().expect("an element")
@@ -139,6 +139,30 @@ pub(crate) fn element(elem: ElemType, number: u64) -> Vec<u8> {
                 .collect()
         }
     }
+}
+
+/// A result with zeroes that have no sign: the sign of a zero in a complex product depends on the order of the factors.
+pub(crate) fn unsigned_zeroes(what: &Collective, result: &[u8]) -> Vec<u8> {
+    let part = match what {
+        Collective::Reduce { elem, .. }
+        | Collective::Allreduce { elem, .. }
+        | Collective::ReduceScatter { elem, .. }
+        | Collective::Scan { elem, .. }
+        | Collective::Exscan { elem, .. } => match elem {
+            ElemType::ComplexF32 => 4,
+            ElemType::ComplexF64 => 8,
+            _ => 0,
+        },
+        _ => 0,
+    };
+    let mut result = result.to_vec();
+    for number in result.chunks_exact_mut(part.max(1)) {
+        // All bits but the sign's, which is the last of a number here.
+        if part > 0 && number[part - 1] == 0x80 && number[..part - 1].iter().all(|&b| b == 0) {
+            number[part - 1] = 0;
+        }
+    }
+    result
 }
 
 /// The product of matrices of two rows modulo 2^32: associative, not commutative.
