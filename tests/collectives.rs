@@ -2,7 +2,7 @@
 //! Random collectives against a sequential oracle: every operator, kind of element and size class, random roots and groups, in place, waited
 //! for and not, several under way; on ranks that are threads and on ranks that are processes.
 //!
-//! `TEST_SOAK=SECONDS` runs on with new seeds for so long.
+//! `TEST_SOAK=SECONDS` runs on with new seeds for so long, `TEST_SEED=SEED` begins with another.
 
 #[path = "collectives/cases.rs"]
 mod cases;
