@@ -23,6 +23,8 @@ use onecopy_shm::loan::Loan;
 const HALF: usize = COLL_SLOT / 2;
 /// Bytes of a piece that the next rank reads in a buffer.
 const SEGMENT: usize = 16 << 10;
+/// Vectors of a piece for which there is room: two for an operator of the program, and two for what is fetched of the rank before.
+const ROOMS: usize = 4;
 
 /// A prefix reduction under way.
 pub(crate) struct Stream {
@@ -216,8 +218,8 @@ impl Stream {
             (false, true) => &both[..],
             (false, false) => &both[..1],
         };
-        // Room for what is fetched of the rank before; for the operator, twice; for the prefix, and the prefix with this rank's own.
-        let rooms = parts.len() + 2 + if slots_out { 2 } else { 0 };
+        // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
+        let rooms = if slots_out { ROOMS + 2 } else { ROOMS };
         if self
             .temp
             .as_ref()
@@ -229,8 +231,8 @@ impl Stream {
         // Taken out, so that the engine is free meanwhile.
         let mut temp = self.temp.take();
         let room = temp.as_deref_mut().unwrap_or_default();
-        let (copies, room) = room.split_at_mut(parts.len() * len);
         let (work, room) = room.split_at_mut(2 * len);
+        let (copies, room) = room.split_at_mut(parts.len() * len);
         let mut ranges: [Option<RemoteRange>; 2] = [None, None];
         for (index, source) in parts.iter().enumerate() {
             let wanted = part(state, source, begin as u64, len)?;

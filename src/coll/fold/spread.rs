@@ -44,7 +44,9 @@ impl Fold {
                 put(peers, state, place, to, bytes)
             })
         };
-        writing(state, places, || core.loans.read(loan, at + begin, len, write)?)?;
+        writing(state, places, || {
+            core.loans.read(loan, at + begin, len, write)?
+        })?;
         core.counters.put_bytes += (len * self.targets.len()) as u64;
         Ok(())
     }
