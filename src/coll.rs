@@ -22,16 +22,18 @@ pub(crate) mod group;
 mod messages;
 mod op;
 mod plea;
+mod push;
 mod reader;
 pub mod select;
 mod start;
 pub(crate) mod state;
 mod stream;
+mod swap;
 
 pub use api::CollRequest;
 pub use group::Group;
 pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
-pub(crate) use start::Buffers;
+pub(crate) use start::{Buffers, Call};
 
 use crate::error::{Error, Result};
 use bytemuck::{AnyBitPattern, NoUninit};

@@ -6,7 +6,7 @@
 //! | part | where | when |
 //! | --- | --- | --- |
 //! | base | in each rank's segment | at the start |
-//! | channel | in each rank's segment, per communicator | its lines with the communicator; 32 KiB of slots with the first collective that needs them, which is not in the formula |
+//! | channel | in each rank's segment, per communicator | its lines with the communicator; 32 KiB of slots, and as much of stages, with the first collective that needs them: [`Formula::collectives_at_most`] |
 //! | ring | in the receiver's segment, one per sender | with the first record of the pair |
 //! | chunks | in the sender's segment | when messages need them, some at first, then doubling; given back when cold |
 //! | heap | in the segment of whoever calls `alloc` | at the call; given back on drop |
@@ -16,7 +16,7 @@ pub mod pool;
 
 use crate::engine::geometry;
 use onecopy_obs::Knobs;
-use onecopy_shm::layout::{Geometry, PAGE};
+use onecopy_shm::layout::{COLL_STRIDE, Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;
 
 /// Private bytes of a rank that do not depend on the number of ranks. An estimate from a measurement: 140 KiB of anonymous memory, as much
@@ -56,6 +56,10 @@ pub struct Formula {
     pub chunks_max: u64,
     /// Bytes of unmatched eager messages per pair.
     pub credit: u64,
+    /// Communicators of a rank that can have a channel of collectives.
+    pub channels: u64,
+    /// Bytes of temporary buffers of collectives on the node at most.
+    pub coll_pool: u64,
 }
 
 impl Formula {
@@ -74,6 +78,8 @@ impl Formula {
                 .max(1) as u64,
             chunks_max: u64::from(geometry.chunks),
             credit: knobs.eager_credit as u64,
+            channels: u64::from(geometry.coll_channels),
+            coll_pool: knobs.coll_pool as u64,
         }
     }
 
@@ -182,7 +188,19 @@ impl Formula {
         self.credit * self.traffic.peers as u64
     }
 
-    /// Everything at once, the worst that can be.
+    /// Bytes of a channel at one rank, once a communicator's collectives have used its slots and stages.
+    #[must_use]
+    pub fn channel(&self) -> u64 {
+        COLL_STRIDE
+    }
+
+    /// Shared bytes that collectives take at most: all channels of all ranks, and all temporary buffers.
+    #[must_use]
+    pub fn collectives_at_most(&self) -> u64 {
+        self.traffic.ranks as u64 * self.channels * self.channel() + self.coll_pool
+    }
+
+    /// Everything at once but for collectives, the worst that can be.
     #[must_use]
     pub fn worst(&self) -> u64 {
         self.shared_most()

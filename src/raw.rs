@@ -194,7 +194,7 @@ impl Comm {
             send: send.map(|span| loans.lend_span(span)),
             recv: recv.map(|span| loans.lend_span(span)),
         };
-        let started = engine.start_collective(slot, collective, buffers, false);
+        let started = engine.start_collective(slot, collective, buffers, crate::coll::Call::GoesOn);
         engine.begun(started, Lent::Collective(Box::new(buffers)))
     }
 

@@ -73,6 +73,14 @@ struct Private {
 }
 
 #[derive(Serialize)]
+struct Collectives {
+    channel: u64,
+    channels_per_rank: u64,
+    temporary_buffers: u64,
+    at_most: u64,
+}
+
+#[derive(Serialize)]
 struct Listing {
     ranks: usize,
     peers: usize,
@@ -81,6 +89,7 @@ struct Listing {
     shared: Shared,
     per_connection: PerConnection,
     per_sender: PerSender,
+    collectives: Collectives,
     private: Private,
     address_range_per_segment: u64,
     worst: u64,
@@ -117,6 +126,12 @@ fn listing(f: &Formula) -> Listing {
             pool_at_most: f.pool_at_most(),
             pool_cap: f.chunks_max * f.chunk,
             rings: f.traffic.peers as u64 * f.ring_at_most(),
+        },
+        collectives: Collectives {
+            channel: f.channel(),
+            channels_per_rank: f.channels,
+            temporary_buffers: f.coll_pool,
+            at_most: f.collectives_at_most(),
         },
         private: Private {
             base_per_rank: PRIVATE_BASE,
@@ -185,6 +200,13 @@ fn show(out: &mut dyn Write, f: &Formula) -> io::Result<()> {
         k,
         f.share,
         size(f.chunks_max * f.chunk)
+    )?;
+    writeln!(
+        out,
+        "Collectives: up to {} per communicator and rank, for {} of them, and ONECOPY_COLL_POOL {} of temporary buffers on the node, while they are used; not in the sums",
+        size(f.channel()),
+        f.channels,
+        size(f.coll_pool)
     )?;
     writeln!(
         out,

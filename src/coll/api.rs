@@ -2,7 +2,7 @@
 //! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their buffers.
 
 use super::fast::Quick;
-use super::{Buffers, Collective, Element, Op, Parts};
+use super::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::comm::{Bomb, Comm};
 use crate::error::{Error, Result};
 use crate::nonblocking::{Scope, ScopedRequest};
@@ -104,8 +104,9 @@ impl Comm {
         recv: Option<&mut [u8]>,
         begun: bool,
     ) -> Result<()> {
+        let call = if begun { Call::Begun } else { Call::Waits };
         let go = |send, recv| {
-            let id = self.start_collective(collective, Buffers { send, recv }, begun)?;
+            let id = self.start_collective(collective, Buffers { send, recv }, call)?;
             self.finish(id).map(drop)
         };
         match (send, recv) {
@@ -122,11 +123,11 @@ impl Comm {
         &self,
         collective: &Collective,
         buffers: Buffers,
-        begun: bool,
+        call: Call,
     ) -> Result<RequestId> {
         let mut engine = self.handle.gate.enter();
         let slot = self.slot(&mut engine);
-        engine.start_collective(slot, collective, buffers, begun)
+        engine.start_collective(slot, collective, buffers, call)
     }
 
     /// Starts a collective on buffers that the request owns until its end.
@@ -142,7 +143,7 @@ impl Comm {
             send: send.as_ref().map(Owned::loan),
             recv: recv.as_ref().map(Owned::loan),
         };
-        let id = self.start_collective(collective, buffers, false)?;
+        let id = self.start_collective(collective, buffers, Call::GoesOn)?;
         Ok(CollRequest {
             handle: self.handle.clone(),
             id,
@@ -374,7 +375,10 @@ impl<'env> Scope<'_, 'env> {
             send: send.map(|bytes| self.lender.lend(bytes)),
             recv: recv.map(|bytes| self.lender.lend_mut(bytes)),
         };
-        Ok(self.keep(self.comm.start_collective(collective, buffers, false)?))
+        Ok(self.keep(
+            self.comm
+                .start_collective(collective, buffers, Call::GoesOn)?,
+        ))
     }
 
     /// Starts a barrier.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others.
+//! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others, unless those write it where it
+//! goes ([`super::push`]).
 
 use super::Parts;
-use super::op::range_of_stage;
-use super::op::{ENTRY, GIVEN, Piece, Readers, Served, Shared, describe, described, kind, payload};
+use super::op::{
+    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, describe, described, kind, payload,
+    range_of_stage,
+};
+use super::push::{Gives, Push, WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target};
 use super::state::{State, Step};
 use crate::engine::Engine;
@@ -15,8 +19,9 @@ use onecopy_shm::loan::Loan;
 
 /// Bytes that a step moves at most, so that a call that does not want to wait comes back soon.
 const STEP_MAX: usize = 2 << 20;
-/// Bytes read at a time.
+/// Bytes read at a time: by the kernel, and from memory that is mapped.
 const READ_MAX: usize = 512 << 10;
+const READ_MAPPED: usize = 64 << 10;
 
 /// What a rank takes from the others.
 #[derive(Debug, Clone)]
@@ -59,6 +64,16 @@ pub(crate) struct Exchange {
     pub(crate) find: Find,
     /// What this rank takes from itself: from the offer, to the receive buffer, bytes.
     pub(crate) own: Option<(usize, usize, usize)>,
+    /// What this rank may write into others' buffers, and others into its own.
+    pub(crate) gives: Gives,
+    pub(crate) open: Option<Piece>,
+    /// Whether this rank's line is published even if it gives nothing: so that the others learn of its buffer.
+    pub(crate) says: bool,
+    /// Whether this exchange can become one of messages, and whether it has to.
+    pub(crate) by_message: bool,
+    pub(crate) turned: bool,
+    pub(super) opened: bool,
+    pub(super) push: Push,
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
     got: usize,
@@ -74,6 +89,13 @@ impl Exchange {
             takes: Takes::Nothing,
             find,
             own: None,
+            gives: Gives::Nothing,
+            open: None,
+            says: false,
+            by_message: false,
+            turned: false,
+            opened: false,
+            push: Push::default(),
             pending: Vec::new(),
             got: 0,
         }
@@ -105,18 +127,41 @@ impl Exchange {
         shared: &mut Shared,
     ) -> Result<()> {
         self.order(state.size(), state.me);
-        match (self.offer, &self.table) {
-            (Some(offer), None) if self.readers != Readers::Nobody => {
-                give(engine, state, seq, shared, offer, self.readers, None)?;
+        let flags = self.flags(engine, state, shared.waits);
+        let gives = self.readers != Readers::Nobody;
+        if let (true, true, Some(offer)) = (self.by_message, gives, self.offer) {
+            // One of two ranks would copy all of what cannot be mapped: as a message both do.
+            let mapped = engine.range_of(&offer).heap.is_some();
+            if !mapped || !reaches_all(engine, state) {
+                self.turned = true;
+                state.publish(&engine.peers, seq, kind::NOTHING, &[]);
+                return Ok(());
             }
-            (Some(offer), Some(parts)) if self.readers != Readers::Nobody => {
+        }
+        match (self.offer, &self.table) {
+            (Some(offer), None) if gives => {
+                let given = Given {
+                    piece: offer,
+                    readers: self.readers,
+                    result: self.open,
+                    flags,
+                };
+                give(engine, state, seq, shared, given)?;
+            }
+            (Some(offer), Some(parts)) if gives => {
                 let parts = parts.clone();
                 self.give_parts(engine, state, seq, shared, offer, &parts)?;
             }
+            _ if self.says => {
+                let mut line = [0u8; INLINE];
+                if let Some(open) = &self.open {
+                    describe(&engine.range_of(open), &mut line[24..]);
+                }
+                state.publish(&engine.peers, seq, kind::NOTHING | flags, &line);
+            }
             _ => {}
         }
-        // After the others were served.
-        self.copy_own(engine)
+        Ok(())
     }
 
     /// Publishes an offer with a table that says what is for whom.
@@ -159,7 +204,13 @@ impl Exchange {
             state.publish(&engine.peers, seq, kind::SLOT | kind::TABLE, &[]);
             return Ok(());
         }
-        expose(engine, state, seq, shared, offer, self.readers, kind::TABLE)
+        let given = Given {
+            piece: offer,
+            readers: self.readers,
+            result: None,
+            flags: kind::TABLE,
+        };
+        expose(engine, state, seq, shared, given)
     }
 
     pub(crate) fn step(
@@ -167,42 +218,54 @@ impl Exchange {
         engine: &mut Engine,
         state: &mut State,
         seq: u32,
+        shared: &mut Shared,
     ) -> Result<Step> {
-        let mut moved = 0;
+        let (mut moved, pushed) = self.push(engine, state, seq, shared)?;
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
             if self.got > 0 && index > 0 {
                 break;
             }
-            if state.ends[place].look(seq) == 0 {
+            let phase = state.ends[place].look(seq);
+            if phase == 0 {
                 index += 1;
                 continue;
             }
+            let flags = state.ends[place].info(seq).kind;
+            if self.by_message && flags & kind::MASK == kind::NOTHING {
+                self.turned = true;
+                return Ok(Step::Moved);
+            }
             let (to, len) = self.takes.of(place);
-            let n = self.take(engine, state, seq, place, to, len)?;
+            let reads = self.reads(flags, len);
+            let n = self.take(engine, state, seq, place, to, (len, reads))?;
             moved += n;
             self.got += n;
-            if self.got == len {
+            if self.got == reads && (reads == len || phase >= WRITTEN) {
                 self.pending.remove(index);
                 self.got = 0;
+                moved += len - reads;
             } else {
                 // The part that is under way stands first.
-                self.pending.swap(0, index);
-                if n == 0 {
+                if self.got > 0 {
+                    self.pending.swap(0, index);
+                    index = 0;
+                }
+                if n == 0 && self.got > 0 {
                     break;
                 }
-                index = 0;
+                index += usize::from(n == 0);
             }
         }
-        Ok(match (self.pending.is_empty(), moved) {
+        Ok(match (self.pending.is_empty() && pushed, moved) {
             (true, _) => Step::Done,
             (false, 0) => Step::Idle,
             (false, _) => Step::Moved,
         })
     }
 
-    /// Takes bytes of the part that `place` has for this rank, all or the next of them.
+    /// Takes bytes of the part that `place` has for this rank, all or the next of them; of `len` bytes it reads the first `reads`.
     fn take(
         &self,
         engine: &mut Engine,
@@ -210,10 +273,10 @@ impl Exchange {
         seq: u32,
         place: usize,
         to: usize,
-        len: usize,
+        (len, reads): (usize, usize),
     ) -> Result<usize> {
         let Some(recv) = self.recv else {
-            return Ok(len);
+            return Ok(reads);
         };
         let me = state.me;
         let end = &state.ends[place];
@@ -265,25 +328,48 @@ impl Exchange {
                     buffer: GIVEN,
                     range: described(&line),
                 };
-                let n = (len - self.got).min(READ_MAX);
-                let target = Target::Loan(recv, to + self.got);
-                reader::fetch(engine, state, &source, (at + self.got) as u64, n, target)
+                if self.got == 0
+                    && at
+                        .checked_add(reads)
+                        .is_some_and(|end| end as u64 <= source.range.len)
+                {
+                    // The page tables for all of it are filled in one call.
+                    let all = source.range.part(at as u64, reads as u64);
+                    let _ = reader::view(&engine.peers, state, place, &all);
+                }
+                let most = match source.range.heap {
+                    Some(_) => READ_MAPPED,
+                    None => READ_MAX,
+                };
+                let n = (reads - self.got).min(most);
+                let next = place_of(seq, reads, self.got, n);
+                let target = Target::Loan(recv, to + next);
+                reader::fetch(engine, state, &source, (at + next) as u64, n, target)
             }
             _ => Err(mismatch()),
         }
     }
 }
 
-/// Publishes `piece`, in the way that suits its size and place. A second buffer is described with it, if there is one.
+/// What a rank gives, and how.
+pub(crate) struct Given {
+    pub(crate) piece: Piece,
+    pub(crate) readers: Readers,
+    /// A second buffer, where the rank receives.
+    pub(crate) result: Option<Piece>,
+    /// For the line, beside its kind.
+    pub(crate) flags: u8,
+}
+
+/// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if there is one.
 pub(crate) fn give(
     engine: &mut Engine,
     state: &mut State,
     seq: u32,
     shared: &mut Shared,
-    piece: Piece,
-    readers: Readers,
-    result: Option<Piece>,
+    given: Given,
 ) -> Result<()> {
+    let piece = given.piece;
     if piece.len <= INLINE {
         let Engine { core, peers, .. } = engine;
         core.loans.read(piece.loan, piece.at, piece.len, |bytes| {
@@ -304,142 +390,47 @@ pub(crate) fn give(
         state.publish(&engine.peers, seq, kind::SLOT, &len);
         return Ok(());
     }
-    if let Some(result) = result {
-        shared.served[super::op::RESULT] = Some(Served::Loan(result));
-    }
-    expose(engine, state, seq, shared, piece, readers, 0)
+    expose(engine, state, seq, shared, given)
 }
 
-/// Publishes where `piece` is, or a temporary copy of it, for peers to read; what a collective leaves in its result buffer is described with it.
-fn expose(
+/// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read; what a collective leaves in its result buffer is
+/// described with it.
+pub(crate) fn expose(
     engine: &mut Engine,
     state: &mut State,
     seq: u32,
     shared: &mut Shared,
-    piece: Piece,
-    readers: Readers,
-    flags: u8,
+    given: Given,
 ) -> Result<()> {
+    let Given {
+        piece,
+        readers,
+        result,
+        mut flags,
+    } = given;
     let mut line = [0u8; INLINE];
     shared.stage = engine.stage(&piece)?;
     shared.readers = readers;
-    match &shared.stage {
-        Some(stage) => {
-            // The result is left in the temporary buffer, too.
-            let range = range_of_stage(stage);
-            describe(&range, &mut line[..24]);
-            describe(&range, &mut line[24..]);
-            shared.served = [Some(Served::Stage), Some(Served::Stage)];
+    if let Some(stage) = &shared.stage {
+        describe(&range_of_stage(stage), &mut line[..24]);
+        shared.served[GIVEN] = Some(Served::Stage);
+    } else {
+        describe(&engine.range_of(&piece), &mut line[..24]);
+        shared.served[GIVEN] = Some(Served::Loan(piece));
+    }
+    match (&shared.stage, result) {
+        // A share of the result is left in the temporary buffer, too.
+        (Some(stage), _) if shared.shares => {
+            flags &= !kind::OPEN;
+            describe(&range_of_stage(stage), &mut line[24..]);
+            shared.served[RESULT] = Some(Served::Stage);
         }
-        None => {
-            describe(&engine.range_of(&piece), &mut line[..24]);
-            shared.served[GIVEN] = Some(Served::Loan(piece));
-            if let Some(Served::Loan(result)) = &shared.served[super::op::RESULT] {
-                describe(&engine.range_of(result), &mut line[24..]);
-            }
+        (_, Some(result)) => {
+            describe(&engine.range_of(&result), &mut line[24..]);
+            shared.served[RESULT] = Some(Served::Loan(result));
         }
+        _ => {}
     }
     state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
     Ok(())
-}
-
-/// An exchange in which what is sent is replaced by what is received: in rounds through the slots, which hold a piece for each member.
-pub(crate) struct Swap {
-    pub(crate) recv: Loan,
-    pub(crate) parts: Parts,
-    round: usize,
-    filled: bool,
-    pending: Vec<usize>,
-}
-
-impl Swap {
-    pub(crate) fn new(recv: Loan, parts: Parts) -> Self {
-        Self {
-            recv,
-            parts,
-            round: 0,
-            filled: false,
-            pending: Vec::new(),
-        }
-    }
-
-    /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same length.
-    fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
-        let (at, len) = self.parts.of(place);
-        let skip = len.min(round * unit);
-        (at + skip, (len - skip).min(unit))
-    }
-
-    pub(crate) fn step(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<Step> {
-        shared.readers = Readers::Nobody;
-        state.need_slots(&engine.core.segment)?;
-        let unit = COLL_SLOT / state.size() / 16 * 16;
-        let me = state.me;
-        let others = || (0..state.size()).filter(|&place| place != me);
-        let mut result = Step::Idle;
-        loop {
-            let round = self.round;
-            let phase = round as u32 + 1;
-            if !self.filled {
-                let active: Vec<usize> = others()
-                    .filter(|&place| self.piece(place, round, unit).1 > 0)
-                    .collect();
-                if active.is_empty() {
-                    return Ok(Step::Done);
-                }
-                // The slot's last contents were read by all for whom they were.
-                let free = round == 0
-                    || others().all(|place| {
-                        self.piece(place, round - 1, unit).1 == 0
-                            || state.ends[place].ack(seq) >= phase - 1
-                            || onecopy_shm::coll::line::reached(state.ends[place].done(), seq)
-                    });
-                if !free {
-                    return Ok(result);
-                }
-                for &place in &active {
-                    let (at, len) = self.piece(place, round, unit);
-                    engine.core.loans.read(self.recv, at, len, |bytes| {
-                        state.own().write_slot(seq, place * unit, bytes);
-                    })?;
-                }
-                if round == 0 {
-                    state.publish(&engine.peers, seq, kind::SLOT, &[]);
-                } else {
-                    state.advance(&engine.peers, seq, phase);
-                }
-                self.pending = active;
-                self.filled = true;
-            }
-            let mut left = Vec::new();
-            for &place in &self.pending {
-                let end = &state.ends[place];
-                if end.look(seq) < phase {
-                    left.push(place);
-                    continue;
-                }
-                let (at, len) = self.piece(place, round, unit);
-                let view = end.slot(seq).part(me * unit, len);
-                engine.core.loans.write(self.recv, at, len, |out| {
-                    view.copy_to(out, Kernel::Memcpy);
-                })?;
-                result = Step::Moved;
-            }
-            self.pending = left;
-            if !self.pending.is_empty() {
-                return Ok(result);
-            }
-            state.own().set_ack(seq, phase);
-            state.wake(&engine.peers);
-            self.round += 1;
-            self.filled = false;
-            result = Step::Moved;
-        }
-    }
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector.
+//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector, and writes the result wherever it
+//! is needed, if it can.
 
-mod segment;
+pub(super) mod segment;
+mod spread;
 
-use super::exchange::give;
-use super::op::{GIVEN, Piece, RESULT, Readers, Shared, described, kind, payload};
+use super::exchange::{Given, give};
+use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
+use super::push::{WRITTEN, place_of};
 use super::reader::{self, Source, Target, part};
 use super::select::{How, share};
 use super::state::{State, Step};
@@ -24,8 +27,13 @@ const STEP_MAX: usize = 2 << 20;
 /// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several times.
 const SEGMENT_TWO: usize = 128 << 10;
 const SEGMENT_MANY: usize = 16 << 10;
+/// Bytes of a segment that is written to several places: it stays in the first cache between.
+const SEGMENT_WRITTEN: usize = 16 << 10;
 /// Bytes for what cannot be read in place.
 const FETCH_MAX: usize = 256 << 10;
+
+/// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all others, too.
+const EVERYWHERE: u32 = WRITTEN + 1;
 
 /// Where a member's contribution is.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +73,8 @@ pub(crate) struct Fold {
     pub(crate) readers: Readers,
     /// At the end: bytes of the receive buffer that come to its front.
     pub(crate) to_front: Option<(usize, usize)>,
+    /// Members into whose buffers this rank writes its range of the result.
+    targets: Vec<(usize, RemoteRange)>,
     at: At,
     from: Vec<From>,
     /// Bytes of the range that are combined.
@@ -89,6 +99,7 @@ impl Fold {
             in_place: false,
             readers: Readers::Everyone,
             to_front: None,
+            targets: Vec::new(),
             at: At::Contributions,
             from: Vec::new(),
             folded: 0,
@@ -110,15 +121,25 @@ impl Fold {
             // Combined with the children's first.
             return Ok(());
         }
-        let result = match (self.how, self.recv) {
-            (How::Split, Some((loan, at))) => Some(Piece {
-                loan,
-                at,
-                len: self.send.len,
-            }),
-            _ => None,
+        let split = self.how == How::Split;
+        let result = self.recv.map(|(loan, at)| Piece {
+            loan,
+            at,
+            len: self.send.len,
+        });
+        let result = result.filter(|_| split);
+        let mut flags = 0;
+        if result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()) {
+            flags |= kind::OPEN;
+        }
+        shared.shares = split;
+        let given = Given {
+            piece: self.send,
+            readers: self.readers,
+            result,
+            flags,
         };
-        give(engine, state, seq, shared, self.send, self.readers, result)
+        give(engine, state, seq, shared, given)
     }
 
     pub(crate) fn step(
@@ -137,8 +158,11 @@ impl Fold {
                 if self.how != How::Split {
                     return Ok(Step::Done);
                 }
-            } else if !self.find(state, seq)? {
-                return Ok(Step::Idle);
+            } else {
+                if !self.find(state, seq)? {
+                    return Ok(Step::Idle);
+                }
+                self.aim(engine, state, seq, shared);
             }
             (self.at, result) = (At::Range, Step::Moved);
         }
@@ -158,7 +182,9 @@ impl Fold {
             if self.how != How::Split {
                 return Ok(Step::Done);
             }
-            state.advance(&engine.peers, seq, 2);
+            let everywhere = !self.targets.is_empty();
+            let phase = if everywhere { EVERYWHERE } else { WRITTEN };
+            state.advance(&engine.peers, seq, phase);
             self.pending = (1..state.size())
                 .map(|step| (state.me + step) % state.size())
                 .filter(|&place| {
@@ -175,7 +201,7 @@ impl Fold {
             }
             (self.at, result) = (At::Spread, Step::Moved);
         }
-        match self.spread(engine, state, seq)? {
+        match self.spread(engine, state, seq, shared)? {
             Step::Idle => Ok(result),
             other => Ok(other),
         }
@@ -228,8 +254,8 @@ impl Fold {
         seq: u32,
         shared: &mut Shared,
     ) -> Result<usize> {
-        let begin = self.range.0 + self.folded;
-        let left = self.range.1 - begin;
+        let all = self.range.1 - self.range.0;
+        let left = all - self.folded;
         // What has to be copied before it can be combined.
         let absent: Vec<usize> = (0..self.upto)
             .filter(|&place| match &self.from[place] {
@@ -242,12 +268,14 @@ impl Fold {
             .collect();
         let size = self.elem.size();
         let aim = match (absent.len(), self.upto) {
+            (0, _) if !self.targets.is_empty() => SEGMENT_WRITTEN,
             (0, 0..=2) => SEGMENT_TWO,
             (0, _) => SEGMENT_MANY,
             (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
         };
         let unit = (aim / size * size).max(size);
         let len = unit.min(left);
+        let begin = self.range.0 + place_of(seq, all, self.folded, len);
         let user = matches!(self.op, Op::User(_));
         let extra = if user || self.upto > 2 || !absent.is_empty() {
             2
@@ -338,6 +366,8 @@ impl Fold {
             }
             (_, None) => {}
         }
+        drop(views);
+        self.put_out(engine, state, (begin, len))?;
         // Who gave up has given its buffer to someone else meanwhile.
         for place in 0..self.upto {
             if matches!(self.from[place], From::Buffer(_))
@@ -346,7 +376,6 @@ impl Fold {
                 return Err(error);
             }
         }
-        drop(views);
         self.temp = temp;
         self.fetched = 0;
         self.folded += len;
@@ -360,51 +389,6 @@ impl Fold {
         } else {
             begin - self.range.0
         }
-    }
-
-    /// Takes the others' ranges of the result.
-    fn spread(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
-        let Some((loan, to)) = self.recv else {
-            return Ok(Step::Done);
-        };
-        let (mut moved, mut index) = (0, 0);
-        while index < self.pending.len() && moved < STEP_MAX {
-            let place = self.pending[index];
-            let end = &state.ends[place];
-            if end.look(seq) < 2 {
-                index += 1;
-                continue;
-            }
-            let line = payload(end.inline(seq));
-            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
-            let source = Source {
-                seq,
-                place,
-                buffer: RESULT,
-                range: described(&line[24..]),
-            };
-            let at = begin + self.got;
-            let n = (end - at).min(512 << 10);
-            let target = Target::Loan(loan, to + at);
-            let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
-            moved += came;
-            self.got += came;
-            if self.got == end - begin {
-                self.pending.remove(index);
-                self.got = 0;
-            } else {
-                self.pending.swap(0, index);
-                index = 0;
-                if came == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(match (self.pending.is_empty(), moved) {
-            (true, _) => Step::Done,
-            (false, 0) => Step::Idle,
-            (false, _) => Step::Moved,
-        })
     }
 
     /// A short vector in a large group: up a tree, down by one line that all read.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its buffers, and is over.
 
-use super::exchange::{Exchange, Swap};
+use super::exchange::{Exchange, Find};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
 use super::select::{Stands, stands};
 use super::state::{State, Step};
 use super::stream::Stream;
+use super::swap::Swap;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::PoolBuf;
@@ -36,7 +37,11 @@ pub(crate) mod kind {
     pub(crate) const BUFFER: u8 = 3;
     /// The slot begins with a table of the parts for each member.
     pub(crate) const TABLE: u8 = 0x10;
-    /// Without the flag.
+    /// Members may write into the second buffer that the line describes.
+    pub(crate) const OPEN: u8 = 0x20;
+    /// The line's owner writes into the buffers of members that are open.
+    pub(crate) const WRITES: u8 = 0x40;
+    /// Without the flags.
     pub(crate) const MASK: u8 = 0x0f;
 }
 
@@ -99,11 +104,15 @@ pub(crate) struct Shared {
     pub(crate) readers: Readers,
     pub(crate) served: [Option<Served>; 2],
     pub(crate) stage: Option<PoolBuf>,
+    /// Whether the program waits in the call.
+    pub(crate) waits: bool,
+    /// Whether this rank leaves a share of the result for others to read.
+    pub(crate) shares: bool,
 }
 
 impl Op {
-    /// A collective that is to begin. `begun` says that this rank's contribution is published already.
-    pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool) -> Self {
+    /// A collective that is to begin. `begun` says that this rank's contribution is published already, `waits` that the program waits.
+    pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool, waits: bool) -> Self {
         Self {
             id,
             seq,
@@ -114,6 +123,8 @@ impl Op {
                 readers: Readers::Nobody,
                 served: [None, None],
                 stage: None,
+                waits,
+                shares: false,
             },
         }
     }
@@ -122,7 +133,22 @@ impl Op {
     pub(crate) fn resume(&mut self, size: usize, me: usize) {
         if let Body::Exchange(exchange) = &mut self.body {
             exchange.order(size, me);
+            exchange.own = None;
         }
+    }
+
+    /// An exchange that goes better by messages becomes one.
+    fn turn(&mut self, engine: &mut Engine, state: &State) -> Result<()> {
+        if let Body::Exchange(exchange) = &mut self.body
+            && exchange.turned
+        {
+            let exchange = std::mem::replace(exchange, Exchange::new(Find::All));
+            let mut messages = MessageExchange::new(exchange, self.seq);
+            let begun = messages.begin(engine, state);
+            self.body = Body::MessageExchange(messages);
+            begun?;
+        }
+        Ok(())
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -137,21 +163,25 @@ impl Op {
                 return Ok(result);
             }
             self.begin(engine, state)?;
+            self.turn(engine, state)?;
             (self.at, result) = (At::Work, Step::Moved);
         }
         if self.at == At::Work {
             let (seq, shared) = (self.seq, &mut self.shared);
             match match &mut self.body {
                 Body::Barrier => barrier(engine, state, seq),
-                Body::Exchange(body) => body.step(engine, state, seq),
+                Body::Exchange(body) => body.step(engine, state, seq, shared),
                 Body::Swap(body) => body.step(engine, state, seq, shared),
                 Body::Fold(body) => body.step(engine, state, seq, shared),
-                Body::Stream(body) => body.step(engine, state, seq),
+                Body::Stream(body) => body.step(engine, state, seq, shared),
                 Body::MessageExchange(body) => body.step(engine),
                 Body::MessageChain(body) => body.step(engine),
             }? {
                 Step::Idle => return Ok(result),
-                Step::Moved => return Ok(Step::Moved),
+                Step::Moved => {
+                    self.turn(engine, state)?;
+                    return Ok(Step::Moved);
+                }
                 Step::Done => {}
             }
             self.has_read = true;
@@ -195,9 +225,9 @@ impl Op {
                 Ok(())
             }
             Body::Exchange(body) => body.begin(engine, state, seq, shared),
-            Body::Swap(_) => Ok(()),
+            Body::Swap(body) => body.begin(engine, state, seq, shared),
             Body::Fold(body) => body.begin(engine, state, seq, shared),
-            Body::Stream(_) => Ok(()),
+            Body::Stream(body) => body.begin(engine, state, shared),
             Body::MessageExchange(body) => body.begin(engine, state),
             Body::MessageChain(_) => Ok(()),
         }

@@ -54,11 +54,11 @@ pub fn how(collective: &Collective, len: usize, size: usize) -> Option<How> {
     }
 }
 
-/// From this size on a broadcast between two ranks is a message.
+/// From this size on both of two ranks copy in a broadcast.
 pub const MESSAGE_MIN: usize = 128 << 10;
 
-/// Whether a collective goes by messages although there is a channel: a long broadcast to a single rank, because both ranks copy a long message,
-/// while the root of a broadcast would wait.
+/// Whether both ranks copy, while the root of a broadcast would wait otherwise: a long broadcast to a single rank. Between mapped buffers each copies
+/// a half; other memory goes as a message, which both copy, too.
 #[must_use]
 pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
@@ -123,7 +123,7 @@ pub fn why(how: How) -> &'static str {
         How::Flat => "everyone reads what it needs itself: a single hand-off",
         How::Tree => "a short vector in a large group: nobody polls more than a few lines",
         How::Split => "a long vector: everyone combines its share, which the others then take",
-        How::Stream => "a long prefix: piece by piece from rank to rank",
+        How::Stream => "a long prefix: piece by piece from rank to rank, out of the buffers",
     }
 }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From what the program asks for to a collective under way.
 
-use super::exchange::{Exchange, Find, Swap, Takes};
+use super::exchange::{Exchange, Find, Takes};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, To};
 use super::op::{Body, Op as Running, Piece, Readers};
+use super::push::Gives;
 use super::select::{How, by_message, how, share};
 use super::state::State;
 use super::stream::Stream;
+use super::swap::Swap;
 use super::{Collective, Parts};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -23,6 +25,17 @@ enum Plan {
     /// The reduction, and who gets the result if it goes by messages.
     Fold(Fold, To),
     Stream(Stream, To),
+}
+
+/// How a program calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// It waits, and this rank's contribution is published already.
+    Begun,
+    /// It waits.
+    Waits,
+    /// It goes on.
+    GoesOn,
 }
 
 /// The buffers of a call.
@@ -123,6 +136,10 @@ impl Collective {
         match self {
             Self::Bcast { root } => {
                 let buffer = needed("receive", recv)?;
+                if by_message(self, buffer.len(), size) {
+                    (x.by_message, x.gives) = (true, Gives::Half);
+                    (x.says, x.open) = (*root != me, (*root != me).then(|| whole(buffer)));
+                }
                 if *root == me {
                     (x.offer, x.readers) = (Some(whole(buffer)), Readers::Everyone);
                 } else {
@@ -136,9 +153,11 @@ impl Collective {
                     x.takes = Takes::Each(parts.clone());
                     let (to, len) = parts.of(me);
                     x.own = own(send, 0, to, len)?;
+                    (x.says, x.open) = (true, room_of(recv, parts, size));
                 } else {
                     needed("send", send)?;
                     x.readers = Readers::Only(*root);
+                    x.gives = Gives::All;
                 }
             }
             Self::Scatter { root, parts } => {
@@ -172,6 +191,10 @@ impl Collective {
                     },
                 });
                 x.own = own(send, 0, to, len)?;
+                x.open = room_of(Some(recv), parts, size);
+                if x.open.is_some() {
+                    x.gives = Gives::All;
+                }
             }
             Self::Alltoall {
                 send: give_parts,
@@ -194,6 +217,10 @@ impl Collective {
                     )));
                 }
                 x.own = own(Some(send), from, to, len)?;
+                if let (Parts::Equal(part), Parts::Equal(_)) = (give_parts, parts) {
+                    x.open = room_of(Some(recv), parts, size);
+                    x.gives = Gives::Parts(*part);
+                }
             }
             _ => return Err(bad("no exchange")),
         }
@@ -244,7 +271,10 @@ impl Collective {
                 exclusive,
                 send: vector,
                 recv: (room(recv, len)?, 0),
+                in_place,
                 passed: 0,
+                temp: None,
+                copied: 0,
             };
             return Ok(Plan::Stream(stream, To::Prefix { exclusive }));
         }
@@ -291,6 +321,18 @@ impl Collective {
     }
 }
 
+/// The part of a receive buffer into which members know where to write: that of equal parts.
+fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<Piece> {
+    match (recv, parts) {
+        (Some(loan), Parts::Equal(part)) => Some(Piece {
+            loan,
+            at: 0,
+            len: part * size,
+        }),
+        _ => None,
+    }
+}
+
 /// What a rank takes from its own send buffer; without one its part is in place.
 fn own(
     send: Option<Loan>,
@@ -324,13 +366,13 @@ fn give(offer: Option<Piece>, parts: &Parts, size: usize) -> (Option<Piece>, Opt
 }
 
 impl Engine {
-    /// Starts a collective of the communicator in `slot`. `begun`: this rank's contribution to it is published already.
+    /// Starts a collective of the communicator in `slot`.
     pub(crate) fn start_collective(
         &mut self,
         slot: usize,
         collective: &Collective,
         buffers: Buffers,
-        begun: bool,
+        call: Call,
     ) -> Result<RequestId> {
         if let Some(fatal) = &self.core.fatal {
             return Err(fatal.clone());
@@ -349,7 +391,7 @@ impl Engine {
         let Some(mut state) = self.colls.slots[slot].take() else {
             return Err(bad("the communicator is gone"));
         };
-        let started = self.start_in(&mut state, collective, buffers, begun, opened);
+        let started = self.start_in(&mut state, collective, buffers, call, opened);
         self.colls.slots[slot] = Some(state);
         if started.is_ok() && !self.colls.active.contains(&slot) {
             self.colls.active.push(slot);
@@ -362,7 +404,7 @@ impl Engine {
         state: &mut State,
         collective: &Collective,
         buffers: Buffers,
-        begun: bool,
+        call: Call,
         opened: Result<()>,
     ) -> Result<RequestId> {
         if let Some(error) = &state.failed {
@@ -377,17 +419,14 @@ impl Engine {
             return Err(error);
         }
         let plan = collective.plan(state.size(), state.me, buffers)?;
+        let begun = call == Call::Begun;
         let seq = if begun {
             state.seq
         } else {
             state.seq.wrapping_add(1)
         };
-        let len = buffers.recv.map_or(0, |recv| recv.len());
         let body = if state.has_channel() {
             match plan {
-                Plan::Exchange(exchange) if by_message(collective, len, state.size()) => {
-                    Body::MessageExchange(MessageExchange::new(exchange, seq))
-                }
                 Plan::Barrier => Body::Barrier,
                 Plan::Exchange(exchange) => Body::Exchange(exchange),
                 Plan::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
@@ -439,7 +478,7 @@ impl Engine {
             sync: false,
             result: None,
         });
-        let mut op = Running::new(id, seq, body, begun);
+        let mut op = Running::new(id, seq, body, begun, call != Call::GoesOn);
         if begun {
             op.resume(state.size(), state.me);
         }

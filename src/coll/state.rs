@@ -194,12 +194,25 @@ impl State {
     /// Publishes this rank's contribution to `seq` and wakes who may wait for it.
     #[inline]
     pub(crate) fn publish(&self, peers: &[Option<Box<Peer>>], seq: u32, kind: u8, payload: &[u8]) {
+        self.publish_in(peers, seq, 1, kind, payload);
+    }
+
+    /// As `publish`, in a later phase at once.
+    #[inline]
+    pub(crate) fn publish_in(
+        &self,
+        peers: &[Option<Box<Peer>>],
+        seq: u32,
+        phase: u32,
+        kind: u8,
+        payload: &[u8],
+    ) {
         let info = Info {
             done: self.done,
             kind,
             len: payload.len() as u8,
         };
-        self.own().publish(seq, 1, info, payload);
+        self.own().publish(seq, phase, info, payload);
         self.wake(peers);
     }
 
@@ -359,6 +372,7 @@ impl Engine {
                     .own()
                     .fail(if word == 0 { Failed::GIVEN_UP } else { word });
                 state.wake(&self.peers);
+                self.await_writers(state);
             } else {
                 super::messages::poison(self, state, word);
             }
@@ -367,6 +381,38 @@ impl Engine {
         for mut op in state.ops.drain(..) {
             op.abandon(self);
             self.core.requests.complete(op.id, Err(error.clone()));
+        }
+    }
+
+    /// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one that writes comes to the
+    /// end of its segment, or it ends.
+    fn await_writers(&mut self, state: &State) {
+        for (place, end) in state.ends.iter().enumerate() {
+            let mut polls = 0u32;
+            while place != state.me && end.is_writing() {
+                polls = polls.wrapping_add(1);
+                if polls.is_multiple_of(64) {
+                    if self.has_ended(state.members[place]) {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+                onecopy_shm::sync::spin_hint();
+            }
+        }
+    }
+
+    /// Fails all collectives under way: the program gets its buffers back.
+    #[cold]
+    pub(crate) fn fail_colls(&mut self, error: &Error) {
+        for index in 0..self.colls.slots.len() {
+            let Some(mut state) = self.colls.slots[index].take() else {
+                continue;
+            };
+            if state.has_channel() && !state.ops.is_empty() {
+                self.fail_comm(&mut state, error.clone());
+            }
+            self.colls.slots[index] = Some(state);
         }
     }
 

@@ -99,6 +99,22 @@ impl Engine {
         }
     }
 
+    /// Whether a peer touches nothing any more, as far as can be known; one that broke the protocol is not waited for.
+    #[cold]
+    pub(crate) fn has_ended(&mut self, rank: u32) -> bool {
+        let mut ended = self.gone[rank as usize].is_some();
+        if let Some(peer) = &self.peers[rank as usize]
+            && let Some(pidfd) = &peer.pidfd
+        {
+            let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
+            ended |= looked.is_err();
+        } else if !ended {
+            self.take_news();
+            ended = self.gone[rank as usize].is_some();
+        }
+        ended
+    }
+
     fn take_news(&mut self) {
         loop {
             match self.wireup.poll() {
@@ -123,6 +139,7 @@ impl Engine {
         if self.core.fatal.is_none() {
             self.core.fatal = Some(error.clone());
         }
+        self.fail_colls(&error);
         for id in self
             .core
             .requests

@@ -50,6 +50,7 @@ labels! {
     "coll.publish" "A contribution to a collective is written; its line does not say so.",
     "coll.published" "A contribution is published; sleepers were not woken.",
     "coll.read" "A part of a member's buffer was read; more may be needed.",
+    "coll.written" "Something was written into a member's buffer; it was not told.",
     "coll.asked" "A member was called to copy what this rank cannot read; it was not woken.",
     "coll.answer" "What a member called for is copied to it; it was not told.",
     "coll.done" "All that is needed of a collective was read; nobody was told.",

@@ -6,18 +6,18 @@ use onecopy_shm::coll::{View, accumulate, combine, precede};
 use onecopy_shm::copy::Kernel;
 
 /// What is combined, and how.
-pub(super) struct Operands<'o> {
-    pub(super) op: &'o Op,
-    pub(super) elem: ElemType,
+pub(in crate::coll) struct Operands<'o> {
+    pub(in crate::coll) op: &'o Op,
+    pub(in crate::coll) elem: ElemType,
     /// The place of this rank's own contribution among the vectors, if it is given apart from them.
-    pub(super) own: Option<usize>,
+    pub(in crate::coll) own: Option<usize>,
     /// Whether it stands where the result goes.
-    pub(super) alias: bool,
+    pub(in crate::coll) alias: bool,
 }
 
 /// Combines all `views` into `out`; `own` fills the gap among them, unless it is what stands in `out`. `work` has room for two vectors if
 /// the operator is the program's, or `out` must not be touched at first.
-pub(super) fn combine_all(
+pub(in crate::coll) fn combine_all(
     operands: &Operands<'_>,
     out: &mut [u8],
     views: &[Option<View<'_>>],

@@ -148,8 +148,9 @@ impl Table {
             return (("line", "line"), "flags", reason.to_owned());
         }
         if by_message(collective, len, self.ranks) {
-            let reason = "two ranks: both copy, see 'onecopy info protocols'";
-            return (("message", "message"), "message", reason.to_owned());
+            let reason = "two ranks: both copy; what is not mapped is a message, see 'onecopy info protocols'";
+            let mapped = if self.heap { "buffer" } else { "message" };
+            return ((mapped, "message"), "halves", reason.to_owned());
         }
         let how = how(collective, len, self.ranks);
         let label = match how {
@@ -158,7 +159,7 @@ impl Table {
             Some(How::Tree) => "tree",
             Some(How::Split) => "split",
             Some(How::Stream) => {
-                return (("slot", "slot"), "stream", why(How::Stream).to_owned());
+                return (("buffer", "buffer"), "stream", why(How::Stream).to_owned());
             }
         };
         let limit = if self.heap { self.stage_max } else { 0 };
@@ -197,7 +198,7 @@ mod tests {
             Some(("split", ("buffer", "buffer")))
         );
         assert_eq!(at("bcast", 4097), Some(("move", ("buffer", "copy"))));
-        assert_eq!(at("scan", 1 << 20), Some(("stream", ("slot", "slot"))));
+        assert_eq!(at("scan", 1 << 20), Some(("stream", ("buffer", "buffer"))));
         assert!(table.channels > 0 && table.lines.iter().all(|line| !line.why.is_empty()));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])
             .expect("a knob")

@@ -91,6 +91,8 @@ struct Lines {
     /// Why the communicator failed here; 0: it did not.
     failed: AtomicU64,
     done: Alone<Done>,
+    /// Whether the owner is writing into a member's buffer; 0: it is not.
+    writing: Alone<AtomicU64>,
     /// Members that call, by their place modulo 64; set by them, taken by the owner.
     called: Alone<AtomicU64>,
     /// What the owner asks of peers, per stage; and the peers' answers.
@@ -158,6 +160,7 @@ impl Channel {
             answer.0.publish(seq, 0);
         }
         lines.called.0.store(0, Ordering::Relaxed);
+        lines.writing.0.store(0, Ordering::Relaxed);
         lines.failed.store(0, Ordering::Relaxed);
         lines.done.0.set(seq);
         // SYNC(coll.tag): release the end's state
@@ -186,6 +189,31 @@ impl Channel {
         crate::sync::fence(Ordering::Acquire);
         // SYNC(coll.failed): acquire after the reads of the owner's memory
         self.lines().failed.load(Ordering::Acquire)
+    }
+
+    /// The owner is about to write into members' buffers. It may write into the buffer of who has not given the communicator up by now: such
+    /// a member waits for the end of the writes before its buffers go back to the program.
+    #[inline]
+    pub fn begin_writes(&self) {
+        self.lines().writing.0.store(1, Ordering::Relaxed);
+        // SYNC(coll.writing): before the look at `failed`; the other side has a full fence between its `failed` and its look at this word
+        crate::sync::fence(Ordering::SeqCst);
+    }
+
+    /// The owner writes no more.
+    #[inline]
+    pub fn end_writes(&self) {
+        crate::fault::point("coll.written");
+        // SYNC(coll.writing): release the writes
+        self.lines().writing.0.store(0, Ordering::Release);
+    }
+
+    /// Whether the owner may be writing into a buffer of a member that has given the communicator up before this call.
+    #[inline]
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        // SYNC(coll.writing): acquire the end of the writes
+        self.lines().writing.0.load(Ordering::Acquire) != 0
     }
 
     /// Up to which collective the owner has read.

@@ -114,3 +114,28 @@ fn who_gave_up_is_found_out() {
         reader.join().expect("no panic");
     });
 }
+
+/// A member gives up while another one may write into its buffer: once it has waited for the writer, nothing is written there any more.
+#[test]
+fn no_write_comes_after_a_member_gave_up() {
+    model(3, || {
+        let (member, writing) = (Arc::new(Member::new()), Arc::new(AtomicU64::new(0)));
+        let writer = {
+            let (member, writing) = (Arc::clone(&member), Arc::clone(&writing));
+            thread::spawn(move || {
+                writing.store(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                if member.failed.load(Ordering::Acquire) == 0 {
+                    member.payload.change(|payload| *payload = 5);
+                }
+                writing.store(0, Ordering::Release);
+            })
+        };
+        member.failed.swap(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        wait(|| writing.load(Ordering::Acquire) == 0);
+        member.payload.change(|payload| *payload = 7);
+        writer.join().expect("no panic");
+        assert_eq!(member.payload.look(|&payload| payload), 7);
+    });
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
+
+use super::super::op::{RESULT, Readers, Shared, described, payload};
+use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
+use super::super::reader::{self, Source, Target};
+use super::super::select::{How, share};
+use super::super::state::{State, Step};
+use super::{EVERYWHERE, Fold, STEP_MAX};
+use crate::engine::Engine;
+use crate::error::Result;
+
+impl Fold {
+    /// Finds out whether the result can be written to where all others need it.
+    pub(super) fn aim(&mut self, engine: &Engine, state: &State, seq: u32, shared: &Shared) {
+        if self.how != How::Split || shared.stage.is_some() || !reaches_all(engine, state) {
+            return;
+        }
+        let others = (0..state.size()).filter(|&place| place != state.me);
+        let targets: Option<Vec<_>> = others
+            .map(|place| {
+                let range = opened(state, place, seq)?;
+                (range.len == self.send.len as u64).then_some((place, range))
+            })
+            .collect();
+        self.targets = targets.unwrap_or_default();
+    }
+
+    /// Writes a segment of the result to where it is needed, from this rank's own buffer.
+    pub(super) fn put_out(
+        &self,
+        engine: &mut Engine,
+        state: &State,
+        (begin, len): (usize, usize),
+    ) -> Result<()> {
+        let Some((loan, at)) = self.recv.filter(|_| !self.targets.is_empty()) else {
+            return Ok(());
+        };
+        let Engine { core, peers, .. } = engine;
+        let places = self.targets.iter().map(|&(place, _)| place);
+        let write = |bytes: &[u8]| {
+            self.targets.iter().try_for_each(|&(place, range)| {
+                let to = range.part(begin as u64, len as u64);
+                put(peers, state, place, to, bytes)
+            })
+        };
+        writing(state, places, || {
+            core.loans.read(loan, at + begin, len, write)?
+        })?;
+        core.counters.put_bytes += (len * self.targets.len()) as u64;
+        Ok(())
+    }
+
+    /// Takes the others' ranges of the result.
+    pub(super) fn spread(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<Step> {
+        let Some((loan, to)) = self.recv else {
+            return Ok(Step::Done);
+        };
+        self.pending
+            .retain(|&place| state.ends[place].look(seq) < EVERYWHERE);
+        let (mut moved, mut index) = (0, 0);
+        while index < self.pending.len() && moved < STEP_MAX {
+            let place = self.pending[index];
+            let end = &state.ends[place];
+            if end.look(seq) < WRITTEN {
+                index += 1;
+                continue;
+            }
+            let line = payload(end.inline(seq));
+            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+            let source = Source {
+                seq,
+                place,
+                buffer: RESULT,
+                range: described(&line[24..]),
+            };
+            let at = begin + self.got;
+            let n = (end - at).min(512 << 10);
+            let target = Target::Loan(loan, to + at);
+            let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
+            moved += came;
+            self.got += came;
+            if self.got == end - begin {
+                self.pending.remove(index);
+                self.got = 0;
+            } else {
+                self.pending.swap(0, index);
+                index = 0;
+                if came == 0 {
+                    break;
+                }
+            }
+        }
+        // What this rank has combined stands everywhere, and what it gave is combined.
+        let all = || state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
+        if self.pending.is_empty() && !self.targets.is_empty() && all() {
+            shared.readers = Readers::Nobody;
+        }
+        Ok(match (self.pending.is_empty(), moved) {
+            (true, _) => Step::Done,
+            (false, 0) => Step::Idle,
+            (false, _) => Step::Moved,
+        })
+    }
+}

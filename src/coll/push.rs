@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Writing into members' receive buffers. A rank that waits anyway puts what it has where it is needed, so that both ends of a copy work, what
+//! goes to several places is loaded once, and nobody fetches lines that were written just now.
+//!
+//! A line says `OPEN` if its second buffer, where the owner receives, lies where members can write by stores of their own. It says `WRITES`
+//! if its owner will write into the buffers of those who are open: it waits in the call, and maps everyone's memory. All read the same
+//! flags, so writer and receiver agree. The writer's second phase says that all is written.
+
+use super::exchange::Exchange;
+use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
+use super::state::State;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use onecopy_btl::{LayerId, RemoteRange};
+use std::io::IoSlice;
+
+/// The phase of a line whose owner has written, or combined, all that it had to.
+pub(crate) const WRITTEN: u32 = 2;
+/// Bytes that are copied to one place after the other: they stay in the first cache between.
+pub(crate) const PIECE: usize = 16 << 10;
+/// Bytes that a step moves at most.
+const STEP_MAX: usize = 2 << 20;
+/// Steps in which a rank waits for members, before it copies what it takes from itself alone.
+const PATIENCE: u32 = 16;
+
+/// What of a rank's offer goes where in the buffer of a member that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// Members read all of it themselves.
+    Nothing,
+    /// All of it, as this rank's of equal parts.
+    All,
+    /// The member's of equal parts of so many bytes, as this rank's of equal parts.
+    Parts(usize),
+    /// What lies behind [`half`] of it, to the same place; the member reads the front itself.
+    Half,
+}
+
+/// Bytes of `len` that the receiver copies, when both ends copy.
+pub(crate) fn half(len: usize) -> usize {
+    (len / 2).next_multiple_of(4096).min(len)
+}
+
+/// The place of the next `n` of `len` bytes, of which `done` are done. Every other collective goes backwards: what the one before touched last is in
+/// the cache still.
+pub(crate) fn place_of(seq: u32, len: usize, done: usize, n: usize) -> usize {
+    if seq & 1 == 1 { len - done - n } else { done }
+}
+
+/// Whether this rank maps the memory of all members.
+pub(crate) fn reaches_all(engine: &Engine, state: &State) -> bool {
+    let reaches = |rank: u32| {
+        let peer = engine.peers[rank as usize].as_ref();
+        peer.is_some_and(|peer| peer.link.heap.layer().is_some())
+    };
+    state
+        .members
+        .iter()
+        .enumerate()
+        .all(|(place, &rank)| place == state.me || reaches(rank))
+}
+
+/// The receive buffer of a member whose line is there, if members may write into it.
+pub(crate) fn opened(state: &State, place: usize, seq: u32) -> Option<RemoteRange> {
+    let end = &state.ends[place];
+    let is_open = end.info(seq).kind & kind::OPEN != 0;
+    is_open.then(|| described(&payload(end.inline(seq))[24..]))
+}
+
+/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up: what belonged to it may be used for
+/// something else.
+pub(crate) fn writing<R>(
+    state: &State,
+    places: impl IntoIterator<Item = usize>,
+    f: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let own = state.own();
+    own.begin_writes();
+    let lost = places.into_iter().find_map(|place| state.failure_of(place));
+    let result = lost.map_or_else(f, Err);
+    own.end_writes();
+    result
+}
+
+/// Writes `bytes` to `to` in the memory of `place`; within [`writing`].
+pub(crate) fn put(
+    peers: &[Option<Box<Peer>>],
+    state: &State,
+    place: usize,
+    to: RemoteRange,
+    bytes: &[u8],
+) -> Result<()> {
+    let rank = state.members[place] as usize;
+    let Some(peer) = &peers[rank] else {
+        return Err(Error::PeerLeft { rank });
+    };
+    let put = peer
+        .link
+        .put(LayerId::Heap, &peer.segment, &[to], &[IoSlice::new(bytes)]);
+    put.map_err(|error| Error::Collective {
+        reason: format!("the receive buffer of rank {rank} cannot be written: {error}"),
+    })
+}
+
+/// A part of the offer on its way.
+#[derive(Debug)]
+struct Job {
+    from: usize,
+    len: usize,
+    /// Where it goes in this rank's own buffer.
+    own: Option<usize>,
+    targets: Vec<(usize, RemoteRange)>,
+    done: usize,
+}
+
+/// What an exchange writes into others' buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Push {
+    /// Whether this rank has said that it writes.
+    writes: bool,
+    /// Members into whose buffers it may have to write.
+    targets: Vec<usize>,
+    /// Members for whom it wrote all that they get.
+    served: usize,
+    job: Option<Job>,
+    idle: u32,
+    told: bool,
+}
+
+impl Exchange {
+    /// Flags for the line, by what this rank can do and what its buffers are.
+    pub(crate) fn flags(&mut self, engine: &Engine, state: &State, waits: bool) -> u8 {
+        let me = state.me;
+        let open = self
+            .open
+            .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
+        self.opened = open;
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        self.push.writes = waits
+            && self.gives != Gives::Nothing
+            && self.table.is_none()
+            && offered > onecopy_shm::layout::COLL_SLOT
+            && reaches_all(engine, state);
+        if self.push.writes {
+            self.push.targets = match self.readers {
+                Readers::Nobody => Vec::new(),
+                Readers::Only(place) => vec![place],
+                Readers::Everyone => (1..state.size())
+                    .map(|step| (me + step) % state.size())
+                    .collect(),
+            };
+            self.push.targets.retain(|&place| place != me);
+        }
+        let flag = |on, flag| if on { flag } else { 0 };
+        flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES)
+    }
+
+    /// Bytes of `len` from the front that this rank reads itself of what `flags` say of their owner.
+    pub(crate) fn reads(&self, flags: u8, len: usize) -> usize {
+        match self.gives {
+            _ if !self.opened || flags & kind::WRITES == 0 => len,
+            _ if flags & kind::MASK != kind::BUFFER => len,
+            Gives::Half => half(len),
+            _ => 0,
+        }
+    }
+
+    /// What of the offer goes to `place`: from where, how many bytes, and where in its open buffer of `room` bytes. None: the buffer is not what it
+    /// should be.
+    fn portion(
+        &self,
+        me: usize,
+        size: usize,
+        place: usize,
+        room: u64,
+    ) -> Option<(usize, usize, usize)> {
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        let fits = |expected: usize| expected as u64 == room;
+        match self.gives {
+            Gives::Nothing => None,
+            Gives::All => fits(offered.checked_mul(size)?).then_some((0, offered, me * offered)),
+            Gives::Parts(part) => {
+                fits(part.checked_mul(size)?).then_some((place * part, part, me * part))
+            }
+            Gives::Half => {
+                let front = half(offered);
+                fits(offered).then_some((front, offered - front, front))
+            }
+        }
+    }
+
+    /// Takes up the next part: what members are ready for, and what this rank takes from itself.
+    fn next_job(&mut self, state: &State, seq: u32) -> Result<Option<Job>> {
+        let (size, me) = (state.size(), state.me);
+        let mut ready = Vec::new();
+        self.push.targets.retain(|&place| {
+            if state.ends[place].look(seq) == 0 {
+                return true;
+            }
+            let range = opened(state, place, seq);
+            ready.extend(range.map(|range| (place, range)));
+            // Who is not open reads.
+            range.is_some()
+        });
+        let own_job = |(from, to, len)| Job {
+            from,
+            len,
+            own: Some(to),
+            targets: Vec::new(),
+            done: 0,
+        };
+        let waits = self.push.targets.len() > ready.len();
+        let fused = self.gives == Gives::All;
+        // A block of its own goes first in every other collective, as pieces do.
+        let first = self.own.is_some() && !fused && seq & 1 == 0;
+        if first || ready.is_empty() || fused && waits {
+            if self.own.is_none() && ready.is_empty() {
+                return Ok(None);
+            }
+            self.push.idle += 1;
+            if (first || !waits || self.push.idle > PATIENCE) && self.own.is_some() {
+                return Ok(self.own.take().map(own_job));
+            }
+            if ready.is_empty() || self.own.is_some() {
+                return Ok(None);
+            }
+        }
+        let mut job: Option<Job> = None;
+        for (place, range) in ready {
+            let Some((from, len, to)) = self.portion(me, size, place, range.len) else {
+                return Err(Error::Collective {
+                    reason: format!(
+                        "rank {} receives into {} bytes, which is not what this rank gives",
+                        state.members[place], range.len
+                    ),
+                });
+            };
+            if job.is_some() && !fused {
+                break;
+            }
+            self.push.targets.retain(|&other| other != place);
+            self.push.served += usize::from(self.gives != Gives::Half);
+            let target = (place, range.part(to as u64, len as u64));
+            match &mut job {
+                Some(job) => job.targets.push(target),
+                None => {
+                    let own = if fused { self.own.take() } else { None };
+                    job = Some(Job {
+                        from,
+                        len,
+                        own: own.map(|(_, to, _)| to),
+                        targets: vec![target],
+                        done: 0,
+                    });
+                }
+            }
+        }
+        Ok(job)
+    }
+
+    /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and whether that was all.
+    pub(crate) fn push(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<(usize, bool)> {
+        let mut moved = 0;
+        while moved < STEP_MAX {
+            if self.push.job.is_none() {
+                if self.own.is_none() && self.push.targets.is_empty() {
+                    break;
+                }
+                self.push.job = self.next_job(state, seq)?;
+            }
+            let (Some(job), Some(offer)) = (&mut self.push.job, self.offer) else {
+                return Ok((moved, false));
+            };
+            let n = PIECE.min(job.len - job.done);
+            let at = place_of(seq, job.len, job.done, n);
+            job.done += n;
+            moved += n;
+            copy_piece(engine, state, offer, self.recv, job, at, n)?;
+            if job.done == job.len {
+                self.push.job = None;
+            }
+        }
+        let over = self.push.job.is_none() && self.own.is_none() && self.push.targets.is_empty();
+        if over && self.push.writes && !self.push.told {
+            self.push.told = true;
+            state.advance(&engine.peers, seq, WRITTEN);
+            let readers = match self.readers {
+                Readers::Nobody => 0,
+                Readers::Only(_) => 1,
+                Readers::Everyone => state.size() - 1,
+            };
+            if self.push.served == readers {
+                shared.readers = Readers::Nobody;
+                shared.served[GIVEN] = None;
+            }
+        }
+        Ok((moved, over))
+    }
+}
+
+/// Copies `n` bytes from `at` on of what `job` is about.
+fn copy_piece(
+    engine: &mut Engine,
+    state: &State,
+    offer: Piece,
+    recv: Option<onecopy_shm::loan::Loan>,
+    job: &Job,
+    at: usize,
+    n: usize,
+) -> Result<()> {
+    let from = offer.at + job.from + at;
+    let Engine { core, peers, .. } = engine;
+    if let (Some(to), Some(recv)) = (job.own, recv) {
+        core.loans.copy(offer.loan, from, recv, to + at, n)?;
+    }
+    if job.targets.is_empty() {
+        return Ok(());
+    }
+    if job.done == n {
+        // The page tables for all of it are filled in one call.
+        for &(place, range) in &job.targets {
+            let _ = super::reader::view(peers, state, place, &range);
+        }
+    }
+    let places = job.targets.iter().map(|&(place, _)| place);
+    writing(state, places, || {
+        core.loans.read(offer.loan, from, n, |bytes| {
+            job.targets.iter().try_for_each(|&(place, range)| {
+                put(peers, state, place, range.part(at as u64, n as u64), bytes)
+            })
+        })?
+    })?;
+    core.counters.put_bytes += (n * job.targets.len()) as u64;
+    Ok(())
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An exchange in which what is sent is replaced by what is received. Where all members map one another's buffers, each pair swaps its two
+//! parts piece by piece, one half each; otherwise parts go in rounds through temporary buffers, or slots, that hold a piece for each member.
+
+use super::Parts;
+use super::op::{
+    GIVEN, Piece, Readers, Served, Shared, describe, described, kind, payload, range_of_stage,
+};
+use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
+use super::reader::{self, Source, Target};
+use super::state::{State, Step};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::COLL_SLOT;
+use onecopy_shm::loan::Loan;
+
+/// Bytes of a temporary buffer, for all pieces of a round.
+const STAGE: usize = 64 << 10;
+/// Pieces that are not longer than those that fit into a slot are not worth a temporary buffer.
+const WORTH: usize = 4;
+
+/// How it is done; all decide by the same lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Nothing is known yet.
+    Unknown,
+    /// Each pair swaps in its buffers.
+    Buffers,
+    /// By rounds with pieces of so many bytes in temporary buffers.
+    Stages(usize),
+    /// The same in slots.
+    Slots(usize),
+}
+
+/// An exchange in place under way.
+pub(crate) struct Swap {
+    pub(crate) recv: Loan,
+    pub(crate) parts: Parts,
+    way: Way,
+    round: usize,
+    filled: bool,
+    pending: Vec<usize>,
+    done: usize,
+}
+
+impl Swap {
+    pub(crate) fn new(recv: Loan, parts: Parts) -> Self {
+        Self {
+            recv,
+            parts,
+            way: Way::Unknown,
+            round: 0,
+            filled: false,
+            pending: Vec::new(),
+            done: 0,
+        }
+    }
+
+    /// Says where this rank's buffers are.
+    pub(crate) fn begin(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<()> {
+        let whole = Piece {
+            loan: self.recv,
+            at: 0,
+            len: self.recv.len(),
+        };
+        let (range, size) = (engine.range_of(&whole), state.size());
+        // Who gives parts of different lengths has them where the others do not know.
+        let equal = matches!(self.parts, Parts::Equal(_));
+        let mut flags = 0;
+        let mut line = [0u8; INLINE];
+        if equal && range.heap.is_some() {
+            flags |= kind::OPEN;
+            describe(&range, &mut line[24..]);
+        }
+        if equal && shared.waits && reaches_all(engine, state) {
+            flags |= kind::WRITES;
+        }
+        let long = (0..size).any(|place| self.parts.of(place).1 > COLL_SLOT / size);
+        if long && flags != kind::OPEN | kind::WRITES {
+            shared.stage = engine.core.buffers.try_take_collective(STAGE);
+        }
+        if let Some(stage) = &shared.stage {
+            describe(&range_of_stage(stage), &mut line[..24]);
+            shared.served[GIVEN] = Some(Served::Stage);
+        }
+        state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
+        Ok(())
+    }
+
+    fn decide(&self, state: &State, seq: u32) -> Way {
+        let size = state.size();
+        let lines = || state.ends.iter().map(|end| (end.info(seq).kind, end));
+        let both = kind::OPEN | kind::WRITES;
+        if lines().all(|(flags, _)| flags & both == both) {
+            return Way::Buffers;
+        }
+        // An end without a temporary buffer describes none.
+        let least = lines()
+            .map(|(_, end)| described(&payload(end.inline(seq))).len)
+            .min()
+            .unwrap_or(0);
+        let unit = |bytes: usize| bytes / size / 16 * 16;
+        let staged = unit(least.min(STAGE as u64) as usize);
+        if staged >= WORTH * unit(COLL_SLOT) && staged > 0 {
+            Way::Stages(staged)
+        } else {
+            Way::Slots(unit(COLL_SLOT))
+        }
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<Step> {
+        if self.way == Way::Unknown {
+            if state.ends.iter().any(|end| end.look(seq) == 0) {
+                return Ok(Step::Idle);
+            }
+            self.way = self.decide(state, seq);
+            match self.way {
+                Way::Buffers => {
+                    let (size, me) = (state.size(), state.me);
+                    self.pending = (1..size).map(|step| (me + step) % size).collect();
+                }
+                Way::Stages(_) => shared.readers = Readers::Everyone,
+                _ => state.need_slots(&engine.core.segment)?,
+            }
+        }
+        match self.way {
+            Way::Buffers => self.in_buffers(engine, state, seq),
+            Way::Stages(unit) | Way::Slots(unit) => {
+                self.in_rounds(engine, state, seq, shared, unit)
+            }
+            Way::Unknown => Ok(Step::Idle),
+        }
+    }
+
+    /// Swaps this rank's half of what it has with each of the others.
+    fn in_buffers(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
+        let me = state.me;
+        let mut room = [0u8; PIECE];
+        while let Some(&place) = self.pending.first() {
+            let (at, len) = self.parts.of(place);
+            // The lower rank has the front.
+            let front = half(len);
+            let (begin, end) = if me < place { (0, front) } else { (front, len) };
+            let range = opened(state, place, seq)
+                .filter(|range| range.len >= (len * state.size()) as u64)
+                .ok_or_else(|| Error::Collective {
+                    reason: format!("rank {} has a shorter buffer", state.members[place]),
+                })?;
+            while self.done < end - begin {
+                let n = PIECE.min(end - begin - self.done);
+                let skip = begin + self.done;
+                let there = range.part((me * len + skip) as u64, n as u64);
+                let theirs = &mut room[..n];
+                take(engine, state, place, &there, theirs)?;
+                let Engine { core, peers, .. } = engine;
+                writing(state, [place], || {
+                    core.loans.read(self.recv, at + skip, n, |bytes| {
+                        put(peers, state, place, there, bytes)
+                    })?
+                })?;
+                let write = |out: &mut [u8]| out.copy_from_slice(theirs);
+                core.loans.write(self.recv, at + skip, n, write)?;
+                core.counters.put_bytes += n as u64;
+                self.done += n;
+            }
+            self.done = 0;
+            self.pending.remove(0);
+        }
+        if !self.filled {
+            self.filled = true;
+            state.advance(&engine.peers, seq, WRITTEN);
+        }
+        // The others have swapped their halves.
+        let all = state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
+        Ok(if all { Step::Done } else { Step::Idle })
+    }
+
+    /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same length.
+    fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
+        let (at, len) = self.parts.of(place);
+        let skip = len.min(round * unit);
+        (at + skip, (len - skip).min(unit))
+    }
+
+    fn in_rounds(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+        unit: usize,
+    ) -> Result<Step> {
+        let (me, size) = (state.me, state.size());
+        let others = || (0..size).filter(move |&place| place != me);
+        let mut result = Step::Idle;
+        loop {
+            let round = self.round;
+            let phase = round as u32 + 2;
+            if !self.filled {
+                let active: Vec<usize> = others()
+                    .filter(|&place| self.piece(place, round, unit).1 > 0)
+                    .collect();
+                if active.is_empty() {
+                    return Ok(Step::Done);
+                }
+                // What the last round left was read by all for whom it was.
+                let free = round == 0
+                    || others().all(|place| {
+                        self.piece(place, round - 1, unit).1 == 0
+                            || state.ends[place].ack(seq) >= phase - 1
+                            || onecopy_shm::coll::line::reached(state.ends[place].done(), seq)
+                    });
+                if !free {
+                    return Ok(result);
+                }
+                for &place in &active {
+                    let (at, len) = self.piece(place, round, unit);
+                    let to = place * unit;
+                    let own = state.own();
+                    engine.core.loans.read(self.recv, at, len, |bytes| {
+                        match (&mut shared.stage, self.way) {
+                            (Some(stage), Way::Stages(_)) => {
+                                stage[to..to + len].copy_from_slice(bytes);
+                            }
+                            _ => own.write_slot(seq, to, bytes),
+                        }
+                    })?;
+                }
+                state.advance(&engine.peers, seq, phase);
+                self.pending = active;
+                self.filled = true;
+            }
+            let mut left = Vec::new();
+            for place in std::mem::take(&mut self.pending) {
+                if state.ends[place].look(seq) < phase {
+                    left.push(place);
+                    continue;
+                }
+                let (at, len) = self.piece(place, round, unit);
+                let came = match self.way {
+                    Way::Stages(_) => {
+                        let source = Source {
+                            seq,
+                            place,
+                            buffer: GIVEN,
+                            range: described(&payload(state.ends[place].inline(seq))),
+                        };
+                        let target = Target::Loan(self.recv, at);
+                        let from = (me * unit) as u64;
+                        reader::fetch(engine, state, &source, from, len, target)?
+                    }
+                    _ => {
+                        let view = state.ends[place].slot(seq).part(me * unit, len);
+                        copy_out(engine, self.recv, at, len, view)?;
+                        len
+                    }
+                };
+                if came < len {
+                    left.push(place);
+                    continue;
+                }
+                result = Step::Moved;
+            }
+            self.pending = left;
+            if !self.pending.is_empty() {
+                return Ok(result);
+            }
+            state.own().set_ack(seq, phase);
+            state.wake(&engine.peers);
+            self.round += 1;
+            self.filled = false;
+            result = Step::Moved;
+        }
+    }
+}
+
+fn copy_out(engine: &mut Engine, to: Loan, at: usize, len: usize, view: View<'_>) -> Result<()> {
+    engine.core.loans.write(to, at, len, |out| {
+        view.copy_to(out, Kernel::Memcpy);
+    })?;
+    Ok(())
+}
+
+/// Copies a range of a member's buffer, which is mapped.
+fn take(
+    engine: &Engine,
+    state: &State,
+    place: usize,
+    range: &RemoteRange,
+    out: &mut [u8],
+) -> Result<()> {
+    let view =
+        reader::view(&engine.peers, state, place, range).ok_or_else(|| Error::Collective {
+            reason: format!("the buffer of rank {} is not mapped", state.members[place]),
+        })?;
+    view.copy_to(out, Kernel::Memcpy);
+    state.failure_of(place).map_or(Ok(()), Err)
+}
