@@ -196,7 +196,7 @@ impl Channel {
     #[inline]
     pub fn begin_writes(&self) {
         self.lines().writing.0.store(1, Ordering::Relaxed);
-        // SYNC(coll.writing): before the look at `failed`; the other side has a full fence between its `failed` and its look at this word
+        // Who gives up has a full fence between its `failed` and its look at this word: one of the two sees the other's.
         crate::sync::fence(Ordering::SeqCst);
     }
 
