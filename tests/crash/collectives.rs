@@ -206,7 +206,7 @@ const VARIANTS: [&[(&str, &str)]; 3] = [
 #[test]
 fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
     let mut random = Random(17);
-    let mut deaths = 0;
+    let (mut deaths, mut delays) = (0, Vec::new());
     for turn in 0..9 {
         let victim = random.below(RANKS as u64) as usize;
         let mut env = env(victim, VARIANTS[turn % VARIANTS.len()]);
@@ -215,7 +215,21 @@ fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
         env.push((super::traffic::KILL, format!("{victim}:{micros}")));
         let ran = job::run("collectives", &env);
         deaths += usize::from(verify(&ran, victim, &format!("{env:?}")));
+        let time = |rank: usize, word: &str, at: usize| {
+            let said = ran.said(rank, word);
+            said.first().and_then(|words| words[at].parse::<u64>().ok())
+        };
+        if let Some(death) = time(victim, "dying", 0) {
+            let errors = (0..RANKS).filter_map(|rank| time(rank, "error", 1));
+            delays.extend(errors.map(|error| error.saturating_sub(death)));
+        }
     }
+    delays.sort_unstable();
+    job::say(&format!(
+        "collectives: {deaths} deaths, from the signal to the error p50 {} us, max {} us",
+        delays.get(delays.len() / 2).unwrap_or(&0),
+        delays.last().unwrap_or(&0)
+    ));
     assert!(deaths > 0);
 }
 
