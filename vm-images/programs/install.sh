@@ -39,6 +39,8 @@ chmod 755 "$tree/usr/bin/sudo"
 udevd=/usr/lib/systemd/systemd-udevd
 [ -x "$tree$udevd" ] || udevd=/lib/systemd/systemd-udevd
 inside $udevd --daemon
+# As the kernel's package does when it is configured; some versions of DKMS leave it alone where it was never done.
+inside depmod "$release"
 
 say "by DKMS: $(cat "$tree/root/dkms.sh")"
 inside sh -exc 'cd /root && . ./dkms.sh' || fail "DKMS"
