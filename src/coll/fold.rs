@@ -7,7 +7,7 @@ mod spread;
 
 use super::exchange::{Given, give};
 use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
-use super::push::{WRITTEN, place_of};
+use super::push::{WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target, part};
 use super::select::{How, share};
 use super::state::{State, Step};
@@ -52,6 +52,8 @@ enum At {
     Range,
     /// Takes the others' ranges of the result.
     Spread,
+    /// At a root that has helpers: waits for their ranges.
+    Helped,
     /// In a tree: waits for the result.
     Result,
 }
@@ -73,6 +75,10 @@ pub(crate) struct Fold {
     pub(crate) readers: Readers,
     /// At the end: bytes of the receive buffer that come to its front.
     pub(crate) to_front: Option<(usize, usize)>,
+    /// Who gets the result, if it is only one.
+    pub(crate) root: Option<usize>,
+    /// Whether all combine a range for the root.
+    helps: bool,
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
     at: At,
@@ -99,6 +105,8 @@ impl Fold {
             in_place: false,
             readers: Readers::Everyone,
             to_front: None,
+            root: None,
+            helps: false,
             targets: Vec::new(),
             at: At::Contributions,
             from: Vec::new(),
@@ -127,10 +135,17 @@ impl Fold {
             at,
             len: self.send.len,
         });
-        let result = result.filter(|_| split);
+        let result = result.filter(|_| split || self.root.is_some());
         let mut flags = 0;
         if result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()) {
             flags |= kind::OPEN;
+        }
+        if self.has_helpers() && shared.waits && reaches_all(engine, state) {
+            flags |= kind::WRITES;
+        }
+        if self.has_helpers() {
+            // Whoever combines a range of it reads everyone's contribution.
+            self.readers = Readers::Everyone;
         }
         shared.shares = split;
         let given = Given {
@@ -154,8 +169,11 @@ impl Fold {
         }
         let mut result = Step::Idle;
         if self.at == At::Contributions {
+            if !self.share_out(engine, state, seq, shared)? {
+                return Ok(Step::Idle);
+            }
             if self.range.0 == self.range.1 || self.upto == 0 {
-                if self.how != How::Split {
+                if self.how != How::Split && !self.helps {
                     return Ok(Step::Done);
                 }
             } else {
@@ -179,12 +197,15 @@ impl Fold {
                 }
             }
             self.temp = None;
-            if self.how != How::Split {
+            if self.how != How::Split && !self.helps {
                 return Ok(Step::Done);
             }
-            let everywhere = !self.targets.is_empty();
+            let everywhere = self.how == How::Split && !self.targets.is_empty();
             let phase = if everywhere { EVERYWHERE } else { WRITTEN };
             state.advance(&engine.peers, seq, phase);
+            if self.helps && self.root != Some(state.me) {
+                return Ok(Step::Done);
+            }
             self.pending = (1..state.size())
                 .map(|step| (state.me + step) % state.size())
                 .filter(|&place| {
@@ -192,14 +213,27 @@ impl Fold {
                     begin < end
                 })
                 .collect();
-            if let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv) {
+            // The result of a split reduction stands in the stage; a root's holds what it gave.
+            if self.how == How::Split
+                && let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv)
+            {
                 let (begin, end) = self.range;
                 let loans = &mut engine.core.loans;
                 loans.write(loan, at + begin, end - begin, |out| {
                     out.copy_from_slice(&stage[begin..end]);
                 })?;
             }
-            (self.at, result) = (At::Spread, Step::Moved);
+            self.at = if self.helps { At::Helped } else { At::Spread };
+            result = Step::Moved;
+        }
+        if self.at == At::Helped {
+            self.pending
+                .retain(|&place| state.ends[place].look(seq) < WRITTEN);
+            return Ok(if self.pending.is_empty() {
+                Step::Done
+            } else {
+                result
+            });
         }
         match self.spread(engine, state, seq, shared)? {
             Step::Idle => Ok(result),
@@ -282,7 +316,9 @@ impl Fold {
         } else {
             0
         };
-        let needed = (absent.len() + extra) * len;
+        // A helper has no place of its own for the result.
+        let apart = usize::from(self.helps && self.recv.is_none());
+        let needed = (absent.len() + extra + apart) * len;
         if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
             self.temp = Some(engine.core.buffers.take(needed, Place::Private)?);
             self.fetched = 0;
@@ -291,6 +327,7 @@ impl Fold {
         let mut temp = self.temp.take();
         let room = temp.as_deref_mut().unwrap_or_default();
         let (copies, work) = room.split_at_mut((absent.len() * len).min(room.len()));
+        let (helped, work) = work.split_at_mut(apart * len);
         while self.fetched < absent.len() {
             let place = absent[self.fetched];
             let From::Buffer(range) = self.from[place] else {
@@ -364,10 +401,17 @@ impl Fold {
                     combine_all(&operands, out, &views, Some(own), work);
                 })?;
             }
+            (_, None) if apart > 0 => {
+                let own = engine
+                    .core
+                    .loans
+                    .view(self.send.loan, self.send.at + begin, len)?;
+                combine_all(&operands, helped, &views, Some(own), work);
+            }
             (_, None) => {}
         }
         drop(views);
-        self.put_out(engine, state, (begin, len))?;
+        self.put_out(engine, state, (begin, len), helped)?;
         // Who gave up has given its buffer to someone else meanwhile.
         for place in 0..self.upto {
             if matches!(self.from[place], From::Buffer(_))
@@ -384,7 +428,7 @@ impl Fold {
 
     /// Where in the receive buffer byte `begin` of the vector goes.
     fn result_at(&self, begin: usize) -> usize {
-        if self.how == How::Split || self.in_place && self.to_front.is_some() {
+        if self.how == How::Split || self.helps || self.in_place && self.to_front.is_some() {
             begin
         } else {
             begin - self.range.0

@@ -283,6 +283,7 @@ impl Collective {
         fold.upto = size;
         let to = match self {
             Self::Reduce { root, .. } => {
+                fold.root = Some(*root);
                 if *root == me {
                     fold.recv = Some((room(recv, len)?, 0));
                     fold.range = (0, len);

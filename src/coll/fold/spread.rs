@@ -1,16 +1,67 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
-use super::super::op::{RESULT, Readers, Shared, described, payload};
+use super::super::op::{RESULT, Readers, Shared, described, kind, payload};
 use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader::{self, Source, Target};
 use super::super::select::{How, share};
 use super::super::state::{State, Step};
-use super::{EVERYWHERE, Fold, STEP_MAX};
+use super::{EVERYWHERE, Fold, STEP_MAX, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
+use onecopy_shm::layout::COLL_SLOT;
 
 impl Fold {
+    /// Whether members may combine ranges of the result for the root.
+    pub(super) fn has_helpers(&self) -> bool {
+        self.root.is_some() && self.how == How::Flat && self.send.len > COLL_SLOT
+    }
+
+    /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all others write. Everyone
+    /// reads the same flags. `false`: not all have come.
+    pub(super) fn share_out(
+        &mut self,
+        engine: &Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<bool> {
+        let Some(root) = self.root.filter(|_| self.has_helpers()) else {
+            return Ok(true);
+        };
+        let me = state.me;
+        let flags = |state: &State, place: usize| state.ends[place].info(seq).kind;
+        if me != root && flags(state, me) & kind::WRITES == 0 {
+            shared.readers = Readers::Only(root);
+            return Ok(true);
+        }
+        if !self.find(state, seq)? {
+            return Ok(false);
+        }
+        let helped = flags(state, root) & kind::OPEN != 0
+            && (0..state.size())
+                .all(|place| place == root || flags(state, place) & kind::WRITES != 0);
+        if !helped {
+            shared.readers = if me == root {
+                Readers::Nobody
+            } else {
+                Readers::Only(root)
+            };
+            return Ok(true);
+        }
+        self.range = share(self.send.len, self.elem, state.size(), me);
+        self.helps = true;
+        if me != root
+            && let Some(range) = opened(state, root, seq)
+        {
+            if range.len != self.send.len as u64 || !reaches_all(engine, state) {
+                return Err(mismatch(state, root, range.len, self.send.len));
+            }
+            self.targets = vec![(root, range)];
+        }
+        Ok(true)
+    }
+
     /// Finds out whether the result can be written to where all others need it.
     pub(super) fn aim(&mut self, engine: &Engine, state: &State, seq: u32, shared: &Shared) {
         if self.how != How::Split || shared.stage.is_some() || !reaches_all(engine, state) {
@@ -26,16 +77,17 @@ impl Fold {
         self.targets = targets.unwrap_or_default();
     }
 
-    /// Writes a segment of the result to where it is needed, from this rank's own buffer.
+    /// Writes a segment of the result to where it is needed: from this rank's own buffer, or from `helped`.
     pub(super) fn put_out(
         &self,
         engine: &mut Engine,
         state: &State,
         (begin, len): (usize, usize),
+        helped: &[u8],
     ) -> Result<()> {
-        let Some((loan, at)) = self.recv.filter(|_| !self.targets.is_empty()) else {
+        if self.targets.is_empty() {
             return Ok(());
-        };
+        }
         let Engine { core, peers, .. } = engine;
         let places = self.targets.iter().map(|&(place, _)| place);
         let write = |bytes: &[u8]| {
@@ -44,8 +96,9 @@ impl Fold {
                 put(peers, state, place, to, bytes)
             })
         };
-        writing(state, places, || {
-            core.loans.read(loan, at + begin, len, write)?
+        writing(state, places, || match self.recv {
+            Some((loan, at)) => core.loans.read(loan, at + begin, len, write)?,
+            None => write(helped),
         })?;
         core.counters.put_bytes += (len * self.targets.len()) as u64;
         Ok(())
