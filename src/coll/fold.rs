@@ -32,6 +32,9 @@ const SEGMENT_WRITTEN: usize = 16 << 10;
 /// Bytes for what cannot be read in place.
 const FETCH_MAX: usize = 256 << 10;
 
+/// From this length on all combine a range of a reduction for its root: below, one more hand-off costs more than the halves save.
+const HELPED_MIN: usize = 128 << 10;
+
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all others, too.
 const EVERYWHERE: u32 = WRITTEN + 1;
 

@@ -6,15 +6,14 @@ use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader::{self, Source, Target};
 use super::super::select::{How, share};
 use super::super::state::{State, Step};
-use super::{EVERYWHERE, Fold, STEP_MAX, mismatch};
+use super::{EVERYWHERE, Fold, HELPED_MIN, STEP_MAX, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
-use onecopy_shm::layout::COLL_SLOT;
 
 impl Fold {
     /// Whether members may combine ranges of the result for the root.
     pub(super) fn has_helpers(&self) -> bool {
-        self.root.is_some() && self.how == How::Flat && self.send.len > COLL_SLOT
+        self.root.is_some() && self.how == How::Flat && self.send.len >= HELPED_MIN
     }
 
     /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all others write. Everyone
