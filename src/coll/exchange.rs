@@ -4,12 +4,12 @@
 
 use super::Parts;
 use super::op::{
-    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, describe, described, kind, payload,
-    range_of_stage,
+    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, behind, describe, described, kind,
+    payload, range_of_stage,
 };
 use super::push::{Gives, Push, WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target};
-use super::state::{State, Step};
+use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_shm::coll::{INLINE, View};
@@ -17,10 +17,8 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
-/// Bytes that a step moves at most, so that a call that does not want to wait comes back soon.
-const STEP_MAX: usize = 2 << 20;
 /// Bytes read at a time: by the kernel, and from memory that is mapped.
-const READ_MAX: usize = 512 << 10;
+pub(crate) const READ_MAX: usize = 512 << 10;
 const READ_MAPPED: usize = 64 << 10;
 
 /// What a rank takes from the others.
@@ -101,11 +99,10 @@ impl Exchange {
         }
     }
 
-    /// Members to take something from, beginning behind this one: no two ranks begin with the same.
+    /// Members to take something from.
     pub(crate) fn order(&mut self, size: usize, me: usize) {
         let takes = &self.takes;
-        self.pending = (1..size)
-            .map(|step| (me + step) % size)
+        self.pending = behind(size, me)
             .filter(|&place| takes.of(place).1 > 0)
             .collect();
     }

@@ -6,11 +6,11 @@ pub(super) mod segment;
 mod spread;
 
 use super::exchange::{Given, give};
-use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
+use super::op::{GIVEN, Piece, Readers, Shared, behind, described, kind, payload};
 use super::push::{WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target, part};
 use super::select::{How, share};
-use super::state::{State, Step};
+use super::state::{STEP_MAX, State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -22,8 +22,6 @@ use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use segment::{Operands, combine_all};
 
-/// Bytes that a step combines at most.
-const STEP_MAX: usize = 2 << 20;
 /// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several times.
 const SEGMENT_TWO: usize = 128 << 10;
 const SEGMENT_MANY: usize = 16 << 10;
@@ -138,7 +136,7 @@ impl Fold {
             at,
             len: self.send.len,
         });
-        let result = result.filter(|_| split || self.root.is_some());
+        let result = result.filter(|_| split || self.has_helpers());
         let mut flags = 0;
         if result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()) {
             flags |= kind::OPEN;
@@ -209,8 +207,7 @@ impl Fold {
             if self.helps && self.root != Some(state.me) {
                 return Ok(Step::Done);
             }
-            self.pending = (1..state.size())
-                .map(|step| (state.me + step) % state.size())
+            self.pending = behind(state.size(), state.me)
                 .filter(|&place| {
                     let (begin, end) = share(self.send.len, self.elem, state.size(), place);
                     begin < end

@@ -176,11 +176,7 @@ impl MessageExchange {
         }
         if let Some(offer) = exchange.offer {
             for place in others {
-                let reads = match exchange.readers {
-                    Readers::Nobody => false,
-                    Readers::Only(root) => root == place,
-                    Readers::Everyone => true,
-                };
+                let reads = exchange.readers.include(place);
                 let (at, len) = match (&exchange.table, exchange.find) {
                     (Some(parts), _) => parts.of(place),
                     (None, super::exchange::Find::All) => (0, offer.len),
@@ -402,18 +398,13 @@ impl MessageChain {
             self.flight.send(engine, &lane, me + 1, 0, with)?;
         }
         let (readers, to, _) = self.owner(self.begin);
-        let gets = |place: usize| match readers {
-            Readers::Nobody => false,
-            Readers::Only(only) => only == place,
-            Readers::Everyone => true,
-        };
         if me == last {
-            for place in (0..last).filter(|&place| gets(place)) {
+            for place in (0..last).filter(|&place| readers.include(place)) {
                 self.flight.send(engine, &lane, place, 1, with)?;
             }
         }
         if let Some((loan, at)) = self.recv
-            && gets(me)
+            && readers.include(me)
         {
             if me == last {
                 engine.core.loans.copy(with, 0, loan, at + to, len)?;

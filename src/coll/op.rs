@@ -60,6 +60,27 @@ pub(crate) enum Readers {
     Everyone,
 }
 
+impl Readers {
+    /// Whether `place` is one of them.
+    pub(crate) fn include(self, place: usize) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Only(only) => only == place,
+            Self::Everyone => true,
+        }
+    }
+
+    /// The others of them, beginning behind `me`: no two ranks begin with the same.
+    pub(crate) fn others(self, size: usize, me: usize) -> impl Iterator<Item = usize> {
+        behind(size, me).filter(move |&place| self.include(place))
+    }
+}
+
+/// All other members, beginning behind `me`.
+pub(crate) fn behind(size: usize, me: usize) -> impl Iterator<Item = usize> {
+    (1..size).map(move |step| (me + step) % size)
+}
+
 /// Memory that peers may read during a collective, or call for.
 pub(crate) enum Served {
     Loan(Piece),
@@ -188,16 +209,8 @@ impl Op {
             (self.at, result) = (At::Needed, Step::Moved);
         }
         if self.at == At::Needed {
-            let seq = self.seq;
-            let me = state.me;
-            let free = match self.shared.readers {
-                Readers::Nobody => true,
-                Readers::Only(place) => place == me || state.has_read(place, seq),
-                Readers::Everyone => {
-                    (0..state.size()).all(|place| place == me || state.has_read(place, seq))
-                }
-            };
-            if !free {
+            let mut readers = self.shared.readers.others(state.size(), state.me);
+            if !readers.all(|place| state.has_read(place, self.seq)) {
                 return Ok(result);
             }
             if let Body::Fold(fold) = &mut self.body {

@@ -8,7 +8,7 @@
 
 use super::exchange::Exchange;
 use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
-use super::state::State;
+use super::state::{STEP_MAX, State};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -19,8 +19,6 @@ use std::io::IoSlice;
 pub(crate) const WRITTEN: u32 = 2;
 /// Bytes that are copied to one place after the other: they stay in the first cache between.
 pub(crate) const PIECE: usize = 16 << 10;
-/// Bytes that a step moves at most.
-const STEP_MAX: usize = 2 << 20;
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone.
 const PATIENCE: u32 = 16;
 
@@ -131,7 +129,6 @@ pub(crate) struct Push {
 impl Exchange {
     /// Flags for the line, by what this rank can do and what its buffers are.
     pub(crate) fn flags(&mut self, engine: &Engine, state: &State, waits: bool) -> u8 {
-        let me = state.me;
         let open = self
             .open
             .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
@@ -143,14 +140,7 @@ impl Exchange {
             && offered > onecopy_shm::layout::COLL_SLOT
             && reaches_all(engine, state);
         if self.push.writes {
-            self.push.targets = match self.readers {
-                Readers::Nobody => Vec::new(),
-                Readers::Only(place) => vec![place],
-                Readers::Everyone => (1..state.size())
-                    .map(|step| (me + step) % state.size())
-                    .collect(),
-            };
-            self.push.targets.retain(|&place| place != me);
+            self.push.targets = self.readers.others(state.size(), state.me).collect();
         }
         let flag = |on, flag| if on { flag } else { 0 };
         flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES)
@@ -291,12 +281,7 @@ impl Exchange {
         if over && self.push.writes && !self.push.told {
             self.push.told = true;
             state.advance(&engine.peers, seq, WRITTEN);
-            let readers = match self.readers {
-                Readers::Nobody => 0,
-                Readers::Only(_) => 1,
-                Readers::Everyone => state.size() - 1,
-            };
-            if self.push.served == readers {
+            if self.push.served == self.readers.others(state.size(), state.me).count() {
                 shared.readers = Readers::Nobody;
                 shared.served[GIVEN] = None;
             }

@@ -69,6 +69,9 @@ pub(crate) struct State {
     pub(crate) pleas: Pleas,
 }
 
+/// Bytes that a step moves at most, so that a call that does not want to wait comes back soon.
+pub(crate) const STEP_MAX: usize = 2 << 20;
+
 /// How a step of a collective went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {

@@ -4,7 +4,8 @@
 
 use super::Parts;
 use super::op::{
-    GIVEN, Piece, Readers, Served, Shared, describe, described, kind, payload, range_of_stage,
+    GIVEN, Piece, Readers, Served, Shared, behind, describe, described, kind, payload,
+    range_of_stage,
 };
 use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
 use super::reader::{self, Source, Target};
@@ -132,7 +133,7 @@ impl Swap {
             match self.way {
                 Way::Buffers => {
                     let (size, me) = (state.size(), state.me);
-                    self.pending = (1..size).map(|step| (me + step) % size).collect();
+                    self.pending = behind(size, me).collect();
                 }
                 Way::Stages(_) => shared.readers = Readers::Everyone,
                 _ => state.need_slots(&engine.core.segment)?,

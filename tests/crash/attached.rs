@@ -145,18 +145,15 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
             let mut env = vec![(KILL, share.to_string())];
             env.extend(knobs.iter().map(|&(name, value)| (name, value.to_owned())));
             let ran = job::run("attached", &env);
-            let times = |rank: usize, word: &str| -> Vec<u64> {
-                let said = ran.said(rank, word).swap_remove(0);
-                said.iter().flat_map(|word| word.parse()).collect()
+            let time = |rank: usize, word: &str, at: usize| {
+                ran.number(rank, word, at).expect("it says so")
             };
-            let death = times(VICTIM, "dying")[0];
-            let end = times(VICTIM, "ended")[0];
+            let (death, end) = (time(VICTIM, "dying", 0), time(VICTIM, "ended", 0));
             for rank in 0..VICTIM {
                 let what = format!("{name}, at {share} of 1000: {}", ran.story());
                 assert_eq!(ran.ranks[rank], Death::Code(0), "{what}");
                 // Who looks at the last message when it happens learns of it in the next call.
-                let error = times(rank, "error");
-                let (error, called) = (error[0], error[1]);
+                let (error, called) = (time(rank, "error", 0), time(rank, "error", 1));
                 delays.push(error.saturating_sub(death.max(called)));
                 after_end.push(error.saturating_sub(end.max(called)));
                 let said = ran.said(rank, "moved");
@@ -164,15 +161,10 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
                 holes += said[0][2].parse::<u64>().expect("windows");
             }
         }
-        let spread = |delays: &mut Vec<u64>| {
-            delays.sort_unstable();
-            let (median, worst) = (delays[delays.len() / 2], delays[delays.len() - 1]);
-            format!("p50 {median} us, max {worst} us")
-        };
         job::say(&format!(
             "{name}: {count} deaths: from the signal to the error {}; from the end of the process {}; {moved} bytes moved by the module, {holes} windows with holes",
-            spread(&mut delays),
-            spread(&mut after_end),
+            job::spread(&mut delays),
+            job::spread(&mut after_end),
         ));
         assert_eq!(moved > 0, by_module, "{name}: {moved} bytes by the module");
     }

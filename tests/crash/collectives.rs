@@ -215,20 +215,14 @@ fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
         env.push((super::traffic::KILL, format!("{victim}:{micros}")));
         let ran = job::run("collectives", &env);
         deaths += usize::from(verify(&ran, victim, &format!("{env:?}")));
-        let time = |rank: usize, word: &str, at: usize| {
-            let said = ran.said(rank, word);
-            said.first().and_then(|words| words[at].parse::<u64>().ok())
-        };
-        if let Some(death) = time(victim, "dying", 0) {
-            let errors = (0..RANKS).filter_map(|rank| time(rank, "error", 1));
+        if let Some(death) = ran.number(victim, "dying", 0) {
+            let errors = (0..RANKS).filter_map(|rank| ran.number(rank, "error", 1));
             delays.extend(errors.map(|error| error.saturating_sub(death)));
         }
     }
-    delays.sort_unstable();
     job::say(&format!(
-        "collectives: {deaths} deaths, from the signal to the error p50 {} us, max {} us",
-        delays.get(delays.len() / 2).unwrap_or(&0),
-        delays.last().unwrap_or(&0)
+        "collectives: {deaths} deaths, from the signal to the error {}",
+        job::spread(&mut delays)
     ));
     assert!(deaths > 0);
 }

@@ -45,6 +45,11 @@ impl Ran {
         lines.collect()
     }
 
+    /// The number that is word `at` behind `word` in the first such line of `rank`.
+    pub(crate) fn number(&self, rank: usize, word: &str, at: usize) -> Option<u64> {
+        self.said(rank, word).first()?.get(at)?.parse().ok()
+    }
+
     /// Everything that was written, for a failure's message.
     pub(crate) fn story(&self) -> String {
         format!("{self:#?}")
@@ -148,6 +153,14 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)
+}
+
+/// The middle and the worst of delays.
+pub(crate) fn spread(delays: &mut [u64]) -> String {
+    delays.sort_unstable();
+    let middle = delays.get(delays.len() / 2).unwrap_or(&0);
+    let worst = delays.last().unwrap_or(&0);
+    format!("p50 {middle} us, max {worst} us")
 }
 
 /// This process dies here.

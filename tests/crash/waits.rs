@@ -120,11 +120,7 @@ fn every_wait_ends_with_the_name_of_the_dead() {
                     ("ONECOPY_EAGER_CREDIT", "16K".to_owned()),
                 ];
                 let ran = job::run("waits", &env);
-                let time = |rank: usize, word: &str| {
-                    let said = ran.said(rank, word);
-                    said.first().and_then(|words| words[0].parse::<u64>().ok())
-                };
-                let death = time(VICTIM, "dying").expect("it says so");
+                let death = ran.number(VICTIM, "dying", 0).expect("it says so");
                 for rank in 0..VICTIM {
                     assert_eq!(
                         ran.ranks[rank],
@@ -132,7 +128,7 @@ fn every_wait_ends_with_the_name_of_the_dead() {
                         "{kind} {when}: {}",
                         ran.story()
                     );
-                    let error = time(rank, "error").expect("an error");
+                    let error = ran.number(rank, "error", 0).expect("an error");
                     delays.push((error.saturating_sub(death), kind, rank));
                 }
             }

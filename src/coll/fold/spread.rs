@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
+use super::super::exchange::READ_MAX;
 use super::super::op::{RESULT, Readers, Shared, described, kind, payload};
 use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader::{self, Source, Target};
 use super::super::select::{How, share};
-use super::super::state::{State, Step};
-use super::{EVERYWHERE, Fold, HELPED_MIN, STEP_MAX, mismatch};
+use super::super::state::{STEP_MAX, State, Step};
+use super::{EVERYWHERE, Fold, HELPED_MIN, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
 
@@ -133,7 +134,7 @@ impl Fold {
                 range: described(&line[24..]),
             };
             let at = begin + self.got;
-            let n = (end - at).min(512 << 10);
+            let n = (end - at).min(READ_MAX);
             let target = Target::Loan(loan, to + at);
             let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
             moved += came;
