@@ -95,6 +95,8 @@ extern unsigned int oc_fault_around;
 #define OC_E_SHIFT 3
 
 /*
+ * OC_E_WRITE alone is left of a writable page that the owner took away.
+ *
  * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the segment had been recorded. It may be used
  * under the segment's lock, after oc_snap_refresh() has struck out what was invalidated since.
  */
@@ -229,24 +231,41 @@ int oc_quiet_end(struct oc_quiet *q);
 bool oc_is_hole_pfn(const struct oc_seg *seg, unsigned long pfn);
 
 /* ---- snapshot.c ---- */
+/* What is asked of the owner's memory. */
+struct oc_want {
+	unsigned long page;
+	bool write;
+	unsigned long lost; /* the end of what was there from `page` on until the owner took it away; 0: nothing */
+	unsigned long last; /* the end of what is asked for beside the page, and waited for; 0: nothing */
+};
+
+static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long page, bool write)
+{
+	unsigned long e = snap->entry[(page - snap->start) >> PAGE_SHIFT];
+
+	return (e & OC_E_VALID) && (!write || (e & OC_E_WRITE));
+}
+
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp);
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved);
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap);
 struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page);
+void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start, unsigned long *end);
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 
 /* ---- invalidate.c ---- */
 extern const struct mmu_interval_notifier_ops oc_notifier_ops;
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
 void oc_invalidate_init(void);
+void oc_unsubscribe(struct mmu_interval_notifier *notifier);
 int oc_subscribe_early(struct vm_area_struct *vma);
 
 /* ---- populate.c ---- */
 bool oc_vma_hidden(const struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
-int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write,
-	       unsigned long last);
+int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked);
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, const struct oc_want *want);
 long oc_prefault(u64 address, u64 length, bool write, u64 *done);
 
 /* ---- copy.c ---- */

@@ -16,6 +16,8 @@
 /* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page. */
 #define OC_NO_TABLE (-ENOBUFS)
 
+#define OC_LOCK_TRIES 256 /* looks at the owner's map lock before a fault gives up */
+
 struct page *oc_hole_page; /* all zeroes, never writable */
 static struct oc_marks oc_quiet;
 
@@ -75,6 +77,17 @@ unsigned long oc_window_bytes(void)
 void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w)
 {
 	oc_window_around(w, addr, owner, vma->vm_start, vma->vm_end, seg->start, oc_seg_end(seg), oc_window_bytes());
+}
+
+/* To what has to be looked at: a part of it is known. */
+static void oc_window_narrow(struct oc_window *w, struct oc_seg *seg, struct oc_want *want)
+{
+	unsigned long start = w->at, end = w->at + (w->hi - w->lo);
+
+	oc_snap_gap(seg, want, &start, &end);
+	w->lo += start - w->at;
+	w->hi = w->lo + (end - start);
+	w->at = start;
 }
 
 /* ---- page table entries ---- */
@@ -252,7 +265,7 @@ again:
 	err = -EAGAIN;
 	if (!snap || oc_inject(OC_INJECT_RETRY))
 		goto unlock;
-	if (write && !(snap->entry[(owner - snap->start) >> PAGE_SHIFT] & OC_E_WRITE))
+	if (!oc_snap_suffices(snap, owner, write))
 		goto unlock;
 	/* The part of the window that the snapshot covers. */
 	if (w.at < snap->start) {
@@ -355,11 +368,29 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	return VM_FAULT_NOPAGE;
 }
 
+/*
+ * Most changes of mappings take some microseconds: not so long as to sleep and begin anew. Tried, never waited for, and no longer than somebody else
+ * might want this processor.
+ */
+static bool oc_try_owner(struct mm_struct *mm)
+{
+	int i;
+
+	for (i = 0; i < OC_LOCK_TRIES; i++) {
+		if (mmap_read_trylock(mm))
+			return true;
+		if (need_resched())
+			break;
+		cpu_relax();
+	}
+	return false;
+}
+
 /* The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not to be had. */
-static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w, unsigned long owner, int *err)
+static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w, const struct oc_want *want, int *err)
 {
 	struct mm_struct *mm = seg->mm;
-	bool same = mm == vmf->vma->vm_mm, write = vmf->flags & FAULT_FLAG_WRITE;
+	bool same = mm == vmf->vma->vm_mm;
 	struct oc_snap *snap = NULL;
 
 	*err = 0;
@@ -367,15 +398,18 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 		*err = -ESRCH;
 		return NULL;
 	}
-	if (!same && (oc_inject(OC_INJECT_OWNER_LOCK) || !mmap_read_trylock(mm)))
+	if (!same && (oc_inject(OC_INJECT_OWNER_LOCK) || !oc_try_owner(mm)))
 		goto put;
-	*err = oc_owner_vma_check(mm, owner, write);
+	*err = oc_owner_vma_check(mm, want->page, want->write);
 	if (!*err) {
 		snap = oc_snap_alloc(w->at, w->at + (w->hi - w->lo), GFP_KERNEL_ACCOUNT);
 		if (!snap)
-			snap = oc_snap_alloc(owner, owner + PAGE_SIZE, GFP_KERNEL);
+			snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 		if (snap)
-			*err = oc_snap_take(seg, snap, owner, write, false);
+			*err = oc_snap_take(seg, snap, want->page, want->write, false);
+		/* What only needs the owner's kernel is done at once, as a fault of one's own is; whatever has to be waited for is not. */
+		if (snap && !*err && !oc_snap_suffices(snap, want->page, want->write) && vma_is_anonymous(find_vma(mm, want->page)))
+			*err = oc_populate(seg, snap, want, NULL);
 		if (*err) {
 			kfree(snap);
 			snap = NULL;
@@ -401,9 +435,9 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	struct oc_view *view = vma->vm_file->private_data;
-	bool write = vmf->flags & FAULT_FLAG_WRITE;
 	bool may_retry = vmf->flags & FAULT_FLAG_ALLOW_RETRY;
 	unsigned long addr = vmf->address & PAGE_MASK, owner = vmf->pgoff << PAGE_SHIFT;
+	struct oc_want want = { .page = owner, .write = vmf->flags & FAULT_FLAG_WRITE };
 	struct oc_seg *seg = view->seg;
 	struct oc_window w;
 	struct oc_snap *snap;
@@ -419,7 +453,8 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 
 	err = oc_install(vmf, seg, w, owner, NULL);
 	if (err == -EAGAIN) {
-		snap = oc_look(seg, vmf, &w, owner, &err);
+		oc_window_narrow(&w, seg, &want);
+		snap = oc_look(seg, vmf, &w, &want, &err);
 		if (snap)
 			err = oc_install(vmf, seg, w, owner, snap);
 		else if (!err)
@@ -445,7 +480,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 		return VM_FAULT_RETRY;
 	oc_seg_get(seg);
 	ret = oc_fault_anew(vmf);
-	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, 0);
+	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
 	if (err && err != -EINTR)
 		oc_verdict_leave(seg, owner, err);
 	oc_seg_put(seg);

@@ -2,6 +2,7 @@
 /* The owner's memory changes: nobody may keep a view of what it was. */
 #include <linux/lockdep.h>
 #include <linux/pagemap.h>
+#include <linux/sched/mm.h>
 
 #include "core.h"
 #include "trace.h"
@@ -73,6 +74,21 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier, const struct m
 
 const struct mmu_interval_notifier_ops oc_notifier_ops = { .invalidate = oc_invalidate };
 
+/*
+ * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that change's end, under the lock of the subscriptions.
+ * Kernels before that was mended in their stable series let the remover go as soon as the change counts as ended, which is before: its notifier
+ * must not be freed then. So the lock is taken once more, by a look that has nothing to wait for, since the notifier's last phase is over.
+ */
+void oc_unsubscribe(struct mmu_interval_notifier *notifier)
+{
+	struct mm_struct *mm = notifier->mm;
+
+	mmgrab(mm);
+	mmu_interval_notifier_remove(notifier);
+	mmu_interval_read_begin(notifier);
+	mmdrop(mm);
+}
+
 static bool oc_nothing_to_invalidate(struct mmu_interval_notifier *notifier, const struct mmu_notifier_range *range, unsigned long seq)
 {
 	mmu_interval_set_seq(notifier, seq);
@@ -93,6 +109,6 @@ int oc_subscribe_early(struct vm_area_struct *vma)
 	err = mmu_interval_notifier_insert_locked(&none, vma->vm_mm, vma->vm_start, PAGE_SIZE, &ops);
 	if (err)
 		return err == -EINTR ? -ERESTARTNOINTR : err;
-	mmu_interval_notifier_remove(&none);
+	oc_unsubscribe(&none);
 	return 0;
 }

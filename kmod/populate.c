@@ -98,17 +98,59 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 }
 
 /*
- * Make the owner's page `target` present, and writable where asked for, and leave a snapshot of [start, end) with the segment. The pages behind it
- * too, as far as that goes: up to `last`; or, where that is zero, some, for who reads on (oc_ahead), but none that has to be waited for. The caller
- * holds no map lock. The owner's is waited for so that a kill ends it; so is whoever answers the owner's faults in user space.
+ * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what is wanted beside the page, as far as that goes. Some
+ * pages behind it too, but none that has to be waited for: all that was there before, since whoever took it away is about to fill it anew; or some, for
+ * who reads on (oc_ahead). Anonymous memory that was there comes back writable where it may, or its owner's next store would copy it and take it away
+ * from everybody once more. The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is waited for and the lock is
+ * kept: -EAGAIN where that does not do.
  */
-int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsigned long target, bool write, unsigned long last)
+int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
+{
+	unsigned long addr = want->page, last = want->last;
+	bool resolved = locked; /* and no other map lock is held */
+	bool write = want->write;
+	struct mm_struct *mm = seg->mm;
+	unsigned int faults = 0;
+	int err;
+
+	if (want->lost) {
+		struct vm_area_struct *vma = find_vma(mm, addr);
+
+		write |= vma && vma_is_anonymous(vma) && (vma->vm_flags & VM_WRITE);
+	}
+	err = oc_fault_in(mm, addr, write, true, locked);
+	if (!err)
+		err = oc_snap_take(seg, snap, addr, want->write, resolved);
+	if (err)
+		return err;
+	if (!last) {
+		last = want->lost ? min(want->lost, addr + OC_AHEAD_MAX * PAGE_SIZE) : addr + oc_ahead(seg, addr) * PAGE_SIZE;
+		locked = NULL;
+	}
+	last = min(last, oc_snap_end(snap));
+	for (addr += PAGE_SIZE; addr < last && !fatal_signal_pending(current); addr += PAGE_SIZE) {
+		if (oc_snap_suffices(snap, addr, want->write))
+			continue;
+		if (oc_fault_in(mm, addr, write, true, locked))
+			break; /* whoever gets there finds out why */
+		/* One fault of the owner may bring many pages: look anew after the first, the second, the fourth ... */
+		if (is_power_of_2(++faults) && oc_snap_take(seg, snap, addr, want->write, resolved))
+			break;
+	}
+	if (locked && !*locked)
+		return -EINTR;
+	return faults ? oc_snap_take(seg, snap, want->page, want->write, resolved) : 0;
+}
+
+/*
+ * Populate, and leave the snapshot of [start, end) with the segment. The caller holds no map lock. The owner's is waited for so that a kill ends
+ * it; so is whoever answers the owner's faults in user space.
+ */
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, const struct oc_want *want)
 {
 	struct mm_struct *mm = seg->mm;
 	struct oc_snap *snap, *old;
-	int err, locked = 1, *wait = last ? &locked : NULL;
-	unsigned int faults = 0;
-	unsigned long addr;
+	int err, locked = 1;
 
 	err = oc_seg_error(seg);
 	if (err)
@@ -117,7 +159,7 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsig
 		return -ESRCH;
 	snap = oc_snap_alloc(start, end, GFP_KERNEL_ACCOUNT);
 	if (!snap)
-		snap = oc_snap_alloc(target, target + PAGE_SIZE, GFP_KERNEL);
+		snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 	if (!snap) {
 		mmput_async(mm);
 		return -EINTR; /* no verdict: the fault comes again */
@@ -126,27 +168,7 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, unsig
 		err = -EINTR;
 		goto out;
 	}
-	err = oc_fault_in(mm, target, write, true, &locked);
-	if (!err)
-		err = oc_snap_take(seg, snap, target, write, true);
-	if (!last)
-		last = target + oc_ahead(seg, target) * PAGE_SIZE;
-	last = min(last, oc_snap_end(snap));
-	for (addr = target + PAGE_SIZE; !err && addr < last && !fatal_signal_pending(current); addr += PAGE_SIZE) {
-		unsigned long e = snap->entry[(addr - snap->start) >> PAGE_SHIFT];
-
-		if ((e & OC_E_VALID) && (!write || (e & OC_E_WRITE)))
-			continue;
-		if (oc_fault_in(mm, addr, write, true, wait))
-			break; /* whoever gets there finds out why */
-		/* One fault of the owner may bring many pages: look anew after the first, the second, the fourth ... */
-		if (is_power_of_2(++faults) && oc_snap_take(seg, snap, addr, write, true))
-			break;
-	}
-	if (!locked)
-		err = -EINTR;
-	else if (!err && faults)
-		err = oc_snap_take(seg, snap, target, write, true);
+	err = oc_populate(seg, snap, want, &locked);
 	if (locked)
 		mmap_read_unlock(mm);
 	if (!err) {
@@ -256,7 +278,8 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 		oc_seg_get(seg);
 		mmap_read_unlock(mm);
 		/* The owner's side at once. What this finds wrong the fault finds too. */
-		oc_resolve(seg, w.at, w.at + (w.hi - w.lo), owner, write, owner + (min(end, w.hi) - addr));
+		oc_resolve(seg, w.at, w.at + (w.hi - w.lo),
+			   &(struct oc_want){ .page = owner, .write = write, .last = owner + (min(end, w.hi) - addr) });
 		oc_seg_put(seg);
 
 		if (mmap_read_lock_killable(mm))

@@ -29,7 +29,7 @@ static void oc_seg_free(struct kref *ref)
 	int i;
 
 	if (seg->mm)
-		mmu_interval_notifier_remove(&seg->notifier);
+		oc_unsubscribe(&seg->notifier);
 	for (i = 0; i < OC_SNAPS; i++)
 		kfree(seg->snap[i]);
 	oc_generation_free(seg);

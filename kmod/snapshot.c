@@ -117,6 +117,12 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 }
 #endif
 
+static void oc_snap_strike(struct oc_snap *snap, unsigned long start, unsigned long end)
+{
+	for (; start < end; start += PAGE_SIZE)
+		snap->entry[(start - snap->start) >> PAGE_SHIFT] &= OC_E_WRITE;
+}
+
 /* Under the segment's lock: strike out what was invalidated since. What remains is true until the lock is dropped. */
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 {
@@ -124,15 +130,12 @@ void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 
 	lockdep_assert_held(&seg->lock);
 	if (seg->seq - snap->seq > OC_RING)
-		memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
+		oc_snap_strike(snap, snap->start, oc_snap_end(snap));
 	else
 		for (s = snap->seq; s != seg->seq; s++) {
 			const struct oc_range *r = &seg->ring[s % OC_RING];
-			unsigned long lo = max(r->start, snap->start), hi = min(r->end, oc_snap_end(snap));
 
-			if (lo < hi)
-				memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0,
-				       ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
+			oc_snap_strike(snap, max(r->start, snap->start), min(r->end, oc_snap_end(snap)));
 		}
 	snap->seq = seg->seq;
 }
@@ -154,12 +157,63 @@ struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
 	return NULL;
 }
 
-/* Under the segment's lock: keep it for others and for this task's next try. What it replaces is the caller's to free. */
+/*
+ * The run of pages around the wanted one, within [*start, *end), of which the segment knows too little: a look at those is enough where the owner changed
+ * a part of what it knew. All of them where it knows nothing of their surroundings. And what of them was there before.
+ */
+void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start, unsigned long *end)
+{
+	int i;
+
+	mutex_lock(&seg->lock);
+	for (i = 0; i < OC_SNAPS; i++) {
+		struct oc_snap *snap = seg->snap[i];
+		unsigned long lo = want->page, hi = want->page, lost = want->page;
+
+		if (!snap || *start < snap->start || *end > oc_snap_end(snap))
+			continue;
+		oc_snap_refresh(seg, snap);
+		while (lost < *end && snap->entry[(lost - snap->start) >> PAGE_SHIFT] == OC_E_WRITE)
+			lost += PAGE_SIZE;
+		want->lost = lost > want->page ? lost : 0;
+		while (lo > *start && !oc_snap_suffices(snap, lo - PAGE_SIZE, want->write))
+			lo -= PAGE_SIZE;
+		do
+			hi += PAGE_SIZE;
+		while (hi < *end && !oc_snap_suffices(snap, hi, want->write));
+		*start = lo;
+		*end = hi;
+		break;
+	}
+	mutex_unlock(&seg->lock);
+}
+
+/* A part of what another snapshot shows, later: both are brought up to date, so what either knows is true. */
+static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_snap *part)
+{
+	unsigned long *e = &whole->entry[(part->start - whole->start) >> PAGE_SHIFT];
+	unsigned int i;
+
+	oc_snap_refresh(seg, whole);
+	oc_snap_refresh(seg, part);
+	for (i = 0; i < part->pages; i++)
+		if (part->entry[i] & OC_E_VALID)
+			e[i] = part->entry[i];
+}
+
+/* Under the segment's lock: keep it for others and for this task's next try. What is returned is the caller's to free. */
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap)
 {
 	unsigned int i, at = seg->snap_hand;
 	struct oc_snap *old;
 
+	for (i = 0; i < OC_SNAPS; i++) {
+		old = seg->snap[i];
+		if (old && old->start <= snap->start && oc_snap_end(old) >= oc_snap_end(snap) && old->pages > snap->pages) {
+			oc_snap_merge(seg, old, snap);
+			return snap;
+		}
+	}
 	for (i = 0; i < OC_SNAPS; i++)
 		if (seg->snap[i] && seg->snap[i]->start == snap->start)
 			break;
