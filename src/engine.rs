@@ -301,9 +301,15 @@ impl Engine {
             source,
             tag,
         };
+        let unexpected = self.core.unexpected.find(&pattern);
+        if unexpected.is_none()
+            && let Some(error) = self.hopeless(&pattern)
+        {
+            return Err(error);
+        }
         let len = buf.len();
-        let request = |state| Request {
-            state,
+        let id = self.core.requests.insert(Request {
+            state: State::Receiving,
             peer: u32::MAX,
             context,
             tag: tag.unwrap_or(0),
@@ -311,16 +317,11 @@ impl Engine {
             len,
             sync: false,
             result: None,
-        };
-        if let Some(entry) = self.core.unexpected.find(&pattern) {
-            let id = self.core.requests.insert(request(State::Receiving));
+        });
+        if let Some(entry) = unexpected {
             self.accept_entry(entry, id);
             return Ok(id);
         }
-        if let Some(error) = self.hopeless(&pattern) {
-            return Err(error);
-        }
-        let id = self.core.requests.insert(request(State::Receiving));
         let entry = self.core.posted.post(pattern, id);
         if let Some(request) = self.core.requests.get_mut(id) {
             request.state = State::Posted(entry);

@@ -4,6 +4,10 @@
 //! An [`Operation`] is one send, receive or collective. It has no destructor that waits: whoever starts one polls it until it is complete, which
 //! ends its loans.
 
+mod named;
+
+pub use named::{NAME_BITS, Taken};
+
 use crate::coll::{Buffers, Collective};
 use crate::comm::{Bomb, Comm};
 use crate::engine::{Engine, SendMode};
@@ -143,8 +147,21 @@ impl Comm {
         }
         let source = u32::try_from(self.world_rank(source)).ok()?;
         let mut engine = self.handle.gate.enter();
+        let status = self.receive_into(&mut engine, bytes, source, tag)?;
+        Some(self.local(status))
+    }
+
+    /// The sender is named by its rank in the job.
+    #[inline(always)]
+    fn receive_into(
+        &self,
+        engine: &mut Engine,
+        bytes: &mut [u8],
+        source: u32,
+        tag: Tag,
+    ) -> Option<Status> {
         match engine.receive_now(source, self.context, tag.tag(), bytes) {
-            Received::All(status) => Some(self.local(status)),
+            Received::All(status) => Some(status),
             Received::Nothing => None,
             Received::Part(_) => {
                 let detail = "a short message came in several pieces".to_owned();

@@ -227,6 +227,16 @@ impl Out<Status> {
         }
     }
 
+    /// Writes the error field alone.
+    pub(crate) fn set_error(self, error: i32) {
+        if !self.0.is_null() {
+            // SAFETY: not null, so valid for the call; only the field's address is taken.
+            let field = unsafe { &raw mut (*self.0).error };
+            // SAFETY: a field of a status that is valid for the call.
+            unsafe { field.write_unaligned(error) };
+        }
+    }
+
     /// Writes the status of what is no request, whose error field is part of it.
     pub(crate) fn put_empty(self) {
         self.set_unless_null(Status::empty());

@@ -288,6 +288,12 @@ pub(crate) fn irecv(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
+    if let Some(bytes) = dense_bytes(buf, count, datatype)
+        && let Some((from, tag)) = origin(comm, source, tag)?
+        && let Some(started) = request::receive(buf, bytes, from, tag, comm)?
+    {
+        return request.set(started);
+    }
     request.set(request::keep(receive_object(
         buf, count, datatype, source, tag, comm,
     )?)?)

@@ -3,9 +3,11 @@
 
 mod activity;
 mod complete;
+mod named;
 
 pub(crate) use activity::{Activity, Pending, Recipe, Unpack};
 pub(crate) use complete::*;
+pub(crate) use named::receive;
 
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
@@ -174,7 +176,10 @@ pub(crate) fn settle_orphans() {
 pub(crate) fn request_free(request: Out<Request>) -> Outcome<()> {
     let handle = request.get()?;
     if handle != SENT {
-        let mut object = remove(handle).ok_or_else(|| bad_request(handle))?;
+        let mut object = match named::name_of(handle) {
+            Some(name) => named::adopt(handle, name)?,
+            None => remove(handle).ok_or_else(|| bad_request(handle))?,
+        };
         if !advance(&mut object) {
             abandon(object);
         }

@@ -11,10 +11,47 @@ struct Links {
     next: u32,
 }
 
+/// A pattern in two words, to be hashed and compared at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    /// The source and one more, or 0 for any; then the tag and one more, or 0 for any, in 33 bits.
+    address: u64,
+    context: u32,
+}
+
+impl Key {
+    #[inline]
+    fn new(pattern: &Pattern) -> Self {
+        let source = pattern.source.map_or(0, |source| u64::from(source) + 1);
+        let tag = pattern.tag.map_or(0, |tag| u64::from(tag as u32) + 1);
+        debug_assert!(source >> 31 == 0, "fewer than 2^31 ranks");
+        Self {
+            address: source << 33 | tag,
+            context: pattern.context,
+        }
+    }
+
+    fn pattern(self) -> Pattern {
+        let (source, tag) = (self.address >> 33, self.address & ((1 << 33) - 1));
+        Pattern {
+            context: self.context,
+            source: source.checked_sub(1).map(|source| source as u32),
+            tag: tag.checked_sub(1).map(|tag| tag as u32 as i32),
+        }
+    }
+
+    #[inline]
+    fn hash(self) -> u64 {
+        let mut x = u64::from(self.context).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        x ^= self.address.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        x ^ x >> 32
+    }
+}
+
 #[derive(Debug)]
 struct Node<T, const N: usize> {
     age: u64,
-    patterns: [Pattern; N],
+    keys: [Key; N],
     links: [Links; N],
     value: Option<T>,
 }
@@ -52,15 +89,6 @@ impl<T, const N: usize> Default for Bins<T, N> {
     }
 }
 
-#[inline]
-fn hash(pattern: &Pattern) -> u64 {
-    let source = pattern.source.map_or(0, |s| u64::from(s) + 1);
-    let tag = pattern.tag.map_or(0, |t| u64::from(t as u32) + 1);
-    let mut x = u64::from(pattern.context).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    x ^= (source << 33 | tag).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-    x ^ x >> 32
-}
-
 impl<T, const N: usize> Bins<T, N> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -73,8 +101,8 @@ impl<T, const N: usize> Bins<T, N> {
     }
 
     #[inline]
-    fn bin(&self, pattern: &Pattern) -> usize {
-        hash(pattern) as usize & (self.bins.len() - 1)
+    fn bin(&self, key: Key) -> usize {
+        key.hash() as usize & (self.bins.len() - 1)
     }
 
     pub(super) fn insert(&mut self, patterns: [Pattern; N], value: T) -> u32 {
@@ -83,7 +111,7 @@ impl<T, const N: usize> Bins<T, N> {
         }
         let node = Node {
             age: self.next_age,
-            patterns,
+            keys: patterns.map(|pattern| Key::new(&pattern)),
             links: [Links {
                 previous: NONE,
                 next: NONE,
@@ -109,7 +137,7 @@ impl<T, const N: usize> Bins<T, N> {
 
     fn link(&mut self, id: u32) {
         for class in 0..N {
-            let at = self.bin(&self.nodes[id as usize].patterns[class]);
+            let at = self.bin(self.nodes[id as usize].keys[class]);
             let last = self.bins[at][class].last;
             self.nodes[id as usize].links[class] = Links {
                 previous: last,
@@ -137,10 +165,11 @@ impl<T, const N: usize> Bins<T, N> {
     /// The oldest entry listed under `pattern` in `class`, with its age.
     #[inline]
     pub(super) fn first(&self, class: usize, pattern: &Pattern) -> Option<(u32, u64)> {
-        let mut id = self.bins[self.bin(pattern)][class].first;
+        let key = Key::new(pattern);
+        let mut id = self.bins[self.bin(key)][class].first;
         while id != NONE {
             let node = &self.nodes[id as usize];
-            if node.patterns[class] == *pattern {
+            if node.keys[class] == key {
                 return Some((id, node.age));
             }
             id = node.links[class].next;
@@ -148,10 +177,11 @@ impl<T, const N: usize> Bins<T, N> {
         None
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, id: u32) -> T {
         for class in 0..N {
             let node = &self.nodes[id as usize];
-            let (links, at) = (node.links[class], self.bin(&node.patterns[class]));
+            let (links, at) = (node.links[class], self.bin(node.keys[class]));
             match links.previous {
                 NONE => self.bins[at][class].first = links.next,
                 previous => self.nodes[previous as usize].links[class].next = links.next,
@@ -167,7 +197,7 @@ impl<T, const N: usize> Bins<T, N> {
     }
 
     pub(super) fn pattern(&self, id: u32, class: usize) -> Pattern {
-        self.nodes[id as usize].patterns[class]
+        self.nodes[id as usize].keys[class].pattern()
     }
 
     pub(super) fn value(&self, id: u32) -> &T {
@@ -191,7 +221,7 @@ impl<T, const N: usize> Bins<T, N> {
                 let node = &self.nodes[id as usize];
                 node.value
                     .as_ref()
-                    .is_some_and(|value| which(&node.patterns, value))
+                    .is_some_and(|value| which(&node.keys.map(Key::pattern), value))
             })
             .collect();
         ids.sort_unstable_by_key(|&id| self.nodes[id as usize].age);

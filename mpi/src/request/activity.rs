@@ -4,7 +4,7 @@
 use super::Object;
 use crate::comm::CommObject;
 use crate::datatype::layout::Layout;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Status};
 use crate::{c, job, memory};
 use onecopy::raw::{Operation, Poll};
@@ -67,29 +67,43 @@ impl Pending {
     }
 }
 
-/// The status and failure of a receive or send that is over.
-fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, Error>) {
+/// What a receive or send that is over tells: it changes its status, and gives why it failed.
+#[inline]
+pub(super) fn told(
+    comm: Option<&CommObject>,
+    receives: bool,
+    result: Result<onecopy::Status, Error>,
+    status: &mut Status,
+) -> Option<Box<Failure>> {
+    let rank_of = |rank| comm.map_or(0, |comm| comm.rank_of(rank));
     match result {
-        Ok(status) => {
+        Ok(found) => {
             if receives {
-                let source = object
-                    .comm
-                    .get()
-                    .map_or(0, |comm| comm.rank_of(status.source));
-                object.status = Status::new(source, status.tag, status.bytes as u64);
+                *status = Status::new(rank_of(found.source), found.tag, found.bytes as u64);
             }
+            None
         }
-        Err(Error::Cancelled) => object.status.set_cancelled(true),
+        Err(Error::Cancelled) => {
+            status.set_cancelled(true);
+            None
+        }
         Err(error) => {
             if let Error::Truncated {
                 rank, tag, buffer, ..
             } = &error
             {
-                let source = object.comm.get().map_or(0, |comm| comm.rank_of(*rank));
-                object.status = Status::new(source, *tag, *buffer);
+                *status = Status::new(rank_of(*rank), *tag, *buffer);
             }
-            object.failure = Some(error.into());
+            Some(error.into())
         }
+    }
+}
+
+/// The status and failure of a receive or send that is over.
+fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, Error>) {
+    let failure = told(object.comm.get(), receives, result, &mut object.status);
+    if failure.is_some() {
+        object.failure = failure;
     }
 }
 

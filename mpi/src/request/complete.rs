@@ -2,7 +2,7 @@
 //! Waiting and testing.
 
 use super::activity::{Activity, code_of};
-use super::{Object, REQUESTS, SENT, bad_request, remove};
+use super::{Object, REQUESTS, SENT, bad_request, named, remove};
 use crate::comm::CommObject;
 use crate::failure::{Outcome, fail};
 use crate::ffi::{In, Out, Request, Status};
@@ -10,7 +10,7 @@ use crate::{buffer, c, job};
 use onecopy::raw::Poll;
 
 /// The link by which all requests are moved: there is one engine.
-fn engine() -> Outcome<&'static onecopy::Comm> {
+pub(super) fn engine() -> Outcome<&'static onecopy::Comm> {
     job::world().ok_or_else(job::not_active)?.link()
 }
 
@@ -50,6 +50,11 @@ fn is_active(handle: Request) -> Outcome<bool> {
     if handle == SENT {
         return Ok(true);
     }
+    if let Some(name) = named::name_of(handle) {
+        return named::look(name, |over| over.is_some())?
+            .then_some(true)
+            .ok_or_else(|| bad_request(handle));
+    }
     REQUESTS
         .with_mut(handle.0, |object| {
             !matches!(object.activity, Activity::Inactive)
@@ -59,6 +64,9 @@ fn is_active(handle: Request) -> Outcome<bool> {
 
 /// Looks whether an active request is complete.
 fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
+    if let Some(name) = named::name_of(handle) {
+        return named::is_over(name, poll).unwrap_or(true);
+    }
     handle == SENT
         || REQUESTS
             .with_mut(handle.0, |object| object.poll(poll))
@@ -66,6 +74,9 @@ fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
 }
 
 fn has_failed(handle: Request) -> bool {
+    if let Some(name) = named::name_of(handle) {
+        return named::has_failed(name);
+    }
     handle != SENT
         && REQUESTS
             .with_mut(handle.0, |object| object.failure.is_some())
@@ -73,6 +84,9 @@ fn has_failed(handle: Request) -> bool {
 }
 
 fn is_over(handle: Request) -> bool {
+    if let Some(name) = named::name_of(handle) {
+        return named::look(name, |over| over.unwrap_or(true)).unwrap_or(true);
+    }
     handle == SENT
         || REQUESTS
             .with_mut(handle.0, |object| object.is_over())
@@ -87,6 +101,11 @@ fn finish(
     if handle == SENT {
         place(c::REQUEST_NULL)?;
         return Ok((Status::empty(), Ok(())));
+    }
+    if let Some(name) = named::name_of(handle) {
+        let found = named::finish(handle, name)?;
+        place(c::REQUEST_NULL)?;
+        return Ok(found);
     }
     let taken = REQUESTS
         .with_mut(handle.0, |object| {
@@ -135,6 +154,12 @@ fn wait_until<R>(mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> Outcome<R>
 
 pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
+    if let Some(name) = named::name_of(handle) {
+        let (found, failure) = named::wait(handle, name)?;
+        request.set(c::REQUEST_NULL)?;
+        status.put(&found);
+        return failure.map_or(Ok(()), Err);
+    }
     if !is_active(handle)? {
         status.put_empty();
         return Ok(());
@@ -229,7 +254,11 @@ fn put_empty(handles: &[Request], active: &[(usize, Request)], statuses: Out<Sta
 }
 
 pub(crate) fn waitall(count: i32, requests: Out<Request>, statuses: Out<Status>) -> Outcome<()> {
-    let handles = requests.list(length(count)?)?;
+    let length = length(count)?;
+    if named::wait_all(length, requests, statuses)?.is_some() {
+        return Ok(());
+    }
+    let handles = requests.list(length)?;
     let active = actives(&handles)?;
     let mut next = 0;
     while next < active.len() && is_over(active[next].1) {
@@ -393,6 +422,9 @@ fn status_of(handle: Request) -> Status {
     if handle == SENT {
         return Status::empty();
     }
+    if let Some(name) = named::name_of(handle) {
+        return named::status_of(name);
+    }
     REQUESTS
         .with_mut(handle.0, |object| object.status)
         .unwrap_or_else(Status::empty)
@@ -491,6 +523,9 @@ pub(crate) fn cancel(request: Out<Request>) -> Outcome<()> {
     if handle == SENT {
         return Ok(());
     }
+    if let Some(name) = named::name_of(handle) {
+        return named::cancel(handle, name);
+    }
     REQUESTS
         .with_mut(handle.0, |object| {
             take_back(object);
@@ -503,6 +538,9 @@ pub(crate) fn start(request: Out<Request>) -> Outcome<()> {
 }
 
 fn start_handle(handle: Request) -> Outcome<()> {
+    if named::name_of(handle).is_some() {
+        return Err(fail(c::ERR_REQUEST, "the request is not persistent"));
+    }
     let recipe = REQUESTS
         .with_mut(handle.0, |object| {
             match (&object.recipe, &object.activity) {

@@ -37,6 +37,23 @@ int main(int argc, char **argv) {
     RAISES(MPI_ERR_OP, MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_BAND, MPI_COMM_WORLD));
     MPI_Request bad = (MPI_Request)0x7777777;
     RAISES(MPI_ERR_REQUEST, MPI_Wait(&bad, MPI_STATUS_IGNORE));
+    MPI_Request posted, ended;
+    OK(MPI_Irecv(&value, 1, MPI_INT, rank, 8, MPI_COMM_WORLD, &posted));
+    RAISES(MPI_ERR_REQUEST, MPI_Start(&posted));
+    OK(MPI_Send(&value, 1, MPI_INT, rank, 8, MPI_COMM_WORLD));
+    ended = posted;
+    OK(MPI_Wait(&posted, MPI_STATUS_IGNORE));
+    for (int i = 0; i < 2; i++) {
+        MPI_Request again = ended;
+        RAISES(MPI_ERR_REQUEST, MPI_Wait(&again, MPI_STATUS_IGNORE));
+        RAISES(MPI_ERR_REQUEST, MPI_Waitall(1, &again, MPI_STATUSES_IGNORE));
+        RAISES(MPI_ERR_REQUEST, MPI_Test(&again, &flag, MPI_STATUS_IGNORE));
+        RAISES(MPI_ERR_REQUEST, MPI_Cancel(&again));
+        RAISES(MPI_ERR_REQUEST, MPI_Request_free(&again));
+        /* Its place is used again, its handle is not. */
+        OK(MPI_Irecv(&value, 1, MPI_INT, MPI_PROC_NULL, 8, MPI_COMM_WORLD, &posted));
+        OK(MPI_Wait(&posted, MPI_STATUS_IGNORE));
+    }
     MPI_Group no_group = MPI_GROUP_NULL;
     RAISES(MPI_ERR_GROUP, MPI_Group_size(no_group, &value));
     RAISES(MPI_ERR_KEYVAL, MPI_Comm_delete_attr(MPI_COMM_WORLD, 12345));

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Receives of contiguous bytes on the communicator of all ranks, which most programs post by the million: the handle is the number by which the
+//! runtime keeps the receive, and there is nothing else.
+
+use super::activity::told;
+use super::complete::engine;
+use super::{Activity, Object, Pending, bad_request};
+use crate::comm::CommObject;
+use crate::failure::{Failure, Outcome};
+use crate::ffi::{Addr, Out, Request, Status};
+use crate::{buffer, c, job, memory};
+use onecopy::raw::{NAME_BITS, Poll, Taken};
+use onecopy::{Source, Tag};
+use std::sync::Arc;
+
+/// The kind of such handles: no table has it.
+const KIND: usize = 9;
+
+/// The number of a receive, if the handle is one of such a receive.
+#[inline(always)]
+pub(super) fn name_of(handle: Request) -> Option<u32> {
+    (handle.0 >> NAME_BITS == KIND).then_some(handle.0 as u32 & ((1 << NAME_BITS) - 1))
+}
+
+/// Starts a receive from a rank of the communicator of all ranks. `None`: it has to be an object, and nothing was started.
+#[inline]
+pub(crate) fn receive(
+    buf: Addr,
+    bytes: usize,
+    source: Source,
+    tag: Tag,
+    comm: &Arc<CommObject>,
+) -> Outcome<Option<Request>> {
+    if !job::world().is_some_and(|world| Arc::ptr_eq(world, comm)) {
+        return Ok(None);
+    }
+    let link = comm.link()?;
+    if let Source::Rank(rank) = source {
+        let soon = |bytes: &mut [u8]| link.receive_named_at_once(bytes, rank, tag);
+        if let Some(name) = memory::with_bytes_mut(buf, bytes, soon) {
+            return Ok(Some(Request(KIND << NAME_BITS | name as usize)));
+        }
+    }
+    let name = link.receive_named(memory::received(buf, bytes), source, tag)?;
+    Ok(name.map(|name| Request(KIND << NAME_BITS | name as usize)))
+}
+
+/// What a complete receive tells: its status with the error, and why it failed.
+#[inline]
+fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Option<Box<Failure>>) {
+    let result = result.map_err(|error| *error);
+    let world = job::world();
+    let mut status = Status::empty();
+    let failure = told(world.map(|world| &**world), true, result, &mut status);
+    match (failure, world) {
+        (None, _) => (status, None),
+        (Some(failure), world) => {
+            status.error = failure.code;
+            match world {
+                Some(world) => (status, Some(failure.on(world.handle()))),
+                None => (status, Some(failure)),
+            }
+        }
+    }
+}
+
+/// Whether the receive is complete; `None`: there is none.
+pub(super) fn is_over(name: u32, poll: &Poll<'_>) -> Option<bool> {
+    poll.look_at_named(name).map(|result| result.is_some())
+}
+
+/// Lets `f` look at a receive.
+pub(super) fn look<R>(name: u32, f: impl FnOnce(Option<bool>) -> R) -> Outcome<R> {
+    Ok(engine()?.peek(|poll| f(is_over(name, poll))))
+}
+
+/// Whether it is over, with an error.
+pub(super) fn has_failed(name: u32) -> bool {
+    engine()
+        .is_ok_and(|link| link.peek(|poll| matches!(poll.look_at_named(name), Some(Some(Err(_))))))
+}
+
+/// The status of a complete receive, which stays.
+pub(super) fn status_of(name: u32) -> Status {
+    let found = engine()
+        .ok()
+        .and_then(|link| link.peek(|poll| poll.look_at_named(name)?.cloned().map(outcome)));
+    found.map_or_else(Status::empty, |(status, _)| status)
+}
+
+/// Ends a complete receive.
+pub(super) fn finish(handle: Request, name: u32) -> Outcome<(Status, Outcome<()>)> {
+    match engine()?.peek(|poll| poll.take_named(name)) {
+        Taken::Over(result) => {
+            let (status, failure) = outcome(result);
+            Ok((status, failure.map_or(Ok(()), Err)))
+        }
+        Taken::Unknown | Taken::Active => Err(bad_request(handle)),
+    }
+}
+
+/// Takes it back, if no message has matched it.
+pub(super) fn cancel(handle: Request, name: u32) -> Outcome<()> {
+    engine()?.peek(|poll| {
+        is_over(name, poll).ok_or_else(|| bad_request(handle))?;
+        poll.cancel_named(name);
+        Ok(())
+    })
+}
+
+/// Makes an object of it, for one that goes on without a handle.
+pub(super) fn adopt(handle: Request, name: u32) -> Outcome<Object> {
+    let operation = engine()?
+        .peek(|poll| poll.adopt(name))
+        .ok_or_else(|| bad_request(handle))?;
+    let world = job::world().ok_or_else(job::not_active)?;
+    let pending = Pending {
+        operation,
+        packed: Vec::new(),
+        unpack: None,
+        receives: true,
+    };
+    Ok(Object::active(world, Activity::Message(pending)))
+}
+
+/// Waits for a receive and ends it.
+#[inline]
+pub(super) fn wait(handle: Request, name: u32) -> Outcome<(Status, Option<Box<Failure>>)> {
+    buffer::reap();
+    let taken = engine()?.wait_until(|poll| match poll.take_named(name) {
+        Taken::Active => None,
+        Taken::Unknown => Some(None),
+        Taken::Over(result) => Some(Some(result)),
+    });
+    taken.map(outcome).ok_or_else(|| bad_request(handle))
+}
+
+/// Whether a handle is one of what [`wait_all`] waits for.
+#[inline(always)]
+fn is_light(handle: Request) -> bool {
+    name_of(handle).is_some() || handle == super::SENT || handle == c::REQUEST_NULL
+}
+
+/// Waits for all of an array, if all are such receives or sends that were over at once. `None`: there are others, and nothing was done.
+///
+/// One pass under one hold of the engine: each is ended as soon as it is complete.
+pub(super) fn wait_all(
+    count: usize,
+    requests: Out<Request>,
+    statuses: Out<Status>,
+) -> Outcome<Option<()>> {
+    for place in 0..count {
+        if !is_light(requests.at(place)?) {
+            return Ok(None);
+        }
+    }
+    buffer::reap();
+    let told = !statuses.is_null();
+    let mut first: Option<Box<Failure>> = None;
+    let mut at = 0;
+    let whole = engine()?.wait_until(|poll| {
+        while at < count {
+            let handle = match requests.at(at) {
+                Ok(handle) => handle,
+                Err(failure) => return Some(Err(failure)),
+            };
+            // Nobody asks what a receive without a fault got.
+            let (status, failure) = match name_of(handle) {
+                None => (Status::empty(), None),
+                Some(name) => match poll.take_named(name) {
+                    Taken::Active => return None,
+                    Taken::Unknown => return Some(Err(bad_request(handle))),
+                    Taken::Over(Ok(_)) if !told => (Status::empty(), None),
+                    Taken::Over(result) => outcome(result),
+                },
+            };
+            let element = statuses.element(at);
+            if failure.is_some() && first.is_none() && told {
+                // Errors of single requests are told only when there is one.
+                for before in 0..at {
+                    statuses.element(before).set_error(c::SUCCESS);
+                }
+            }
+            first = first.take().or(failure);
+            if first.is_some() || handle == c::REQUEST_NULL {
+                element.set_unless_null(status);
+            } else {
+                element.put(&status);
+            }
+            if handle != c::REQUEST_NULL
+                && let Err(failure) = requests.set_at(at, c::REQUEST_NULL)
+            {
+                return Some(Err(failure));
+            }
+            at += 1;
+        }
+        Some(Ok(()))
+    });
+    whole?;
+    match first {
+        None => Ok(Some(())),
+        Some(mut failure) => {
+            if told {
+                failure.code = c::ERR_IN_STATUS;
+            }
+            Err(failure)
+        }
+    }
+}
