@@ -8,7 +8,7 @@ use super::state::State;
 use super::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::comm::Comm;
 use crate::engine::Engine;
-use onecopy_shm::coll::{INLINE, View, accumulate, combine};
+use onecopy_shm::coll::{INLINE, View, accumulate, combine, precede};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 
@@ -278,6 +278,20 @@ impl Engine {
                     let view = view(state, place, seq, short.len)?.part(from, part);
                     view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
                     *next += 1;
+                }
+            }
+            Todo::Combine { op, elem, begin } if size == 2 => {
+                // This rank's own stands where the result goes before the other's has come.
+                let own = view(state, me, seq, short.len)?.part(begin, short.result);
+                own.copy_to(recv, Kernel::Memcpy);
+                if !come(state, 1 - me, seq) {
+                    return Some(false);
+                }
+                let other = view(state, 1 - me, seq, short.len)?.part(begin, short.result);
+                if me == 0 {
+                    accumulate(op, elem, recv, other);
+                } else {
+                    precede(op, elem, recv, other);
                 }
             }
             Todo::Combine { op, elem, begin } => {
