@@ -77,6 +77,8 @@ fn judged(said: &str) -> Outcome {
     Outcome {
         passed: verified > 0,
         verdict: format!("{verified} transforms verified"),
-        results: vec![("transforms".to_owned(), verified as f64)],
+        // The problems are drawn by chance: their number differs from run to run.
+        results: Vec::new(),
+        ..Outcome::default()
     }
 }

@@ -105,5 +105,6 @@ fn judged(found: &str) -> Outcome {
             if good { "success" } else { "**failure**" }
         ),
         results,
+        ..Outcome::default()
     }
 }

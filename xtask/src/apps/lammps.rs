@@ -190,5 +190,6 @@ fn judged(log: &str) -> Outcome {
             if passed { "success" } else { "**failure**" }
         ),
         results,
+        ..Outcome::default()
     }
 }
