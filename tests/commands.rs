@@ -366,7 +366,7 @@ fn the_formula_is_what_the_kernel_counts() {
                 "{ranks} ranks, heap {heap}"
             );
             if ranks > 1 {
-                let with_chunks = measured(ranks, &knobs, 60_000, heap);
+                let with_chunks = measured(ranks, &knobs, 20_000, heap);
                 assert!(with_chunks > formula.shared_least());
                 assert!(with_chunks <= formula.shared_most());
             }
