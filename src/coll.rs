@@ -14,6 +14,7 @@
 //! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the same, bit for bit, from run
 //! to run with the same number of ranks.
 
+mod agree;
 mod api;
 mod exchange;
 mod fast;

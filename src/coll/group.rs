@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Groups of ranks, and communicators made of them.
-//!
-//! A communicator has an id that no two communicators with a common member share at a time: its messages' contexts are made of it. Members agree on
-//! the smallest id that is free with all of them, on a channel for collectives in the same way, and on a number that tells the channel's
-//! users apart. Only one agreement at a time holds a rank's ids, the one of the parent with the smallest context; threads that form other
-//! communicators at that time try again, so that no two get the same.
 
-use super::state::{Retired, State};
+use super::state::State;
 use crate::comm::{Comm, OWN_CONTEXTS};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::runtime::Handle;
-use onecopy_shm::coll::line::reached;
-use onecopy_shm::layout::ChannelPart;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Ids of communicators at a time, the one of all ranks included.
-const IDS: u32 = 2048;
-const WORDS: usize = IDS as usize / 64;
 /// Contexts of communicators other than the one of all ranks begin here.
 pub(crate) const SUB_CONTEXTS: u32 = 1 << 30;
 /// Contexts that each of them has.
@@ -26,9 +15,12 @@ pub(crate) const SUB_SHIFT: u32 = 18;
 /// Larger groups have no channel: the lists of parts that ranks exchange would not fit.
 pub(crate) const CHANNEL_RANKS: usize = 256;
 
+/// Tags of [`Comm::create_from_group`] and [`Comm::by_messages`] that are told apart.
+const TAGS: u32 = 0xFF;
+
 /// A group of ranks, in an order. Ranks are those of the whole job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group(Arc<[u32]>);
+pub struct Group(pub(super) Arc<[u32]>);
 
 impl Group {
     /// The group of these ranks of the job, in this order.
@@ -119,9 +111,9 @@ impl Group {
 pub(crate) struct Place {
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
-    id: u32,
-    slot: usize,
-    graves: Arc<Mutex<Vec<usize>>>,
+    pub(super) id: u32,
+    pub(super) slot: usize,
+    pub(super) graves: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Place {
@@ -144,240 +136,7 @@ impl Drop for Place {
     }
 }
 
-/// Ids of communicators.
-pub(crate) struct Ids {
-    used: [u64; WORDS],
-    /// Slot and id of those in use.
-    of_slots: Vec<(usize, u32)>,
-    /// Where to look for a free one first, so that an id rests before it is used again.
-    next: u32,
-    /// Users of channels so far.
-    users: u32,
-    /// Context of the parent whose agreement holds the ids.
-    holder: Option<u32>,
-    waiting: BTreeSet<u32>,
-    graves: Arc<Mutex<Vec<usize>>>,
-    by_context: Vec<(u32, usize)>,
-}
-
-impl Default for Ids {
-    fn default() -> Self {
-        let mut used = [0; WORDS];
-        // All ranks.
-        used[0] = 1;
-        Self {
-            used,
-            of_slots: Vec::new(),
-            next: 1,
-            users: 1,
-            holder: None,
-            waiting: BTreeSet::new(),
-            graves: Arc::default(),
-            by_context: Vec::new(),
-        }
-    }
-}
-
-/// What a rank says when a communicator is formed.
-#[derive(Debug, Clone, Copy)]
-struct Word {
-    /// Whether the ids are this agreement's.
-    ready: u64,
-    /// Its part, plus one; 0: none.
-    color: u64,
-    key: i64,
-    next: u32,
-    users: u32,
-    free_channels: u64,
-    free: [u64; WORDS],
-}
-
-/// Numbers that a word is sent as.
-const NUMBERS: usize = 6 + WORDS;
-
-impl Word {
-    fn encode(&self) -> Vec<u64> {
-        let mut numbers = vec![
-            self.ready,
-            self.color,
-            self.key.cast_unsigned(),
-            u64::from(self.next),
-            u64::from(self.users),
-            self.free_channels,
-        ];
-        numbers.extend(self.free);
-        numbers
-    }
-
-    fn decode(numbers: &[u64]) -> Self {
-        let mut free = [0; WORDS];
-        free.copy_from_slice(&numbers[6..NUMBERS]);
-        Self {
-            ready: numbers[0],
-            color: numbers[1],
-            key: numbers[2].cast_signed(),
-            next: numbers[3] as u32,
-            users: numbers[4] as u32,
-            free_channels: numbers[5],
-            free,
-        }
-    }
-}
-
-struct Agreed {
-    id: u32,
-    channel: Option<u32>,
-    tag: u64,
-}
-
 impl Engine {
-    /// What this rank says about its ids to the agreement of the parent with `context`.
-    fn offer_ids(&mut self, context: u32) -> Word {
-        self.bury();
-        let all = self.geometry.coll_channels;
-        let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
-        let free_channels = mask & !self.colls.channels;
-        let ids = &mut self.colls.ids;
-        ids.waiting.insert(context);
-        let mine = ids.holder.is_none() && ids.waiting.first() == Some(&context);
-        if mine {
-            ids.holder = Some(context);
-        }
-        Word {
-            ready: u64::from(mine),
-            color: 0,
-            key: 0,
-            next: ids.next,
-            users: ids.users,
-            free_channels,
-            free: ids.used.map(|word| !word),
-        }
-    }
-
-    fn end_agreement(&mut self, context: u32, over: bool) {
-        let ids = &mut self.colls.ids;
-        if ids.holder == Some(context) {
-            ids.holder = None;
-        }
-        if over {
-            ids.waiting.remove(&context);
-        }
-    }
-
-    /// What all words together say.
-    fn agree(words: &[Word], ranks: usize) -> Result<Agreed> {
-        let mut free = [u64::MAX; WORDS];
-        let mut free_channels = u64::MAX;
-        let (mut next, mut users) = (0, 0);
-        for word in words {
-            free.iter_mut()
-                .zip(word.free)
-                .for_each(|(all, one)| *all &= one);
-            free_channels &= word.free_channels;
-            next = next.max(word.next);
-            users = users.max(word.users);
-        }
-        let is_free = |id: &u32| free[*id as usize / 64] & 1 << (id % 64) != 0;
-        let id = (0..IDS)
-            .map(|step| (next + step) % IDS)
-            .find(is_free)
-            .ok_or_else(|| Error::Collective {
-                reason: format!("{IDS} communicators at a time; drop some"),
-            })?;
-        let channel =
-            (free_channels != 0 && ranks <= CHANNEL_RANKS).then(|| free_channels.trailing_zeros());
-        Ok(Agreed {
-            id,
-            channel,
-            tag: u64::from(users + 1) << 32 | u64::from(id),
-        })
-    }
-
-    /// Makes the state of a communicator that this rank is a member of.
-    fn settle(&mut self, agreed: &Agreed, members: &Arc<[u32]>, me: usize) -> Place {
-        let ids = &mut self.colls.ids;
-        ids.used[agreed.id as usize / 64] |= 1 << (agreed.id % 64);
-        ids.next = (agreed.id + 1) % IDS;
-        ids.users = (agreed.tag >> 32) as u32;
-        let context = sub_context(agreed.id) | OWN_CONTEXTS;
-        let channel = agreed.channel;
-        if let Some(channel) = channel {
-            self.colls.channels |= 1 << channel;
-        }
-        let reserved = channel.map_or(Ok(()), |channel| {
-            self.core
-                .segment
-                .reserve_channel(channel, ChannelPart::Lines)
-        });
-        if let (Ok(()), Some(channel)) = (&reserved, channel)
-            && let Some(end) = self.core.segment.channel(channel)
-        {
-            end.open(agreed.tag, 0);
-        }
-        let mut state = State::new(Arc::clone(members), me, context, agreed.tag, channel);
-        // Without memory for it every collective of the communicator fails here.
-        state.failed = reserved.err().map(Error::from);
-        let slot = self.colls.add(state);
-        self.colls.ids.of_slots.push((slot, agreed.id));
-        Place {
-            members: Arc::clone(members),
-            me,
-            id: agreed.id,
-            slot,
-            graves: Arc::clone(&self.colls.ids.graves),
-        }
-    }
-
-    /// Takes back ids and channels of communicators that are gone.
-    fn bury(&mut self) {
-        let graves = Arc::clone(&self.colls.ids.graves);
-        let mut graves = graves.lock().unwrap_or_else(PoisonError::into_inner);
-        graves.retain(|&slot| {
-            let Some(state) = &self.colls.slots[slot] else {
-                return false;
-            };
-            if !state.ops.is_empty() {
-                // Requests that outlive the communicator still go on.
-                return true;
-            }
-            let Some(state) = self.colls.slots[slot].take() else {
-                return false;
-            };
-            if let Some(channel) = state.channel {
-                self.colls.retired.push(Retired {
-                    channel,
-                    tag: state.tag,
-                    seq: state.seq,
-                    members: Arc::clone(&state.members),
-                    ends: state.ends,
-                });
-            }
-            let ids = &mut self.colls.ids;
-            if let Some(index) = ids.of_slots.iter().position(|&(other, _)| other == slot) {
-                let (_, id) = ids.of_slots.swap_remove(index);
-                ids.used[id as usize / 64] &= !(1 << (id % 64));
-            }
-            false
-        });
-        let gone = &self.gone;
-        let channels = &mut self.colls.channels;
-        self.colls.retired.retain(|retired| {
-            let left = retired
-                .ends
-                .iter()
-                .zip(&*retired.members)
-                .all(|(end, &rank)| {
-                    gone[rank as usize].is_some()
-                        || end.tag() != retired.tag
-                        || reached(end.done(), retired.seq)
-                });
-            if left {
-                *channels &= !(1 << retired.channel);
-            }
-            !left
-        });
-    }
-
     /// The slot of a communicator that has a context of its own but no channel.
     pub(crate) fn slot_of(&mut self, context: u32, members: &Arc<[u32]>, me: usize) -> usize {
         let found = self.colls.ids.by_context.iter();
@@ -414,7 +173,7 @@ impl super::state::Colls {
     }
 }
 
-const fn sub_context(id: u32) -> u32 {
+pub(super) const fn sub_context(id: u32) -> u32 {
     SUB_CONTEXTS | id << SUB_SHIFT
 }
 
@@ -462,7 +221,7 @@ impl Comm {
     /// });
     /// ```
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.form(self, color, key, None)
+        self.form(self, (self.context, 0), (color, key), None)
     }
 
     /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group that it is in, or with any
@@ -472,13 +231,14 @@ impl Comm {
         let place = group.place_of(me);
         let color = place.and(group.0.first().copied());
         self.check_group(group)?;
-        self.form(self, color, 0, Some(group))
+        self.form(self, (self.context, 0), (color, 0), Some(group))
     }
 
-    /// As [`Self::create`], but only the members of `group` call it. `tag` tells calls apart that happen at the same time.
+    /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that happen at the same
+    /// time.
     pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
         let lane = self.by_messages(group, tag)?;
-        match self.form(&lane, Some(0), 0, Some(group))? {
+        match self.form(&lane, (self.context, 1 + (tag & TAGS)), (Some(0), 0), Some(group))? {
             Some(comm) => Ok(comm),
             None => Err(Error::Collective {
                 reason: "a communicator without members".into(),
@@ -497,7 +257,7 @@ impl Comm {
         let members = Arc::clone(&group.0);
         let own = self.context | OWN_CONTEXTS;
         let mut state = State::new(Arc::clone(&members), place, own, 0, None);
-        state.tag_base = (1 << 29 | (tag & 0xFF) << 21).cast_signed();
+        state.tag_base = (1 << 29 | (tag & TAGS) << 21).cast_signed();
         let mut engine = self.handle.gate.enter();
         let slot = engine.colls.add(state);
         let graves = Arc::clone(&engine.colls.ids.graves);
@@ -525,77 +285,5 @@ impl Comm {
             }),
             None => Ok(()),
         }
-    }
-
-    /// Forms communicators; `lane` carries what is said.
-    fn form(
-        &self,
-        lane: &Self,
-        color: Option<u32>,
-        key: i64,
-        group: Option<&Group>,
-    ) -> Result<Option<Self>> {
-        let handle: &Handle = &self.handle;
-        let mut numbers = vec![0u64; NUMBERS * lane.size()];
-        loop {
-            let mut word = handle.gate.enter().offer_ids(self.context);
-            (word.color, word.key) = (color.map_or(0, |color| u64::from(color) + 1), key);
-            let said = lane.allgather(&word.encode(), &mut numbers);
-            let words: Vec<Word> = numbers.chunks_exact(NUMBERS).map(Word::decode).collect();
-            let ready = words.iter().all(|word| word.ready != 0);
-            let over = ready || said.is_err();
-            if !over {
-                handle.gate.enter().end_agreement(self.context, false);
-                std::thread::yield_now();
-                continue;
-            }
-            let formed = said.and_then(|()| self.settle(lane, &words, color, group));
-            handle.gate.enter().end_agreement(self.context, true);
-            let formed = formed?;
-            // Nobody uses the channel before all have prepared their ends.
-            lane.barrier()?;
-            return Ok(formed);
-        }
-    }
-
-    fn settle(
-        &self,
-        lane: &Self,
-        words: &[Word],
-        color: Option<u32>,
-        group: Option<&Group>,
-    ) -> Result<Option<Self>> {
-        let members: Arc<[u32]> = match (color, group) {
-            (None, _) => Arc::from([]),
-            (Some(_), Some(group)) => Arc::clone(&group.0),
-            (Some(color), None) => {
-                let ours = u64::from(color) + 1;
-                let mut chosen: Vec<(i64, usize)> = words
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, word)| word.color == ours)
-                    .map(|(place, word)| (word.key, place))
-                    .collect();
-                chosen.sort_unstable();
-                let rank = |&(_, place): &(i64, usize)| lane.world_rank(place) as u32;
-                chosen.iter().map(rank).collect()
-            }
-        };
-        let mut engine = self.handle.gate.enter();
-        // The same on all ranks, also on those that are in no group.
-        let agreed = Engine::agree(words, words.len())?;
-        let own = engine.core.me;
-        let Some(me) = members.iter().position(|&rank| rank == own) else {
-            return Ok(None);
-        };
-        let place = engine.settle(&agreed, &members, me);
-        let (slot, context) = (place.slot, sub_context(place.id));
-        drop(engine);
-        Ok(Some(Self {
-            handle: self.handle.clone(),
-            context,
-            place: Some(Arc::new(place)),
-            slot: Some(slot),
-        }))
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Colls {
     pub(crate) channels: u64,
     /// Channels whose communicator is gone here, but may be still in use by a peer.
     pub(crate) retired: Vec<Retired>,
-    pub(crate) ids: super::group::Ids,
+    pub(crate) ids: super::agree::Ids,
     /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
     pub(crate) stage_max: usize,
 }
