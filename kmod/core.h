@@ -90,13 +90,11 @@ extern unsigned int oc_fault_around;
 #define OC_WINDOW_MAX 16UL
 #endif
 #define OC_E_VALID 1UL
-#define OC_E_WRITE 2UL
+#define OC_E_WRITE 2UL /* alone: what is left of a writable page that the owner took away */
 #define OC_E_HUGE 4UL /* part of a mapping of at least PMD_SIZE */
 #define OC_E_SHIFT 3
 
 /*
- * OC_E_WRITE alone is left of a writable page that the owner took away.
- *
  * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the segment had been recorded. It may be used
  * under the segment's lock, after oc_snap_refresh() has struck out what was invalidated since.
  */

@@ -40,6 +40,13 @@ use crate::error::{Error, Result};
 use bytemuck::{AnyBitPattern, NoUninit};
 use std::sync::Arc;
 
+/// The error of those whose communicator a member has given up.
+pub(crate) fn given_up(rank: usize) -> Error {
+    Error::Collective {
+        reason: format!("rank {rank} gave it up"),
+    }
+}
+
 /// An operator of the program: combines a vector of elements, the left operands, into another one, the right operands and the result.
 pub type UserFunction = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 

@@ -378,9 +378,7 @@ impl Comm {
     /// What the next message that `source` and `tag` match is, if one has come. It stays to be received.
     pub fn iprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Status>> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let mut engine = self.handle.gate.enter();
-        engine.progress(false);
-        let found = engine.probe(&pattern)?;
+        let found = self.handle.look(|engine| engine.probe(&pattern))?;
         Ok(found.map(|status| self.local(status)))
     }
 

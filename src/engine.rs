@@ -77,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) fatal: Option<Error>,
     /// Whether a wait may sleep, and how long it polls first.
     pub(crate) patience: crate::wait::Patience,
+    /// The threads that wait.
+    pub(crate) waits: crate::wait::Waits,
 }
 
 /// A rank's engine.
@@ -381,6 +383,19 @@ impl Engine {
         self.core.posted.cancel(entry);
         self.core.requests.complete(id, Err(Error::Cancelled));
         true
+    }
+
+    /// Gives up a request whose end nobody waits for any more. What has gone out in part is broken off.
+    #[cold]
+    pub(crate) fn abandon(&mut self, id: RequestId) {
+        let Some(request) = self.core.requests.abandon(id) else {
+            return;
+        };
+        if let State::Queued(SendPlan::Chunks { sent: 1.. }) = request.state
+            && let Some(peer) = &mut self.peers[request.peer as usize]
+        {
+            proto::broken::break_off(&mut self.core, peer);
+        }
     }
 
     /// Moves everything that can move. `waiting` says that the caller waits, so that a sender takes part in cooperative transfers.

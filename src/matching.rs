@@ -159,12 +159,15 @@ impl<T: Copy> Posted<T> {
 #[derive(Debug)]
 pub(crate) struct Unexpected<T> {
     bins: Bins<T, 4>,
+    /// Messages that were kept or became whole so far; it wraps.
+    pub(crate) kept: u32,
 }
 
 impl<T> Default for Unexpected<T> {
     fn default() -> Self {
         Self {
             bins: Bins::default(),
+            kept: 0,
         }
     }
 }
@@ -180,8 +183,14 @@ impl<T> Unexpected<T> {
         self.bins.len()
     }
 
+    /// There is one more that can be received whole or in part.
+    pub(crate) fn count(&mut self) {
+        self.kept = self.kept.wrapping_add(1);
+    }
+
     /// Keeps a message.
     pub(crate) fn keep(&mut self, envelope: Envelope, value: T) -> EntryId {
+        self.count();
         EntryId(
             self.bins
                 .insert(std::array::from_fn(|class| envelope.pattern(class)), value),

@@ -52,9 +52,7 @@ impl<B> Request<B> {
         if self.result.is_none()
             && let Some(handle) = self.handle().cloned()
         {
-            let mut engine = handle.gate.enter();
-            engine.progress(false);
-            self.result = engine.take_result(self.id);
+            self.result = handle.look(|engine| engine.take_result(self.id));
         }
         self.result.is_some()
     }
@@ -246,11 +244,8 @@ impl Comm {
         tag: impl Into<Tag>,
     ) -> Result<Option<Matched>> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let mut engine = self.handle.gate.enter();
-        engine.progress(false);
-        Ok(engine
-            .match_probe(&pattern)?
-            .map(|(status, envelope, message)| self.matched(status, envelope, message)))
+        let found = self.handle.look(|engine| engine.match_probe(&pattern))?;
+        Ok(found.map(|(status, envelope, message)| self.matched(status, envelope, message)))
     }
 
     /// Waits for a message and takes it out of the queue.
@@ -397,11 +392,8 @@ impl<'env> Scope<'_, 'env> {
 
     /// The result of a request if it is complete. Never waits.
     pub fn test(&self, request: ScopedRequest) -> Option<Result<Status>> {
-        let result = {
-            let mut engine = self.comm.handle.gate.enter();
-            engine.progress(false);
-            engine.take_result(request.0)
-        };
+        let look = |engine: &mut Engine| engine.take_result(request.0);
+        let result = self.comm.handle.look(look);
         if result.is_some() {
             self.forget(request.0);
         }
@@ -558,7 +550,7 @@ impl Engine {
         let Some(entry) = self.core.unexpected.find(pattern) else {
             return Ok(None);
         };
-        if matches!(self.core.unexpected.get(entry), Message::Partial { .. }) {
+        if self.core.unexpected.get(entry).is_part() {
             // The rest is under way; it is whole soon.
             return Ok(None);
         }

@@ -12,6 +12,7 @@
 //!
 //! Sending and receiving side of a protocol are in the same file. All functions work on the core and one peer.
 
+pub(crate) mod broken;
 pub(crate) mod coop;
 pub(crate) mod direct;
 pub(crate) mod eager;
@@ -48,6 +49,11 @@ impl Message {
     /// Whether nothing more is needed of the sender.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self, Self::Whole { .. } | Self::Own(_))
+    }
+
+    /// Whether chunks of it are still to come.
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self, Self::Partial { .. })
     }
 
     pub(crate) fn len(&self, core: &Core) -> u64 {
@@ -178,6 +184,10 @@ fn control(
         Kind::Rts => rendezvous::announced(core, peer, envelope, Rts::decode(body).map_err(text)?),
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
+        Kind::BreakOff => {
+            wire::BreakOff::decode(body).map_err(text)?;
+            broken::broken_off(core, peer)
+        }
         Kind::Eager | Kind::EagerSync => Ok(()),
     }
 }
@@ -356,7 +366,10 @@ pub(crate) fn put_body(
 /// Writes to the peer what can be written: replies first, then sends in their order, then chunks of pipelines.
 pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = flush_replies(core, peer);
-    while let Some(&id) = peer.outbox.front() {
+    // The end of a message that was broken off comes before the next one begins.
+    while peer.replies.is_empty()
+        && let Some(&id) = peer.outbox.front()
+    {
         let Some(request) = core.requests.get(id) else {
             peer.outbox.pop_front();
             continue;

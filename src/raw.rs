@@ -64,11 +64,6 @@ impl Poll<'_> {
     pub fn cancel(&mut self, operation: &Operation) -> bool {
         self.0.cancel(operation.id)
     }
-
-    /// Moves what can move.
-    pub fn progress(&mut self) {
-        self.0.progress(false);
-    }
 }
 
 impl Engine {
@@ -218,6 +213,11 @@ impl Comm {
     /// Lets `f` look at operations; nothing is moved.
     pub fn peek<R>(&self, f: impl FnOnce(&mut Poll<'_>) -> R) -> R {
         f(&mut Poll(&mut self.handle.gate.enter()))
+    }
+
+    /// Moves what can move, and lets `f` look at operations.
+    pub fn look<R>(&self, f: impl FnOnce(&mut Poll<'_>) -> R) -> R {
+        self.handle.look(|engine| f(&mut Poll(engine)))
     }
 
     /// Waits until `done` gives something; it is asked after each round of progress.

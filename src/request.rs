@@ -178,6 +178,8 @@ pub(crate) struct Requests {
     regions: std::collections::HashMap<RequestId, Region>,
     /// Announced sends that were given up, with their peer: it has their name and may still answer.
     abandoned: std::collections::HashMap<RequestId, u32>,
+    /// Requests that were completed so far; it wraps.
+    pub(crate) completed: u32,
 }
 
 impl Requests {
@@ -224,6 +226,7 @@ impl Requests {
         {
             request.state = State::Done;
             request.result = Some(result.map_err(Box::new));
+            self.completed = self.completed.wrapping_add(1);
             self.end_region(id);
         }
     }
@@ -255,13 +258,13 @@ impl Requests {
         Some(request)
     }
 
-    /// Gives up a request whose end nobody waits for any more.
-    pub(crate) fn abandon(&mut self, id: RequestId) {
-        if let Some(request) = self.remove(id)
-            && matches!(request.state, State::Awaiting(_))
-        {
+    /// Gives up a request whose end nobody waits for any more, and gives it.
+    pub(crate) fn abandon(&mut self, id: RequestId) -> Option<Request> {
+        let request = self.remove(id)?;
+        if matches!(request.state, State::Awaiting(_)) {
             self.abandoned.insert(id, request.peer);
         }
+        Some(request)
     }
 
     /// Whether this is a send to `peer` that was given up. `last`: the peer will not name it again.

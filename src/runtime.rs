@@ -51,6 +51,12 @@ impl Shared {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Engine) -> Option<R>) -> R {
         wait::until(&self.gate, &self.segment, done)
     }
+
+    /// Moves what can move, and looks.
+    #[inline]
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut Engine) -> R) -> R {
+        wait::look_once(&self.gate, look)
+    }
 }
 
 /// How a runtime is made.

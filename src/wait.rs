@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a rank waits: polls, then yields the processor, then sleeps until its bell is rung.
 
+mod watch;
+
+pub(crate) use watch::Waits;
+
 use crate::engine::Engine;
 use crate::wireup::Card;
 use onecopy_obs::{Knobs, WaitSleep};
 use onecopy_shm::doorbell::Woken;
-use onecopy_shm::gate::{Gate, Threads};
+use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};
 
 /// How long a rank polls before it yields, and yields before it sleeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Patience {
     /// Polls before the first yield.
     pub(crate) spin: usize,
@@ -23,32 +27,47 @@ pub(crate) struct Patience {
     pub(crate) period: Duration,
     /// Whether more ranks than processors were found.
     pub(crate) crowded: bool,
+    /// How many processors this rank has for itself.
+    pub(crate) share: f64,
 }
+
+/// Patience of those who wait where there are more of them than processors: all there is to do is to make room.
+const CROWDED: (usize, usize) = (16, 4);
+/// Yields of a thread before it sleeps, where threads that wait are more than processors: a turn of all of them costs less than to be woken.
+const THREAD_YIELDS: usize = 200;
 
 impl Patience {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
-        let crowded = is_crowded(cards, me);
+        let (supply, demand) = processors(cards, me);
+        let crowded = demand > supply + 0.01;
         // A yield costs little when nobody else wants the processor, and is all there is to do when a peer does.
-        let (spin, yields) = if crowded { (16, 4) } else { (1000, 4000) };
+        let (spin, yields) = if crowded { CROWDED } else { (1000, 4000) };
         Self {
             spin: knobs.wait_spin.unwrap_or(spin),
             yields: knobs.wait_yield.unwrap_or(yields),
             sleep: knobs.wait_sleep != WaitSleep::Off,
             period: knobs.liveness_period,
             crowded,
+            share: supply / demand,
         }
+    }
+
+    /// The patience of one of so many threads of this rank that wait.
+    fn among(mut self, threads: u32) -> Self {
+        if f64::from(threads) > self.share + 0.01 {
+            self.spin = self.spin.min(CROWDED.0);
+            self.yields = self.yields.min(THREAD_YIELDS);
+        }
+        self
     }
 }
 
-/// Whether the ranks that may run on this rank's processors are more than these processors, or its control group's quota is less
-/// than its share of them. A rank that may run on several processors counts with its share on each.
-pub(crate) fn is_crowded(cards: &[Card], me: usize) -> bool {
-    let Some(mine) = cards.get(me) else {
-        return false;
+/// How many processors this rank may use, as far as is known, no more than its control group's quota; and how many ranks want them. A rank that
+/// may run on several processors counts with its share on each.
+fn processors(cards: &[Card], me: usize) -> (f64, f64) {
+    let Some(mine) = cards.get(me).filter(|card| !card.affinity.is_empty()) else {
+        return (f64::INFINITY, 1.0);
     };
-    if mine.affinity.is_empty() {
-        return false;
-    }
     let mut demand = 0.0;
     for card in cards {
         if card.affinity.is_empty() {
@@ -65,7 +84,7 @@ pub(crate) fn is_crowded(cards: &[Card], me: usize) -> bool {
     if mine.quota_cpus > 0.0 {
         supply = supply.min(f64::from(mine.quota_cpus));
     }
-    demand > supply + 0.01
+    (supply, demand)
 }
 
 /// Waits until `done` gives something. Between polls the engine is free for other threads.
@@ -76,71 +95,141 @@ pub(crate) fn until<R>(
 ) -> R {
     let mut engine = gate.enter();
     let patience = engine.core.patience;
-    let shared = gate.threads() == Threads::Multiple;
-    let mut idle = 0usize;
-    let mut looked: Option<Instant> = None;
-    let mut slept = false;
+    if gate.threads() == Threads::Single {
+        return Watch::new(gate, segment, patience).until(engine, done);
+    }
     loop {
         if let Some(result) = done(&mut engine) {
             return result;
         }
-        if engine.progress(true) {
-            idle = 0;
-            continue;
+        if !engine.core.waits.watched {
+            break;
         }
-        if let Some(result) = done(&mut engine) {
-            return result;
-        }
-        idle += 1;
-        if idle <= patience.spin {
-            if idle.is_multiple_of(1024) {
-                look(&mut engine, &mut looked, patience.period);
-            }
-            if shared && idle.is_multiple_of(16) {
-                drop(engine);
-                spin_hint();
-                engine = gate.enter();
-            }
-            spin_hint();
-            continue;
-        }
-        look(&mut engine, &mut looked, patience.period);
-        engine.retire_idle();
-        let sleeps = patience.sleep && idle > patience.spin + patience.yields;
-        if sleeps && !slept {
-            // Whoever is dead already will not ring.
-            slept = true;
-            engine.check_liveness();
-        }
-        if sleeps && engine.prepare_sleep() {
-            engine.core.counters.sleeps += 1;
-            drop(engine);
-            // Several threads share one bell: a thread that misses its ring looks again soon.
-            let bound = if shared {
-                patience.period.min(Duration::from_millis(1))
-            } else {
-                patience.period
-            };
-            let woken = segment.bell().sleep(bound);
-            if woken == Woken::Refused {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            engine = gate.enter();
-            engine.wake_up();
-            if woken == Woken::TimedOut && !shared {
-                // Nobody rang for a whole period.
-                engine.check_liveness();
-                looked = Some(Instant::now());
-            }
-            continue;
-        }
-        if sleeps {
-            engine.wake_up();
-        }
-        engine.core.counters.yields += 1;
+        let (news, known) = engine.core.waits.rest();
+        let threads = engine.core.waits.resting() + 1;
         drop(engine);
-        std::thread::yield_now();
+        news.wait(known, &patience.among(threads));
         engine = gate.enter();
+        engine.core.waits.end_rest();
+    }
+    engine.core.waits.watched = true;
+    let result = Watch::new(gate, segment, patience).until(engine, &mut done);
+    gate.enter().core.waits.end_watch();
+    result
+}
+
+/// Moves what can move, and looks. Who asks again and again in vain makes room as one who waits.
+#[inline]
+pub(crate) fn look_once<R>(gate: &Gate<Engine>, look: impl FnOnce(&mut Engine) -> R) -> R {
+    let mut engine = gate.enter();
+    let moved = engine.progress(false);
+    let result = look(&mut engine);
+    let asked = if moved {
+        0
+    } else {
+        engine.core.waits.asked_in_vain + 1
+    };
+    let waits = &engine.core.waits;
+    let threads = waits.resting() + u32::from(waits.watched) + 1;
+    let makes_room = asked > engine.core.patience.among(threads).spin;
+    engine.core.waits.asked_in_vain = if makes_room { 0 } else { asked };
+    drop(engine);
+    if makes_room {
+        std::thread::yield_now();
+    } else if gate.is_wanted() {
+        gate.stand_back();
+    }
+    result
+}
+
+/// A thread that polls.
+struct Watch<'g> {
+    gate: &'g Gate<Engine>,
+    segment: &'g OwnSegment,
+    patience: Patience,
+    /// Whether other threads may want the engine.
+    shared: bool,
+}
+
+impl<'g> Watch<'g> {
+    fn new(gate: &'g Gate<Engine>, segment: &'g OwnSegment, patience: Patience) -> Self {
+        let shared = gate.threads() == Threads::Multiple;
+        Self {
+            gate,
+            segment,
+            patience,
+            shared,
+        }
+    }
+
+    fn until<R>(
+        &self,
+        mut engine: Pass<'g, Engine>,
+        mut done: impl FnMut(&mut Engine) -> Option<R>,
+    ) -> R {
+        let mut patience = self.patience;
+        let mut idle = 0usize;
+        let mut looked: Option<Instant> = None;
+        let mut slept = false;
+        loop {
+            if let Some(result) = done(&mut engine) {
+                return result;
+            }
+            let moved = engine.progress(true);
+            if self.shared {
+                engine.tell();
+                patience = self.patience.among(engine.core.waits.resting() + 1);
+                engine = self.gate.give_way(engine);
+            }
+            if moved {
+                idle = 0;
+                continue;
+            }
+            if let Some(result) = done(&mut engine) {
+                return result;
+            }
+            idle += 1;
+            if idle <= patience.spin {
+                if idle.is_multiple_of(1024) {
+                    look(&mut engine, &mut looked, patience.period);
+                }
+                spin_hint();
+                continue;
+            }
+            look(&mut engine, &mut looked, patience.period);
+            engine.retire_idle();
+            let sleeps = patience.sleep && idle > patience.spin + patience.yields;
+            if sleeps && !slept {
+                // Whoever is dead already will not ring.
+                slept = true;
+                engine.check_liveness();
+            }
+            if sleeps && engine.prepare_sleep() {
+                engine.core.counters.sleeps += 1;
+                engine.core.waits.asleep = self.shared;
+                drop(engine);
+                let woken = self.segment.bell().sleep(patience.period);
+                if woken == Woken::Refused {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                engine = self.gate.enter();
+                engine.core.waits.asleep = false;
+                engine.wake_up();
+                if woken == Woken::TimedOut {
+                    // Nobody rang for a whole period.
+                    engine.check_liveness();
+                    looked = Some(Instant::now());
+                }
+                continue;
+            }
+            if sleeps {
+                engine.wake_up();
+            }
+            engine.core.counters.yields += 1;
+            drop(engine);
+            std::thread::yield_now();
+            engine = self.gate.enter();
+        }
     }
 }
 
@@ -169,6 +258,10 @@ mod tests {
         }
     }
 
+    fn is_crowded(cards: &[Card], me: usize) -> bool {
+        Patience::new(&Knobs::default(), cards, me).crowded
+    }
+
     #[test]
     fn ranks_are_counted_against_their_processors() {
         assert!(!is_crowded(&[card(&[0]), card(&[1])], 0));
@@ -195,5 +288,18 @@ mod tests {
             ..card(&[0, 1])
         };
         assert!(!is_crowded(&[plenty.clone(), plenty], 0));
+    }
+
+    #[test]
+    fn threads_are_impatient_where_they_are_more_than_the_processors() {
+        let patience = |cards: &[Card]| Patience::new(&Knobs::default(), cards, 0);
+        let own = patience(&[card(&[0]), card(&[1])]);
+        assert_eq!(own.among(1), own);
+        assert!(own.among(2).spin < own.spin);
+        let four = patience(&[card(&[0, 1, 2, 3])]);
+        assert_eq!(four.among(4), four);
+        assert!(four.among(5).yields < four.yields);
+        let unknown = patience(&[]);
+        assert_eq!(unknown.among(64), unknown);
     }
 }

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Data = 7,
     /// An announced message was received.
     Fin = 8,
+    /// The message that is under way in chunks ends here: its sender has given it up.
+    BreakOff = 9,
 }
 
 /// A record that makes no sense.
@@ -54,6 +56,7 @@ impl TryFrom<u8> for Kind {
             6 => Self::Cts,
             7 => Self::Data,
             8 => Self::Fin,
+            9 => Self::BreakOff,
             other => return Err(BadBody::Kind(other)),
         })
     }
@@ -299,6 +302,18 @@ impl Cts {
             transfer,
             wanted,
         })
+    }
+}
+
+/// The end of a message of which a part has gone out.
+pub(crate) struct BreakOff;
+
+impl BreakOff {
+    pub(crate) fn encode() -> [u8; BODY] {
+        seal(Kind::BreakOff, [0; 5])
+    }
+    pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
+        open(Kind::BreakOff, bytes).map(|_| Self)
     }
 }
 

@@ -532,9 +532,8 @@ impl<S, R> CollRequest<S, R> {
     /// Whether it is complete. Never waits.
     pub fn test(&mut self) -> bool {
         if self.result.is_none() {
-            let mut engine = self.handle.gate.enter();
-            engine.progress(false);
-            self.result = engine.take_result(self.id).map(|result| result.map(drop));
+            let result = self.handle.look(|engine| engine.take_result(self.id));
+            self.result = result.map(|result| result.map(drop));
         }
         self.result.is_some()
     }

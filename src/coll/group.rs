@@ -238,7 +238,12 @@ impl Comm {
     /// time.
     pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
         let lane = self.by_messages(group, tag)?;
-        match self.form(&lane, (self.context, 1 + (tag & TAGS)), (Some(0), 0), Some(group))? {
+        match self.form(
+            &lane,
+            (self.context, 1 + (tag & TAGS)),
+            (Some(0), 0),
+            Some(group),
+        )? {
             Some(comm) => Ok(comm),
             None => Err(Error::Collective {
                 reason: "a communicator without members".into(),

@@ -120,7 +120,7 @@ impl Flight {
     fn abandon(&mut self, engine: &mut Engine) {
         for id in self.requests.drain(..) {
             engine.cancel(id);
-            engine.core.requests.abandon(id);
+            engine.abandon(id);
         }
         self.release(engine);
     }
@@ -449,9 +449,7 @@ pub(crate) fn poisoned(engine: &Engine, state: &State) -> Option<Error> {
     };
     let entry = engine.core.unexpected.find(&pattern)?;
     let rank = engine.core.unexpected.envelope(entry).source;
-    Some(Error::Collective {
-        reason: format!("rank {rank} gave it up"),
-    })
+    Some(super::given_up(rank as usize))
 }
 
 impl MessageExchange {

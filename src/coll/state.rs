@@ -247,9 +247,14 @@ impl State {
     pub(crate) fn failure_of(&self, place: usize) -> Option<Error> {
         match self.ends[place].failure() {
             0 => None,
-            word => Some(Failed::decode(word).err().unwrap_or(Error::Collective {
-                reason: format!("rank {} gave it up", self.members[place]),
-            })),
+            word => {
+                let rank = self.members[place] as usize;
+                Some(
+                    Failed::decode(word)
+                        .err()
+                        .unwrap_or_else(|| super::given_up(rank)),
+                )
+            }
         }
     }
 }

@@ -192,6 +192,7 @@ impl Engine {
             broken: Vec::new(),
             fatal: None,
             patience,
+            waits: crate::wait::Waits::new(Arc::clone(&segment)),
             knobs,
             segment,
         };

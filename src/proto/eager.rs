@@ -248,6 +248,9 @@ pub(crate) fn send_chunks(
             Ok(false) => break,
             Err(error) => {
                 core.requests.complete(id, Err(error));
+                if sent > 0 {
+                    super::broken::break_off(core, peer);
+                }
                 return true;
             }
         }
@@ -523,6 +526,7 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
                     bytes,
                     sync: incoming.sync,
                 };
+                core.unexpected.count();
             }
         }
     }

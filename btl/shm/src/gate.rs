@@ -21,12 +21,20 @@ pub enum Threads {
     Multiple,
 }
 
+/// What stands behind a gate that several threads use.
+pub trait Guarded {
+    /// Called before the gate is given back, where several threads may use it.
+    fn leave(&mut self) {}
+}
+
 /// Exclusive access to a `T`.
 #[derive(Debug)]
 pub struct Gate<T> {
     threads: Threads,
     owner: usize,
     held: AtomicU32,
+    /// Threads that found it held and wait for it.
+    wanted: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -35,9 +43,12 @@ unsafe impl<T: Send> Sync for Gate<T> {}
 
 /// The right to use the value behind a gate.
 #[derive(Debug)]
-pub struct Pass<'g, T> {
+pub struct Pass<'g, T: Guarded> {
     gate: &'g Gate<T>,
 }
+
+/// Spins of a thread that stands back, before it yields its processor.
+const STAND_BACK: u32 = 64;
 
 thread_local! {
     static HERE: u8 = const { 0 };
@@ -48,13 +59,14 @@ fn here() -> usize {
     HERE.with(|place| std::ptr::from_ref(place) as usize)
 }
 
-impl<T> Gate<T> {
+impl<T: Guarded> Gate<T> {
     /// A gate before `value`.
     pub fn new(threads: Threads, value: T) -> Self {
         Self {
             threads,
             owner: here(),
             held: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -86,28 +98,74 @@ impl<T> Gate<T> {
         Pass { gate: self }
     }
 
-    #[cold]
+    #[inline]
     fn lock(&self) {
+        if !self.try_lock() {
+            self.lock_slowly();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.held
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    #[cold]
+    fn lock_slowly(&self) {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
         // Spins a little, then yields: whoever holds the gate may have lost its processor.
         let backoff = Backoff::new();
-        while self
-            .held
-            .compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        while self.held.load(Ordering::Relaxed) != 0 || !self.try_lock() {
             backoff.snooze();
         }
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a thread waits at the gate.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Lets a thread that waits at the gate go first. Who enters again and again without would hardly ever let one in.
+    #[inline]
+    pub fn give_way<'g>(&'g self, pass: Pass<'g, T>) -> Pass<'g, T> {
+        if !self.is_wanted() {
+            return pass;
+        }
+        drop(pass);
+        self.stand_back();
+        self.enter()
+    }
+
+    /// Waits a little for those who wait at the gate.
+    #[cold]
+    pub fn stand_back(&self) {
+        let before = self.wanted.load(Ordering::Relaxed);
+        for _ in 0..STAND_BACK {
+            // One has come in: it is who is let through next that matters, not all.
+            if self.wanted.load(Ordering::Relaxed) < before {
+                return;
+            }
+            crate::sync::spin_hint();
+        }
+        std::thread::yield_now();
     }
 }
 
-impl<T> Drop for Pass<'_, T> {
+impl<T: Guarded> Drop for Pass<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        if self.gate.threads == Threads::Multiple {
+            self.leave();
+        }
         self.gate.held.store(0, Ordering::Release);
     }
 }
 
-impl<T> Deref for Pass<'_, T> {
+impl<T: Guarded> Deref for Pass<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
@@ -116,7 +174,7 @@ impl<T> Deref for Pass<'_, T> {
     }
 }
 
-impl<T> DerefMut for Pass<'_, T> {
+impl<T: Guarded> DerefMut for Pass<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: a pass is exclusive.
@@ -127,6 +185,9 @@ impl<T> DerefMut for Pass<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    impl Guarded for u64 {}
+    impl Guarded for () {}
 
     #[test]
     fn one_at_a_time() {

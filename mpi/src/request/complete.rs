@@ -22,10 +22,7 @@ pub(crate) fn advance(object: &mut Object) -> bool {
     let Ok(link) = engine() else {
         return true;
     };
-    link.peek(|poll| {
-        poll.progress();
-        object.poll(poll)
-    })
+    link.look(|poll| object.poll(poll))
 }
 
 pub(crate) fn take_back(object: &mut Object) -> bool {
@@ -189,10 +186,7 @@ fn progress_one(handle: Request) -> Outcome<bool> {
         return Ok(true);
     }
     buffer::reap();
-    Ok(engine()?.peek(|poll| {
-        poll.progress();
-        poll_handle(handle, poll)
-    }))
+    Ok(engine()?.look(|poll| poll_handle(handle, poll)))
 }
 
 fn length(count: i32) -> Outcome<usize> {
@@ -299,8 +293,7 @@ fn poll_all(active: &[(usize, Request)]) -> Outcome<Vec<bool>> {
         return Ok(Vec::new());
     }
     buffer::reap();
-    Ok(engine()?.peek(|poll| {
-        poll.progress();
+    Ok(engine()?.look(|poll| {
         active
             .iter()
             .map(|&(_, handle)| poll_handle(handle, poll))
