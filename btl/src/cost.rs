@@ -61,18 +61,18 @@ const fn curve(setup_ns: f64, per_kib_ns: f64, knee_kib: u64, per_kib_far_ns: f6
 impl Default for Costs {
     fn default() -> Self {
         Self {
-            eager: curve(90.0, 55.0, 256, 45.0),
-            pipeline: curve(500.0, 45.0, 1024, 60.0),
-            map: curve(150.0, 20.0, 256, 33.0),
-            map_coop: curve(380.0, 16.0, 1024, 20.0),
+            eager: curve(90.0, 140.0, 256, 95.0),
+            pipeline: curve(500.0, 95.0, 1024, 160.0),
+            map: curve(330.0, 20.0, 256, 33.0),
+            map_coop: curve(560.0, 16.0, 1024, 20.0),
             // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
-            attach: curve(700.0, 20.0, 256, 33.0),
-            attach_coop: curve(1100.0, 16.0, 1024, 20.0),
-            get: curve(2200.0, 110.0, 1024, 110.0),
-            get_coop: curve(2600.0, 55.0, 1024, 62.0),
+            attach: curve(880.0, 20.0, 256, 33.0),
+            attach_coop: curve(1280.0, 16.0, 1024, 20.0),
+            get: curve(1700.0, 45.0, 1024, 100.0),
+            get_coop: curve(2100.0, 30.0, 1024, 62.0),
             // The same copy, and a region to make and to end where the interface wants one.
-            module: curve(3400.0, 110.0, 1024, 110.0),
-            module_coop: curve(3800.0, 55.0, 1024, 62.0),
+            module: curve(2900.0, 45.0, 1024, 100.0),
+            module_coop: curve(3300.0, 30.0, 1024, 62.0),
         }
     }
 }
