@@ -341,6 +341,16 @@ pub fn local(ranks: usize, body: impl Fn(Runtime) + Sync) {
 /// # Panics
 /// If the body panics on a rank, or the job cannot be made.
 pub fn local_with(ranks: usize, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
+    local_of(ranks, knobs, Threads::Single, body);
+}
+
+/// As [`local_with`], each rank for so many threads.
+pub(crate) fn local_of(
+    ranks: usize,
+    knobs: &Knobs,
+    threads: Threads,
+    body: impl Fn(Runtime) + Sync,
+) {
     let world = wireup::local::world(ranks).expect("a job of threads");
     std::thread::scope(|scope| {
         for wireup in world {
@@ -348,6 +358,7 @@ pub fn local_with(ranks: usize, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
             scope.spawn(move || {
                 let options = Options {
                     knobs: knobs.clone(),
+                    threads,
                     wireup: Some(Box::new(wireup)),
                     ..Options::default()
                 };

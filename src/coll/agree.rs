@@ -341,27 +341,15 @@ impl Comm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::{Options, Runtime, Threads};
-    use crate::wireup;
+    use crate::runtime::{Runtime, Threads, local_of};
+    use onecopy_obs::Knobs;
     use std::time::Duration;
 
     /// Calls `body` on ranks that many threads use.
     fn with_threads(ranks: usize, body: impl Fn(&Runtime) + Sync) {
-        let world = wireup::local::world(ranks).expect("a job of threads");
-        std::thread::scope(|scope| {
-            for wireup in world {
-                let body = &body;
-                scope.spawn(move || {
-                    let options = Options {
-                        threads: Threads::Multiple,
-                        wireup: Some(Box::new(wireup)),
-                        ..Options::default()
-                    };
-                    let rt = Runtime::init_with(options).expect("joining");
-                    body(&rt);
-                    rt.finalize().expect("finalize");
-                });
-            }
+        local_of(ranks, &Knobs::default(), Threads::Multiple, |rt| {
+            body(&rt);
+            rt.finalize().expect("finalize");
         });
     }
 
