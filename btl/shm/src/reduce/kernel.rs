@@ -141,8 +141,11 @@ pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW
 mod x86 {
     use super::super::combine::Combine;
     use super::{Stores, all, block, blocks};
+    use crate::copy::prefetch_for_write;
+    use crate::layout::LINE;
     use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
     use std::mem::MaybeUninit;
+    use std::ptr::NonNull;
 
     /// # Safety
     /// As [`super::run`], with AVX2 present.
@@ -159,8 +162,47 @@ mod x86 {
             unsafe { stream::<T, O, WIDE, NARROW>(dst, a, b, count) };
         } else {
             // SAFETY: the caller's promise.
-            unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, 0, count) };
+            let at = unsafe { fetching::<T, O, WIDE>(dst, a, b, count) };
+            // SAFETY: the caller's promise; at <= count.
+            unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, at, count) };
         }
+    }
+
+    /// Bytes before their need that lines of the result are asked for.
+    const AHEAD: usize = 1024;
+
+    /// Combines blocks of `WIDE` elements as long as [`AHEAD`] bytes follow, and gives how many elements are done. A peer may have read the result of
+    /// the time before: its lines come back while those before them are combined.
+    ///
+    /// # Safety
+    /// As [`super::run`], with AVX2 present.
+    #[target_feature(enable = "avx2")]
+    unsafe fn fetching<T: Copy, O: Combine<T>, const WIDE: usize>(
+        dst: *mut T,
+        a: *const T,
+        b: *const T,
+        count: usize,
+    ) -> usize {
+        let mut at = 0;
+        while count - at >= WIDE + AHEAD / size_of::<T>() {
+            // SAFETY: at + WIDE <= count.
+            let to = unsafe { dst.add(at) };
+            for line in 0..WIDE * size_of::<T>() / LINE {
+                // SAFETY: the block and AHEAD bytes behind it lie within the place.
+                let next = unsafe { to.cast::<u8>().add(AHEAD + line * LINE) };
+                if let Some(next) = NonNull::new(next) {
+                    prefetch_for_write(next);
+                }
+            }
+            // SAFETY: at + WIDE <= count.
+            let left = unsafe { a.add(at) };
+            // SAFETY: as above.
+            let right = unsafe { b.add(at) };
+            // SAFETY: the caller's promise.
+            unsafe { block::<T, O, WIDE>(to, left, right) };
+            at += WIDE;
+        }
+        at
     }
 
     /// # Safety
