@@ -96,7 +96,7 @@ pub(crate) fn until<R>(
     let mut engine = gate.enter();
     let patience = engine.core.patience;
     if gate.threads() == Threads::Single {
-        return Watch::new(gate, segment, patience).until(engine, done);
+        return Watch::new(gate, segment, patience).until(engine, done).0;
     }
     loop {
         if let Some(result) = done(&mut engine) {
@@ -113,8 +113,8 @@ pub(crate) fn until<R>(
         engine.core.waits.end_rest();
     }
     engine.core.waits.watched = true;
-    let result = Watch::new(gate, segment, patience).until(engine, &mut done);
-    gate.enter().core.waits.end_watch();
+    let (result, mut engine) = Watch::new(gate, segment, patience).until(engine, done);
+    engine.core.waits.end_watch();
     result
 }
 
@@ -166,14 +166,14 @@ impl<'g> Watch<'g> {
         &self,
         mut engine: Pass<'g, Engine>,
         mut done: impl FnMut(&mut Engine) -> Option<R>,
-    ) -> R {
+    ) -> (R, Pass<'g, Engine>) {
         let mut patience = self.patience;
         let mut idle = 0usize;
         let mut looked: Option<Instant> = None;
         let mut slept = false;
         loop {
             if let Some(result) = done(&mut engine) {
-                return result;
+                return (result, engine);
             }
             let moved = engine.progress(true);
             if self.shared {
@@ -186,7 +186,7 @@ impl<'g> Watch<'g> {
                 continue;
             }
             if let Some(result) = done(&mut engine) {
-                return result;
+                return (result, engine);
             }
             idle += 1;
             if idle <= patience.spin {
