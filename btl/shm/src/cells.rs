@@ -52,8 +52,9 @@ pub trait Cells {
 #[cfg(not(loom))]
 mod mapped {
     use super::{AtomicU32, AtomicU64, Cells, RECORD_HEAD};
-    use crate::copy::{copy_from_raw, copy_to_raw, prefetch_for_read, prefetch_for_write};
+    use crate::copy::{copy_from_raw, copy_to_raw};
     use crate::layout::LINE;
+    use crate::prefetch;
     use crate::segment::Mapping;
     use std::ptr::NonNull;
     use std::sync::Arc;
@@ -145,12 +146,12 @@ mod mapped {
         }
         #[inline(always)]
         fn will_read(&self, slot: usize) {
-            prefetch_for_read(NonNull::from(self.word(slot, 0)));
+            prefetch::for_read(NonNull::from(self.word(slot, 0)));
         }
         #[inline(always)]
         fn will_write(&self, slot: usize, slots: usize) {
             for slot in slot..(slot + slots).min(self.slots) {
-                prefetch_for_write(NonNull::from(self.word(slot, 0)));
+                prefetch::for_write(NonNull::from(self.word(slot, 0)));
             }
         }
         #[inline(always)]

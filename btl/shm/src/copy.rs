@@ -101,45 +101,6 @@ pub unsafe fn copy_from_raw(from: *const u8, out: &mut [u8]) {
     unsafe { copy_short(out.as_mut_ptr(), from, out.len()) }
 }
 
-/// Asks for the cache line of `at` for writing, ahead of need.
-#[inline(always)]
-pub fn prefetch_for_write<T>(at: ptr::NonNull<T>) {
-    // The intrinsic becomes a prefetch for reading, which is worse than none, unless the target is known to have `prefetchw`.
-    // All 64-bit processors accept the instruction; those that cannot do it do nothing.
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint: it accesses no memory as far as the program can tell and never faults.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// Asks for the cache line of `at` for reading, ahead of need.
-#[inline(always)]
-pub fn prefetch_for_read<T>(at: ptr::NonNull<T>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint: it accesses no memory as far as the program can tell and never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-            at.as_ptr().cast_const().cast(),
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// Asks for the lines of `len` bytes from `at` on for writing, ahead of need.
-#[inline]
-pub fn prefetch_range_for_write(at: ptr::NonNull<u8>, len: usize) {
-    for line in (0..len).step_by(crate::layout::LINE) {
-        let line = at.as_ptr().wrapping_add(line);
-        if let Some(line) = ptr::NonNull::new(line) {
-            prefetch_for_write(line);
-        }
-    }
-}
-
 /// Moves the cache lines of `len` bytes from `at` on, which were written just now, to where other processors fetch them sooner than from this one's
 /// own cache. A hint; processors that do not know it do nothing.
 #[inline]

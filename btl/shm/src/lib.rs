@@ -35,6 +35,7 @@ pub mod liveness;
 #[cfg(not(loom))]
 pub mod loan;
 pub mod pool;
+pub mod prefetch;
 #[cfg(not(loom))]
 pub mod process;
 pub mod reduce;

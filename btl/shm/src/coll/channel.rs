@@ -10,6 +10,7 @@ use super::line::{Done, Head};
 use super::view::View;
 use crate::copy::{self, Kernel};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
+use crate::prefetch;
 use crate::segment::{Mapping, SharedStruct};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ptr::NonNull;
@@ -279,7 +280,7 @@ impl Channel {
     /// A hint that the line of `seq` is written soon.
     #[inline]
     pub fn will_publish(&self, seq: u32) {
-        copy::prefetch_for_write(NonNull::from(self.line(seq)));
+        prefetch::for_write(NonNull::from(self.line(seq)));
     }
 
     /// A hint that `len` bytes of the slot of `seq` are written soon; for the owner.
@@ -287,7 +288,7 @@ impl Channel {
     pub fn will_fill_slot(&self, seq: u32, len: usize) {
         let len = len.min(COLL_SLOT);
         let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
-        copy::prefetch_range_for_write(self.area(slot, len), len);
+        prefetch::range_for_write(self.area(slot, len), len);
     }
 
     /// A hint that others read the line of `seq` and `len` bytes of its slot now; for the owner, who has published them.

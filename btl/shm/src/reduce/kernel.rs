@@ -141,8 +141,7 @@ pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW
 mod x86 {
     use super::super::combine::Combine;
     use super::{Stores, all, block, blocks};
-    use crate::copy::prefetch_for_write;
-    use crate::layout::LINE;
+    use crate::prefetch;
     use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
     use std::mem::MaybeUninit;
     use std::ptr::NonNull;
@@ -187,12 +186,10 @@ mod x86 {
         while count - at >= WIDE + AHEAD / size_of::<T>() {
             // SAFETY: at + WIDE <= count.
             let to = unsafe { dst.add(at) };
-            for line in 0..WIDE * size_of::<T>() / LINE {
-                // SAFETY: the block and AHEAD bytes behind it lie within the place.
-                let next = unsafe { to.cast::<u8>().add(AHEAD + line * LINE) };
-                if let Some(next) = NonNull::new(next) {
-                    prefetch_for_write(next);
-                }
+            // SAFETY: the block and AHEAD bytes behind it lie within the place.
+            let next = unsafe { to.cast::<u8>().add(AHEAD) };
+            if let Some(next) = NonNull::new(next) {
+                prefetch::range_for_write(next, WIDE * size_of::<T>());
             }
             // SAFETY: at + WIDE <= count.
             let left = unsafe { a.add(at) };

@@ -17,6 +17,7 @@ use crate::layout::{
     BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
     check_range,
 };
+use crate::prefetch;
 use crate::ring::Consumer;
 use crate::sync::{AtomicU64, HeavyFence, Ordering};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -262,7 +263,7 @@ impl OwnSegment {
         let begin = self.geometry.pool_offset().0 + u64::from(chunk.0) * size;
         let len = (len as u64).min(size);
         if let Ok(at) = self.map.at("the segment", begin, len) {
-            copy::prefetch_range_for_write(at, len as usize);
+            prefetch::range_for_write(at, len as usize);
         }
     }
     pub(crate) fn reserve_heap(&self, offset: u64, bytes: u64) -> Result<(), SegmentError> {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asking for cache lines ahead of need.
+//!
+//! # Safety
+//! A prefetch is a hint: it accesses no memory as far as the program can tell, and never faults, whatever the address.
+#![allow(unsafe_code, reason = "an instruction that has no safe form")]
+
+use crate::layout::LINE;
+use std::ptr::NonNull;
+
+/// Asks for the cache line of `at` for writing, ahead of need.
+#[inline(always)]
+pub fn for_write<T>(at: NonNull<T>) {
+    // The intrinsic becomes a prefetch for reading, which is worse than none, unless the target is known to have `prefetchw`.
+    // All 64-bit processors accept the instruction; those that cannot do it do nothing.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the cache line of `at` for reading, ahead of need.
+#[inline(always)]
+pub fn for_read<T>(at: NonNull<T>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+            at.as_ptr().cast_const().cast(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the lines of `len` bytes from `at` on for writing, ahead of need.
+#[inline]
+pub fn range_for_write(at: NonNull<u8>, len: usize) {
+    for line in (0..len).step_by(LINE) {
+        let line = at.as_ptr().wrapping_add(line);
+        if let Some(line) = NonNull::new(line) {
+            for_write(line);
+        }
+    }
+}
