@@ -550,7 +550,7 @@ impl Engine {
         let Some(entry) = self.core.unexpected.find(pattern) else {
             return Ok(None);
         };
-        if self.core.unexpected.get(entry).is_part() {
+        if matches!(self.core.unexpected.get(entry), Message::Partial { .. }) {
             // The rest is under way; it is whole soon.
             return Ok(None);
         }

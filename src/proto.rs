@@ -51,11 +51,6 @@ impl Message {
         matches!(self, Self::Whole { .. } | Self::Own(_))
     }
 
-    /// Whether chunks of it are still to come.
-    pub(crate) fn is_part(&self) -> bool {
-        matches!(self, Self::Partial { .. })
-    }
-
     pub(crate) fn len(&self, core: &Core) -> u64 {
         match self {
             Self::Whole { bytes, .. } => bytes.len() as u64,

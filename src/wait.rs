@@ -94,26 +94,22 @@ pub(crate) fn until<R>(
     mut done: impl FnMut(&mut Engine) -> Option<R>,
 ) -> R {
     let mut engine = gate.enter();
-    let patience = engine.core.patience;
     if gate.threads() == Threads::Single {
-        return Watch::new(gate, segment, patience).until(engine, done).0;
+        return watch(gate, segment, engine, done).0;
     }
-    loop {
+    while engine.core.waits.watched {
         if let Some(result) = done(&mut engine) {
             return result;
         }
-        if !engine.core.waits.watched {
-            break;
-        }
         let (news, known) = engine.core.waits.rest();
-        let threads = engine.core.waits.resting() + 1;
+        let patience = engine.core.patience.among(engine.core.waits.threads());
         drop(engine);
-        news.wait(known, &patience.among(threads));
+        news.wait(known, &patience);
         engine = gate.enter();
         engine.core.waits.end_rest();
     }
     engine.core.waits.watched = true;
-    let (result, mut engine) = Watch::new(gate, segment, patience).until(engine, done);
+    let (result, mut engine) = watch(gate, segment, engine, done);
     engine.core.waits.end_watch();
     result
 }
@@ -124,15 +120,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Engine>, look: impl FnOnce(&mut Engine) -
     let mut engine = gate.enter();
     let moved = engine.progress(false);
     let result = look(&mut engine);
-    let asked = if moved {
-        0
-    } else {
-        engine.core.waits.asked_in_vain + 1
-    };
-    let waits = &engine.core.waits;
-    let threads = waits.resting() + u32::from(waits.watched) + 1;
-    let makes_room = asked > engine.core.patience.among(threads).spin;
-    engine.core.waits.asked_in_vain = if makes_room { 0 } else { asked };
+    let makes_room = engine.asked(moved);
     drop(engine);
     if makes_room {
         std::thread::yield_now();
@@ -142,94 +130,77 @@ pub(crate) fn look_once<R>(gate: &Gate<Engine>, look: impl FnOnce(&mut Engine) -
     result
 }
 
-/// A thread that polls.
-struct Watch<'g> {
+/// Polls until `done` gives something; gives the engine with it.
+fn watch<'g, R>(
     gate: &'g Gate<Engine>,
-    segment: &'g OwnSegment,
-    patience: Patience,
-    /// Whether other threads may want the engine.
-    shared: bool,
-}
-
-impl<'g> Watch<'g> {
-    fn new(gate: &'g Gate<Engine>, segment: &'g OwnSegment, patience: Patience) -> Self {
-        let shared = gate.threads() == Threads::Multiple;
-        Self {
-            gate,
-            segment,
-            patience,
-            shared,
+    segment: &OwnSegment,
+    mut engine: Pass<'g, Engine>,
+    mut done: impl FnMut(&mut Engine) -> Option<R>,
+) -> (R, Pass<'g, Engine>) {
+    let shared = gate.threads() == Threads::Multiple;
+    let own = engine.core.patience;
+    let mut patience = own;
+    let mut idle = 0usize;
+    let mut looked: Option<Instant> = None;
+    let mut slept = false;
+    loop {
+        if let Some(result) = done(&mut engine) {
+            return (result, engine);
         }
-    }
-
-    fn until<R>(
-        &self,
-        mut engine: Pass<'g, Engine>,
-        mut done: impl FnMut(&mut Engine) -> Option<R>,
-    ) -> (R, Pass<'g, Engine>) {
-        let mut patience = self.patience;
-        let mut idle = 0usize;
-        let mut looked: Option<Instant> = None;
-        let mut slept = false;
-        loop {
-            if let Some(result) = done(&mut engine) {
-                return (result, engine);
+        let moved = engine.progress(true);
+        if shared {
+            engine.tell();
+            patience = own.among(engine.core.waits.threads());
+            engine = gate.give_way(engine);
+        }
+        if moved {
+            idle = 0;
+            continue;
+        }
+        if let Some(result) = done(&mut engine) {
+            return (result, engine);
+        }
+        idle += 1;
+        if idle <= patience.spin {
+            if idle.is_multiple_of(1024) {
+                look(&mut engine, &mut looked, patience.period);
             }
-            let moved = engine.progress(true);
-            if self.shared {
-                engine.tell();
-                patience = self.patience.among(engine.core.waits.resting() + 1);
-                engine = self.gate.give_way(engine);
-            }
-            if moved {
-                idle = 0;
-                continue;
-            }
-            if let Some(result) = done(&mut engine) {
-                return (result, engine);
-            }
-            idle += 1;
-            if idle <= patience.spin {
-                if idle.is_multiple_of(1024) {
-                    look(&mut engine, &mut looked, patience.period);
-                }
-                spin_hint();
-                continue;
-            }
-            look(&mut engine, &mut looked, patience.period);
-            engine.retire_idle();
-            let sleeps = patience.sleep && idle > patience.spin + patience.yields;
-            if sleeps && !slept {
-                // Whoever is dead already will not ring.
-                slept = true;
-                engine.check_liveness();
-            }
-            if sleeps && engine.prepare_sleep() {
-                engine.core.counters.sleeps += 1;
-                engine.core.waits.asleep = self.shared;
-                drop(engine);
-                let woken = self.segment.bell().sleep(patience.period);
-                if woken == Woken::Refused {
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-                engine = self.gate.enter();
-                engine.core.waits.asleep = false;
-                engine.wake_up();
-                if woken == Woken::TimedOut {
-                    // Nobody rang for a whole period.
-                    engine.check_liveness();
-                    looked = Some(Instant::now());
-                }
-                continue;
-            }
-            if sleeps {
-                engine.wake_up();
-            }
-            engine.core.counters.yields += 1;
+            spin_hint();
+            continue;
+        }
+        look(&mut engine, &mut looked, patience.period);
+        engine.retire_idle();
+        let sleeps = patience.sleep && idle > patience.spin + patience.yields;
+        if sleeps && !slept {
+            // Whoever is dead already will not ring.
+            slept = true;
+            engine.check_liveness();
+        }
+        if sleeps && engine.prepare_sleep() {
+            engine.core.counters.sleeps += 1;
+            engine.core.waits.asleep = shared;
             drop(engine);
-            std::thread::yield_now();
-            engine = self.gate.enter();
+            let woken = segment.bell().sleep(patience.period);
+            if woken == Woken::Refused {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            engine = gate.enter();
+            engine.core.waits.asleep = false;
+            engine.wake_up();
+            if woken == Woken::TimedOut {
+                // Nobody rang for a whole period.
+                engine.check_liveness();
+                looked = Some(Instant::now());
+            }
+            continue;
         }
+        if sleeps {
+            engine.wake_up();
+        }
+        engine.core.counters.yields += 1;
+        drop(engine);
+        std::thread::yield_now();
+        engine = gate.enter();
     }
 }
 

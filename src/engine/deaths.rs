@@ -187,6 +187,7 @@ impl Engine {
         }
         let error = gone.error(rank);
         self.gone[rank as usize] = Some(gone.clone());
+        self.core.waits.gone = self.core.waits.gone.wrapping_add(1);
         // A rank that finalized in order fails no receive from any source.
         if !matches!(gone, Gone::Left) {
             self.core.unacknowledged.push(rank);

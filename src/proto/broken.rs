@@ -33,14 +33,11 @@ pub(crate) fn broken_off(core: &mut Core, peer: &mut Peer) -> Result<(), String>
             };
             core.requests.complete(id, Err(error));
         }
-        Target::Entry(_) => {
-            let parts = |source, message: &Message| source == rank && message.is_part();
-            for message in core.unexpected.take_where(parts) {
-                if let Message::Partial { bytes, total } = message {
-                    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
-                    core.counters.release_unexpected(total);
-                    core.give_back(bytes);
-                }
+        Target::Entry(entry) => {
+            if let Message::Partial { bytes, total } = core.unexpected.take(entry) {
+                peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
+                core.counters.release_unexpected(total);
+                core.give_back(bytes);
             }
         }
     }

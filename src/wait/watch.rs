@@ -12,10 +12,6 @@ use onecopy_shm::gate::Guarded;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::{AtomicU32, Ordering, spin_hint};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
-
-/// A thread that rests looks again after this time whatever it was told.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The threads of a rank that wait; part of the engine.
 #[derive(Debug)]
@@ -25,9 +21,11 @@ pub(crate) struct Waits {
     /// Whether it sleeps on the bell.
     pub(super) asleep: bool,
     /// How often was asked in vain whether something is complete, one after the other.
-    pub(super) asked_in_vain: usize,
+    asked_in_vain: usize,
     /// Threads that rest.
     resting: u32,
+    /// Peers found gone so far; it wraps.
+    pub(crate) gone: u32,
     /// What made news so far, as far as it was told.
     told: u32,
     news: Arc<News>,
@@ -50,6 +48,7 @@ impl Waits {
             asleep: false,
             asked_in_vain: 0,
             resting: 0,
+            gone: 0,
             told: 0,
             news: Arc::default(),
             segment,
@@ -71,9 +70,9 @@ impl Waits {
         self.resting -= 1;
     }
 
-    /// Threads that wait but for the watcher.
-    pub(super) fn resting(&self) -> u32 {
-        self.resting
+    /// Threads that wait.
+    pub(super) fn threads(&self) -> u32 {
+        self.resting + u32::from(self.watched)
     }
 
     /// The watcher leaves: another one is needed.
@@ -100,7 +99,7 @@ impl Engine {
             let sources = [
                 self.core.requests.completed,
                 self.core.unexpected.kept,
-                self.core.counters.peer_deaths as u32,
+                waits.gone,
             ];
             let all = sources.into_iter().fold(0, u32::wrapping_add);
             if waits.told != all {
@@ -111,6 +110,21 @@ impl Engine {
                 }
             }
         }
+    }
+}
+
+impl Engine {
+    /// The calling thread has asked whether something is complete, and something `moved` or not: whether it has asked in vain so often that it makes
+    /// room.
+    #[inline]
+    pub(super) fn asked(&mut self, moved: bool) -> bool {
+        let (waits, patience) = (&mut self.core.waits, &self.core.patience);
+        waits.asked_in_vain += 1;
+        let makes_room = !moved && waits.asked_in_vain > patience.among(waits.threads() + 1).spin;
+        if moved || makes_room {
+            waits.asked_in_vain = 0;
+        }
+        makes_room
     }
 }
 
@@ -136,7 +150,7 @@ impl News {
         self.count.load(Ordering::SeqCst) != known
     }
 
-    /// Returns when there are news, or after a while.
+    /// Returns when there are news, or after the longest sleep.
     pub(super) fn wait(&self, known: u32, patience: &Patience) {
         for _ in 0..patience.spin {
             if self.is_new(known) {
@@ -157,7 +171,7 @@ impl News {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         drop(
             self.changed
-                .wait_timeout_while(guard, LOOK_AGAIN, |()| !self.is_new(known)),
+                .wait_timeout_while(guard, patience.period, |()| !self.is_new(known)),
         );
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -166,40 +180,53 @@ impl News {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     fn patience(spin: usize, yields: usize) -> Patience {
         Patience {
             spin,
             yields,
             sleep: true,
-            period: Duration::from_millis(10),
+            period: Duration::from_secs(3600),
             crowded: false,
             share: 1.0,
         }
     }
 
-    /// Each thread makes news only after it was told the other's: one that is lost would show as a step of [`LOOK_AGAIN`], all as many.
+    /// Each thread makes news only after it was told the other's, and the longest sleep is longer than the test: news that are lost stop both.
     #[test]
     fn no_news_is_lost() {
         for patience in [patience(0, 0), patience(10, 2), patience(1000, 1000)] {
-            let (ping, pong) = (News::default(), News::default());
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
+            let pair = Arc::new((News::default(), News::default()));
+            let (over, ended) = mpsc::channel();
+            let play = |first: bool| {
+                let (pair, over) = (Arc::clone(&pair), over.clone());
+                std::thread::spawn(move || {
+                    let (own, other) = if first {
+                        (&pair.0, &pair.1)
+                    } else {
+                        (&pair.1, &pair.0)
+                    };
                     for round in 0..2000 {
-                        while !ping.is_new(round) {
-                            ping.wait(round, &patience);
+                        if first {
+                            own.tell();
                         }
-                        pong.tell();
+                        while !other.is_new(round) {
+                            other.wait(round, &patience);
+                        }
+                        if !first {
+                            own.tell();
+                        }
                     }
-                });
-                for round in 0..2000 {
-                    ping.tell();
-                    while !pong.is_new(round) {
-                        pong.wait(round, &patience);
-                    }
-                }
-            });
-            assert_eq!(ping.count.load(Ordering::SeqCst), 2000);
+                    over.send(()).expect("somebody listens");
+                })
+            };
+            let _players = [play(true), play(false)];
+            for _ in 0..2 {
+                let end = ended.recv_timeout(Duration::from_secs(60));
+                assert!(end.is_ok(), "news were lost");
+            }
         }
     }
 }

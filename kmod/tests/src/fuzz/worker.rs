@@ -136,12 +136,14 @@ impl Worker<'_> {
     /// Makes calls until its time is over.
     pub(super) fn live(&mut self, steps: u64) {
         let weights: u64 = CALLS.iter().map(|call| call.weight).sum();
+        // Seldom ones come early, too: a short run leaves none out.
+        let mut new: Vec<usize> = (0..CALLS.len()).filter(|&at| CALLS[at].device).collect();
         for _ in 0..steps {
             if self.table.stopped() {
                 return;
             }
             let mut at = self.dice.below(weights);
-            let index = CALLS
+            let mut index = CALLS
                 .iter()
                 .position(|call| {
                     let here = at < call.weight;
@@ -149,11 +151,15 @@ impl Worker<'_> {
                     here
                 })
                 .unwrap_or(0);
+            if !new.is_empty() && self.dice.once_in(4) {
+                index = self.dice.of(&new);
+            }
             let begin = Instant::now();
             let outcome = (CALLS[index].run)(self);
             let took = begin.elapsed();
             self.table.step(self.slot, self.writer, index, took);
             if let Some(result) = outcome {
+                new.retain(|&made| made != index);
                 let number = result.err().map_or(0, |error| {
                     error
                         .raw_os_error()
