@@ -386,6 +386,19 @@ static bool oc_try_owner(struct mm_struct *mm)
 	return false;
 }
 
+/* The page, and what was there behind it. */
+static bool oc_snap_all(const struct oc_snap *snap, const struct oc_want *want)
+{
+	unsigned long page = want->page, last = min(want->lost, oc_snap_end(snap));
+
+	do {
+		if (!oc_snap_suffices(snap, page, want->write))
+			return false;
+		page += PAGE_SIZE;
+	} while (page < last);
+	return true;
+}
+
 /* The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not to be had. */
 static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w, const struct oc_want *want, int *err)
 {
@@ -408,7 +421,7 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 		if (snap)
 			*err = oc_snap_take(seg, snap, want->page, want->write, false);
 		/* What only needs the owner's kernel is done at once, as a fault of one's own is; whatever has to be waited for is not. */
-		if (snap && !*err && !oc_snap_suffices(snap, want->page, want->write) && vma_is_anonymous(find_vma(mm, want->page)))
+		if (snap && !*err && !oc_snap_all(snap, want) && vma_is_anonymous(find_vma(mm, want->page)))
 			*err = oc_populate(seg, snap, want, NULL);
 		if (*err) {
 			kfree(snap);

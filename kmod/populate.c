@@ -99,10 +99,10 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 
 /*
  * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what is wanted beside the page, as far as that goes. Some
- * pages behind it too, but none that has to be waited for: all that was there before, since whoever took it away is about to fill it anew; or some, for
- * who reads on (oc_ahead). Anonymous memory that was there comes back writable where it may, or its owner's next store would copy it and take it away
- * from everybody once more. The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is waited for and the lock is
- * kept: -EAGAIN where that does not do.
+ * pages behind it too, but none that has to be waited for: all that was there before, since whoever took it away is about to fill it anew, or does so
+ * just now; or some, for who reads on (oc_ahead). Anonymous memory that was there comes back writable where it may, or its owner's next store would copy
+ * it and take it away from everybody once more. The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is waited for
+ * and the lock is kept, -EAGAIN where that does not do; the snapshot has been taken then.
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
@@ -110,7 +110,9 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 	bool resolved = locked; /* and no other map lock is held */
 	bool write = want->write;
 	struct mm_struct *mm = seg->mm;
-	unsigned int faults = 0;
+	/* The owner fills anew what it took away, from its begin on as a rule: from the end on, the two do not do the same. */
+	bool backwards = want->lost && !last;
+	unsigned int faults = 0, i, n;
 	int err;
 
 	if (want->lost) {
@@ -118,20 +120,26 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 
 		write |= vma && vma_is_anonymous(vma) && (vma->vm_flags & VM_WRITE);
 	}
-	err = oc_fault_in(mm, addr, write, true, locked);
-	if (!err)
-		err = oc_snap_take(seg, snap, addr, want->write, resolved);
-	if (err)
-		return err;
+	if (resolved || !oc_snap_suffices(snap, addr, want->write)) {
+		err = oc_fault_in(mm, addr, write, true, locked);
+		if (!err)
+			err = oc_snap_take(seg, snap, addr, want->write, resolved);
+		if (err)
+			return err;
+	}
 	if (!last) {
 		last = want->lost ? min(want->lost, addr + OC_AHEAD_MAX * PAGE_SIZE) : addr + oc_ahead(seg, addr) * PAGE_SIZE;
 		locked = NULL;
 	}
-	last = min(last, oc_snap_end(snap));
-	for (addr += PAGE_SIZE; addr < last && !fatal_signal_pending(current); addr += PAGE_SIZE) {
+	n = (min(last, oc_snap_end(snap)) - addr) >> PAGE_SHIFT;
+	for (i = 1; i < n && !fatal_signal_pending(current); i++) {
+		addr = want->page + (backwards ? n - i : i) * PAGE_SIZE;
 		if (oc_snap_suffices(snap, addr, want->write))
 			continue;
-		if (oc_fault_in(mm, addr, write, true, locked))
+		err = oc_fault_in(mm, addr, write, true, locked);
+		if (err == -EFAULT && want->lost)
+			continue; /* gone for good */
+		if (err)
 			break; /* whoever gets there finds out why */
 		/* One fault of the owner may bring many pages: look anew after the first, the second, the fourth ... */
 		if (is_power_of_2(++faults) && oc_snap_take(seg, snap, addr, want->write, resolved))

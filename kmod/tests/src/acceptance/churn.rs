@@ -157,9 +157,6 @@ pub(super) fn owner_churns() -> Outcome {
     // Shares of the rate without churn, each of two neighbouring moments, so that a busy host disturbs both alike; the middle of many, and
     // more than once where the host was too busy for any.
     const ENOUGH: f64 = 1.0 / 3.0;
-    // What the owner replaces and the importer reads takes interrupts between the processors. In a guest whose instructions are translated
-    // they cost what the host's state makes of them: the share is 0.30 to 0.65 from one time to another.
-    const ENOUGH_WITHIN: f64 = 1.0 / 4.0;
     let mut seen = String::new();
     for _ in 0..6 {
         let (mut beside, mut within) = (Vec::new(), Vec::new());
@@ -175,7 +172,7 @@ pub(super) fn owner_churns() -> Outcome {
             "  shares of the rate without churn: {:.2} beside, {:.2} within",
             beside[3], within[3]
         ));
-        if beside[3] >= ENOUGH && within[3] >= ENOUGH_WITHIN {
+        if beside[3] >= ENOUGH && within[3] >= ENOUGH {
             return Ok(());
         }
         seen = format!("beside {beside:.2?}, within {within:.2?}");
