@@ -11,6 +11,7 @@ mod sleep;
 pub(crate) use connect::{geometry, quota};
 
 use crate::error::{Error, Result};
+use crate::light::{Lights, Waiting};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
 use crate::memory::pool::Pool;
 use crate::peer::{Gone, Incoming, Peer, Target};
@@ -52,7 +53,8 @@ pub(crate) struct Core {
     pub(crate) fence: HeavyFence,
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
-    pub(crate) posted: Posted<RequestId>,
+    pub(crate) lights: Lights,
+    pub(crate) posted: Posted<Waiting>,
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     pub(crate) pool: ChunkPool,
@@ -289,6 +291,36 @@ impl Engine {
         tag: Option<i32>,
         buf: UserBuf,
     ) -> Result<RequestId> {
+        let pattern = self.check_receive(source, context, tag)?;
+        Ok(self.receive_as(pattern, buf))
+    }
+
+    /// What a receive accepts, if anything can ever match it.
+    #[inline(always)]
+    pub(crate) fn check_receive(
+        &self,
+        source: Option<usize>,
+        context: u32,
+        tag: Option<i32>,
+    ) -> Result<Pattern> {
+        let alive = |rank: usize| matches!(self.gone.get(rank), Some(None));
+        if source.is_some_and(alive) && tag.is_none_or(|tag| tag >= 0) && self.core.fatal.is_none()
+        {
+            return Ok(Pattern {
+                context,
+                source: source.map(|rank| rank as u32),
+                tag,
+            });
+        }
+        self.check_receive_slowly(source, context, tag)
+    }
+
+    fn check_receive_slowly(
+        &self,
+        source: Option<usize>,
+        context: u32,
+        tag: Option<i32>,
+    ) -> Result<Pattern> {
         let source = source.map(|s| self.core.check_rank(s)).transpose()?;
         if let Some(tag) = tag
             && tag < 0
@@ -303,18 +335,21 @@ impl Engine {
             source,
             tag,
         };
-        let unexpected = self.core.unexpected.find(&pattern);
-        if unexpected.is_none()
-            && let Some(error) = self.hopeless(&pattern)
-        {
-            return Err(error);
+        match self.hopeless(&pattern) {
+            Some(error) if self.core.unexpected.find(&pattern).is_none() => Err(error),
+            _ => Ok(pattern),
         }
+    }
+
+    /// Receives what `pattern` accepts, which was checked.
+    pub(crate) fn receive_as(&mut self, pattern: Pattern, buf: UserBuf) -> RequestId {
+        let unexpected = self.core.unexpected.find(&pattern);
         let len = buf.len();
         let id = self.core.requests.insert(Request {
             state: State::Receiving,
             peer: u32::MAX,
-            context,
-            tag: tag.unwrap_or(0),
+            context: pattern.context,
+            tag: pattern.tag.unwrap_or(0),
             buf,
             len,
             sync: false,
@@ -322,13 +357,13 @@ impl Engine {
         });
         if let Some(entry) = unexpected {
             self.accept_entry(entry, id);
-            return Ok(id);
+            return id;
         }
-        let entry = self.core.posted.post(pattern, id);
+        let entry = self.core.posted.post(pattern, Waiting::Request(id));
         if let Some(request) = self.core.requests.get_mut(id) {
             request.state = State::Posted(entry);
         }
-        Ok(id)
+        id
     }
 
     /// Why nothing can ever match `pattern`, if that is so.

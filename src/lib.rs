@@ -11,6 +11,7 @@ mod comm;
 mod engine;
 pub mod error;
 pub mod launch;
+mod light;
 pub mod machine;
 mod matching;
 pub mod memory;

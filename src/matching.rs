@@ -4,12 +4,15 @@
 //! Two sets of entries, posted receives and unexpected messages, each searched from the other side. Every search is a look into one
 //! hash bin per *class* of pattern (source and tag known or not), so the time does not grow with the length of the queues:
 //!
-//! * a posted receive is in the bins of its own class; an arriving message looks into all four and takes the oldest;
+//! * a posted receive is in the bins of its own class; an arriving message looks into all four and takes the oldest. A run of receives of one pattern
+//!   lies beside the bins;
 //! * an unexpected message is in the bins of all four classes; a receive looks into its own.
 
 mod bins;
+mod run;
 
 use bins::Bins;
+use run::Run;
 
 /// Which source a receive accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,7 +66,7 @@ impl Pattern {
         usize::from(self.source.is_none()) | usize::from(self.tag.is_none()) << 1
     }
 
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn accepts(&self, envelope: &Envelope) -> bool {
         self.context == envelope.context
             && self.source.is_none_or(|s| s == envelope.source)
@@ -90,13 +93,17 @@ pub(crate) struct EntryId(u32);
 /// Posted receives, each with a `T`.
 #[derive(Debug)]
 pub(crate) struct Posted<T> {
+    /// Receives of one pattern, as long as there are any. Those of the same pattern in the bins are older.
+    run: Run<T>,
     bins: Bins<T, 1>,
+    /// Of those in the bins.
     per_class: [usize; 4],
 }
 
 impl<T> Default for Posted<T> {
     fn default() -> Self {
         Self {
+            run: Run::default(),
             bins: Bins::default(),
             per_class: [0; 4],
         }
@@ -106,52 +113,99 @@ impl<T> Default for Posted<T> {
 impl<T: Copy> Posted<T> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.bins.is_empty()
+        self.run.is_empty() && self.bins.is_empty()
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.bins.len()
+        self.run.len() + self.bins.len()
     }
 
     /// Posts a receive.
+    #[inline(always)]
     pub(crate) fn post(&mut self, pattern: Pattern, value: T) -> EntryId {
+        if self.run.takes(&pattern) {
+            let age = self.bins.next_age();
+            return EntryId(self.run.push(pattern, age, value));
+        }
+        self.post_in_bins(pattern, value)
+    }
+
+    fn post_in_bins(&mut self, pattern: Pattern, value: T) -> EntryId {
         self.per_class[pattern.class()] += 1;
         EntryId(self.bins.insert([pattern], value))
     }
 
     /// Takes the oldest receive that accepts `envelope`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, envelope: &Envelope) -> Option<T> {
-        if self.is_empty() {
-            return None;
+        let in_run = self.run.first(envelope);
+        if !self.bins.is_empty()
+            && let Some((id, class)) = self.oldest_in_bins(envelope, in_run)
+        {
+            self.per_class[class] -= 1;
+            return Some(self.bins.remove(id));
         }
+        in_run?;
+        self.run.pop()
+    }
+
+    /// The oldest receive in the bins that accepts `envelope`, with its class, if it is older than `than`.
+    fn oldest_in_bins(&self, envelope: &Envelope, than: Option<u64>) -> Option<(u32, usize)> {
+        let mut least = than.unwrap_or(u64::MAX);
         let mut oldest = None;
         for class in 0..4 {
             if self.per_class[class] > 0
                 && let Some((id, age)) = self.bins.first(0, &envelope.pattern(class))
-                && oldest.is_none_or(|(_, _, other)| age < other)
+                && age < least
             {
-                oldest = Some((id, class, age));
+                (oldest, least) = (Some((id, class)), age);
             }
         }
-        let (id, class, _) = oldest?;
-        self.per_class[class] -= 1;
-        Some(self.bins.remove(id))
+        oldest
     }
 
     /// Takes back a receive that was not matched.
     pub(crate) fn cancel(&mut self, entry: EntryId) -> T {
+        if Run::<T>::has(entry.0) {
+            return self.run.remove(entry.0).expect(bins::ONCE);
+        }
         self.per_class[self.bins.pattern(entry.0, 0).class()] -= 1;
         self.bins.remove(entry.0)
     }
 
-    /// Takes all receives for which `which` holds.
+    /// What a receive that was not matched accepts.
+    pub(crate) fn pattern(&self, entry: EntryId) -> Pattern {
+        if Run::<T>::has(entry.0) {
+            self.run.pattern()
+        } else {
+            self.bins.pattern(entry.0, 0)
+        }
+    }
+
+    /// Puts another value in the place of that of a receive that was not matched.
+    pub(crate) fn replace(&mut self, entry: EntryId, value: T) {
+        if Run::<T>::has(entry.0) {
+            if let Some(old) = self.run.value_mut(entry.0) {
+                *old = value;
+            }
+        } else {
+            *self.bins.value_mut(entry.0) = value;
+        }
+    }
+
+    /// Takes all receives for which `which` holds, oldest first.
     pub(crate) fn take_where(&mut self, mut which: impl FnMut(&Pattern, T) -> bool) -> Vec<T> {
-        let ids = self
-            .bins
-            .ids_where(|patterns, value| which(&patterns[0], *value));
-        ids.into_iter().map(|id| self.cancel(EntryId(id))).collect()
+        let mut found = self.run.names_where(&mut which);
+        found.extend(
+            self.bins
+                .ids_where(|patterns, value| which(&patterns[0], *value)),
+        );
+        found.sort_unstable();
+        found
+            .into_iter()
+            .map(|(_, id)| self.cancel(EntryId(id)))
+            .collect()
     }
 }
 
@@ -235,7 +289,9 @@ impl<T> Unexpected<T> {
         let ids = self
             .bins
             .ids_where(|patterns, value| which(patterns[0].source.unwrap_or(0), value));
-        ids.into_iter().map(|id| self.bins.remove(id)).collect()
+        ids.into_iter()
+            .map(|(_, id)| self.bins.remove(id))
+            .collect()
     }
 }
 
@@ -277,10 +333,14 @@ mod tests {
         Arrive(Envelope),
         Receive(Pattern),
         Cancel(usize),
+        /// Receives of one pattern, one after the other.
+        Window(Pattern, usize),
+        TakeFrom(u32),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![4 => envelope().prop_map(Step::Arrive), 4 => pattern().prop_map(Step::Receive), 1 => (0usize..20).prop_map(Step::Cancel)]
+        prop_oneof![4 => envelope().prop_map(Step::Arrive), 4 => pattern().prop_map(Step::Receive), 1 => (0usize..20).prop_map(Step::Cancel),
+            1 => (pattern(), 1usize..6).prop_map(|(pattern, count)| Step::Window(pattern, count)), 1 => (0u32..3).prop_map(Step::TakeFrom)]
     }
 
     proptest! {
@@ -288,7 +348,11 @@ mod tests {
         fn matches_as_a_plain_queue_does(steps in prop::collection::vec(step(), 0..600)) {
             let (mut posted, mut unexpected, mut plain) = (Posted::default(), Unexpected::default(), Plain::default());
             let mut ids = Vec::new();
-            for (number, step) in steps.into_iter().enumerate() {
+            let steps = steps.into_iter().flat_map(|step| match step {
+                Step::Window(pattern, count) => vec![Step::Receive(pattern); count],
+                other => vec![other],
+            });
+            for (number, step) in steps.enumerate() {
                 match step {
                     Step::Arrive(envelope) => {
                         let expected = plain.posted.iter().position(|(p, _)| p.accepts(&envelope)).map(|at| plain.posted.remove(at).1);
@@ -306,7 +370,10 @@ mod tests {
                         prop_assert_eq!(found, expected);
                         if found.is_none() {
                             plain.posted.push((pattern, number));
-                            ids.push((posted.post(pattern, number), number));
+                            let id = posted.post(pattern, usize::MAX);
+                            prop_assert_eq!(posted.pattern(id), pattern);
+                            posted.replace(id, number);
+                            ids.push((id, number));
                         }
                     }
                     Step::Cancel(which) if which < ids.len() => {
@@ -314,7 +381,14 @@ mod tests {
                         prop_assert_eq!(posted.cancel(id), number);
                         plain.posted.retain(|&(_, n)| n != number);
                     }
-                    Step::Cancel(_) => {}
+                    Step::Cancel(_) | Step::Window(..) => {}
+                    Step::TakeFrom(source) => {
+                        let found = posted.take_where(|pattern, _| pattern.source == Some(source));
+                        let expected: Vec<usize> = plain.posted.iter().filter(|(p, _)| p.source == Some(source)).map(|&(_, n)| n).collect();
+                        plain.posted.retain(|(p, _)| p.source != Some(source));
+                        ids.retain(|(_, n)| !found.contains(n));
+                        prop_assert_eq!(found, expected);
+                    }
                 }
                 prop_assert_eq!(posted.len(), plain.posted.len());
                 prop_assert_eq!(unexpected.len(), plain.unexpected.len());

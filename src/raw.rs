@@ -6,7 +6,7 @@
 
 mod named;
 
-pub use named::{NAME_BITS, Taken};
+pub use named::{NAME_BITS, Starting, Taken};
 
 use crate::coll::{Buffers, Collective};
 use crate::comm::{Bomb, Comm};

@@ -149,24 +149,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    /// Whether it is known by its number as well.
-    named: bool,
     request: Option<Request>,
-}
-
-/// Bits of a number that say which slot; those above say which of its requests.
-const NAME_SLOT: u32 = 22;
-/// Bits of a number.
-pub(crate) const NAME_BITS: u32 = 27;
-
-/// A request that is looked for by its number.
-#[derive(Debug)]
-pub(crate) enum Named {
-    /// There is none.
-    Unknown,
-    Active,
-    /// It was complete, and is forgotten now.
-    Over(Result<Status, Box<Error>>, Option<Loan>),
 }
 
 /// All requests of an engine.
@@ -187,14 +170,12 @@ impl Requests {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 generation: 0,
-                named: false,
                 request: None,
             });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests at once")
         });
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.named = false;
         slot.request = Some(request);
         RequestId(u64::from(slot.generation) << 32 | u64::from(index))
     }
@@ -226,9 +207,15 @@ impl Requests {
         {
             request.state = State::Done;
             request.result = Some(result.map_err(Box::new));
-            self.completed = self.completed.wrapping_add(1);
+            self.count_completed();
             self.end_region(id);
         }
+    }
+
+    /// Somebody may wait for what was completed just now.
+    #[inline]
+    pub(crate) fn count_completed(&mut self) {
+        self.completed = self.completed.wrapping_add(1);
     }
 
     /// Keeps the region in which a send is exposed until it is complete.
@@ -295,74 +282,6 @@ impl Requests {
         result.map(|result| result.map_err(|error| *error))
     }
 
-    /// A number of [`NAME_BITS`] bits by which the request is known from now on. `None`: there are too many requests.
-    #[inline]
-    pub(crate) fn name(&mut self, id: RequestId) -> Option<u32> {
-        let index = id.0 as u32;
-        if index >> NAME_SLOT != 0 {
-            return None;
-        }
-        let slot = self.slots.get_mut(index as usize)?;
-        slot.named = true;
-        Some((slot.generation & ((1 << (NAME_BITS - NAME_SLOT)) - 1)) << NAME_SLOT | index)
-    }
-
-    /// Whether the next request may be one without a number.
-    #[inline]
-    pub(crate) fn has_no_names(&self) -> bool {
-        self.slots.len() >> NAME_SLOT != 0
-    }
-
-    #[inline]
-    fn named_slot(&self, name: u32) -> Option<usize> {
-        let index = (name & ((1 << NAME_SLOT) - 1)) as usize;
-        let slot = self.slots.get(index)?;
-        let which = (1 << (NAME_BITS - NAME_SLOT)) - 1;
-        let same = slot.generation & which == name >> NAME_SLOT;
-        (slot.named && same && slot.request.is_some()).then_some(index)
-    }
-
-    /// The request of a number.
-    pub(crate) fn named(&self, name: u32) -> Option<RequestId> {
-        let index = self.named_slot(name)?;
-        let generation = self.slots[index].generation;
-        Some(RequestId(u64::from(generation) << 32 | index as u64))
-    }
-
-    /// Frees the request of a number if it is complete.
-    #[inline]
-    pub(crate) fn finish_named(&mut self, name: u32) -> Named {
-        let Some(index) = self.named_slot(name) else {
-            return Named::Unknown;
-        };
-        let slot = &mut self.slots[index];
-        let Some(request) = slot.request.as_mut() else {
-            return Named::Unknown;
-        };
-        if request.state != State::Done {
-            return Named::Active;
-        }
-        let result = request.result.take();
-        let loan = match &request.buf {
-            UserBuf::One(loan) => Some(*loan),
-            UserBuf::Many(_) => None,
-        };
-        slot.request = None;
-        slot.named = false;
-        self.free.push(index as u32);
-        Named::Over(
-            result.unwrap_or_else(|| Err(Box::new(Error::Cancelled))),
-            loan,
-        )
-    }
-
-    /// The number of a request is no name of it any more.
-    pub(crate) fn unname(&mut self, id: RequestId) {
-        if let Some(slot) = self.slots.get_mut(id.0 as u32 as usize) {
-            slot.named = false;
-        }
-    }
-
     /// Requests for which `which` holds.
     pub(crate) fn ids_where(&self, mut which: impl FnMut(&Request) -> bool) -> Vec<RequestId> {
         let found = self
@@ -379,43 +298,6 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_names_one_request() {
-        let mut requests = Requests::default();
-        let receive = |state, result| Request {
-            state,
-            peer: 0,
-            context: 0,
-            tag: 0,
-            buf: UserBuf::Many(Arc::default()),
-            len: 0,
-            sync: false,
-            result,
-        };
-        let unnamed = requests.insert(receive(State::Receiving, None));
-        for round in 0..100 {
-            let id = requests.insert(receive(State::Receiving, None));
-            assert!(requests.named(id.0 as u32).is_none(), "no name yet");
-            let name = requests.name(id).expect("few requests");
-            assert!(name >> NAME_BITS == 0);
-            assert_eq!(requests.named(name), Some(id), "round {round}");
-            assert!(matches!(requests.finish_named(name), Named::Active));
-            requests.complete(id, Err(Error::Cancelled));
-            let over = requests.finish_named(name);
-            assert!(
-                matches!(over, Named::Over(Err(error), None) if matches!(*error, Error::Cancelled))
-            );
-            assert!(matches!(requests.finish_named(name), Named::Unknown));
-            assert!(requests.get(id).is_none());
-        }
-        assert!(requests.get(unnamed).is_some());
-        let id = requests.insert(receive(State::Done, None));
-        let name = requests.name(id).expect("few requests");
-        requests.unname(id);
-        assert!(matches!(requests.finish_named(name), Named::Unknown));
-        assert!(requests.get(id).is_some());
-    }
 
     #[test]
     fn an_answer_to_a_send_that_was_given_up_is_known() {

@@ -177,6 +177,7 @@ impl Engine {
             fence,
             loans: Default::default(),
             requests: Default::default(),
+            lights: Default::default(),
             posted: Default::default(),
             unexpected: Default::default(),
             transfers: Default::default(),

@@ -65,8 +65,8 @@ impl Engine {
                 .core
                 .posted
                 .take_where(|pattern, _| pattern.source.is_none());
-            for id in posted {
-                self.core.requests.complete(id, Err(error.clone()));
+            for receive in posted {
+                self.core.complete_posted(receive, Err(error.clone()));
             }
         }
         if !self.colls.active.is_empty() {
@@ -230,8 +230,8 @@ impl Engine {
         let failed = self.core.posted.take_where(|pattern: &Pattern, _| {
             pattern.source == Some(rank) || (any_fails && pattern.source.is_none())
         });
-        for id in failed {
-            self.core.requests.complete(id, Err(error.clone()));
+        for receive in failed {
+            self.core.complete_posted(receive, Err(error.clone()));
         }
     }
 

@@ -5,6 +5,10 @@ use super::Pattern;
 
 const NONE: u32 = u32::MAX;
 
+/// Why there is an entry of every name that is used.
+pub(super) const ONCE: &str =
+    "an entry is removed once: its name is taken from the request or the message that holds it";
+
 #[derive(Debug, Clone, Copy)]
 struct Links {
     previous: u32,
@@ -100,6 +104,13 @@ impl<T, const N: usize> Bins<T, N> {
         self.len
     }
 
+    /// The age of the next entry, which is given to nobody else.
+    #[inline]
+    pub(super) fn next_age(&mut self) -> u64 {
+        self.next_age += 1;
+        self.next_age - 1
+    }
+
     #[inline]
     fn bin(&self, key: Key) -> usize {
         key.hash() as usize & (self.bins.len() - 1)
@@ -110,7 +121,7 @@ impl<T, const N: usize> Bins<T, N> {
             self.grow();
         }
         let node = Node {
-            age: self.next_age,
+            age: self.next_age(),
             keys: patterns.map(|pattern| Key::new(&pattern)),
             links: [Links {
                 previous: NONE,
@@ -118,7 +129,6 @@ impl<T, const N: usize> Bins<T, N> {
             }; N],
             value: Some(value),
         };
-        self.next_age += 1;
         let id = match self.free.pop() {
             Some(id) => {
                 self.nodes[id as usize] = node;
@@ -129,7 +139,7 @@ impl<T, const N: usize> Bins<T, N> {
                 u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
             }
         };
-        assert!(id != NONE, "2^32 messages or receives at once");
+        assert!(id >> 31 == 0, "2^31 messages or receives at once");
         self.link(id);
         self.len += 1;
         id
@@ -193,7 +203,7 @@ impl<T, const N: usize> Bins<T, N> {
         }
         self.free.push(id);
         self.len -= 1;
-        self.nodes[id as usize].value.take().expect("an entry is removed once: its name is taken from the request or the message that holds it")
+        self.nodes[id as usize].value.take().expect(ONCE)
     }
 
     pub(super) fn pattern(&self, id: u32, class: usize) -> Pattern {
@@ -214,17 +224,20 @@ impl<T, const N: usize> Bins<T, N> {
             .expect("a live entry")
     }
 
-    /// Entries for which `which` holds, oldest first.
-    pub(super) fn ids_where(&self, mut which: impl FnMut(&[Pattern; N], &T) -> bool) -> Vec<u32> {
-        let mut ids: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|&id| {
-                let node = &self.nodes[id as usize];
-                node.value
-                    .as_ref()
-                    .is_some_and(|value| which(&node.keys.map(Key::pattern), value))
-            })
-            .collect();
-        ids.sort_unstable_by_key(|&id| self.nodes[id as usize].age);
-        ids
+    /// Entries for which `which` holds, with their ages, oldest first.
+    pub(super) fn ids_where(
+        &self,
+        mut which: impl FnMut(&[Pattern; N], &T) -> bool,
+    ) -> Vec<(u64, u32)> {
+        let mut found: Vec<(u64, u32)> = Vec::new();
+        for (id, node) in self.nodes.iter().enumerate() {
+            if let Some(value) = &node.value
+                && which(&node.keys.map(Key::pattern), value)
+            {
+                found.push((node.age, id as u32));
+            }
+        }
+        found.sort_unstable();
+        found
     }
 }

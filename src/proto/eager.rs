@@ -2,14 +2,12 @@
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
 
 use super::held::Held;
-use super::{
-    Message, charge, claim, complete_send, give_credit, put_body, receipt, receipt_for, send_fin,
-};
+use super::{Message, charge, claim, complete_send, give_credit, put_body, receipt, send_fin};
 use crate::engine::Core;
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
-use crate::request::{RequestId, SendPlan, State, Status, UserBuf};
+use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::Path;
 use crate::wire::{self, ChunkBody, Kind, NONE};
 use onecopy_shm::copy::Kernel;
@@ -312,25 +310,8 @@ pub(crate) fn arrive(
         skip = 8;
     }
     let len = record.len - skip;
-    if let Some(id) = core.posted.take(&envelope) {
-        let result = match core.requests.get_mut(id) {
-            Some(request) => {
-                request.peer = peer.rank;
-                let n = len.min(request.len as usize);
-                let rx = &peer.rx;
-                match request.buf.write(&mut core.loans, 0, n, |at, out| {
-                    rx.read(record, skip + at, out)
-                }) {
-                    Ok(()) => receipt_for(request.len, envelope, len as u64),
-                    Err(_) => Err(Error::Withdrawn {
-                        rank: peer.rank as usize,
-                    }),
-                }
-            }
-            None => Err(Error::Cancelled),
-        };
-        count_received(core, &result, len);
-        core.requests.complete(id, result);
+    if let Some(receive) = core.posted.take(&envelope) {
+        core.land(receive, envelope, len, &peer.rx, record, skip);
         give_credit(core, peer, charge(len as u64));
         if let Some(request) = sync {
             send_fin(core, peer, request);
@@ -345,15 +326,6 @@ pub(crate) fn arrive(
     core.unexpected
         .keep(envelope, Message::Whole { bytes, sync });
     Ok(())
-}
-
-#[inline]
-fn count_received(core: &mut Core, result: &Result<Status>, len: usize) {
-    core.counters.recv_expected += 1;
-    core.counters.bytes_received += len as u64;
-    if matches!(result, Err(Error::Truncated { .. })) {
-        core.counters.truncations += 1;
-    }
 }
 
 /// Charges the peer for a message that no receive waits for.
@@ -415,7 +387,7 @@ pub(crate) fn first_chunk(
         ));
     }
     let sync = (body.number != NONE).then_some(body.number);
-    let target = match core.posted.take(&envelope) {
+    let target = match core.take_posted(&envelope) {
         Some(id) => {
             if let Some(request) = core.requests.get_mut(id) {
                 request.state = State::Receiving;

@@ -19,7 +19,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         tag: request.tag,
     };
     let (len, sync) = (request.len, request.sync);
-    if let Some(receive) = core.posted.take(&envelope) {
+    if let Some(receive) = core.take_posted(&envelope) {
         move_bytes(core, envelope, id, receive);
         return;
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives that the engine keeps for its front, which knows them by a number: programs start and complete them by the million, so they have no
-//! object of their own.
+//! Receives that the engine keeps for its front, which knows them by a number ([`crate::light`]).
 
 use super::{AT_ONCE, Lent, Operation, Poll};
 use crate::comm::Comm;
-use crate::engine::Engine;
+use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
+use crate::light::{Stage, Waiting};
 use crate::matching::{Source, Tag};
-use crate::request::{Named, Request, State, Status, UserBuf};
+use crate::request::{RequestId, State, Status, UserBuf};
+use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
-use std::sync::Arc;
 
 /// Bits that the number of a receive has.
-pub const NAME_BITS: u32 = crate::request::NAME_BITS;
+pub const NAME_BITS: u32 = crate::light::NAME_BITS;
 
 /// What became of a receive.
 #[derive(Debug)]
@@ -29,98 +29,153 @@ impl Poll<'_> {
     /// The result of a receive, if it is complete.
     #[inline]
     pub fn take_named(&mut self, name: u32) -> Taken {
-        match self.0.core.requests.finish_named(name) {
-            Named::Unknown => Taken::Unknown,
-            Named::Active => Taken::Active,
-            Named::Over(result, loan) => {
-                if let Some(loan) = loan {
-                    self.0.core.loans.take_back(loan);
-                }
-                Taken::Over(result)
+        let core = &mut self.0.core;
+        match core.lights.get(name) {
+            Stage::Free => Taken::Unknown,
+            Stage::Posted { .. } => Taken::Active,
+            Stage::Over(status) => {
+                core.lights.free(name);
+                Taken::Over(Ok(status))
             }
+            Stage::Failed => {
+                let error = core.lights.take_error(name);
+                core.lights.free(name);
+                Taken::Over(Err(Box::new(error)))
+            }
+            Stage::Request(id) => self.take_request(name, id),
         }
+    }
+
+    /// Ends a receive that is complete without an error and of which nobody asks what it got. Says whether it was one.
+    #[inline(always)]
+    pub fn forget_named(&mut self, name: u32) -> bool {
+        self.0.core.lights.forget(name)
+    }
+
+    fn take_request(&mut self, name: u32, id: RequestId) -> Taken {
+        let core = &mut self.0.core;
+        let mut lent = None;
+        if let Some(request) = core.requests.get(id) {
+            if request.state != State::Done {
+                return Taken::Active;
+            }
+            lent = Some(Lent::Message(request.buf.clone()));
+        }
+        core.lights.free(name);
+        let result = core.requests.finish(id).unwrap_or(Err(Error::Cancelled));
+        if let Some(lent) = lent {
+            self.0.end(&lent);
+        }
+        Taken::Over(result.map_err(Box::new))
     }
 
     /// The result of a receive, which stays; `Some(None)` while it is under way, `None` if there is none of that number.
     #[must_use]
-    pub fn look_at_named(&self, name: u32) -> Option<Option<&Result<Status, Box<Error>>>> {
-        let requests = &self.0.core.requests;
-        let request = requests.get(requests.named(name)?)?;
-        Some(request.result.as_ref())
+    pub fn look_at_named(
+        &mut self,
+        name: u32,
+    ) -> Option<Option<std::result::Result<Status, &Error>>> {
+        let core = &mut self.0.core;
+        Some(match core.lights.get(name) {
+            Stage::Free => return None,
+            Stage::Posted { .. } => None,
+            Stage::Over(status) => Some(Ok(status)),
+            Stage::Failed => core.lights.error(name).map(Err),
+            Stage::Request(id) => match &core.requests.get(id)?.result {
+                None => None,
+                Some(Ok(status)) => Some(Ok(*status)),
+                Some(Err(error)) => Some(Err(error)),
+            },
+        })
     }
 
     /// As [`Self::cancel`].
     pub fn cancel_named(&mut self, name: u32) -> bool {
-        match self.0.core.requests.named(name) {
-            Some(id) => self.0.cancel(id),
-            None => false,
-        }
+        let core = &mut self.0.core;
+        let Stage::Posted { entry, .. } = core.lights.get(name) else {
+            return false;
+        };
+        let waiting = core.posted.cancel(entry);
+        core.complete_posted(waiting, Err(Error::Cancelled));
+        true
     }
 
     /// The receive as an operation; its number means nothing any more.
     pub fn adopt(&mut self, name: u32) -> Option<Operation> {
-        let requests = &mut self.0.core.requests;
-        let id = requests.named(name)?;
-        requests.unname(id);
-        let lent = Lent::Message(requests.get(id)?.buf.clone());
+        let core = &mut self.0.core;
+        let id = core.adopt_light(name)?;
+        let lent = Lent::Message(core.requests.get(id)?.buf.clone());
         Some(Operation { id, lent })
     }
 }
 
 impl Engine {
-    /// Keeps the result of a receive that was over at once.
-    fn keep_received(&mut self, context: u32, status: Status) -> Option<u32> {
-        let requests = &mut self.core.requests;
-        let id = requests.insert(Request {
-            state: State::Done,
-            peer: u32::MAX,
-            context,
-            tag: status.tag,
-            buf: UserBuf::Many(Arc::default()),
-            len: 0,
-            sync: false,
-            result: Some(Ok(status)),
-        });
-        let name = requests.name(id);
-        if name.is_none() {
-            requests.remove(id);
+    /// Starts a light receive and gives its number. There is one left.
+    #[inline(always)]
+    fn receive_light(
+        &mut self,
+        span: Span,
+        source: Option<usize>,
+        context: u32,
+        tag: Option<i32>,
+    ) -> Result<Option<u32>> {
+        let pattern = self.check_receive(source, context, tag)?;
+        // A message that came before is given to a request, whatever it is.
+        if !self.core.unexpected.is_empty() && self.core.unexpected.find(&pattern).is_some() {
+            let loan = self.core.loans.lend_span(span);
+            let id = self.receive_as(pattern, UserBuf::One(loan));
+            return Ok(self.core.lights.insert(Stage::Request(id)));
         }
-        name
+        let Core { lights, posted, .. } = &mut self.core;
+        let Some(slot) = lights.reserve() else {
+            return Ok(None);
+        };
+        let entry = posted.post(pattern, Waiting::Light(slot));
+        Ok(Some(lights.start(slot, Stage::Posted { entry, span })))
+    }
+}
+
+/// The engine, to start a receive that has a number.
+pub struct Starting<'c> {
+    engine: Pass<'c, Engine>,
+    comm: &'c Comm,
+}
+
+impl Starting<'_> {
+    /// As [`Comm::receive_at_once`]; the status is had by the number of the receive.
+    #[inline(always)]
+    #[must_use]
+    pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
+        let (engine, comm) = (&mut self.engine, self.comm);
+        // An earlier receive comes first. Who has too many for a number finds that out before anything is received.
+        if bytes.len() > AT_ONCE || !engine.core.posted.is_empty() || engine.core.lights.is_full() {
+            return None;
+        }
+        let source = u32::try_from(comm.world_rank(source)).ok()?;
+        let status = comm.receive_into(engine, bytes, source, tag)?;
+        engine.core.lights.insert(Stage::Over(status))
+    }
+
+    /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was started.
+    #[inline(always)]
+    pub fn receive(&mut self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
+        if self.engine.core.lights.is_full() {
+            return Ok(None);
+        }
+        let source = source.rank().map(|rank| self.comm.world_rank(rank));
+        self.engine
+            .receive_light(span, source, self.comm.context, tag.tag())
     }
 }
 
 impl Comm {
-    /// As [`Self::receive_at_once`]; the status is had by the number of the receive.
-    #[inline]
+    /// Enters the engine, to start a receive that has a number.
+    #[inline(always)]
     #[must_use]
-    pub fn receive_named_at_once(&self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
-        if bytes.len() > AT_ONCE {
-            return None;
-        }
-        let mut engine = self.handle.gate.enter();
-        // An earlier receive comes first. Who has too many requests for a number finds that out before anything is received.
-        if !engine.core.posted.is_empty() || engine.core.requests.has_no_names() {
-            return None;
-        }
-        let source = u32::try_from(self.world_rank(source)).ok()?;
-        let status = self.receive_into(&mut engine, bytes, source, tag)?;
-        engine.keep_received(self.context, status)
-    }
-
-    /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was started.
-    pub fn receive_named(&self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
-        let source = source.rank().map(|rank| self.world_rank(rank));
-        let mut engine = self.handle.gate.enter();
-        if engine.core.requests.has_no_names() {
-            return Ok(None);
-        }
-        let loan = engine.core.loans.lend_span(span);
-        match engine.receive(source, self.context, tag.tag(), UserBuf::One(loan)) {
-            Ok(id) => Ok(engine.core.requests.name(id)),
-            Err(error) => {
-                engine.core.loans.take_back(loan);
-                Err(error)
-            }
+    pub fn start_named(&self) -> Starting<'_> {
+        Starting {
+            engine: self.handle.gate.enter(),
+            comm: self,
         }
     }
 }

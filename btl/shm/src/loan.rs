@@ -123,6 +123,7 @@ impl Default for LoanTable {
 }
 
 impl LoanTable {
+    #[inline]
     fn insert(&mut self, address: *mut u8, len: usize, writable: bool) -> Loan {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
@@ -137,15 +138,15 @@ impl LoanTable {
             u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 requests at once")
         });
         let entry = &mut self.entries[index as usize];
-        *entry = Entry {
-            generation: entry.generation.wrapping_add(1),
-            lent: true,
-            writable,
-            address,
-            len,
-            whole: None,
-            owned: None,
-        };
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.lent = true;
+        entry.writable = writable;
+        entry.address = address;
+        entry.len = len;
+        entry.whole = None;
+        if entry.owned.is_some() {
+            entry.owned = None;
+        }
         Loan {
             index,
             generation: entry.generation,
@@ -154,6 +155,7 @@ impl LoanTable {
         }
     }
 
+    #[inline]
     fn remove(&mut self, table: u64, loan: Loan) {
         if table != self.id {
             // Only a WithLoans that shows different tables gets here; the loan would dangle.

@@ -34,14 +34,14 @@ pub(crate) fn receive(
     if !job::world().is_some_and(|world| Arc::ptr_eq(world, comm)) {
         return Ok(None);
     }
-    let link = comm.link()?;
+    let mut starting = comm.link()?.start_named();
     if let Source::Rank(rank) = source {
-        let soon = |bytes: &mut [u8]| link.receive_named_at_once(bytes, rank, tag);
+        let soon = |bytes: &mut [u8]| starting.at_once(bytes, rank, tag);
         if let Some(name) = memory::with_bytes_mut(buf, bytes, soon) {
             return Ok(Some(Request(KIND << NAME_BITS | name as usize)));
         }
     }
-    let name = link.receive_named(memory::received(buf, bytes), source, tag)?;
+    let name = starting.receive(memory::received(buf, bytes), source, tag)?;
     Ok(name.map(|name| Request(KIND << NAME_BITS | name as usize)))
 }
 
@@ -65,7 +65,7 @@ fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Opt
 }
 
 /// Whether the receive is complete; `None`: there is none.
-pub(super) fn is_over(name: u32, poll: &Poll<'_>) -> Option<bool> {
+pub(super) fn is_over(name: u32, poll: &mut Poll<'_>) -> Option<bool> {
     poll.look_at_named(name).map(|result| result.is_some())
 }
 
@@ -82,9 +82,12 @@ pub(super) fn has_failed(name: u32) -> bool {
 
 /// The status of a complete receive, which stays.
 pub(super) fn status_of(name: u32) -> Status {
-    let found = engine()
-        .ok()
-        .and_then(|link| link.peek(|poll| poll.look_at_named(name)?.cloned().map(outcome)));
+    let found = engine().ok().and_then(|link| {
+        link.peek(|poll| {
+            let found = poll.look_at_named(name)??;
+            Some(outcome(found.map_err(|error| Box::new(error.clone()))))
+        })
+    });
     found.map_or_else(Status::empty, |(status, _)| status)
 }
 
@@ -164,13 +167,22 @@ pub(super) fn wait_all(
                 Ok(handle) => handle,
                 Err(failure) => return Some(Err(failure)),
             };
-            // Nobody asks what a receive without a fault got.
+            let untold = match name_of(handle) {
+                Some(name) => !told && poll.forget_named(name),
+                None => !told && handle == super::SENT,
+            };
+            if untold {
+                if let Err(failure) = requests.set_at(at, c::REQUEST_NULL) {
+                    return Some(Err(failure));
+                }
+                at += 1;
+                continue;
+            }
             let (status, failure) = match name_of(handle) {
                 None => (Status::empty(), None),
                 Some(name) => match poll.take_named(name) {
                     Taken::Active => return None,
                     Taken::Unknown => return Some(Err(bad_request(handle))),
-                    Taken::Over(Ok(_)) if !told => (Status::empty(), None),
                     Taken::Over(result) => outcome(result),
                 },
             };

@@ -137,6 +137,54 @@ static void cancel(void) {
     CHECK(flag);
 }
 
+/* A window of receives of one pattern, some taken back, some too short, for messages of every length; then one of another pattern between them. */
+static void windows(void) {
+    enum { N = 40, MOST = 300000 };
+    static const int lengths[] = {0, 1, 12, 48, 49, 200, 4000, 9000, 70000, MOST};
+    enum { LENGTHS = sizeof lengths / sizeof *lengths };
+    char *in = malloc((size_t)N * MOST), *out = malloc(MOST);
+    MPI_Request receives[N];
+    MPI_Status statuses[N];
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    for (int turn = 0; turn < 8; turn++) {
+        int sent = 0, any = turn % 4 == 3 ? N / 2 : -1;
+        for (int i = 0; i < N; i++) {
+            int room = i % 10 == 4 ? 5 : MOST;
+            OK(MPI_Irecv(in + (size_t)i * MOST, room, MPI_BYTE, i == any ? MPI_ANY_SOURCE : peer, 77,
+                         MPI_COMM_WORLD, &receives[i]));
+        }
+        for (int i = 0; i < N; i++)
+            if (i % 7 == turn % 7 || (turn == 2 && i == N - 1)) OK(MPI_Cancel(&receives[i]));
+        OK(MPI_Sendrecv(NULL, 0, MPI_BYTE, peer, 1, NULL, 0, MPI_BYTE, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        for (int i = 0; i < N; i++)
+            if (!(i % 7 == turn % 7 || (turn == 2 && i == N - 1))) {
+                int length = lengths[(i + turn) % LENGTHS];
+                memset(out, i + turn + peer, length);
+                OK(MPI_Send(out, length, MPI_BYTE, peer, 77, MPI_COMM_WORLD));
+            }
+        int failed = MPI_Waitall(N, receives, statuses);
+        for (int i = 0; i < N; i++) {
+            int length = lengths[(i + turn) % LENGTHS], room = i % 10 == 4 ? 5 : MOST, cancelled, got;
+            CHECK(receives[i] == MPI_REQUEST_NULL);
+            OK(MPI_Test_cancelled(&statuses[i], &cancelled));
+            CHECK(cancelled == (i % 7 == turn % 7 || (turn == 2 && i == N - 1)));
+            if (cancelled) continue;
+            int class;
+            OK(MPI_Error_class(failed == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS, &class));
+            CHECK(class == (length > room ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
+            if (length > room) continue;
+            OK(MPI_Get_count(&statuses[i], MPI_BYTE, &got));
+            CHECK(got == length && statuses[i].MPI_SOURCE == peer && statuses[i].MPI_TAG == 77);
+            for (int at = 0; at < got; at++) CHECK(in[(size_t)i * MOST + at] == (char)(i + turn + rank));
+            sent++;
+        }
+        CHECK(sent > N / 2);
+    }
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+    free(in);
+    free(out);
+}
+
 /* Every way in which a receive can end: posted before its message comes, or after. */
 static void ends(MPI_Comm comm, int late) {
     enum { WAIT, TEST, WAITALL, TESTALL, WAITANY, TESTANY, WAITSOME, TESTSOME, LOOK, FREE, ENDS };
@@ -284,6 +332,7 @@ int main(int argc, char **argv) {
     if (strstr(library, "onecopy")) {
         one_of_many_fails(MPI_COMM_WORLD);
         one_of_many_fails(other);
+        windows();
     }
     OK(MPI_Comm_free(&other));
     exchange();

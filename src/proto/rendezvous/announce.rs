@@ -220,7 +220,7 @@ pub(crate) fn announced(
         remote,
         join: rts.join,
     };
-    match core.posted.take(&envelope) {
+    match core.take_posted(&envelope) {
         Some(id) => {
             core.counters.recv_expected += 1;
             start(core, peer, envelope, announcement, id);

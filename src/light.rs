@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Light receives: into one buffer, known by a number, which is all that a front keeps of them. Programs post and complete them by the million, and most
+//! get one short message, so they are no requests: what has to be known of one fits in a cache line. One that gets a longer message, or has to be an
+//! operation of the front, becomes a request, which its number leads to.
+
+use crate::engine::Core;
+use crate::error::{Error, Result};
+use crate::matching::{EntryId, Envelope};
+use crate::proto::receipt_for;
+use crate::request::{Request, RequestId, State, Status, UserBuf};
+use onecopy_shm::cells::MappedCells;
+use onecopy_shm::loan::{Loan, Span};
+use onecopy_shm::ring::{Consumer, Record};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bits of a number that say which slot; those above say which of its receives.
+const SLOT_BITS: u32 = 22;
+/// Bits of a number.
+pub(crate) const NAME_BITS: u32 = 27;
+const GENERATIONS: u32 = (1 << (NAME_BITS - SLOT_BITS)) - 1;
+
+/// Who is posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    Request(RequestId),
+    /// By its slot.
+    Light(u32),
+}
+
+/// Where a light receive is in its life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stage {
+    /// There is none.
+    Free,
+    /// No message has matched it.
+    Posted { entry: EntryId, span: Span },
+    /// It became a request, of one loan.
+    Request(RequestId),
+    /// Its buffer is the program's again.
+    Over(Status),
+    /// So, too; the error is beside the slots.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    stage: Stage,
+}
+
+/// The light receives of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Lights {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Of those that failed.
+    errors: HashMap<u32, Error>,
+}
+
+impl Lights {
+    /// Whether the next one may be without a number.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() >> SLOT_BITS != 0
+    }
+
+    #[cold]
+    fn new_slot(&mut self) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        self.slots.push(Slot {
+            generation: 0,
+            stage: Stage::Free,
+        });
+        Some(self.slots.len() as u32 - 1)
+    }
+
+    /// Takes a slot for a receive, unless there is none.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self) -> Option<u32> {
+        match self.free.pop() {
+            Some(slot) => Some(slot),
+            None => self.new_slot(),
+        }
+    }
+
+    /// Makes a receive of a slot and gives its number.
+    #[inline(always)]
+    pub(crate) fn start(&mut self, index: u32, stage: Stage) -> u32 {
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.stage = stage;
+        (slot.generation & GENERATIONS) << SLOT_BITS | index
+    }
+
+    /// Makes a receive and gives its number; `None`: there are too many.
+    #[inline]
+    pub(crate) fn insert(&mut self, stage: Stage) -> Option<u32> {
+        let slot = self.reserve()?;
+        Some(self.start(slot, stage))
+    }
+
+    #[inline(always)]
+    fn find(&mut self, name: u32) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(slot_of(name) as usize)?;
+        (slot.generation & GENERATIONS == name >> SLOT_BITS).then_some(slot)
+    }
+
+    /// Where the receive of a number is.
+    #[inline(always)]
+    pub(crate) fn get(&mut self, name: u32) -> Stage {
+        self.find(name).map_or(Stage::Free, |slot| slot.stage)
+    }
+
+    /// Frees the slot of a receive that is there; its number names nothing any more.
+    #[inline(always)]
+    pub(crate) fn free(&mut self, name: u32) {
+        self.slots[slot_of(name) as usize].stage = Stage::Free;
+        self.free.push(slot_of(name));
+    }
+
+    /// Ends the receive of a number if it is over without an error.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self, name: u32) -> bool {
+        let over = matches!(self.get(name), Stage::Over(_));
+        if over {
+            self.free(name);
+        }
+        over
+    }
+
+    /// The receive of a slot, which is posted.
+    #[inline(always)]
+    fn posted(&mut self, slot: u32) -> Option<(&mut Stage, Span)> {
+        let stage = &mut self.slots.get_mut(slot as usize)?.stage;
+        match *stage {
+            Stage::Posted { span, .. } => Some((stage, span)),
+            _ => None,
+        }
+    }
+
+    /// Why the receive of a number failed.
+    pub(crate) fn error(&self, name: u32) -> Option<&Error> {
+        self.errors.get(&slot_of(name))
+    }
+
+    /// Why the receive of a number failed, which nobody asks for again.
+    pub(crate) fn take_error(&mut self, name: u32) -> Error {
+        self.errors
+            .remove(&slot_of(name))
+            .unwrap_or(Error::Cancelled)
+    }
+}
+
+#[inline(always)]
+fn slot_of(name: u32) -> u32 {
+    name & ((1 << SLOT_BITS) - 1)
+}
+
+impl Core {
+    /// Gives the message that `envelope` says to the oldest receive that accepts it, as a request.
+    pub(crate) fn take_posted(&mut self, envelope: &Envelope) -> Option<RequestId> {
+        match self.posted.take(envelope)? {
+            Waiting::Request(id) => Some(id),
+            Waiting::Light(slot) => {
+                let (stage, span) = self.lights.posted(slot)?;
+                let loan = self.loans.lend_span(span);
+                let state = State::Receiving;
+                let id = self.requests.insert(request(state, loan, envelope));
+                *stage = Stage::Request(id);
+                Some(id)
+            }
+        }
+    }
+
+    /// Completes a receive that is posted no more.
+    pub(crate) fn complete_posted(&mut self, waiting: Waiting, result: Result<Status>) {
+        match waiting {
+            Waiting::Request(id) => self.requests.complete(id, result),
+            Waiting::Light(slot) => self.complete_light(slot, result),
+        }
+    }
+
+    fn complete_light(&mut self, slot: u32, result: Result<Status>) {
+        if let Some((stage, _)) = self.lights.posted(slot) {
+            match result {
+                Ok(status) => *stage = Stage::Over(status),
+                Err(error) => {
+                    *stage = Stage::Failed;
+                    self.lights.errors.insert(slot, error);
+                }
+            }
+            self.requests.count_completed();
+        }
+    }
+
+    /// Gives a whole message that `envelope` says, the `len` bytes of `record` behind `skip`, to a receive that is posted no more.
+    #[inline(always)]
+    pub(crate) fn land(
+        &mut self,
+        waiting: Waiting,
+        envelope: Envelope,
+        len: usize,
+        rx: &Consumer<MappedCells>,
+        record: &Record,
+        skip: usize,
+    ) {
+        self.counters.recv_expected += 1;
+        self.counters.bytes_received += len as u64;
+        if let Waiting::Light(slot) = waiting
+            && let Some((stage, span)) = self.lights.posted(slot)
+            && let Ok(out) = self.loans.span_mut(span, len)
+        {
+            rx.read(record, skip, out);
+            *stage = Stage::Over(Status {
+                source: envelope.source as usize,
+                tag: envelope.tag,
+                bytes: len,
+            });
+            self.requests.count_completed();
+            return;
+        }
+        self.land_slowly(waiting, envelope, len, |at, out| {
+            rx.read(record, skip + at, out);
+        });
+    }
+
+    fn land_slowly(
+        &mut self,
+        waiting: Waiting,
+        envelope: Envelope,
+        len: usize,
+        read: impl Fn(usize, &mut [u8]),
+    ) {
+        let (written, size) = match waiting {
+            Waiting::Light(slot) => {
+                let Some((_, span)) = self.lights.posted(slot) else {
+                    return;
+                };
+                let n = len.min(span.len());
+                let written = self.loans.span_mut(span, n).map(|out| read(0, out));
+                (written, span.len() as u64)
+            }
+            Waiting::Request(id) => {
+                let Some(request) = self.requests.get_mut(id) else {
+                    return;
+                };
+                request.peer = envelope.source;
+                let n = len.min(request.len as usize);
+                (request.buf.write(&mut self.loans, 0, n, read), request.len)
+            }
+        };
+        let result = match written {
+            Ok(()) => receipt_for(size, envelope, len as u64),
+            Err(_) => Err(Error::Withdrawn {
+                rank: envelope.source as usize,
+            }),
+        };
+        if matches!(result, Err(Error::Truncated { .. })) {
+            self.counters.truncations += 1;
+        }
+        self.complete_posted(waiting, result);
+    }
+
+    /// Makes a request of a light receive, which has a number no more. `None`: there is none of that number.
+    pub(crate) fn adopt_light(&mut self, name: u32) -> Option<RequestId> {
+        let id = match self.lights.get(name) {
+            Stage::Free => return None,
+            Stage::Request(id) => id,
+            Stage::Posted { entry, span } => {
+                let loan = self.loans.lend_span(span);
+                let pattern = self.posted.pattern(entry);
+                let envelope = Envelope {
+                    context: pattern.context,
+                    source: u32::MAX,
+                    tag: pattern.tag.unwrap_or(0),
+                };
+                let state = State::Posted(entry);
+                let id = self.requests.insert(request(state, loan, &envelope));
+                self.posted.replace(entry, Waiting::Request(id));
+                id
+            }
+            Stage::Over(status) => self.requests.insert(over(Ok(status))),
+            Stage::Failed => {
+                let error = self.lights.take_error(name);
+                self.requests.insert(over(Err(Box::new(error))))
+            }
+        };
+        self.lights.free(name);
+        Some(id)
+    }
+}
+
+/// A receive that is over and whose buffer is the program's.
+fn over(result: std::result::Result<Status, Box<Error>>) -> Request {
+    Request {
+        state: State::Done,
+        peer: u32::MAX,
+        context: 0,
+        tag: 0,
+        buf: UserBuf::Many(Arc::default()),
+        len: 0,
+        sync: false,
+        result: Some(result),
+    }
+}
+
+fn request(state: State, loan: Loan, envelope: &Envelope) -> Request {
+    Request {
+        state,
+        peer: u32::MAX,
+        context: envelope.context,
+        tag: envelope.tag,
+        buf: UserBuf::One(loan),
+        len: loan.len() as u64,
+        sync: false,
+        result: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_names_one_receive() {
+        let mut lights = Lights::default();
+        let status = Status {
+            source: 0,
+            tag: 0,
+            bytes: 0,
+        };
+        let over = Stage::Over(status);
+        let other = lights.insert(over).expect("few receives");
+        for round in 0..100 {
+            let name = lights.insert(over).expect("few receives");
+            assert!(name >> NAME_BITS == 0 && name != other, "round {round}");
+            assert!(matches!(lights.get(name), Stage::Over(_)));
+            assert!(lights.forget(name) && !lights.forget(name));
+            assert!(matches!(lights.get(name), Stage::Free));
+            let failed = lights.insert(Stage::Failed).expect("few receives");
+            assert!(!lights.forget(failed), "there is an error to be told");
+            lights.free(failed);
+        }
+        assert!(matches!(lights.get(other), Stage::Over(_)));
+        assert!(matches!(lights.get((1 << NAME_BITS) - 1), Stage::Free));
+        let slot = size_of::<Slot>();
+        assert!(slot <= 64, "{slot} bytes: more than a cache line");
+    }
+
+    #[test]
+    fn there_are_only_so_many_numbers() {
+        let mut lights = Lights::default();
+        for _ in 0..1 << SLOT_BITS {
+            assert!(lights.insert(Stage::Failed).is_some());
+        }
+        assert!(lights.is_full() && lights.insert(Stage::Failed).is_none());
+        lights.free(7 | 1 << SLOT_BITS);
+        assert!(!lights.is_full());
+        let name = lights.insert(Stage::Failed).expect("a free slot");
+        assert_eq!(slot_of(name), 7);
+    }
+}
