@@ -110,13 +110,20 @@ pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result
 }
 
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
+///
+/// When receives were completed and none is left, what comes next may be for those that the caller is about to post: it stays in the ring, where they
+/// find it without its being held meanwhile. A caller that goes on waiting comes again.
 pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
     let mut room = false;
+    let completed = core.requests.completed;
     for _ in 0..core.knobs.progress_quota {
         let Some(record) = peer.rx.peek().map_err(|bad| bad.to_string())? else {
             break;
         };
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
+        if kind == Kind::Eager && core.posted.is_empty() && core.requests.completed != completed {
+            break;
+        }
         let (context, tag) = wire::from_meta(record.meta);
         let envelope = Envelope {
             context,

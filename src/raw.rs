@@ -130,7 +130,17 @@ impl Comm {
         let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
-        matches!(engine.send_now(dest, self.context, tag, bytes), Sent::All)
+        if engine.send_now(dest, self.context, tag, bytes) == Sent::All {
+            return true;
+        }
+        self.send_after_progress(&mut engine, bytes, dest, tag)
+    }
+
+    /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in the same place.
+    #[cold]
+    fn send_after_progress(&self, engine: &mut Engine, bytes: &[u8], dest: u32, tag: i32) -> bool {
+        engine.progress(false);
+        engine.send_now(dest, self.context, tag, bytes) == Sent::All
     }
 
     /// Receives into `bytes` if the next message from `source` is there, matches and fits.

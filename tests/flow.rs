@@ -25,6 +25,7 @@ fn as_rank() {
     match role.as_str() {
         "flood" => flood(&rt),
         "flood unseen" => flood_unseen(&rt),
+        "ahead" => ahead(&rt),
         "idle" => idle(&rt),
         "crowd" => crowd(&rt),
         "burst" => burst(&rt),
@@ -101,6 +102,46 @@ fn flood(rt: &Runtime) {
     assert_eq!(rt.counters().unexpected_bytes_now, 0);
     let peak = rt.counters().unexpected_bytes_peak;
     assert!(peak <= limit, "{peak} bytes");
+}
+
+/// Rank 1 is a window ahead of rank 0, which leaves what it is yet to post receives for where it is.
+fn ahead(rt: &Runtime) {
+    const POSTED: usize = 16;
+    const LATER: usize = 32;
+    let path = std::env::var_os("TEST_FILE").expect("a file");
+    let world = rt.world();
+    let other = 1 - rt.rank();
+    world.send(&[0u8], other, 2).expect("send");
+    world.recv(&mut [0u8], other, 2).expect("recv");
+    if rt.rank() == 1 {
+        world.recv(&mut [0u8], 0, 2).expect("recv");
+        for i in 0..POSTED + LATER {
+            world.send(&[i as u64], 0, 1).expect("send");
+        }
+        std::fs::write(path, b"started").expect("write");
+        world.recv(&mut [0u8], 0, 2).expect("recv");
+        return;
+    }
+    let posted: Vec<_> = (0..POSTED)
+        .map(|_| world.irecv(vec![0u64; 1], 1, 1).expect("irecv"))
+        .collect();
+    world.send(&[0u8], 1, 2).expect("send");
+    while std::fs::read(&path).is_ok_and(|text| text.is_empty()) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let before = rt.counters().recv_unexpected;
+    for (i, request) in posted.into_iter().enumerate() {
+        let (got, _) = request.wait().expect("wait");
+        assert_eq!(got, [i as u64]);
+    }
+    for i in POSTED..POSTED + LATER {
+        let mut got = [0u64];
+        world.recv(&mut got, 1, 1).expect("recv");
+        assert_eq!(got, [i as u64]);
+    }
+    let held = rt.counters().recv_unexpected - before;
+    assert_eq!(held, 0, "messages that were held");
+    world.send(&[0u8], 1, 2).expect("send");
 }
 
 /// Rank 0 does not even look until the senders have started everything.
@@ -258,6 +299,17 @@ fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
     let path = std::env::temp_dir().join(format!("onecopy-flow-{}", std::process::id()));
     std::fs::write(&path, b"").expect("a file");
     let ran = Ranks::new(2, "flood unseen")
+        .env("TEST_FILE", &path.to_string_lossy())
+        .run();
+    std::fs::remove_file(&path).expect("remove");
+    ran.expect_success();
+}
+
+#[test]
+fn what_comes_before_its_receive_is_posted_stays_in_the_ring() {
+    let path = std::env::temp_dir().join(format!("onecopy-ahead-{}", std::process::id()));
+    std::fs::write(&path, b"").expect("a file");
+    let ran = Ranks::new(2, "ahead")
         .env("TEST_FILE", &path.to_string_lossy())
         .run();
     std::fs::remove_file(&path).expect("remove");
