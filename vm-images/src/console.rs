@@ -94,7 +94,7 @@ pub enum Outcome {
     Passed,
     /// Something failed, or the kernel complained, or the guest died or hung after it had booted.
     Failed(String),
-    /// It died before it had booted: no statement about what is tested.
+    /// It died before it had booted, or its kernel had complained by then, which turns off what the kernel watches: no statement about what is tested.
     NeverBooted(String),
 }
 
@@ -112,6 +112,8 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Console {
     boot: Option<String>,
+    /// A complaint of the kernel's before it had booted.
+    ill: Option<String>,
     tests: Vec<Test>,
     verdict: Option<Verdict>,
     splats: Vec<String>,
@@ -127,6 +129,9 @@ impl Console {
             && SPLATS.iter().any(|word| kernel.contains(word))
             && !HARMLESS.iter().any(|known| kernel.contains(known))
         {
+            if self.boot.is_none() {
+                self.ill.get_or_insert_with(|| kernel.to_owned());
+            }
             self.splat_count += 1;
             if self.splats.len() < KEPT_SPLATS {
                 let place = self.running().map_or("", |test| test.name.as_str());
@@ -214,6 +219,9 @@ impl Console {
         };
         if self.boot.is_none() {
             return Outcome::NeverBooted(format!("{ended}; its last line: {}", self.last));
+        }
+        if let Some(splat) = &self.ill {
+            return Outcome::NeverBooted(format!("the kernel complained on its way: {splat}"));
         }
         let mut why = Vec::new();
         let failed: Vec<String> = self
@@ -343,6 +351,17 @@ mod tests {
             assert!(outcome.contains(splat), "{splat}: {outcome}");
             assert!(outcome.contains("during acceptance"), "{outcome}");
         }
+    }
+
+    #[test]
+    fn a_complaint_before_the_boot_is_no_verdict() {
+        let splat = "BUG: KASAN: wild-memory-access in rcu_is_watching+0x23/0x3c";
+        let text = format!("[    3.582060] {splat}\n{GOOD}");
+        let outcome = read(&text).outcome(End::Exited(0));
+        assert!(
+            matches!(&outcome, Outcome::NeverBooted(why) if why.contains(splat)),
+            "{outcome}"
+        );
     }
 
     #[test]
