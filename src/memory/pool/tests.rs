@@ -205,9 +205,33 @@ fn collectives_have_a_share_and_no_more() {
     assert!(pool.try_take_collective(usize::MAX).is_none());
 }
 
+/// Runs a test alone in a process of its own: the kernel counts what other tests of this one have, too. Whether this is that process.
+fn alone(test: &str) -> bool {
+    const ALONE: &str = "TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let path = module_path!().split_once("::").unwrap().1;
+    let ran = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("{path}::{test}"), "--nocapture"])
+        .env(ALONE, "")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    false
+}
+
 /// The sixth rule, against the kernel's own count.
 #[test]
 fn memory_is_back_at_its_start_after_a_burst() {
+    if !alone("memory_is_back_at_its_start_after_a_burst") {
+        return;
+    }
     let segment = segment(256 << 20);
     let pool = Pool::new(settings(64 << 20, 2), Heap::new(Arc::clone(&segment)));
     let (shared_before, private_before) = (blocks(&segment), memory("Anonymous:"));
@@ -226,9 +250,8 @@ fn memory_is_back_at_its_start_after_a_burst() {
     let held = pool.stats().bytes;
     assert!(held == 60 << 20, "{held}");
     assert_eq!(blocks(&segment) - shared_before, 30 << 20);
-    // Other tests run in this process at the same time.
-    let private = memory("Anonymous:").saturating_sub(private_before);
-    assert!(private > 14 << 20, "{private}");
+    let private = memory("Anonymous:") - private_before;
+    assert!(private >= 120 * (200 << 10), "{private}");
 
     // Progress calls are all that happens.
     let begun = Instant::now();
@@ -239,7 +262,7 @@ fn memory_is_back_at_its_start_after_a_burst() {
     assert_eq!(pool.stats().bytes, 0);
     assert_eq!(blocks(&segment), shared_before);
     let private = memory("Anonymous:").saturating_sub(private_before);
-    assert!(private < 10 << 20, "{private}");
+    assert!(private < 1 << 20, "{private}");
 }
 
 #[test]
