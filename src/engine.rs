@@ -252,25 +252,15 @@ impl Engine {
             received,
             envelope,
         } = begun;
-        let (
-            len,
-            Envelope {
-                context,
-                source,
-                tag,
-            },
-        ) = (buf.len(), envelope);
-        let request = Request {
-            state: State::Receiving,
-            peer: source,
+        let Envelope {
             context,
+            source,
             tag,
-            buf,
-            len,
-            sync: false,
-            result: None,
-        };
-        let id = self.core.requests.insert(request);
+        } = envelope;
+        let id = self.core.requests.insert(Request {
+            peer: source,
+            ..Request::receive(State::Receiving, context, tag, buf)
+        });
         if let Some(peer) = &mut self.peers[source as usize] {
             peer.incoming = Some(Incoming {
                 target: Target::Request(id),
@@ -344,17 +334,9 @@ impl Engine {
     /// Receives what `pattern` accepts, which was checked.
     pub(crate) fn receive_as(&mut self, pattern: Pattern, buf: UserBuf) -> RequestId {
         let unexpected = self.core.unexpected.find(&pattern);
-        let len = buf.len();
-        let id = self.core.requests.insert(Request {
-            state: State::Receiving,
-            peer: u32::MAX,
-            context: pattern.context,
-            tag: pattern.tag.unwrap_or(0),
-            buf,
-            len,
-            sync: false,
-            result: None,
-        });
+        let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
+        let request = Request::receive(State::Receiving, context, tag, buf);
+        let id = self.core.requests.insert(request);
         if let Some(entry) = unexpected {
             self.accept_entry(entry, id);
             return id;

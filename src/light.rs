@@ -9,10 +9,9 @@ use crate::matching::{EntryId, Envelope};
 use crate::proto::receipt_for;
 use crate::request::{Request, RequestId, State, Status, UserBuf};
 use onecopy_shm::cells::MappedCells;
-use onecopy_shm::loan::{Loan, Span};
+use onecopy_shm::loan::Span;
 use onecopy_shm::ring::{Consumer, Record};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Bits of a number that say which slot; those above say which of its receives.
 const SLOT_BITS: u32 = 22;
@@ -166,9 +165,10 @@ impl Core {
             Waiting::Request(id) => Some(id),
             Waiting::Light(slot) => {
                 let (stage, span) = self.lights.posted(slot)?;
-                let loan = self.loans.lend_span(span);
-                let state = State::Receiving;
-                let id = self.requests.insert(request(state, loan, envelope));
+                let buf = UserBuf::One(self.loans.lend_span(span));
+                let (context, tag) = (envelope.context, envelope.tag);
+                let request = Request::receive(State::Receiving, context, tag, buf);
+                let id = self.requests.insert(request);
                 *stage = Stage::Request(id);
                 Some(id)
             }
@@ -270,53 +270,22 @@ impl Core {
             Stage::Free => return None,
             Stage::Request(id) => id,
             Stage::Posted { entry, span } => {
-                let loan = self.loans.lend_span(span);
+                let buf = UserBuf::One(self.loans.lend_span(span));
                 let pattern = self.posted.pattern(entry);
-                let envelope = Envelope {
-                    context: pattern.context,
-                    source: u32::MAX,
-                    tag: pattern.tag.unwrap_or(0),
-                };
-                let state = State::Posted(entry);
-                let id = self.requests.insert(request(state, loan, &envelope));
+                let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
+                let request = Request::receive(State::Posted(entry), context, tag, buf);
+                let id = self.requests.insert(request);
                 self.posted.replace(entry, Waiting::Request(id));
                 id
             }
-            Stage::Over(status) => self.requests.insert(over(Ok(status))),
+            Stage::Over(status) => self.requests.insert(Request::over(Ok(status))),
             Stage::Failed => {
                 let error = self.lights.take_error(name);
-                self.requests.insert(over(Err(Box::new(error))))
+                self.requests.insert(Request::over(Err(Box::new(error))))
             }
         };
         self.lights.free(name);
         Some(id)
-    }
-}
-
-/// A receive that is over and whose buffer is the program's.
-fn over(result: std::result::Result<Status, Box<Error>>) -> Request {
-    Request {
-        state: State::Done,
-        peer: u32::MAX,
-        context: 0,
-        tag: 0,
-        buf: UserBuf::Many(Arc::default()),
-        len: 0,
-        sync: false,
-        result: Some(result),
-    }
-}
-
-fn request(state: State, loan: Loan, envelope: &Envelope) -> Request {
-    Request {
-        state,
-        peer: u32::MAX,
-        context: envelope.context,
-        tag: envelope.tag,
-        buf: UserBuf::One(loan),
-        len: loan.len() as u64,
-        sync: false,
-        result: None,
     }
 }
 

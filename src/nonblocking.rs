@@ -564,16 +564,10 @@ impl Engine {
         message: Message,
         buf: UserBuf,
     ) -> RequestId {
-        let len = buf.len();
+        let (context, tag) = (envelope.context, envelope.tag);
         let request = crate::request::Request {
-            state: crate::request::State::Receiving,
             peer: envelope.source,
-            context: envelope.context,
-            tag: envelope.tag,
-            buf,
-            len,
-            sync: false,
-            result: None,
+            ..crate::request::Request::receive(crate::request::State::Receiving, context, tag, buf)
         };
         let id = self.core.requests.insert(request);
         match &self.gone[envelope.source as usize] {

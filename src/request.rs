@@ -146,6 +146,31 @@ pub(crate) struct Request {
     pub(crate) result: Option<Result<Status, Box<Error>>>,
 }
 
+impl Request {
+    /// A receive whose sender is not known yet.
+    pub(crate) fn receive(state: State, context: u32, tag: i32, buf: UserBuf) -> Self {
+        Self {
+            state,
+            peer: u32::MAX,
+            context,
+            tag,
+            len: buf.len(),
+            buf,
+            sync: false,
+            result: None,
+        }
+    }
+
+    /// A receive that is over and whose buffer is the program's again.
+    pub(crate) fn over(result: Result<Status, Box<Error>>) -> Self {
+        let buf = UserBuf::Many(Arc::default());
+        Self {
+            result: Some(result),
+            ..Self::receive(State::Done, 0, 0, buf)
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     generation: u32,

@@ -104,6 +104,13 @@ fn flood(rt: &Runtime) {
     assert!(peak <= limit, "{peak} bytes");
 }
 
+/// Waits, without a look at messages, until another rank has written to the file.
+fn await_word(path: &std::ffi::OsStr) {
+    while std::fs::read(path).is_ok_and(|text| text.is_empty()) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Rank 1 is a window ahead of rank 0, which leaves what it is yet to post receives for where it is.
 fn ahead(rt: &Runtime) {
     const POSTED: usize = 16;
@@ -126,9 +133,7 @@ fn ahead(rt: &Runtime) {
         .map(|_| world.irecv(vec![0u64; 1], 1, 1).expect("irecv"))
         .collect();
     world.send(&[0u8], 1, 2).expect("send");
-    while std::fs::read(&path).is_ok_and(|text| text.is_empty()) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_word(&path);
     let before = rt.counters().recv_unexpected;
     for (i, request) in posted.into_iter().enumerate() {
         let (got, _) = request.wait().expect("wait");
@@ -159,9 +164,7 @@ fn flood_unseen(rt: &Runtime) {
         onecopy::wait_all(requests).expect("wait");
     } else {
         let before = resident();
-        while std::fs::read(&path).is_ok_and(|text| text.is_empty()) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        await_word(&path);
         let grown = resident().saturating_sub(before);
         assert!(grown < 8 << 20, "grew by {grown} bytes");
         receive_flood(rt, 1, 0..FLOOD);
@@ -294,11 +297,12 @@ fn a_flood_to_a_rank_that_does_not_receive_is_bounded() {
     Ranks::new(4, "flood").run().expect_success();
 }
 
-#[test]
-fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
-    let path = std::env::temp_dir().join(format!("onecopy-flow-{}", std::process::id()));
+/// Two ranks with an empty file for a word of one to the other.
+fn with_a_file(role: &str) {
+    let name = role.replace(' ', "-");
+    let path = std::env::temp_dir().join(format!("onecopy-flow-{name}-{}", std::process::id()));
     std::fs::write(&path, b"").expect("a file");
-    let ran = Ranks::new(2, "flood unseen")
+    let ran = Ranks::new(2, role)
         .env("TEST_FILE", &path.to_string_lossy())
         .run();
     std::fs::remove_file(&path).expect("remove");
@@ -306,14 +310,13 @@ fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
 }
 
 #[test]
+fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
+    with_a_file("flood unseen");
+}
+
+#[test]
 fn what_comes_before_its_receive_is_posted_stays_in_the_ring() {
-    let path = std::env::temp_dir().join(format!("onecopy-ahead-{}", std::process::id()));
-    std::fs::write(&path, b"").expect("a file");
-    let ran = Ranks::new(2, "ahead")
-        .env("TEST_FILE", &path.to_string_lossy())
-        .run();
-    std::fs::remove_file(&path).expect("remove");
-    ran.expect_success();
+    with_a_file("ahead");
 }
 
 #[test]

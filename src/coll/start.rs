@@ -469,16 +469,9 @@ impl Engine {
         };
         state.seq = seq;
         self.core.counters.collectives += 1;
-        let id = self.core.requests.insert(Request {
-            state: RequestState::Receiving,
-            peer: u32::MAX,
-            context: state.context,
-            tag: 0,
-            buf: UserBuf::Many(Arc::from([])),
-            len: 0,
-            sync: false,
-            result: None,
-        });
+        let nothing = UserBuf::Many(Arc::from([]));
+        let request = Request::receive(RequestState::Receiving, state.context, 0, nothing);
+        let id = self.core.requests.insert(request);
         let mut op = Running::new(id, seq, body, begun, call != Call::GoesOn);
         if begun {
             op.resume(state.size(), state.me);

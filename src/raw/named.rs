@@ -3,7 +3,7 @@
 
 use super::{AT_ONCE, Lent, Operation, Poll};
 use crate::comm::Comm;
-use crate::engine::{Core, Engine};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::light::{Stage, Waiting};
 use crate::matching::{Source, Tag};
@@ -110,7 +110,7 @@ impl Poll<'_> {
 }
 
 impl Engine {
-    /// Starts a light receive and gives its number. There is one left.
+    /// Starts a light receive and gives its number. `None`: there are too many for a number, and nothing was started.
     #[inline(always)]
     fn receive_light(
         &mut self,
@@ -120,18 +120,18 @@ impl Engine {
         tag: Option<i32>,
     ) -> Result<Option<u32>> {
         let pattern = self.check_receive(source, context, tag)?;
-        // A message that came before is given to a request, whatever it is.
-        if !self.core.unexpected.is_empty() && self.core.unexpected.find(&pattern).is_some() {
-            let loan = self.core.loans.lend_span(span);
-            let id = self.receive_as(pattern, UserBuf::One(loan));
-            return Ok(self.core.lights.insert(Stage::Request(id)));
-        }
-        let Core { lights, posted, .. } = &mut self.core;
-        let Some(slot) = lights.reserve() else {
+        let Some(slot) = self.core.lights.reserve() else {
             return Ok(None);
         };
-        let entry = posted.post(pattern, Waiting::Light(slot));
-        Ok(Some(lights.start(slot, Stage::Posted { entry, span })))
+        // A message that came before is given to a request, whatever it is.
+        let stage = if self.core.unexpected.find(&pattern).is_some() {
+            let loan = self.core.loans.lend_span(span);
+            Stage::Request(self.receive_as(pattern, UserBuf::One(loan)))
+        } else {
+            let entry = self.core.posted.post(pattern, Waiting::Light(slot));
+            Stage::Posted { entry, span }
+        };
+        Ok(Some(self.core.lights.start(slot, stage)))
     }
 }
 
@@ -159,9 +159,6 @@ impl Starting<'_> {
     /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was started.
     #[inline(always)]
     pub fn receive(&mut self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
-        if self.engine.core.lights.is_full() {
-            return Ok(None);
-        }
         let source = source.rank().map(|rank| self.comm.world_rank(rank));
         self.engine
             .receive_light(span, source, self.comm.context, tag.tag())

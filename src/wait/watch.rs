@@ -111,9 +111,7 @@ impl Engine {
             }
         }
     }
-}
 
-impl Engine {
     /// The calling thread has asked whether something is complete, and something `moved` or not: whether it has asked in vain so often that it makes
     /// room.
     #[inline]

@@ -94,7 +94,7 @@ pub enum Outcome {
     Passed,
     /// Something failed, or the kernel complained, or the guest died or hung after it had booted.
     Failed(String),
-    /// It died before it had booted, or its kernel had complained by then, which turns off what the kernel watches: no statement about what is tested.
+    /// It died before it had booted; or all passed, but its kernel had complained by then and watches less since: no statement about what is tested.
     NeverBooted(String),
 }
 
@@ -112,8 +112,8 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Console {
     boot: Option<String>,
-    /// A complaint of the kernel's before it had booted.
-    ill: Option<String>,
+    /// The kernel's complaints before it had booted.
+    ill: usize,
     tests: Vec<Test>,
     verdict: Option<Verdict>,
     splats: Vec<String>,
@@ -129,9 +129,6 @@ impl Console {
             && SPLATS.iter().any(|word| kernel.contains(word))
             && !HARMLESS.iter().any(|known| kernel.contains(known))
         {
-            if self.boot.is_none() {
-                self.ill.get_or_insert_with(|| kernel.to_owned());
-            }
             self.splat_count += 1;
             if self.splats.len() < KEPT_SPLATS {
                 let place = self.running().map_or("", |test| test.name.as_str());
@@ -148,6 +145,7 @@ impl Console {
         }
         if let Some(rest) = own(line, "VM-BOOT ") {
             self.boot = Some(rest.to_owned());
+            self.ill = self.splat_count;
         } else if let Some(name) = own(line, "VM-BEGIN ") {
             self.tests.push(Test {
                 name: name.trim().to_owned(),
@@ -220,9 +218,6 @@ impl Console {
         if self.boot.is_none() {
             return Outcome::NeverBooted(format!("{ended}; its last line: {}", self.last));
         }
-        if let Some(splat) = &self.ill {
-            return Outcome::NeverBooted(format!("the kernel complained on its way: {splat}"));
-        }
         let mut why = Vec::new();
         let failed: Vec<String> = self
             .tests
@@ -233,6 +228,14 @@ impl Console {
                 None => Some(format!("{} (did not end)", test.name)),
             })
             .collect();
+        let guest_is_content = self.verdict.is_some_and(|verdict| verdict.code == 0);
+        if let Some(first) = self.splats.first()
+            && self.ill == self.splat_count
+            && failed.is_empty()
+            && guest_is_content
+        {
+            return Outcome::NeverBooted(format!("the kernel complained on its way: {first}"));
+        }
         if !failed.is_empty() {
             why.push(format!("tests: {}", failed.join(", ")));
         }
@@ -362,6 +365,12 @@ mod tests {
             matches!(&outcome, Outcome::NeverBooted(why) if why.contains(splat)),
             "{outcome}"
         );
+        // What fails or complains afterwards counts all the same.
+        let end = End::Exited(0);
+        let failed = read(&text.replace("VM-END acceptance rc=0", "VM-END acceptance rc=1"));
+        assert!(matches!(failed.outcome(end), Outcome::Failed(_)));
+        let again = text.replace("ok 1 a", &format!("[   12.123456] {splat}\nok 1 a"));
+        assert!(matches!(read(&again).outcome(end), Outcome::Failed(_)));
     }
 
     #[test]
