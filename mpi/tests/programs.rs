@@ -84,7 +84,7 @@ fn compile_file(source: &Path, program: &Path) -> PathBuf {
 }
 
 fn run(program: &Path, ranks: usize, arguments: &[&str]) -> Output {
-    run_on(&place().directory, 120, program, ranks, arguments)
+    run_on(&place().directory, 300, program, ranks, arguments)
 }
 
 /// Runs a program on the library in a folder.
