@@ -6,6 +6,8 @@
 
 #[path = "collectives/cases.rs"]
 mod cases;
+#[path = "harness/module.rs"]
+mod module;
 #[path = "collectives/oracle.rs"]
 mod oracle;
 #[path = "harness/processes.rs"]
@@ -14,7 +16,7 @@ mod processes;
 use cases::{Case, Random};
 use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
 use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, local_with};
-use processes::{Ranks, limited};
+use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -449,6 +451,26 @@ fn collectives_of_processes_agree_with_the_oracle() {
     }
 }
 
+/// Through the kernel module: what is read in place of attachments, and what is copied.
+#[test]
+fn collectives_over_the_module_agree_with_the_oracle() {
+    for (index, variant) in module::variants(say).iter().enumerate() {
+        for ranks in [2, 3] {
+            let mut job = Ranks::new(ranks, &(200 + 10 * index + ranks).to_string());
+            for (name, value) in variant.knobs {
+                job = job.env(name, value);
+            }
+            let ran = job.run().expect_success();
+            let moved: u64 = ran
+                .said("by the module: ")
+                .iter()
+                .map(|bytes| bytes.parse::<u64>().expect("bytes"))
+                .sum();
+            assert!(moved > 0, "{}", variant.name);
+        }
+    }
+}
+
 /// What a rank does. Not a test of its own: outside of a job it does nothing.
 #[test]
 fn as_rank() {
@@ -457,5 +479,8 @@ fn as_rank() {
     };
     let rt = Runtime::init_with(Options::from_env().expect("knobs")).expect("join");
     program(&rt, seed.parse().expect("a seed"), 40, 200_000);
+    let counters = rt.counters();
+    let moved = counters.attach_bytes + counters.knem_bytes;
+    say(&format!("by the module: {moved}"));
     rt.finalize().expect("finalize");
 }

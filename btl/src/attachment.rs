@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! A window is made from an address range that the kernel has just mapped for this process and that nobody else unmaps: it ends with the
-//! value. No reference is made into it; bytes are copied by raw copies after a range check. Where the module answers a hole with SIGBUS, the
+//! value. No reference is made into it; bytes are copied by raw copies, and seen as a [`View`], after a range check. Where the module answers a hole with SIGBUS, the
 //! copies are guarded ([`onecopy_shm::guard`]). The mapping is not inherited by a forked child, where the same addresses may be something else:
 //! there it is neither used nor unmapped.
 #![allow(
@@ -11,6 +11,7 @@
     reason = "raw copies to and from memory of a peer, and its unmapping"
 )]
 
+use onecopy_shm::coll::View;
 use onecopy_shm::copy::{self, Kernel};
 use onecopy_shm::guard::{self, Hole};
 use onecopy_shm::layout::{OutOfBounds, check_range};
@@ -110,6 +111,17 @@ impl Window {
 
     fn area(&self) -> std::ops::Range<usize> {
         self.address(0)..self.address(self.len)
+    }
+
+    /// Bytes to be read in place. None: they are not all in it, or a hole would raise a signal.
+    #[must_use]
+    pub fn view(&self, offset: u64, len: usize) -> Option<View<'_>> {
+        let at = self.at(offset, len).ok()?;
+        match &self.backing {
+            // SAFETY: the bytes lie in the mapping, which lasts as long as the window; a hole in it reads as zeroes.
+            Backing::Segment(_) => Some(unsafe { View::new(at, len) }),
+            Backing::Plain(_) => None,
+        }
     }
 
     /// Copies from the window.

@@ -2,8 +2,9 @@
 //! The layers of one pair: which work, which were refused and why, and the ladder down which a pair goes when one fails.
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::module::{Module, Offer};
+use crate::module::{Interface, Module, Offer};
 use crate::rcache::Limits;
+use crate::xpmem::Attached;
 use crate::{cico, cma, heap, knem, xpmem};
 use onecopy_shm::coll::View;
 use onecopy_shm::copy::CopyPlan;
@@ -195,7 +196,7 @@ impl Link {
             && self
                 .knem
                 .layer()
-                .is_some_and(|l| l.interface() == crate::module::Interface::Plain)
+                .is_some_and(|l| l.interface() == Interface::Plain)
     }
 
     /// The bytes of `range` to be read in place, where a layer maps them.
@@ -203,6 +204,27 @@ impl Link {
     #[must_use]
     pub fn view<'p>(&self, peer: &'p PeerSegment, range: &RemoteRange) -> Option<View<'p>> {
         self.heap.layer().and_then(|layer| layer.view(peer, range))
+    }
+
+    /// Whether the bytes of a transfer of `total`, of which the range is a part, can be read in place by [`Self::attached`]. To be asked once per
+    /// transfer; attaches the range.
+    #[must_use]
+    pub fn attaches(&self, range: &RemoteRange, total: u64) -> bool {
+        self.xpmem.layer().is_some_and(|xpmem| {
+            let can = xpmem.interface() == Interface::Extension && xpmem.reaches(range);
+            let will = can && xpmem.earned(range, total);
+            if will {
+                xpmem.reserve(range);
+            }
+            will
+        })
+    }
+
+    /// The bytes of `range` to be read in place where the kernel module has mapped them.
+    #[must_use]
+    pub fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
+        let xpmem = self.xpmem.layer()?;
+        xpmem.reaches(range).then(|| xpmem.attached(range))?
     }
 
     /// The best layer that can write to `range`.

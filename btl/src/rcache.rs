@@ -123,6 +123,14 @@ impl<W> AttachCache<W> {
         (address - begin < entry.len).then_some(begin)
     }
 
+    /// The window that holds all of these bytes, and where in it they begin.
+    #[must_use]
+    pub fn whole(&self, address: u64, len: u64) -> Option<(&W, u64)> {
+        let begin = self.find(address)?;
+        let (entry, at) = (&self.windows[&begin], address - begin);
+        (len <= entry.len - at).then_some((&entry.window, at))
+    }
+
     /// Whether all bytes are attached.
     #[must_use]
     pub fn covers(&self, address: u64, len: u64) -> bool {

@@ -3,7 +3,7 @@
 //! stores, as in [`crate::heap`], but for memory of any kind.
 //!
 //! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and is counted in a page that is
-//! mapped here, too: the count is compared before and after each copy. By the *plain* interface, which any module that speaks the XPMEM ABI
+//! mapped here, too: the count is compared before and after each copy, or whatever else read the window in place ([`Attached`]). By the *plain* interface, which any module that speaks the XPMEM ABI
 //! has, a window is an attachment of the peer's segment, and a hole is SIGBUS, which [`onecopy_shm::guard`] takes for the length of a copy.
 //! Either way the copy of bytes that are not there is an error, and the program sees no signal.
 //!
@@ -16,11 +16,12 @@ use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
 use crate::heap::{pieces, pieces_mut, walk};
 use crate::module::{Interface, Module, Offer, neither};
 use crate::rcache::{AttachCache, Limits, Stats};
+use onecopy_shm::coll::View;
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_shm::sync::{Ordering, fence};
 use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE, ONECOPY_STATE_OWNER_GONE};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -390,6 +391,81 @@ impl XpmemLayer {
             }
         }
         Err(io::Error::from_raw_os_error(libc::EFAULT))
+    }
+}
+
+/// Attached bytes of a peer, to be read in place. While it lives, nothing else is copied by the peer's layer.
+#[derive(Debug)]
+pub struct Attached<'l> {
+    layer: &'l XpmemLayer,
+    window: Ref<'l, Window>,
+    at: u64,
+    range: RemoteRange,
+    holes: u64,
+}
+
+impl Attached<'_> {
+    /// The bytes. They were the peer's if [`Self::were_there`] says so when they have been read; else they may be zeroes.
+    #[must_use]
+    pub fn view(&self) -> Option<View<'_>> {
+        let len = usize::try_from(self.range.len).ok()?;
+        self.window.view(self.at, len)
+    }
+
+    /// Whether no hole was found in any window since this was made.
+    #[must_use]
+    pub fn were_there(self) -> bool {
+        // The loads of the bytes go before the load of the count.
+        fence(Ordering::Acquire);
+        let Self {
+            layer,
+            window,
+            range,
+            holes,
+            ..
+        } = self;
+        if layer.holes() == holes {
+            return true;
+        }
+        drop(window);
+        layer
+            .cache
+            .borrow_mut()
+            .drop_range(range.address, range.len);
+        false
+    }
+}
+
+impl XpmemLayer {
+    /// The bytes of `range`, attached and to be read in place. None: by the plain interface, or where they cannot be had in one window.
+    #[must_use]
+    pub fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
+        if self.interface() == Interface::Plain || range.len == 0 {
+            return None;
+        }
+        let holes = self.holes();
+        fence(Ordering::Acquire);
+        let made = self.cache.borrow_mut().with(
+            range.address,
+            range.len,
+            |begin, len| self.attach(begin, len),
+            |window, at, into, n| self.populate(window, at, range.address + into, n),
+        );
+        made.ok()?;
+        let mut at = 0;
+        let window = Ref::filter_map(self.cache.borrow(), |cache| {
+            let (window, offset) = cache.whole(range.address, range.len)?;
+            at = offset;
+            Some(window)
+        });
+        let window = window.ok()?;
+        Some(Attached {
+            layer: self,
+            window,
+            at,
+            range: *range,
+            holes,
+        })
     }
 }
 

@@ -2,19 +2,21 @@
 //! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector, and writes the result wherever it
 //! is needed, if it can.
 
+mod attach;
 pub(super) mod segment;
 mod spread;
 
 use super::exchange::{Given, give};
 use super::op::{GIVEN, Piece, Readers, Shared, behind, described, kind, payload};
 use super::push::{WRITTEN, place_of, reaches_all};
-use super::reader::{self, Source, Target, part};
+use super::reader::{self, Source, Target};
 use super::select::{How, share};
 use super::state::{STEP_MAX, State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Place, PoolBuf};
+use crate::peer::Peer;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{INLINE, View};
 use onecopy_shm::copy::Kernel;
@@ -37,13 +39,15 @@ const HELPED_MIN: usize = 128 << 10;
 const EVERYWHERE: u32 = WRITTEN + 1;
 
 /// Where a member's contribution is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     /// It is this rank's own.
     Own,
     Inline,
     Slot,
     Buffer(RemoteRange),
+    /// In a buffer that the kernel module attaches.
+    Attached(RemoteRange),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,7 +182,7 @@ impl Fold {
                     return Ok(Step::Done);
                 }
             } else {
-                if !self.find(state, seq)? {
+                if !self.find(engine, state, seq)? {
                     return Ok(Step::Idle);
                 }
                 self.aim(engine, state, seq, shared);
@@ -242,7 +246,7 @@ impl Fold {
     }
 
     /// Finds out where all contributions are, once they are there.
-    fn find(&mut self, state: &mut State, seq: u32) -> Result<bool> {
+    fn find(&mut self, engine: &Engine, state: &mut State, seq: u32) -> Result<bool> {
         while self.from.len() < self.upto {
             let place = self.from.len();
             let end = &state.ends[place];
@@ -269,7 +273,7 @@ impl Fold {
                 }
                 _ => {
                     let range = described(&line);
-                    (From::Buffer(range), range.len)
+                    (reach(engine, state, place, range), range.len)
                 }
             };
             if len != self.send.len as u64 {
@@ -290,13 +294,20 @@ impl Fold {
     ) -> Result<usize> {
         let all = self.range.1 - self.range.0;
         let left = all - self.folded;
-        // What has to be copied before it can be combined.
+        // The result goes where this rank's contribution stands.
+        let alias = self.from.contains(&From::Own)
+            && match shared.stage {
+                Some(_) => self.how == How::Split,
+                None => self.in_place,
+            };
+        // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot be combined again.
         let absent: Vec<usize> = (0..self.upto)
             .filter(|&place| match &self.from[place] {
                 From::Buffer(range) => {
                     let first = range.part(0, range.len.min(1));
                     reader::view(&engine.peers, state, place, &first).is_none()
                 }
+                From::Attached(_) => alias,
                 _ => false,
             })
             .collect();
@@ -330,7 +341,7 @@ impl Fold {
         let (helped, work) = work.split_at_mut(apart * len);
         while self.fetched < absent.len() {
             let place = absent[self.fetched];
-            let From::Buffer(range) = self.from[place] else {
+            let (From::Buffer(range) | From::Attached(range)) = self.from[place] else {
                 break;
             };
             let source = Source {
@@ -347,6 +358,14 @@ impl Fold {
             }
             self.fetched += 1;
         }
+        let in_place = if alias {
+            Vec::new()
+        } else if let Some(all) = self.attach(&engine.peers, state, (begin, len)) {
+            all
+        } else {
+            self.temp = temp;
+            return self.segment(engine, state, seq, shared);
+        };
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(self.upto);
         for place in 0..self.upto {
             let end = &state.ends[place];
@@ -354,33 +373,26 @@ impl Fold {
                 From::Own => None,
                 From::Inline => Some(end.inline(seq).part(begin, len)),
                 From::Slot => Some(end.slot(seq).part(begin, len)),
-                From::Buffer(range) => match absent.iter().position(|&other| other == place) {
-                    Some(index) => Some(View::of(&copies[index * len..(index + 1) * len])),
-                    None => {
-                        let source = Source {
-                            seq,
-                            place,
-                            buffer: GIVEN,
-                            range: *range,
-                        };
-                        let range = part(state, &source, begin as u64, len)?;
-                        let view = reader::view(&engine.peers, state, place, &range);
-                        Some(view.ok_or_else(|| mismatch(state, place, 0, len))?)
-                    }
-                },
+                From::Buffer(range) | From::Attached(range) => {
+                    let copied = absent.iter().position(|&other| other == place);
+                    let attached = in_place.iter().find(|(other, _)| *other == place);
+                    let view = if let Some(index) = copied {
+                        Some(View::of(&copies[index * len..(index + 1) * len]))
+                    } else if let Some((_, bytes)) = attached {
+                        bytes.view()
+                    } else {
+                        let range = range.part(begin as u64, len as u64);
+                        reader::view(&engine.peers, state, place, &range)
+                    };
+                    Some(view.ok_or_else(|| mismatch(state, place, 0, len))?)
+                }
             });
         }
-        let own = views.iter().position(Option::is_none);
         let operands = Operands {
             op: &self.op,
             elem: self.elem,
-            own,
-            // The result goes where this rank's contribution stands.
-            alias: own.is_some()
-                && match shared.stage {
-                    Some(_) => self.how == How::Split,
-                    None => self.in_place,
-                },
+            own: views.iter().position(Option::is_none),
+            alias,
         };
         let loans = &mut engine.core.loans;
         match (&mut shared.stage, self.recv) {
@@ -388,7 +400,7 @@ impl Fold {
                 let out = &mut stage[begin..begin + len];
                 combine_all(&operands, out, &views, None, work);
             }
-            (Some(stage), Some((loan, at))) if own.is_some() => {
+            (Some(stage), Some((loan, at))) if operands.own.is_some() => {
                 let own = View::of(&stage[begin..begin + len]);
                 loans.write(loan, at + self.result_at(begin), len, |out| {
                     combine_all(&operands, out, &views, Some(own), work);
@@ -411,10 +423,15 @@ impl Fold {
             (_, None) => {}
         }
         drop(views);
+        if !self.were_there(in_place) {
+            self.temp = temp;
+            return self.segment(engine, state, seq, shared);
+        }
+        self.count(engine, state, len);
         self.put_out(engine, state, (begin, len), helped)?;
         // Who gave up has given its buffer to someone else meanwhile.
         for place in 0..self.upto {
-            if matches!(self.from[place], From::Buffer(_))
+            if matches!(self.from[place], From::Buffer(_) | From::Attached(_))
                 && let Some(error) = state.failure_of(place)
             {
                 return Err(error);
@@ -492,6 +509,21 @@ impl Fold {
             engine.core.loans.copy(loan, to + at, loan, to, len)?;
         }
         Ok(())
+    }
+}
+
+/// How the bytes of a member's buffer are combined: in place, if a layer maps them; asked once per collective.
+fn reach(engine: &Engine, state: &State, place: usize, range: RemoteRange) -> From {
+    let peer = engine.peers[state.members[place] as usize].as_ref();
+    let attaches = |peer: &Peer| {
+        peer.link
+            .view(&peer.segment, &range.part(0, range.len.min(1)))
+            .is_none()
+            && peer.link.attaches(&range, range.len)
+    };
+    match peer {
+        Some(peer) if attaches(peer) => From::Attached(range),
+        _ => From::Buffer(range),
     }
 }
 

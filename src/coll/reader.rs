@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::proto::rendezvous;
+use onecopy_btl::xpmem::Attached;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::View;
 use onecopy_shm::loan::{Loan, LoanTable};
@@ -69,6 +70,17 @@ pub(crate) fn view<'p>(
 ) -> Option<View<'p>> {
     let peer = peers[state.members[place] as usize].as_ref()?;
     peer.link.view(&peer.segment, range)
+}
+
+/// The bytes in place, where the kernel module has attached them.
+pub(crate) fn attached<'p>(
+    peers: &'p [Option<Box<Peer>>],
+    state: &State,
+    place: usize,
+    range: &RemoteRange,
+) -> Option<Attached<'p>> {
+    let peer = peers[state.members[place] as usize].as_ref()?;
+    peer.link.attached(range)
 }
 
 /// Reads `len` bytes from `at` on of a member's buffer; as many as `Ok` says are there now, the others come later.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank is killed while others read its memory through the kernel module: they get an error, soon, and no signal.
+//! A rank is killed while others read its memory through the kernel module, to copy it or to combine it in place: they get an error, soon, and no
+//! signal.
 //!
 //! The ranks leave SIGBUS at its default action, so a rank that got one would be dead, not only wrong.
 
@@ -8,8 +9,9 @@ use super::module;
 use super::traffic::names;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
+use onecopy::coll::{Collective, ElemType, Op, PredefinedOp};
 use onecopy::wireup::Death;
-use onecopy::{Error, Runtime};
+use onecopy::{Comm, Error, Runtime};
 use onecopy_shm::process::pidfd_open;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -21,6 +23,9 @@ const COUNT: &str = "TEST_KILLS";
 const SEED: &str = "TEST_SEED";
 /// Variable with the process that a witness watches.
 const WITNESSED: &str = "TEST_WITNESSED";
+/// Variable with what the victim's memory is read for: one of [`WAYS`].
+const WAY: &str = "TEST_WAY";
+const WAYS: [&str; 2] = ["messages", "reductions"];
 const VICTIM: usize = RANKS - 1;
 const LEN: usize = 12 << 20;
 
@@ -53,12 +58,22 @@ fn call_witness() -> Child {
     witness
 }
 
+fn add(world: &Comm, mine: &[u8], sum: &mut [u8]) -> Result<(), Error> {
+    let what = Collective::Allreduce {
+        elem: ElemType::U8,
+        op: Op::Predefined(PredefinedOp::Sum),
+    };
+    world.run(&what, Some(mine), Some(sum))
+}
+
 /// What a rank does.
 pub(crate) fn rank() {
     let rt = Runtime::init().expect("a job");
     let world = rt.world();
     world.barrier().expect("all live");
+    let reduces = std::env::var(WAY).is_ok_and(|way| way == WAYS[1]);
     let mut buffer = vec![0u8; LEN];
+    let mut sum = vec![0u8; if reduces { LEN } else { 0 }];
     if world.rank() == VICTIM {
         #[expect(clippy::zombie_processes, reason = "the witness outlives this process")]
         let _witness = call_witness();
@@ -69,8 +84,12 @@ pub(crate) fn rank() {
         for round in 0u8.. {
             let begun = std::time::Instant::now();
             buffer.fill(round);
-            for to in 0..VICTIM {
-                world.send(&buffer, to, 1).expect("the others live");
+            if reduces {
+                add(&world, &buffer, &mut sum).expect("the others live");
+            } else {
+                for to in 0..VICTIM {
+                    world.send(&buffer, to, 1).expect("the others live");
+                }
             }
             if round == 1 {
                 // In the time of a round from now on: somebody is reading then.
@@ -83,25 +102,35 @@ pub(crate) fn rank() {
             }
         }
     }
+    let mut round = 0u8;
     let (error, called) = loop {
         let called = job::now();
-        match world.recv(&mut buffer, VICTIM, 1) {
-            Ok(_) => {
-                let first = buffer[0];
-                let wrong = buffer.iter().position(|&byte| byte != first);
-                assert_eq!(wrong, None, "a message of two rounds, or of holes");
-            }
-            Err(error) => break (error, called),
+        let (result, got) = if reduces {
+            buffer.fill(world.rank() as u8);
+            (add(&world, &buffer, &mut sum), &sum)
+        } else {
+            (world.recv(&mut buffer, VICTIM, 1).map(drop), &buffer)
+        };
+        if let Err(error) = result {
+            break (error, called);
         }
+        let others = if reduces { (0..VICTIM).sum() } else { 0 };
+        let expected = round.wrapping_add(others as u8);
+        let wrong = got.iter().position(|&byte| byte != expected);
+        assert_eq!(wrong, None, "bytes of two rounds, or of holes");
+        round = round.wrapping_add(1);
     };
     job::say(&format!("error {} {called}", job::now()));
-    assert!(
-        names(&error, VICTIM) && matches!(error, Error::PeerDied { .. }),
-        "{error}"
-    );
+    let expected = match error {
+        // Another one knew of the death first.
+        Error::Collective { .. } => reduces,
+        _ => names(&error, VICTIM) && (reduces || matches!(error, Error::PeerDied { .. })),
+    };
+    assert!(expected, "{error}");
     let counters = rt.counters();
-    // Nothing of the dead stays attached; of the living nothing was.
-    assert_eq!((counters.attached_windows, counters.attached_bytes), (0, 0));
+    // Nothing of the dead stays attached; of the living nothing was, by messages.
+    let attached = (counters.attached_windows, counters.attached_bytes);
+    assert!(reduces || attached == (0, 0), "{attached:?}");
     let moved = counters.attach_bytes + counters.knem_bytes;
     job::say(&format!("moved {moved} holes {}", counters.attach_holes));
     // The living go on, also by the layer that failed towards the dead.
@@ -135,14 +164,15 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
         .iter()
         .map(|module| (module.name, module.knobs))
         .collect();
-    for (name, knobs) in modules.iter().copied().chain(others) {
+    let cases = modules.iter().copied().chain(others);
+    for ((name, knobs), way) in cases.flat_map(|case| WAYS.map(|way| (case, way))) {
         let by_module = modules.iter().any(|(module, _)| *module == name);
         let mut random = Random(number(SEED, 1));
         let (mut delays, mut after_end) = (Vec::new(), Vec::new());
         let (mut moved, mut holes) = (0u64, 0u64);
         for _ in 0..count {
             let share = random.below(1000);
-            let mut env = vec![(KILL, share.to_string())];
+            let mut env = vec![(KILL, share.to_string()), (WAY, way.to_owned())];
             env.extend(knobs.iter().map(|&(name, value)| (name, value.to_owned())));
             let ran = job::run("attached", &env);
             let time = |rank: usize, word: &str, at: usize| {
@@ -150,7 +180,7 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
             };
             let (death, end) = (time(VICTIM, "dying", 0), time(VICTIM, "ended", 0));
             for rank in 0..VICTIM {
-                let what = format!("{name}, at {share} of 1000: {}", ran.story());
+                let what = format!("{name}, {way}, at {share} of 1000: {}", ran.story());
                 assert_eq!(ran.ranks[rank], Death::Code(0), "{what}");
                 // Who looks at the last message when it happens learns of it in the next call.
                 let (error, called) = (time(rank, "error", 0), time(rank, "error", 1));
@@ -162,10 +192,16 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
             }
         }
         job::say(&format!(
-            "{name}: {count} deaths: from the signal to the error {}; from the end of the process {}; {moved} bytes moved by the module, {holes} windows with holes",
+            "{name}, {way}: {count} deaths: from the signal to the error {}; from the end of the process {}; {moved} bytes moved by the module, {holes} windows with holes",
             job::spread(&mut delays),
             job::spread(&mut after_end),
         ));
-        assert_eq!(moved > 0, by_module, "{name}: {moved} bytes by the module");
+        // The plain interface of knem has a region per message; what is reduced has none.
+        let expected = by_module && (name, way) != ("knem, plain", WAYS[1]);
+        assert_eq!(
+            moved > 0,
+            expected,
+            "{name}, {way}: {moved} bytes by the module"
+        );
     }
 }

@@ -35,7 +35,7 @@ impl Fold {
             shared.readers = Readers::Only(root);
             return Ok(true);
         }
-        if !self.find(state, seq)? {
+        if !self.find(engine, state, seq)? {
             return Ok(false);
         }
         let helped = flags(state, root) & kind::OPEN != 0

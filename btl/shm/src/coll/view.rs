@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! A view is an address and a length that are readable for its lifetime. It is no reference: nothing is assumed of the bytes, and they are
-//! read by raw loads only. Only this crate makes views of mappings.
+//! read by raw loads only. Who makes one of a mapping answers for that.
 #![allow(unsafe_code, reason = "raw loads from memory that peers write")]
 
 use crate::copy::{self, Kernel};
@@ -20,9 +20,12 @@ pub struct View<'m> {
 }
 
 impl<'m> View<'m> {
+    /// A view of mapped memory.
+    ///
     /// # Safety
     /// `len` bytes at `at` are readable while `'m` lasts.
-    pub(crate) unsafe fn new(at: NonNull<u8>, len: usize) -> Self {
+    #[must_use]
+    pub unsafe fn new(at: NonNull<u8>, len: usize) -> Self {
         Self {
             at,
             len,
