@@ -25,6 +25,7 @@ mod op;
 mod plea;
 mod push;
 mod reader;
+mod relay;
 pub mod select;
 mod start;
 pub(crate) mod state;

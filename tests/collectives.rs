@@ -231,14 +231,19 @@ fn knobs(settings: &[(&str, &str)]) -> Knobs {
     Knobs::from_iter(settings.iter().copied()).expect("knobs").0
 }
 
-/// Settings under which the same must come out: all layers, the kernel's copies only, chunks only, no channel, hardly any temporary memory.
-fn settings() -> [Vec<(&'static str, &'static str)>; 5] {
+/// Settings under which the same must come out: all layers, the kernel's copies only, chunks only, no channel, hardly any temporary
+/// memory, broadcasts that receivers take from each other.
+fn settings() -> [Vec<(&'static str, &'static str)>; 6] {
     [
         vec![],
         vec![("ONECOPY_LAYERS", "cma,cico")],
         vec![("ONECOPY_LAYERS", "cico")],
         vec![("ONECOPY_COLL_POOL", "0")],
         vec![("ONECOPY_COLL_POOL", "3M")],
+        vec![
+            ("ONECOPY_LAYERS", "cma,cico"),
+            ("ONECOPY_COLL_RELAY_MIN", "8K"),
+        ],
     ]
 }
 
@@ -250,7 +255,7 @@ fn collectives_of_threads_agree_with_the_oracle() {
         for ranks in 1..=17 {
             for (index, setting) in settings().iter().enumerate() {
                 // All settings on few ranks; one after the other on many.
-                if ranks > 5 && !(ranks + index + seed as usize).is_multiple_of(5) {
+                if ranks > 5 && !(ranks + index + seed as usize).is_multiple_of(6) {
                     continue;
                 }
                 let knobs = knobs(setting);
@@ -436,14 +441,18 @@ fn bad_calls_are_refused() {
 
 #[test]
 fn collectives_of_processes_agree_with_the_oracle() {
-    for (ranks, seed, setting) in [
-        (2, 100, 0),
-        (3, 101, 1),
-        (4, 102, 2),
-        (2, 103, 3),
-        (7, 104, 0),
+    for (ranks, largest, seed, setting) in [
+        (2, 200_000, 100, 0),
+        (3, 200_000, 101, 1),
+        (4, 200_000, 102, 2),
+        (2, 200_000, 103, 3),
+        (7, 200_000, 104, 0),
+        (3, 3_000_000, 105, 0),
+        (4, 3_000_000, 106, 2),
+        (3, 3_000_000, 107, 5),
+        (5, 3_000_000, 108, 5),
     ] {
-        let mut job = Ranks::new(ranks, &seed.to_string());
+        let mut job = Ranks::new(ranks, &format!("{seed} {largest}"));
         for (name, value) in &settings()[setting] {
             job = job.env(name, value);
         }
@@ -456,7 +465,7 @@ fn collectives_of_processes_agree_with_the_oracle() {
 fn collectives_over_the_module_agree_with_the_oracle() {
     for (index, variant) in module::variants(say).iter().enumerate() {
         for ranks in [2, 3] {
-            let mut job = Ranks::new(ranks, &(200 + 10 * index + ranks).to_string());
+            let mut job = Ranks::new(ranks, &format!("{} 1000000", 200 + 10 * index + ranks));
             for (name, value) in variant.knobs {
                 job = job.env(name, value);
             }
@@ -474,11 +483,14 @@ fn collectives_over_the_module_agree_with_the_oracle() {
 /// What a rank does. Not a test of its own: outside of a job it does nothing.
 #[test]
 fn as_rank() {
-    let Some(seed) = processes::body() else {
+    let Some(body) = processes::body() else {
         return;
     };
+    let mut numbers = body.split(' ').map(|n| n.parse().expect("a number"));
+    let mut number = || numbers.next().expect("seed and size");
+    let (seed, largest) = (number(), number() as usize);
     let rt = Runtime::init_with(Options::from_env().expect("knobs")).expect("join");
-    program(&rt, seed.parse().expect("a seed"), 40, 200_000);
+    program(&rt, seed, 40, largest);
     let counters = rt.counters();
     let moved = counters.attach_bytes + counters.knem_bytes;
     say(&format!("by the module: {moved}"));

@@ -4,6 +4,7 @@
 use super::exchange::{Exchange, Find};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
+use super::relay::Relay;
 use super::select::{Stands, stands};
 use super::state::{State, Step};
 use super::stream::Stream;
@@ -91,6 +92,7 @@ pub(crate) enum Served {
 pub(crate) enum Body {
     Barrier,
     Exchange(Exchange),
+    Relay(Relay),
     Swap(Swap),
     Fold(Fold),
     Stream(Stream),
@@ -192,6 +194,7 @@ impl Op {
             match match &mut self.body {
                 Body::Barrier => barrier(engine, state, seq),
                 Body::Exchange(body) => body.step(engine, state, seq, shared),
+                Body::Relay(body) => body.step(engine, state, seq, shared),
                 Body::Swap(body) => body.step(engine, state, seq, shared),
                 Body::Fold(body) => body.step(engine, state, seq, shared),
                 Body::Stream(body) => body.step(engine, state, seq, shared),
@@ -238,6 +241,10 @@ impl Op {
                 Ok(())
             }
             Body::Exchange(body) => body.begin(engine, state, seq, shared),
+            Body::Relay(body) => {
+                body.begin(engine, state, seq, shared);
+                Ok(())
+            }
             Body::Swap(body) => body.begin(engine, state, seq, shared),
             Body::Fold(body) => body.begin(engine, state, seq, shared),
             Body::Stream(body) => body.begin(engine, state, shared),

@@ -6,6 +6,7 @@ pub mod explain;
 use super::op::FLAT;
 use super::{Collective, ElemType};
 use onecopy_btl::cost::Costs;
+use onecopy_obs::Knobs;
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, LINE};
 
@@ -62,6 +63,24 @@ pub const MESSAGE_MIN: usize = 128 << 10;
 #[must_use]
 pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
+}
+
+/// [`relay_min`] where nobody has said it. Two processes that copy 64 KiB each out of a third take twice as long as out of one each; of 1 MiB a
+/// sixth longer.
+const RELAY_MIN: usize = 256 << 10;
+
+/// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks than processors.
+#[must_use]
+pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
+    let usual = if crowded { usize::MAX } else { RELAY_MIN };
+    // Short contributions stand in lines and slots.
+    knobs.coll_relay_min.unwrap_or(usual).max(COLL_SLOT + 1)
+}
+
+/// Whether members of a broadcast read shares of it from each other, where its root's memory is not mapped.
+#[must_use]
+pub fn relays(collective: &Collective, len: usize, size: usize, relay_min: usize) -> bool {
+    size > 2 && len >= relay_min && matches!(collective, Collective::Bcast { .. })
 }
 
 /// Where a rank's contribution stands.

@@ -6,7 +6,8 @@ use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, To};
 use super::op::{Body, Op as Running, Piece, Readers};
 use super::push::Gives;
-use super::select::{How, by_message, how, share};
+use super::relay::Relay;
+use super::select::{How, by_message, how, relays, share};
 use super::state::State;
 use super::stream::Stream;
 use super::swap::Swap;
@@ -429,7 +430,14 @@ impl Engine {
         let body = if state.has_channel() {
             match plan {
                 Plan::Barrier => Body::Barrier,
-                Plan::Exchange(exchange) => Body::Exchange(exchange),
+                Plan::Exchange(exchange) => match (&exchange.takes, exchange.recv) {
+                    (&Takes::From(root, len), Some(recv))
+                        if relays(collective, len, state.size(), self.colls.relay_min) =>
+                    {
+                        Body::Relay(Relay::new(exchange, root, recv, state.size(), state.me))
+                    }
+                    _ => Body::Exchange(exchange),
+                },
                 Plan::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
                 Plan::Fold(fold, _) => Body::Fold(fold),
                 Plan::Stream(stream, _) => Body::Stream(stream),

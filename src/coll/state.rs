@@ -28,6 +28,8 @@ pub(crate) struct Colls {
     pub(crate) ids: super::agree::Ids,
     /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
     pub(crate) stage_max: usize,
+    /// From this size on receivers of a broadcast take shares of it from each other.
+    pub(crate) relay_min: usize,
 }
 
 /// A channel that this rank has left.

@@ -169,6 +169,7 @@ impl Engine {
         };
         let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
+        let relay_min = crate::coll::select::relay_min(&knobs, patience.crowded);
         let core = Core {
             me,
             size: size as u32,
@@ -218,6 +219,7 @@ impl Engine {
                 )))],
                 channels: u64::from(channel.is_some()),
                 stage_max: crate::coll::select::stage_max(&costs),
+                relay_min,
                 ..Colls::default()
             },
         })

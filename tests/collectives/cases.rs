@@ -34,9 +34,9 @@ pub(crate) struct Case {
 
 const UNTOUCHED: u8 = 0xE7;
 
-/// Bytes of a payload, in the classes that matter: nothing, a line, a slot, a temporary copy, more.
+/// Bytes of a payload, in the classes that matter: nothing, a line, a slot, a temporary copy, more, anything.
 fn length(random: &mut Random, largest: usize) -> usize {
-    let len = match random.below(9) {
+    let len = match random.below(10) {
         0 => 0,
         1 | 2 => random.below(49),
         3 => random.below(200),
@@ -44,7 +44,8 @@ fn length(random: &mut Random, largest: usize) -> usize {
         5 => random.below(4097),
         6 => random.below(20_000),
         7 => 65_536 - 8 + random.below(16),
-        _ => random.below(300_000),
+        8 => random.below(300_000),
+        _ => random.below(largest),
     };
     len.min(largest)
 }

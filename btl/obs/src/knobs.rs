@@ -267,6 +267,10 @@ knobs! {
         /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks: half for the channels of
         /// communicators, half for temporary buffers. Collectives that find it used up take slower ways. The same on all ranks.
         ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
+        /// From this size on the ranks that a broadcast goes to, if they are several, take shares of it from each other instead of all of it from its
+        /// root, whose memory they do not map: copies by the kernel out of one address space hinder each other. auto: 256K where each rank has a
+        /// processor; never where ranks take turns, because they copy one after the other there.
+        ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None, Auto(ANY_SIZE);
     }
 
     "waiting" {

@@ -8,6 +8,7 @@ use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
 use crate::coll::select::explain::{Line, Table};
+use crate::machine::Machine;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -55,7 +56,9 @@ impl From<Line> for Row {
 
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let settings = crate::tune::settings()?;
-    let table = Table::new(&settings.knobs, &settings.costs, args.ranks as usize);
+    let ranks = args.ranks as usize;
+    let crowded = ranks > Machine::here().uncrowded_ranks;
+    let table = Table::new(&settings.knobs, &settings.costs, ranks, crowded);
     let listing = Listing {
         ranks: table.ranks,
         channels: table.channels,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How each collective is done at each size, and why: the runtime's own decisions, made for every size.
 
-use super::{How, MESSAGE_MIN, Stands, by_message, how, stage_max, stands, why, why_stands};
+use super::{
+    How, MESSAGE_MIN, Stands, by_message, how, relay_min, relays, stage_max, stands, why,
+    why_stands,
+};
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::op::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
@@ -36,6 +39,8 @@ pub struct Table {
     pub channels: u32,
     /// Up to this size a temporary copy is made of memory that peers cannot map.
     pub stage_max: usize,
+    /// From this size on receivers of a broadcast take shares of it from each other; none: never.
+    pub relay_min: Option<usize>,
     /// The lines.
     pub lines: Vec<Line>,
     /// Whether memory from `alloc` can be mapped.
@@ -87,9 +92,10 @@ fn name(stands: Stands) -> &'static str {
 }
 
 impl Table {
-    /// The table for a communicator of `ranks` ranks in a job of as many.
+    /// The table for a communicator of `ranks` ranks in a job of as many; `crowded`: those are more than processors.
     #[must_use]
-    pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize) -> Self {
+    pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
+        let relay_min = Some(relay_min(knobs, crowded)).filter(|&min| min < usize::MAX);
         let mut table = Self {
             ranks,
             channels: if ranks > CHANNEL_RANKS {
@@ -98,6 +104,7 @@ impl Table {
                 Geometry::channels_for(knobs.coll_pool, ranks)
             },
             stage_max: stage_max(costs),
+            relay_min,
             lines: Vec::new(),
             heap: knobs.layers.allows("heap"),
         };
@@ -112,8 +119,12 @@ impl Table {
         let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.stage_max + 1];
         if by_message(collective, MESSAGE_MIN, self.ranks) {
             edges.push(MESSAGE_MIN);
-            edges.sort_unstable();
         }
+        let relay_min = self
+            .relay_min
+            .filter(|&min| relays(collective, min, self.ranks, min));
+        edges.extend(relay_min);
+        edges.sort_unstable();
         if matches!(collective, Collective::Barrier) {
             edges.truncate(1);
         }
@@ -152,6 +163,14 @@ impl Table {
             let mapped = if self.heap { "buffer" } else { "message" };
             return ((mapped, "message"), "halves", reason.to_owned());
         }
+        if self
+            .relay_min
+            .is_some_and(|min| relays(collective, len, self.ranks, min))
+        {
+            let reason = "alloc: read in place where peers map it; other: each takes a share from the root and the rest from the others: \
+                          copies out of one address space hinder each other";
+            return (("buffer", "buffer"), "shares", reason.to_owned());
+        }
         let how = how(collective, len, self.ranks);
         let label = match how {
             None => "move",
@@ -185,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_table_says_what_the_runtime_does() {
-        let table = Table::new(&Knobs::default(), &Costs::default(), 4);
+        let table = Table::new(&Knobs::default(), &Costs::default(), 4, false);
         let at = |title: &str, len: u64| {
             let mut lines = table.lines.iter().filter(|line| line.collective == title);
             lines
@@ -198,12 +217,13 @@ mod tests {
             Some(("split", ("buffer", "buffer")))
         );
         assert_eq!(at("bcast", 4097), Some(("move", ("buffer", "copy"))));
+        assert_eq!(at("bcast", 1 << 20), Some(("shares", ("buffer", "buffer"))));
         assert_eq!(at("scan", 1 << 20), Some(("stream", ("buffer", "buffer"))));
         assert!(table.channels > 0 && table.lines.iter().all(|line| !line.why.is_empty()));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])
             .expect("a knob")
             .0;
-        let table = Table::new(&none, &Costs::default(), 4);
+        let table = Table::new(&none, &Costs::default(), 4, false);
         assert!(table.lines.iter().all(|line| line.how == "messages"));
     }
 }

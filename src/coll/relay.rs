@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A long broadcast to several ranks, of memory that the kernel copies. Copies out of one address space hinder each other, so each rank takes
+//! a share of its own from the root and then, beginning behind its own, the others' shares from those who have them by now. What is mapped, all
+//! read where it is.
+//!
+//! Nobody waits for a share: what no member has yet comes from the root, too. A rank's second phase says that its share stands in its buffer;
+//! from then on it must not give the buffer back before all have read.
+
+use super::exchange::{Exchange, READ_MAX};
+use super::op::{
+    GIVEN, Piece, RESULT, Readers, Served, Shared, describe, described, kind, payload,
+};
+use super::push::WRITTEN;
+use super::reader::{self, Source, Target};
+use super::state::{STEP_MAX, State, Step};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use onecopy_shm::coll::INLINE;
+use onecopy_shm::layout::PAGE;
+use onecopy_shm::loan::Loan;
+
+/// A member's share of the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    owner: usize,
+    at: usize,
+    end: usize,
+}
+
+/// The piece that is on its way.
+#[derive(Debug, Clone, Copy)]
+struct Piecemeal {
+    part: usize,
+    from: Source,
+    len: usize,
+}
+
+/// What a rank other than the root does.
+pub(crate) struct Relay {
+    root: usize,
+    recv: Loan,
+    /// How it goes if the root's memory is mapped.
+    direct: Exchange,
+    /// What is still to come; the first is this rank's own share until it is there.
+    left: Vec<Part>,
+    own: bool,
+    now: Option<Piecemeal>,
+}
+
+/// The shares, the one of `me` first, then those behind it.
+fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<Part> {
+    let ranks = size - 1;
+    let each = len.div_ceil(ranks).next_multiple_of(PAGE);
+    let index = |place: usize| (place + size - root - 1) % size;
+    let mut all: Vec<Part> = (0..ranks)
+        .map(|step| (index(me) + step) % ranks)
+        .map(|index| Part {
+            owner: (root + 1 + index) % size,
+            at: (index * each).min(len),
+            end: ((index + 1) * each).min(len),
+        })
+        .collect();
+    all.retain(|part| part.at < part.end);
+    all
+}
+
+impl Relay {
+    /// In place of an exchange that takes all from `root`.
+    pub(crate) fn new(
+        mut direct: Exchange,
+        root: usize,
+        recv: Loan,
+        size: usize,
+        me: usize,
+    ) -> Self {
+        direct.order(size, me);
+        let left = shares(recv.len(), size, root, me);
+        let own = left.first().is_some_and(|part| part.owner == me);
+        Self {
+            root,
+            recv,
+            direct,
+            left,
+            own,
+            now: None,
+        }
+    }
+
+    /// Says where this rank's share will be.
+    pub(crate) fn begin(&mut self, engine: &Engine, state: &State, seq: u32, shared: &mut Shared) {
+        let piece = Piece {
+            loan: self.recv,
+            at: 0,
+            len: self.recv.len(),
+        };
+        let mut line = [0u8; INLINE];
+        describe(&engine.range_of(&piece), &mut line[24..]);
+        shared.served[RESULT] = Some(Served::Loan(piece));
+        state.publish(&engine.peers, seq, kind::NOTHING, &line);
+    }
+
+    pub(crate) fn step(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<Step> {
+        if state.ends[self.root].look(seq) == 0 {
+            return Ok(Step::Idle);
+        }
+        let end = &state.ends[self.root];
+        let range = described(&payload(end.inline(seq)));
+        let first = range.part(0, range.len.min(1));
+        let in_buffer = end.info(seq).kind & kind::MASK == kind::BUFFER;
+        if !in_buffer || reader::view(&engine.peers, state, self.root, &first).is_some() {
+            return self.direct.step(engine, state, seq, shared);
+        }
+        let mut moved = 0;
+        while moved < STEP_MAX {
+            let Some(now) = self.now.or_else(|| self.next(state, seq)) else {
+                return Ok(Step::Done);
+            };
+            self.now = Some(now);
+            let len = self.recv.len();
+            if now.from.range.len != len as u64 {
+                let (rank, given) = (state.members[now.from.place], now.from.range.len);
+                return Err(Error::Collective {
+                    reason: format!("rank {rank} gave {given} bytes where {len} were expected"),
+                });
+            }
+            let at = self.left[now.part].at;
+            let target = Target::Loan(self.recv, at);
+            if reader::fetch(engine, state, &now.from, at as u64, now.len, target)? < now.len {
+                break;
+            }
+            self.now = None;
+            moved += now.len;
+            self.left[now.part].at += now.len;
+            if self.left[now.part].at == self.left[now.part].end {
+                self.left.remove(now.part);
+                if std::mem::take(&mut self.own) {
+                    shared.readers = Readers::Everyone;
+                    state.advance(&engine.peers, seq, WRITTEN);
+                }
+            }
+        }
+        Ok(if moved > 0 { Step::Moved } else { Step::Idle })
+    }
+
+    /// What comes next, and from whom.
+    fn next(&self, state: &State, seq: u32) -> Option<Piecemeal> {
+        let source = |place: usize, buffer: usize| Source {
+            seq,
+            place,
+            buffer,
+            range: described(&payload(state.ends[place].inline(seq))[buffer * 24..]),
+        };
+        let has = |part: &Part| !self.own && state.ends[part.owner].look(seq) >= WRITTEN;
+        let there = self.left.iter().position(has);
+        let part = there.unwrap_or(0);
+        let next = self.left.get(part)?;
+        let from = match there {
+            Some(_) => source(next.owner, RESULT),
+            None => source(self.root, GIVEN),
+        };
+        Some(Piecemeal {
+            part,
+            from,
+            len: (next.end - next.at).min(READ_MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_the_payload_and_begin_with_each_ranks_own() {
+        for size in 3..9 {
+            for root in 0..size {
+                for len in [PAGE, 300_000, 1 << 20] {
+                    let of = |me| shares(len, size, root, me);
+                    let members: Vec<_> = (0..size).filter(|&me| me != root).collect();
+                    let mut sorted = of(members[0]);
+                    sorted.sort_by_key(|part| part.at);
+                    let mut next = 0;
+                    for part in &sorted {
+                        assert!(part.at == next && part.end > next && part.owner != root);
+                        next = part.end;
+                    }
+                    assert_eq!(next, len);
+                    for &me in &members {
+                        let mut own = of(me);
+                        let has_one = sorted.iter().any(|part| part.owner == me);
+                        assert!(!has_one || own[0].owner == me);
+                        own.sort_by_key(|part| part.at);
+                        assert_eq!(own, sorted);
+                    }
+                }
+            }
+        }
+    }
+}
