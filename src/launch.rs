@@ -27,6 +27,7 @@ mod conduct;
 pub mod guard;
 mod output;
 mod pmi;
+mod signals;
 mod start;
 mod sweep;
 

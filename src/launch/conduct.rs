@@ -7,27 +7,15 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
 use super::output::{Lines, Sink};
+use super::signals::Signals;
 use super::start::{self, Rank};
 use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, pmi, sweep, system};
 use crate::wireup::broker::{Broker, Notice, Source};
 use crate::wireup::{Death, Missing, own_processors};
-
-/// Signals that are passed on to ranks.
-pub(super) const FORWARDED: [Signal; 8] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGTSTP,
-    Signal::SIGCONT,
-];
 
 /// How often a process is asked for that has no descriptor.
 const ASK_PERIOD: Duration = Duration::from_millis(10);
@@ -158,34 +146,6 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
             .collect(),
         messages: conductor.messages,
     })
-}
-
-/// Signals that come through a descriptor, for as long as this lives.
-struct Signals {
-    fd: SignalFd,
-    mask_before: SigSet,
-}
-
-impl Signals {
-    /// Catches what is forwarded. Writing to a terminal does not stop us either.
-    fn catch() -> Result<Self, LaunchError> {
-        let set: SigSet = FORWARDED.into_iter().collect();
-        let mut blocked = set;
-        blocked.add(Signal::SIGTTOU);
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .map_err(system("signalfd"))?;
-        let mask_before = blocked
-            .thread_swap_mask(SigmaskHow::SIG_BLOCK)
-            .map_err(system("block signals for forwarding"))?;
-        Ok(Self { fd, mask_before })
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        // Fails only for a mask that does not exist.
-        let _ = self.mask_before.thread_set_mask();
-    }
 }
 
 /// A time `after` the given one, or one so late that nobody will see it.

@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use onecopy_shm::fdpass;
 use onecopy_shm::process::{self, Setup};
 
-use super::conduct::FORWARDED;
+use super::signals::FORWARDED;
 use super::{LaunchError, sweep, system};
 
 /// Tells the second process the number of its end of the connection.

@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) sizes: Vec<usize>,
     pub(crate) collective_sizes: Vec<usize>,
     pub(crate) batches: usize,
+    /// Jobs of each contestant, which take turns: what a job has by chance, such as where its memory lies, is not taken for its library's.
+    pub(crate) jobs: usize,
     pub(crate) costs: bool,
 }
 
@@ -64,6 +66,7 @@ pub(crate) struct Cost {
 pub(crate) struct Run {
     pub(crate) machine: Machine,
     pub(crate) ranks: usize,
+    pub(crate) jobs: usize,
     pub(crate) gate: Gate,
     /// Name, and whether it is one of the others. The limit comes last.
     pub(crate) names: Vec<(&'static str, bool)>,
@@ -81,6 +84,15 @@ enum Runner {
 }
 
 impl Runner {
+    fn start(contestant: &Contestant, layout: &Layout) -> Result<Self, BenchError> {
+        match &contestant.how {
+            How::Mpi(mpi) => {
+                PeerJob::start(contestant.name, mpi, &layout.processors).map(Self::Peer)
+            }
+            How::Rust(mechanism) => Job::start(Some(*mechanism), layout).map(Self::Ours),
+        }
+    }
+
     fn order(&mut self, order: &Order) -> Result<Outcome, BenchError> {
         match self {
             Self::Peer(job) => job.order(order),
@@ -105,9 +117,13 @@ impl Runner {
     }
 }
 
+/// The jobs of one contestant.
+type Team = Vec<Runner>;
+
 struct Turn {
     index: usize,
-    work: Work,
+    /// For each job of the team.
+    work: Vec<Work>,
     result: Measured,
 }
 
@@ -124,18 +140,15 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
     };
     let layout = Layout::new(plan.ranks, &processors, POOL);
     let mut names = Vec::new();
-    let mut runners = Vec::new();
+    let mut teams = Vec::new();
     for contestant in contestants {
-        let started = match &contestant.how {
-            How::Mpi(mpi) => {
-                PeerJob::start(contestant.name, mpi, &layout.processors).map(Runner::Peer)
-            }
-            How::Rust(mechanism) => Job::start(Some(*mechanism), &layout).map(Runner::Ours),
-        };
-        match started {
-            Ok(runner) => {
+        let team: Result<Team, _> = (0..plan.jobs)
+            .map(|_| Runner::start(contestant, &layout))
+            .collect();
+        match team {
+            Ok(team) => {
                 names.push((contestant.name, contestant.is_peer()));
-                runners.push(runner);
+                teams.push(team);
             }
             Err(error) if contestant.is_peer() => {
                 note(&format!("{} is left out: {error}", contestant.name))
@@ -145,7 +158,10 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
     }
     names.push((LIMIT, false));
     let two = Layout::new(2, &processors, POOL);
-    runners.push(Runner::Limit(Job::start(None, &two)?));
+    let limits: Result<Team, _> = (0..plan.jobs)
+        .map(|_| Job::start(None, &two).map(Runner::Limit))
+        .collect();
+    teams.push(limits?);
 
     let bar = ProgressBar::new(plan.points().count() as u64);
     if let Ok(style) =
@@ -164,21 +180,22 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
             sizes::format(size)
         ));
         if last.is_some_and(|last| last != mode) {
-            for runner in &mut runners {
+            for runner in teams.iter_mut().flatten() {
                 runner.order(&Order::Release)?;
             }
         }
         last = Some(mode);
-        points.push(point(plan, pattern, mode, size, &mut runners, &mut probes)?);
+        points.push(point(plan, pattern, mode, size, &mut teams, &mut probes)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    for runner in runners {
+    for runner in teams.into_iter().flatten() {
         runner.leave()?;
     }
     Ok(Run {
         machine: Machine::here(),
         ranks: plan.ranks,
+        jobs: plan.jobs,
         gate: Gate::of_probes(probes),
         names,
         points,
@@ -205,18 +222,25 @@ fn point(
     pattern: Pattern,
     mode: Mode,
     size: usize,
-    runners: &mut [Runner],
+    teams: &mut [Team],
     probes: &mut Vec<f64>,
 ) -> Result<Point, BenchError> {
     let window = pattern.window(size);
     let mut turns = Vec::new();
-    for (index, runner) in runners.iter_mut().enumerate() {
-        if !runner.takes_part(pattern) {
+    for (index, team) in teams.iter_mut().enumerate() {
+        if !team.iter().all(|runner| runner.takes_part(pattern)) {
             continue;
         }
         let mut turn = Turn {
             index,
-            work: Work {
+            work: Vec::new(),
+            result: Measured {
+                samples: Vec::new(),
+                checked_bytes: 0,
+            },
+        };
+        for runner in team {
+            let mut work = Work {
                 limit: matches!(runner, Runner::Limit(_)).then(|| Runner::limit_of(size)),
                 huge: false,
                 pattern,
@@ -224,18 +248,17 @@ fn point(
                 size,
                 window,
                 iterations: 1,
-            },
-            result: Measured {
-                samples: Vec::new(),
-                checked_bytes: 0,
-            },
-        };
-        prepare(runner, &mut turn)?;
+            };
+            turn.result.checked_bytes += prepare(runner, &mut work)?;
+            turn.work.push(work);
+        }
         turns.push(turn);
     }
     for round in 1.. {
         for turn in &mut turns {
-            let outcome = runners[turn.index].order(&Order::Batch(turn.work.clone()))?;
+            let job = round % plan.jobs;
+            let order = Order::Batch(turn.work[job].clone());
+            let outcome = teams[turn.index][job].order(&order)?;
             probes.extend([outcome.before_ns, outcome.after_ns]);
             turn.result.samples.push(Sample {
                 us: outcome.us,
@@ -253,7 +276,7 @@ fn point(
             break;
         }
     }
-    let mut results: Vec<Option<Measured>> = runners.iter().map(|_| None).collect();
+    let mut results: Vec<Option<Measured>> = teams.iter().map(|_| None).collect();
     for turn in turns {
         results[turn.index] = Some(turn.result);
     }
@@ -266,20 +289,21 @@ fn point(
     })
 }
 
-/// Compares the payload, warms up, and finds out how many iterations fill a batch.
-fn prepare(runner: &mut Runner, turn: &mut Turn) -> Result<(), BenchError> {
+/// Compares the payload, warms up, and finds out how many iterations fill a batch. Gives the bytes compared.
+fn prepare(runner: &mut Runner, work: &mut Work) -> Result<u64, BenchError> {
+    let mut checked = 0;
     if !matches!(runner, Runner::Limit(_)) {
-        let mut work = turn.work.clone();
+        let mut work = work.clone();
         work.iterations = CHECKS;
-        turn.result.checked_bytes = runner.order(&Order::Check(work))?.checked_bytes;
+        checked = runner.order(&Order::Check(work))?.checked_bytes;
     }
     for _ in 0..5 {
-        let outcome = runner.order(&Order::Batch(turn.work.clone()))?;
-        if turn.work.fill(outcome.us) {
+        let outcome = runner.order(&Order::Batch(work.clone()))?;
+        if work.fill(outcome.us) {
             break;
         }
     }
-    Ok(())
+    Ok(checked)
 }
 
 /// What jobs cost beside their messages, while nothing else runs.

@@ -44,8 +44,11 @@ struct Args {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Near batches for each result
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 9)]
     batches: u16,
+    /// Jobs of each library, which take turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
+    jobs: u16,
     /// Few sizes and few batches
     #[arg(long)]
     quick: bool,
@@ -98,6 +101,7 @@ fn run(args: &Args) -> Result<(), BenchError> {
         } else {
             args.batches
         }),
+        jobs: usize::from(args.jobs),
         costs: !args.no_costs,
     };
     let run = conductor::run(&plan, &contestants)?;

@@ -23,6 +23,8 @@ struct Record<'a> {
     size: usize,
     window: usize,
     ranks: usize,
+    /// Jobs of each that took turns.
+    jobs: usize,
     who: &'a str,
     /// near, far, or all where the machine was in neither state.
     state: &'static str,
@@ -117,6 +119,7 @@ fn records(run: &Run) -> Result<Vec<u8>, BenchError> {
                 size: point.size,
                 window: point.window,
                 ranks: run.ranks,
+                jobs: run.jobs,
                 who,
                 state,
                 median_us: summary.median_us,
@@ -166,7 +169,10 @@ fn shown(pattern: Pattern, size: usize, us: f64) -> String {
 }
 
 fn tables(run: &Run) -> String {
-    let mut text = format!("{}\n\n{} ranks; {}\n", run.machine, run.ranks, run.gate);
+    let mut text = format!(
+        "{}\n\n{} ranks, {} jobs of each; {}\n",
+        run.machine, run.ranks, run.jobs, run.gate
+    );
     if run.ranks > run.machine.processors {
         let _ = writeln!(
             text,
