@@ -62,7 +62,7 @@ impl Default for Costs {
     fn default() -> Self {
         Self {
             eager: curve(90.0, 140.0, 256, 95.0),
-            pipeline: curve(500.0, 95.0, 1024, 160.0),
+            pipeline: curve(1300.0, 72.0, 512, 130.0),
             map: curve(330.0, 20.0, 256, 33.0),
             map_coop: curve(560.0, 16.0, 1024, 20.0),
             // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.

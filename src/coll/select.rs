@@ -113,8 +113,8 @@ pub fn stands(len: usize, mapped: bool, stage_max: usize) -> Stands {
 /// Up to this size a copy that peers can map, made before they read it, is cheaper than their reading the buffer by the kernel.
 #[must_use]
 pub fn stage_max(costs: &Costs) -> usize {
-    // The writer first takes the copy's lines away from who read the last one, as in a pipeline, of which nothing overlaps here.
-    let copied = |bytes: u64| costs.pipeline.estimate(bytes) + costs.map.estimate(bytes);
+    // The writer first takes the copy's lines away from who read the last one, as a message in chunks does, of which nothing overlaps here.
+    let copied = |bytes: u64| costs.eager.estimate(bytes) + costs.map.estimate(bytes);
     let sizes = std::iter::successors(Some(8 << 10), |size| Some(size * 2));
     let cheaper = sizes
         .take_while(|&size| size <= STAGE_LIMIT as u64)

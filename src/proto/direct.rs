@@ -5,7 +5,7 @@
 //! posted and no message is unexpected (receive). A message in several chunks that begins this way and has to wait goes on as a
 //! request; that is possible only when no other thread can come in between.
 
-use super::eager::{count_sent, eager_step, has_credit, take_chunk, warm_next_chunk};
+use super::eager::{count_sent, eager_step, has_credit, take_chunk, warm_chunks};
 use super::{charge, give_credit, put_body, send_fin};
 use crate::engine::Core;
 use crate::matching::Envelope;
@@ -119,6 +119,7 @@ fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     if sent < total {
         return Sent::Part(sent);
     }
+    warm_chunks(core, peer, total, step);
     core.counters.sends_chunk += 1;
     core.counters.bytes_sent += total;
     Sent::All
@@ -165,7 +166,6 @@ fn send_piece(
         .as_ref()
         .map_or(0, onecopy_shm::ring::Producer::position);
     peer.outstanding.push(position, chunk);
-    warm_next_chunk(core, piece);
     true
 }
 

@@ -126,11 +126,17 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     true
 }
 
-/// Owning the lines of the chunk that is used next before it is written takes their transfer out of the next message's latency.
+/// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written to. Whoever read them last has
+/// copies of them, and to own them takes as long as to read them: while the receiver copies out and answers, that costs nobody anything.
 #[inline]
-pub(crate) fn warm_next_chunk(core: &Core, len: usize) {
-    if let Some(next) = core.pool.next() {
-        core.segment.will_write_chunk(next, len);
+pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
+    let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
+    if core.pool.free() < pieces {
+        peer.collect_chunks(&mut core.pool);
+    }
+    for chunk in core.pool.coming().take(pieces) {
+        core.segment
+            .will_write_chunk(chunk, step.min(total) as usize);
     }
 }
 
@@ -201,7 +207,6 @@ pub(crate) fn send_chunk(
         .as_ref()
         .map_or(0, onecopy_shm::ring::Producer::position);
     peer.outstanding.push(position, chunk);
-    warm_next_chunk(core, body.piece as usize);
     Ok(true)
 }
 
@@ -264,6 +269,7 @@ pub(crate) fn send_chunks(
         }
         return false;
     }
+    warm_chunks(core, peer, len, step);
     core.counters.sends_chunk += 1;
     core.counters.bytes_sent += len;
     if sync {
@@ -276,13 +282,16 @@ pub(crate) fn send_chunks(
     true
 }
 
+/// Chunks whose lines are asked for ahead, at most.
+const WARM_MAX: usize = 32;
+
 /// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
 pub(crate) fn eager_step(core: &Core, len: u64) -> u64 {
     let most = core.knobs.pipeline_chunk.min(core.knobs.chunk_size) as u64;
     if len <= most {
         len
     } else {
-        (len / 4).next_multiple_of(64).clamp(most / 2, most)
+        (len / 2).next_multiple_of(64).clamp(most / 2, most)
     }
 }
 

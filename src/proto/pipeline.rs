@@ -2,7 +2,7 @@
 //! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver empties earlier
 //! ones; a few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
-use super::eager::{send_chunk, take_chunk};
+use super::eager::{send_chunk, take_chunk, warm_chunks};
 use super::rendezvous;
 use crate::engine::Core;
 use crate::error::Error;
@@ -83,6 +83,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             pipe.offset += u64::from(piece);
             if pipe.offset == end {
                 peer.pipes.pop_front();
+                warm_chunks(core, peer, total, step);
             }
         }
     }

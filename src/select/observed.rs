@@ -4,7 +4,7 @@
 //! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
 //! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
 //! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
-//! then, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is obeyed instead.
+//! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is obeyed instead.
 //! Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
 use super::{Has, Thresholds};
@@ -15,7 +15,9 @@ use std::time::Duration;
 /// Transfers smaller than this are not timed.
 pub(crate) const MIN: u64 = 32 << 10;
 /// After so many transfers in one way the other is tried.
-const RETRY: u32 = 32;
+const RETRY: u32 = 128;
+/// So many times: the first finds nothing where it left it, neither chunks nor the kernel's tables in the caches, and is not counted.
+const TRIES: u32 = 3;
 /// The other way is not tried if it is known to take more than so many times as long.
 const HOPELESS: f64 = 4.0;
 
@@ -35,6 +37,9 @@ pub(crate) struct Observed {
     pipeline: Rate,
     /// Transfers since the slower one was last tried.
     since: u32,
+    /// Tries of it that are left, and whether the next one's time counts.
+    tries: u32,
+    cold: Option<Rival>,
     fixed: bool,
 }
 
@@ -89,6 +94,8 @@ impl Observed {
             cma,
             pipeline: Rate::new(&costs.pipeline),
             since: 0,
+            tries: 0,
+            cold: None,
             fixed,
         }
     }
@@ -105,10 +112,17 @@ impl Observed {
         }
         let (cma, pipeline) = (self.cma.estimate(bytes), self.pipeline.estimate(bytes));
         self.since += 1;
-        let retry = self.since >= RETRY && cma.max(pipeline) < HOPELESS * cma.min(pipeline);
-        if retry {
+        if self.since >= RETRY && cma.max(pipeline) < HOPELESS * cma.min(pipeline) {
             self.since = 0;
+            self.tries = TRIES;
+            self.cold = Some(if cma < pipeline {
+                Rival::Pipeline
+            } else {
+                Rival::Kernel
+            });
         }
+        let retry = self.tries > 0;
+        self.tries = self.tries.saturating_sub(1);
         let min = if (cma < pipeline) != retry {
             0
         } else {
@@ -138,6 +152,10 @@ impl Observed {
 
     /// A transfer of `bytes` took so long.
     pub(crate) fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
+        if self.cold == Some(rival) {
+            self.cold = None;
+            return;
+        }
         match rival {
             Rival::Kernel => self.cma.learn(bytes, took),
             Rival::Pipeline => self.pipeline.learn(bytes, took),
@@ -184,9 +202,33 @@ mod tests {
     fn the_faster_way_is_found_and_a_change_is_noticed() {
         let mut observed = Observed::new(&Costs::default(), true, false, false);
         run(&mut observed, 30, 90, 300);
-        assert!(run(&mut observed, 30, 90, 320) >= 300);
-        run(&mut observed, 120, 40, 600);
-        assert!(run(&mut observed, 120, 40, 320) <= 20);
+        assert!(run(&mut observed, 30, 90, 640) >= 620);
+        run(&mut observed, 120, 40, 1200);
+        assert!(run(&mut observed, 120, 40, 640) <= 20);
+    }
+
+    #[test]
+    fn a_way_that_is_slow_only_when_it_is_cold_is_found() {
+        let mut observed = Observed::new(&Costs::default(), true, false, false);
+        let (thresholds, bytes) = (with_cma(), 64 << 10);
+        let (mut before, mut by_pipeline) = (Rival::Kernel, 0);
+        for round in 0..2000 {
+            let kernel = observed.decide(thresholds, bytes).cma_min == 0;
+            let rival = if kernel {
+                Rival::Kernel
+            } else {
+                Rival::Pipeline
+            };
+            let us = match (rival, before) {
+                (Rival::Kernel, _) => 7,
+                (Rival::Pipeline, Rival::Kernel) => 12,
+                (Rival::Pipeline, Rival::Pipeline) => 5,
+            };
+            observed.learn(rival, bytes, Duration::from_micros(us));
+            by_pipeline += usize::from(round >= 1000 && !kernel);
+            before = rival;
+        }
+        assert!(by_pipeline > 950, "{by_pipeline}");
     }
 
     #[test]

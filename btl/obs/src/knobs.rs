@@ -227,7 +227,7 @@ knobs! {
         /// Bytes in one chunk of a pool.
         ONECOPY_CHUNK_SIZE => chunk_size: usize = 8 * KIB, Size { min: 4 * KIB, max: MIB };
         /// Bytes of chunks that messages to one peer may occupy at a time.
-        ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 128 * KIB, Size { min: 4 * KIB, max: GIB };
+        ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Bytes of chunks that one sender may have in all.
         ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
     }
@@ -236,7 +236,7 @@ knobs! {
         /// Bytes per step of a pipelined transfer through chunks.
         ONECOPY_PIPELINE_CHUNK => pipeline_chunk: usize = 8 * KIB, Size { min: KIB, max: MIB };
         /// Chunks that a pipelined transfer recycles.
-        ONECOPY_PIPELINE_DEPTH => pipeline_depth: usize = 16, Count { min: 2, max: 64 };
+        ONECOPY_PIPELINE_DEPTH => pipeline_depth: usize = 32, Count { min: 2, max: 64 };
         /// Whether sender and receiver both copy a large message when both wait for it.
         ONECOPY_COOP => coop: bool = true, Switch;
         /// The smallest message that both sides copy. auto: where the cost curves cross.

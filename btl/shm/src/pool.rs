@@ -97,6 +97,11 @@ impl ChunkPool {
         self.free.front().copied()
     }
 
+    /// The chunks that the next calls of [`Self::take`] give, as far as they are free.
+    pub fn coming(&self) -> impl Iterator<Item = ChunkIndex> + '_ {
+        self.free.iter().copied()
+    }
+
     /// Chunks reserved so far.
     #[must_use]
     pub fn reserved(&self) -> u32 {
