@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) rounds: u32,
     /// A send found no chunk: those that any peer has given back are to be collected.
     pub(crate) starved: bool,
+    /// Which buffers have changed since they were last sent.
+    pub(crate) rewritten: crate::select::rewritten::Rewritten,
     pub(crate) counters: Counters,
     /// Short buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,

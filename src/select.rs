@@ -6,6 +6,7 @@
 
 pub mod explain;
 pub(crate) mod observed;
+pub(crate) mod rewritten;
 
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
@@ -24,6 +25,10 @@ pub struct Thresholds {
     pub announce_min: u64,
     /// From here on announced, if the buffer lies in the heap.
     pub heap_min: u64,
+    /// Up to here in chunks all the same, if the buffer lies in no heap and has changed since it was last sent.
+    pub rewritten_max: u64,
+    /// As before, if it lies in the heap.
+    pub rewritten_heap_max: u64,
     /// From here on the receiver prefers reading by the kernel to chunks.
     pub cma_min: u64,
     /// From here on the receiver loads from attached memory.
@@ -65,6 +70,10 @@ impl Has {
         }
     }
 }
+
+/// Up to these sizes copying through chunks is cheaper for a sender that rewrites its buffer than to have it read in place.
+const REWRITTEN_MAX: usize = 128 << 10;
+const REWRITTEN_HEAP_MAX: usize = 64 << 10;
 
 /// Largest payload that fits into the slots of one record.
 pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
@@ -161,6 +170,17 @@ impl Thresholds {
             None if cico_allowed => eager_auto,
             None => slots_max as u64 + 1,
         };
+        // Who has said from where on a layer is used means it. At most two messages wait for their receiver.
+        let rewritten = |most: usize, decided: bool| match decided || !cico_allowed {
+            true => 0,
+            false => knob(knobs.rewritten_max, most as u64)
+                .min(knobs.eager_credit as u64 / 2)
+                .min(knobs.pool_per_peer as u64 / 2),
+        };
+        let by_user = knobs.eager_max.is_some();
+        let single = [knobs.cma_min, knobs.xpmem_min, knobs.knem_min];
+        let rewritten_max = rewritten(REWRITTEN_MAX, by_user || single.iter().any(Option::is_some));
+        let rewritten_heap_max = rewritten(REWRITTEN_HEAP_MAX, by_user || knobs.heap_min.is_some());
         let earliest = announce_min.min(heap_min).saturating_sub(1);
         let fast_max = slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX));
         Self {
@@ -168,6 +188,8 @@ impl Thresholds {
             fast_max,
             announce_min,
             heap_min,
+            rewritten_max,
+            rewritten_heap_max,
             cma_min,
             xpmem_min,
             knem_min,
@@ -187,6 +209,18 @@ impl Thresholds {
         } else {
             self.announce_min
         }
+    }
+
+    /// Whether a message of `len` bytes goes in chunks, though it would be announced, if its buffer has changed since it was last sent.
+    #[inline]
+    #[must_use]
+    pub fn minds_rewriting(&self, len: u64, in_heap: bool) -> bool {
+        let most = if in_heap {
+            self.rewritten_heap_max
+        } else {
+            self.rewritten_max
+        };
+        len <= most && len >= self.announce_from(in_heap) && len > self.fast_max as u64
     }
 
     /// From which size on both sides copy by `layer`.

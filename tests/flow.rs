@@ -26,6 +26,7 @@ fn as_rank() {
         "flood" => flood(&rt),
         "flood unseen" => flood_unseen(&rt),
         "ahead" => ahead(&rt),
+        "rewritten" => rewritten(&rt),
         "idle" => idle(&rt),
         "crowd" => crowd(&rt),
         "burst" => burst(&rt),
@@ -173,6 +174,56 @@ fn flood_unseen(rt: &Runtime) {
     }
 }
 
+/// A buffer that is rewritten between sends goes in chunks, one that is not is announced; what arrives is right either way.
+fn rewritten(rt: &Runtime) {
+    const LEN: usize = 48 << 10;
+    const TIMES: u8 = 10;
+    let world = rt.world();
+    let mut own = vec![0u8; LEN];
+    let mut heap = rt.alloc(LEN).expect("alloc");
+    for in_heap in [false, true] {
+        let buffer: &mut [u8] = if in_heap { &mut heap } else { &mut own };
+        for waits in [true, false] {
+            for rewrites in [true, false] {
+                let before = rt.counters();
+                for i in 1..=TIMES {
+                    let byte = if rewrites { i } else { TIMES };
+                    if rt.rank() == 1 {
+                        buffer.fill(0);
+                        world.recv(&mut *buffer, 0, 1).expect("recv");
+                        assert!(buffer.iter().all(|&b| b == byte));
+                        continue;
+                    }
+                    buffer.fill(byte);
+                    if waits {
+                        world.send(&*buffer, 1, 1).expect("send");
+                    } else {
+                        world.scope(|scope| {
+                            scope.isend(&*buffer, 1, 1).expect("isend");
+                            scope.wait_all().map(drop).expect("wait");
+                        });
+                    }
+                }
+                world.barrier().expect("barrier");
+                let after = rt.counters();
+                let chunks = after.sends_chunk - before.sends_chunk;
+                let announced = after.sends_rendezvous - before.sends_rendezvous;
+                // What finds no credit is announced all the same.
+                let stalls = after.credit_stalls - before.credit_stalls;
+                // The first is not known, or as it was left.
+                let first = u64::from(waits) + stalls;
+                let expected = match (rt.rank(), rewrites) {
+                    (0, true) => (u64::from(TIMES) - first, first),
+                    (0, false) => (0, u64::from(TIMES)),
+                    _ => (0, 0),
+                };
+                let case = format!("heap {in_heap} waits {waits} rewrites {rewrites}");
+                assert_eq!((chunks, announced), expected, "{case}");
+            }
+        }
+    }
+}
+
 /// This rank's segment as the kernel counts it.
 fn segment_bytes() -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -312,6 +363,11 @@ fn with_a_file(role: &str) {
 #[test]
 fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
     with_a_file("flood unseen");
+}
+
+#[test]
+fn a_rewritten_buffer_goes_in_chunks() {
+    Ranks::new(2, "rewritten").run().expect_success();
 }
 
 #[test]

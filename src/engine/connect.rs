@@ -187,6 +187,7 @@ impl Engine {
             heap,
             rounds: 0,
             starved: false,
+            rewritten: Default::default(),
             counters: Default::default(),
             spare: Vec::new(),
             busy: Vec::new(),

@@ -88,7 +88,17 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     match peer.thresholds.send_path(len as u64, 0, in_heap, true) {
         Path::Slots => send_slots(core, peer, context, tag, bytes),
         Path::Chunks => send_chunks(core, peer, context, tag, bytes),
-        Path::Announced => Sent::Nothing,
+        Path::Announced => {
+            // What cannot be sent at once is asked about when it is planned.
+            let at_once = core.alone && !peer.has_output() && peer.gone.is_none();
+            let minds = peer.thresholds.minds_rewriting(len as u64, in_heap);
+            let can = at_once && minds && has_credit(core, peer, charge(len as u64));
+            if can && core.rewritten.changed(bytes) {
+                send_chunks(core, peer, context, tag, bytes)
+            } else {
+                Sent::Nothing
+            }
+        }
     }
 }
 

@@ -61,6 +61,9 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
         Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
             SendPlan::Announced { join: 0 }
         }
+        Path::Announced if credit && is_rewritten(core, peer, id, in_heap) => {
+            SendPlan::Chunks { sent: 0 }
+        }
         Path::Announced => {
             let join = peer.next_join;
             peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
@@ -71,6 +74,21 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
         request.state = State::Queued(plan);
     }
     plan
+}
+
+/// Whether the buffer of a message that would be announced has changed since it was last sent, so that it goes in chunks.
+fn is_rewritten(core: &mut Core, peer: &Peer, id: RequestId, in_heap: bool) -> bool {
+    let Some(request) = core.requests.get(id) else {
+        return false;
+    };
+    match &request.buf {
+        UserBuf::One(loan) if peer.thresholds.minds_rewriting(request.len, in_heap) => {
+            let rewritten = &mut core.rewritten;
+            let look = |bytes: &[u8]| rewritten.changed(bytes);
+            core.loans.read(*loan, 0, loan.len(), look).unwrap_or(false)
+        }
+        _ => false,
+    }
 }
 
 /// Sends `id` in slots. `false`: no room yet.

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// Transfers smaller than this are not timed.
 pub(crate) const MIN: u64 = 32 << 10;
-/// After so many transfers in one way the other is tried.
-const RETRY: u32 = 128;
+/// After so many transfers in one way, at least, the other is tried; and so seldom that tries take a hundredth of the time at most.
+const RETRY: f64 = 64.0;
+const TIME_FOR_TRIES: f64 = 0.01;
 /// So many times: the first finds nothing where it left it, neither chunks nor the kernel's tables in the caches, and is not counted.
 const TRIES: u32 = 3;
 /// The other way is not tried if it is known to take more than so many times as long.
@@ -112,7 +113,9 @@ impl Observed {
         }
         let (cma, pipeline) = (self.cma.estimate(bytes), self.pipeline.estimate(bytes));
         self.since += 1;
-        if self.since >= RETRY && cma.max(pipeline) < HOPELESS * cma.min(pipeline) {
+        let slower = cma.max(pipeline) / cma.min(pipeline);
+        let pause = (f64::from(TRIES) * (slower - 1.0) / TIME_FOR_TRIES).max(RETRY);
+        if f64::from(self.since) >= pause && slower < HOPELESS {
             self.since = 0;
             self.tries = TRIES;
             self.cold = Some(if cma < pipeline {

@@ -219,6 +219,10 @@ knobs! {
         /// The largest message that is sent before the receiver asks for it; above it, rendezvous. auto: where the cost curves
         /// cross.
         ONECOPY_EAGER_MAX => eager_max: Option<usize> = None, Auto(Size { min: 0, max: 64 * MIB });
+        /// The largest message that is sent before the receiver asks for it, though it is larger than that, because its buffer has changed
+        /// since it was last sent: to copy it leaves the sender's cache its lines. auto: 128K, or 64K in memory from `alloc`; 0 where a knob says
+        /// from which size on a layer is used.
+        ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None, Auto(Size { min: 0, max: MIB });
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
         /// sending.
         ONECOPY_EAGER_CREDIT => eager_credit: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };

@@ -55,6 +55,9 @@ struct Case {
 struct Listing<'a> {
     pair: Option<&'a Pair>,
     size: Option<u64>,
+    /// Up to this size a message goes in chunks, whatever its case says, if its buffer has changed since it was last sent: in plain memory, and in
+    /// memory from `alloc`.
+    rewritten_max: [u64; 2],
     cases: Vec<Case>,
 }
 
@@ -203,10 +206,13 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
     }
     let table = Table::new(&settings.knobs, &settings.costs, known.layers.clone());
     let cases = cases(&table, args.size);
+    let thresholds = table.thresholds();
+    let rewritten_max = [thresholds.rewritten_max, thresholds.rewritten_heap_max];
     if json || args.json {
         let text = text::json(&Listing {
             pair: known.pair.as_ref(),
             size: args.size,
+            rewritten_max,
             cases,
         })?;
         print(|out| writeln!(out, "{text}"))?;
@@ -218,6 +224,13 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
                     out,
                     "Layers as two ranks on this machine proved them; the receive is posted and the pair otherwise idle."
                 )?,
+            }
+            if rewritten_max.iter().any(|&max| max > 0) {
+                let [plain, heap] = rewritten_max.map(text::size);
+                writeln!(
+                    out,
+                    "A buffer that has changed since it was last sent goes in chunks up to {plain}, from alloc up to {heap}: its lines stay in the sender's cache."
+                )?;
             }
             for case in &cases {
                 let what = match case.memory {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether a buffer has changed since it was last sent.
+//!
+//! What a peer has read in place stands in its cache, too, so a program that writes its buffer again has to take each line back, and the peer's next
+//! read takes it from the writer's cache once more. Copied through chunks, the buffer's lines stay where they are. So a message of middle size
+//! goes in chunks if its buffer was rewritten, and is read in place if it was not. Nobody says which it is, but a few words of the buffer do: they
+//! are compared with what they were when it was last sent. Of a buffer that is not remembered nothing is known, and nothing changes.
+
+/// Buffers that are remembered: one for each value of a hash of address and length.
+const BUFFERS: usize = 128;
+/// Words that are looked at, spread over the buffer.
+const WORDS: usize = 8;
+/// An odd number without pattern.
+const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sent {
+    address: usize,
+    len: usize,
+    words: u64,
+}
+
+/// What was sent lately.
+#[derive(Debug)]
+pub(crate) struct Rewritten {
+    sent: Box<[Sent; BUFFERS]>,
+}
+
+impl Default for Rewritten {
+    fn default() -> Self {
+        Self {
+            sent: Box::new([Sent::default(); BUFFERS]),
+        }
+    }
+}
+
+/// A number that stands for some words of at least so many bytes.
+fn words(bytes: &[u8]) -> u64 {
+    let last = bytes.len() - 8;
+    let word = |index: usize| bytes[last * index / (WORDS - 1)..].first_chunk().copied();
+    (0..WORDS)
+        .map(|index| u64::from_ne_bytes(word(index).unwrap_or_default()))
+        .fold(0, |all: u64, word| {
+            (all ^ word).wrapping_mul(MIX).rotate_left(29)
+        })
+}
+
+impl Rewritten {
+    /// Whether these bytes were sent before, lately, and are others now. To be asked once for each message: it is remembered as sent.
+    pub(crate) fn changed(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() < 8 * WORDS {
+            return false;
+        }
+        let (address, len) = (bytes.as_ptr().addr(), bytes.len());
+        let hash = (address as u64 ^ (len as u64).rotate_left(32)).wrapping_mul(MIX);
+        let sent = &mut self.sent[(hash >> 32) as usize % BUFFERS];
+        let now = Sent {
+            address,
+            len,
+            words: words(bytes),
+        };
+        let before = std::mem::replace(sent, now);
+        (before.address, before.len) == (address, len) && before.words != now.words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_sent_before_and_is_different_now_has_changed() {
+        let mut rewritten = Rewritten::default();
+        let mut bytes = vec![1u8; 40_000];
+        assert!(!rewritten.changed(&bytes), "never seen");
+        assert!(!rewritten.changed(&bytes), "the same");
+        bytes.fill(2);
+        assert!(rewritten.changed(&bytes));
+        assert!(!rewritten.changed(&bytes));
+        assert!(!rewritten.changed(&bytes[1..]), "another buffer");
+        bytes[39_999] = 7;
+        assert!(rewritten.changed(&bytes), "its last byte");
+        bytes[0] = 7;
+        assert!(rewritten.changed(&bytes), "its first");
+        assert!(!rewritten.changed(&[]) && !rewritten.changed(&[1; 63]));
+    }
+
+    #[test]
+    fn more_buffers_than_are_remembered_are_not_mixed_up() {
+        let mut rewritten = Rewritten::default();
+        let mut all = vec![0u8; 1 << 20];
+        for round in 0..3u8 {
+            for buffer in all.chunks_exact_mut(1024) {
+                let known = round > 0;
+                buffer.fill(round);
+                assert!(known || !rewritten.changed(buffer));
+            }
+        }
+        let unchanged = all.chunks_exact(1024).filter(|buffer| {
+            rewritten.changed(buffer);
+            !rewritten.changed(buffer)
+        });
+        assert_eq!(unchanged.count(), 1024);
+    }
+}
