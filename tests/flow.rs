@@ -181,6 +181,7 @@ fn rewritten(rt: &Runtime) {
     let world = rt.world();
     let mut own = vec![0u8; LEN];
     let mut heap = rt.alloc(LEN).expect("alloc");
+    let mut stalls_before = 0;
     for in_heap in [false, true] {
         let buffer: &mut [u8] = if in_heap { &mut heap } else { &mut own };
         for waits in [true, false] {
@@ -208,17 +209,20 @@ fn rewritten(rt: &Runtime) {
                 let after = rt.counters();
                 let chunks = after.sends_chunk - before.sends_chunk;
                 let announced = after.sends_rendezvous - before.sends_rendezvous;
-                // What finds no credit is announced all the same.
-                let stalls = after.credit_stalls - before.credit_stalls;
-                // The first is not known, or as it was left.
-                let first = u64::from(waits) + stalls;
-                let expected = match (rt.rank(), rewrites) {
-                    (0, true) => (u64::from(TIMES) - first, first),
-                    (0, false) => (0, u64::from(TIMES)),
-                    _ => (0, 0),
-                };
                 let case = format!("heap {in_heap} waits {waits} rewrites {rewrites}");
-                assert_eq!((chunks, announced), expected, "{case}");
+                if rt.rank() == 1 {
+                    assert_eq!((chunks, announced), (0, 0), "{case}");
+                    continue;
+                }
+                // What finds no credit is announced without a look at it, so that the next one is compared with one before.
+                let stalls = after.credit_stalls - before.credit_stalls;
+                let slack = stalls + std::mem::replace(&mut stalls_before, stalls);
+                assert_eq!(chunks + announced, u64::from(TIMES), "{case}");
+                if rewrites {
+                    assert!(announced <= 1 + slack, "{case}: {announced} announced");
+                } else {
+                    assert!(chunks <= slack, "{case}: {chunks} in chunks");
+                }
             }
         }
     }

@@ -3,10 +3,11 @@
 
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -54,11 +55,17 @@ fn place() -> &'static Place {
     })
 }
 
+/// Compiles a program, once for all tests that run it.
 fn compile(name: &str) -> PathBuf {
-    compile_file(
-        &package().join(format!("tests/programs/{name}.c")),
-        &place().directory.join(name),
-    )
+    static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = compiled.entry(name.to_owned()).or_insert_with(|| {
+        compile_file(
+            &package().join(format!("tests/programs/{name}.c")),
+            &place().directory.join(name),
+        )
+    });
+    program.clone()
 }
 
 fn compile_file(source: &Path, program: &Path) -> PathBuf {
