@@ -226,6 +226,8 @@ fn point(
     probes: &mut Vec<f64>,
 ) -> Result<Point, BenchError> {
     let window = pattern.window(size);
+    // Buffers that rotate through memory are everywhere by chance already, and those of all jobs would not fit.
+    let jobs = if mode == Mode::OffCache { 1 } else { plan.jobs };
     let mut turns = Vec::new();
     for (index, team) in teams.iter_mut().enumerate() {
         if !team.iter().all(|runner| runner.takes_part(pattern)) {
@@ -239,7 +241,7 @@ fn point(
                 checked_bytes: 0,
             },
         };
-        for runner in team {
+        for runner in &mut team[..jobs] {
             let mut work = Work {
                 limit: matches!(runner, Runner::Limit(_)).then(|| Runner::limit_of(size)),
                 huge: false,
@@ -256,7 +258,7 @@ fn point(
     }
     for round in 1.. {
         for turn in &mut turns {
-            let job = round % plan.jobs;
+            let job = round % jobs;
             let order = Order::Batch(turn.work[job].clone());
             let outcome = teams[turn.index][job].order(&order)?;
             probes.extend([outcome.before_ns, outcome.after_ns]);
