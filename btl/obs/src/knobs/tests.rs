@@ -190,10 +190,10 @@ fn knobs_that_contradict_each_other_are_named() {
         error.to_string(),
         "ONECOPY_EAGER_SLOTS_MAX=2 KiB: more than half a ring; accepted: up to 1 KiB while ONECOPY_RING_SLOTS=32"
     );
-    from(&[("ONECOPY_CHUNK_SIZE", "256K")]).expect_err("more than POOL_PER_PEER");
+    from(&[("ONECOPY_CHUNK_SIZE", "512K")]).expect_err("more than POOL_PER_PEER");
     from(&[
-        ("ONECOPY_CHUNK_SIZE", "256K"),
-        ("ONECOPY_POOL_PER_PEER", "256K"),
+        ("ONECOPY_CHUNK_SIZE", "512K"),
+        ("ONECOPY_POOL_PER_PEER", "512K"),
     ])
     .expect("agree");
 }
