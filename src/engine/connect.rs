@@ -235,7 +235,7 @@ impl Engine {
             .min(knobs.pipeline_depth * knobs.chunk_size)
             / knobs.chunk_size;
         let pool = self.geometry.chunks / (4 * self.core.size);
-        ((share / 4) as u32).min(pool).max(1)
+        ((share / 8) as u32).min(pool).max(1)
     }
 
     #[cold]
