@@ -223,8 +223,7 @@ impl Link {
     /// The bytes of `range` to be read in place where the kernel module has mapped them.
     #[must_use]
     pub fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
-        let xpmem = self.xpmem.layer()?;
-        xpmem.reaches(range).then(|| xpmem.attached(range))?
+        self.xpmem.layer()?.attached(range)
     }
 
     /// The best layer that can write to `range`.

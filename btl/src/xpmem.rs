@@ -3,8 +3,9 @@
 //! stores, as in [`crate::heap`], but for memory of any kind.
 //!
 //! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and is counted in a page that is
-//! mapped here, too: the count is compared before and after each copy, or whatever else read the window in place ([`Attached`]). By the *plain* interface, which any module that speaks the XPMEM ABI
-//! has, a window is an attachment of the peer's segment, and a hole is SIGBUS, which [`onecopy_shm::guard`] takes for the length of a copy.
+//! mapped here, too: the count is compared before and after each copy, or whatever else read the window in place ([`Attached`]). By the *plain*
+//! interface, which any module that speaks the XPMEM ABI has, a window is an attachment of the peer's segment, and a hole is SIGBUS, which
+//! [`onecopy_shm::guard`] takes for the length of a copy.
 //! Either way the copy of bytes that are not there is an error, and the program sees no signal.
 //!
 //! # Safety
@@ -349,6 +350,23 @@ impl XpmemLayer {
         unsafe { holes.read_volatile() }
     }
 
+    /// Calls `step(window, offset in the window, offset in the range, bytes)` for each part of a range, attached and its pages mapped.
+    fn each(
+        &self,
+        range: &RemoteRange,
+        mut step: impl FnMut(&Window, u64, u64, u64) -> Result<(), WindowError>,
+    ) -> Result<(), Failed> {
+        self.cache.borrow_mut().with(
+            range.address,
+            range.len,
+            |begin, len| self.attach(begin, len),
+            |window, at, into, n| -> Result<(), Failed> {
+                self.populate(window, at, range.address + into, n)?;
+                Ok(step(window, at, into, n)?)
+            },
+        )
+    }
+
     /// Moves the bytes of a range by `step(window, offset in the window, offset in the range, bytes)`, and makes sure that they were the peer's.
     fn moved(
         &self,
@@ -359,15 +377,7 @@ impl XpmemLayer {
         for _ in 0..3 {
             let before = self.holes();
             fence(Ordering::Acquire);
-            let result = self.cache.borrow_mut().with(
-                range.address,
-                range.len,
-                |begin, len| self.attach(begin, len),
-                |window, at, into, n| -> Result<(), Failed> {
-                    self.populate(window, at, range.address + into, n)?;
-                    Ok(step(window, at, into, n)?)
-                },
-            );
+            let result = self.each(range, &mut step);
             // The loads of the copy go before the load of the count.
             fence(Ordering::Acquire);
             match result {
@@ -445,13 +455,7 @@ impl XpmemLayer {
         }
         let holes = self.holes();
         fence(Ordering::Acquire);
-        let made = self.cache.borrow_mut().with(
-            range.address,
-            range.len,
-            |begin, len| self.attach(begin, len),
-            |window, at, into, n| self.populate(window, at, range.address + into, n),
-        );
-        made.ok()?;
+        self.each(range, |_, _, _, _| Ok(())).ok()?;
         let mut at = 0;
         let window = Ref::filter_map(self.cache.borrow(), |cache| {
             let (window, offset) = cache.whole(range.address, range.len)?;

@@ -11,7 +11,7 @@ use super::push::{Gives, Push, WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use onecopy_shm::coll::{INLINE, View};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
@@ -297,12 +297,7 @@ impl Exchange {
                 Find::Index => (me.saturating_mul(len), len, total),
             }
         };
-        let mismatch = || Error::Collective {
-            reason: format!(
-                "rank {} gave {there} bytes where {len} were expected",
-                state.members[place]
-            ),
-        };
+        let mismatch = || reader::mismatch(state, place, there as u64, len);
         let direct = |view: View<'_>, engine: &mut Engine| -> Result<usize> {
             if at.checked_add(len).is_none_or(|end| end > view.len()) {
                 return Err(mismatch());

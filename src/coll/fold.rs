@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Place, PoolBuf};
 use crate::peer::Peer;
+use attach::count;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{INLINE, View};
 use onecopy_shm::copy::Kernel;
@@ -423,11 +424,12 @@ impl Fold {
             (_, None) => {}
         }
         drop(views);
+        let members: Vec<usize> = in_place.iter().map(|&(place, _)| place).collect();
         if !self.were_there(in_place) {
             self.temp = temp;
             return self.segment(engine, state, seq, shared);
         }
-        self.count(engine, state, len);
+        count(engine, state, &members, len);
         self.put_out(engine, state, (begin, len), helped)?;
         // Who gave up has given its buffer to someone else meanwhile.
         for place in 0..self.upto {
@@ -547,7 +549,7 @@ fn small(state: &State, place: usize, seq: u32, len: usize) -> Result<View<'_>> 
     })
 }
 
-fn mismatch(state: &State, place: usize, there: u64, len: usize) -> Error {
+pub(super) fn mismatch(state: &State, place: usize, there: u64, len: usize) -> Error {
     Error::Collective {
         reason: format!(
             "rank {} gave a vector of {there} bytes where {len} were expected",

@@ -61,6 +61,16 @@ pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Resul
     Ok(source.range.part(at, len as u64))
 }
 
+/// A member gave more or less than what all should give.
+pub(crate) fn mismatch(state: &State, place: usize, given: u64, expected: usize) -> Error {
+    Error::Collective {
+        reason: format!(
+            "rank {} gave {given} bytes where {expected} were expected",
+            state.members[place]
+        ),
+    }
+}
+
 /// The bytes in place, where a layer maps them.
 pub(crate) fn view<'p>(
     peers: &'p [Option<Box<Peer>>],

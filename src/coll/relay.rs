@@ -7,14 +7,13 @@
 //! from then on it must not give the buffer back before all have read.
 
 use super::exchange::{Exchange, READ_MAX};
-use super::op::{
-    GIVEN, Piece, RESULT, Readers, Served, Shared, describe, described, kind, payload,
-};
+use super::op::{GIVEN, RESULT, Readers, Served, Shared, describe, described, kind, payload};
 use super::push::WRITTEN;
 use super::reader::{self, Source, Target};
+use super::start::whole;
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::PAGE;
 use onecopy_shm::loan::Loan;
@@ -88,11 +87,7 @@ impl Relay {
 
     /// Says where this rank's share will be.
     pub(crate) fn begin(&mut self, engine: &Engine, state: &State, seq: u32, shared: &mut Shared) {
-        let piece = Piece {
-            loan: self.recv,
-            at: 0,
-            len: self.recv.len(),
-        };
+        let piece = whole(self.recv);
         let mut line = [0u8; INLINE];
         describe(&engine.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));
@@ -124,10 +119,8 @@ impl Relay {
             self.now = Some(now);
             let len = self.recv.len();
             if now.from.range.len != len as u64 {
-                let (rank, given) = (state.members[now.from.place], now.from.range.len);
-                return Err(Error::Collective {
-                    reason: format!("rank {rank} gave {given} bytes where {len} were expected"),
-                });
+                let (place, given) = (now.from.place, now.from.range.len);
+                return Err(reader::mismatch(state, place, given, len));
             }
             let at = self.left[now.part].at;
             let target = Target::Loan(self.recv, at);

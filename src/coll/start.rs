@@ -52,7 +52,8 @@ fn bad(reason: impl Into<String>) -> Error {
     }
 }
 
-fn whole(loan: Loan) -> Piece {
+/// All of a lent buffer.
+pub(super) fn whole(loan: Loan) -> Piece {
     Piece {
         loan,
         at: 0,

@@ -5,6 +5,7 @@
 //! up. So the next rank reads these buffers, and its line says how many pieces are ready. Only where the vector of an `Exscan` is replaced by the
 //! result is the prefix handed on in halves of the slot. Each rank chooses by its own buffers; its line says which it is.
 
+use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::op::{
     GIVEN, Piece, RESULT, Readers, Served, Shared, describe, described, kind, payload,
@@ -13,7 +14,7 @@ use super::reader::{self, Source, Target, part};
 use super::state::{State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::pool::{Place, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{INLINE, View};
@@ -204,12 +205,7 @@ impl Stream {
         let (given, result) = (source(GIVEN), source(RESULT));
         let lens = (given.range.len, result.range.len);
         if !slots_in && lens != (self.send.len as u64, self.send.len as u64) {
-            return Err(Error::Collective {
-                reason: format!(
-                    "rank {} gave a vector of {} bytes where {} were expected",
-                    state.members[before], lens.0, self.send.len
-                ),
-            });
+            return Err(mismatch(state, before, lens.0, self.send.len));
         }
         // What makes up the prefix with the vector of the rank before.
         let both = [result, given];

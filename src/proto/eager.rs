@@ -144,6 +144,9 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     true
 }
 
+/// Chunks whose lines are asked for ahead, at most.
+const WARM_MAX: usize = 32;
+
 /// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written to. Whoever read them last has
 /// copies of them, and to own them takes as long as to read them: while the receiver copies out and answers, that costs nobody anything.
 #[inline]
@@ -299,9 +302,6 @@ pub(crate) fn send_chunks(
     }
     true
 }
-
-/// Chunks whose lines are asked for ahead, at most.
-const WARM_MAX: usize = 32;
 
 /// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
 pub(crate) fn eager_step(core: &Core, len: u64) -> u64 {

@@ -4,8 +4,8 @@
 //! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
 //! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
 //! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
-//! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is obeyed instead.
-//! Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
+//! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is
+//! obeyed instead. Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
 use super::{Has, Thresholds};
 use onecopy_btl::cost::{Costs, Curve};
@@ -205,9 +205,9 @@ mod tests {
     fn the_faster_way_is_found_and_a_change_is_noticed() {
         let mut observed = Observed::new(&Costs::default(), true, false, false);
         run(&mut observed, 30, 90, 300);
-        assert!(run(&mut observed, 30, 90, 640) >= 620);
-        run(&mut observed, 120, 40, 1200);
-        assert!(run(&mut observed, 120, 40, 640) <= 20);
+        assert!(run(&mut observed, 30, 90, 320) >= 300);
+        run(&mut observed, 120, 40, 600);
+        assert!(run(&mut observed, 120, 40, 320) <= 20);
     }
 
     #[test]

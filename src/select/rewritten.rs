@@ -46,7 +46,8 @@ fn words(bytes: &[u8]) -> u64 {
 }
 
 impl Rewritten {
-    /// Whether these bytes were sent before, lately, and are others now. To be asked once for each message: it is remembered as sent.
+    /// Whether these bytes were sent before, lately, and are others now. They are remembered as sent: who asks again about the same message, because
+    /// it could not be sent at once, is told that nothing changed.
     pub(crate) fn changed(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() < 8 * WORDS {
             return false;

@@ -22,15 +22,15 @@ impl Fold {
         (begin, len): (usize, usize),
     ) -> Option<InPlace<'p>> {
         let mut all = Vec::new();
-        for (place, from) in self.from.iter_mut().enumerate() {
-            let From::Attached(range) = *from else {
+        for place in 0..self.from.len() {
+            let From::Attached(range) = self.from[place] else {
                 continue;
             };
             let wanted = range.part(begin as u64, len as u64);
             match reader::attached(peers, state, place, &wanted) {
                 Some(bytes) => all.push((place, bytes)),
                 None => {
-                    *from = From::Buffer(range);
+                    self.copy_from_now_on(place);
                     return None;
                 }
             }
@@ -42,23 +42,30 @@ impl Fold {
     pub(super) fn were_there(&mut self, in_place: InPlace<'_>) -> bool {
         let mut all = true;
         for (place, bytes) in in_place {
-            if let (false, From::Attached(range)) = (bytes.were_there(), self.from[place]) {
-                self.from[place] = From::Buffer(range);
+            if !bytes.were_there() {
+                self.copy_from_now_on(place);
                 all = false;
             }
         }
         all
     }
 
-    /// Counts a segment whose contributions were combined.
-    pub(super) fn count(&self, engine: &mut Engine, state: &State, len: usize) {
-        let Engine { core, peers, .. } = engine;
-        for (place, from) in self.from.iter().enumerate() {
-            let peer = peers[state.members[place] as usize].as_ref();
-            if let (From::Attached(_), Some(peer)) = (from, peer) {
-                core.counters.attach_bytes += len as u64;
-                rendezvous::note_attachments(core, peer);
-            }
+    /// Copies of the segment under way stand in the order of the members that have one, so with another such member they are none.
+    fn copy_from_now_on(&mut self, place: usize) {
+        if let From::Attached(range) = self.from[place] {
+            self.from[place] = From::Buffer(range);
+            self.fetched = 0;
+        }
+    }
+}
+
+/// Counts a segment of which these members' contributions were combined in place.
+pub(super) fn count(engine: &mut Engine, state: &State, members: &[usize], len: usize) {
+    let Engine { core, peers, .. } = engine;
+    for &place in members {
+        if let Some(peer) = &peers[state.members[place] as usize] {
+            core.counters.attach_bytes += len as u64;
+            rendezvous::note_attachments(core, peer);
         }
     }
 }
