@@ -19,6 +19,7 @@ use crate::proto::direct::{Begun, Received, Sent};
 use crate::proto::rendezvous::Transfers;
 use crate::proto::{self, Message};
 use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
+use crate::select::chunks::Chunks;
 use crate::wireup::Wireup;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     pub(crate) pool: ChunkPool,
+    /// How they are filled.
+    pub(crate) chunks: Chunks,
     /// The rank's heap, which `alloc` and the temporary buffers share.
     pub(crate) heap: Arc<Heap>,
     /// Temporary buffers.

@@ -36,7 +36,7 @@ pub use nonblocking::{
 };
 pub use onecopy_btl::cost::{Costs, Curve};
 pub use onecopy_btl::{LayerId, Refusal};
-pub use onecopy_obs::{CounterSnapshot, Knobs};
+pub use onecopy_obs::{ChunkCopy, CounterSnapshot, Knobs};
 pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;

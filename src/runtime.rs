@@ -73,9 +73,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
+        let knobs = Knobs::default();
         Self {
-            knobs: Knobs::default(),
-            costs: Costs::default(),
+            costs: Costs::seeds(&knobs),
+            knobs,
             threads: Threads::Single,
             wireup: None,
         }

@@ -4,6 +4,7 @@
 //! [`Thresholds::send_path`] and [`Thresholds::way`] are the two decisions, the sender's and the receiver's. The runtime makes them with
 //! what it knows of one message; [`explain`] makes the same ones for every size, and says why the others lost.
 
+pub(crate) mod chunks;
 pub mod explain;
 pub(crate) mod observed;
 pub(crate) mod rewritten;
@@ -70,6 +71,9 @@ impl Has {
         }
     }
 }
+
+/// Messages above this size are announced wherever a layer can copy them at once.
+const EAGER_MOST: u64 = 128 << 10;
 
 /// Up to these sizes copying through chunks is cheaper for a sender that rewrites its buffer than to have it read in place.
 const REWRITTEN_MAX: usize = 128 << 10;
@@ -161,7 +165,10 @@ impl Thresholds {
         // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
         let eager_auto = if has.xpmem || has.cma || has.knem {
             let first = xpmem_min.min(cma_min).min(knem_min);
-            first.clamp(slots_max as u64 + 1, 64 << 10)
+            let most = EAGER_MOST
+                .min(knobs.eager_credit as u64 / 2)
+                .min(knobs.pool_per_peer as u64 / 2);
+            first.clamp(slots_max as u64 + 1, most.max(slots_max as u64) + 1)
         } else {
             (knobs.eager_credit as u64 / 2).max(slots_max as u64 + 1)
         };
@@ -180,7 +187,13 @@ impl Thresholds {
         let by_user = knobs.eager_max.is_some();
         let single = [knobs.cma_min, knobs.xpmem_min, knobs.knem_min];
         let rewritten_max = rewritten(REWRITTEN_MAX, by_user || single.iter().any(Option::is_some));
-        let rewritten_heap_max = rewritten(REWRITTEN_HEAP_MAX, by_user || knobs.heap_min.is_some());
+        // Strings do not mind where the buffer's lines are, and to read it in place is one copy less.
+        let heap_most = if knobs.writes_strings() {
+            0
+        } else {
+            REWRITTEN_HEAP_MAX
+        };
+        let rewritten_heap_max = rewritten(heap_most, by_user || knobs.heap_min.is_some());
         let earliest = announce_min.min(heap_min).saturating_sub(1);
         let fast_max = slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX));
         Self {

@@ -159,7 +159,7 @@ impl TuneFile {
         if file.format != FORMAT {
             return Err(format!("format {} instead of {FORMAT}", file.format));
         }
-        file.costs()?;
+        file.costs(Costs::default())?;
         let none = std::iter::empty::<(&str, &str)>();
         let (_, _, unknown) = Knobs::load(none, &file.knobs).map_err(|error| error.to_string())?;
         match unknown.first() {
@@ -169,8 +169,8 @@ impl TuneFile {
     }
 
     /// The seeds, with this file's curves in their place.
-    pub fn costs(&self) -> Result<Costs, String> {
-        let mut costs = Costs::default();
+    pub fn costs(&self, seeds: Costs) -> Result<Costs, String> {
+        let mut costs = seeds;
         for (name, text) in &self.curves {
             let place =
                 curve(&mut costs, name).ok_or_else(|| format!("no curve is called '{name}'"))?;
@@ -238,10 +238,10 @@ pub fn settings() -> Result<Settings> {
     let Some(path) = path else {
         let (knobs, origins, unknown) = Knobs::from_iter(pairs)?;
         return Ok(Settings {
+            costs: Costs::seeds(&knobs),
             knobs,
             origins,
             unknown,
-            costs: Costs::default(),
             file: None,
             warnings,
         });
@@ -272,14 +272,15 @@ pub fn settings() -> Result<Settings> {
         BTreeMap::new()
     };
     let (knobs, origins, unknown) = Knobs::load(pairs, from_file)?;
+    let seeds = Costs::seeds(&knobs);
     Ok(Settings {
         knobs,
         origins,
         unknown,
         costs: if used {
-            file.costs().map_err(bad)?
+            file.costs(seeds).map_err(bad)?
         } else {
-            Costs::default()
+            seeds
         },
         file: used.then(|| path.clone()),
         warnings,
@@ -345,8 +346,14 @@ mod tests {
         let read = TuneFile::read(&path).expect("read");
         std::fs::remove_file(path).expect("removed");
         assert_eq!(read, file());
-        assert_eq!(read.costs().expect("good").get, Costs::default().map);
-        assert_eq!(read.costs().expect("good").eager, Costs::default().eager);
+        assert_eq!(
+            read.costs(Costs::default()).expect("good").get,
+            Costs::default().map
+        );
+        assert_eq!(
+            read.costs(Costs::default()).expect("good").eager,
+            Costs::default().eager
+        );
     }
 
     #[test]

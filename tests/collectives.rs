@@ -232,8 +232,8 @@ fn knobs(settings: &[(&str, &str)]) -> Knobs {
 }
 
 /// Settings under which the same must come out: all layers, the kernel's copies only, chunks only, no channel, hardly any temporary
-/// memory, broadcasts that receivers take from each other.
-fn settings() -> [Vec<(&'static str, &'static str)>; 6] {
+/// memory, broadcasts that receivers take from each other, owners that are asked to copy.
+fn settings() -> [Vec<(&'static str, &'static str)>; 7] {
     [
         vec![],
         vec![("ONECOPY_LAYERS", "cma,cico")],
@@ -244,6 +244,7 @@ fn settings() -> [Vec<(&'static str, &'static str)>; 6] {
             ("ONECOPY_LAYERS", "cma,cico"),
             ("ONECOPY_COLL_RELAY_MIN", "8K"),
         ],
+        vec![("ONECOPY_LAYERS", "cma,cico"), ("ONECOPY_COLL_ASK", "on")],
     ]
 }
 
@@ -451,6 +452,8 @@ fn collectives_of_processes_agree_with_the_oracle() {
         (4, 3_000_000, 106, 2),
         (3, 3_000_000, 107, 5),
         (5, 3_000_000, 108, 5),
+        (2, 3_000_000, 109, 6),
+        (4, 3_000_000, 110, 6),
     ] {
         let mut job = Ranks::new(ranks, &format!("{seed} {largest}"));
         for (name, value) in &settings()[setting] {

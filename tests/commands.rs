@@ -251,7 +251,7 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
         }
     });
     let layers = found.into_inner().expect("not poisoned");
-    let costs = Costs::default();
+    let costs = Costs::seeds(&Knobs::default());
     let table = Table::new(&knobs, &costs, layers);
     let memory = Memory {
         from_heap: heap,

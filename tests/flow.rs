@@ -8,7 +8,7 @@ mod processes;
 
 use bytes::{check, pattern};
 use onecopy::memory::pool::Place;
-use onecopy::{Options, Runtime};
+use onecopy::{ChunkCopy, Knobs, Options, Runtime};
 use processes::{Ranks, say};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,17 @@ fn as_rank() {
     let Some(role) = processes::body() else {
         return;
     };
-    let rt = Runtime::init_with(Options::from_env().expect("knobs")).expect("join");
+    let mut options = Options::from_env().expect("knobs");
+    if role == "chunks" {
+        // Each rank believes to have another processor.
+        let odd = std::env::var("ONECOPY_JOB_RANK").expect("a rank") != "0";
+        options.knobs.chunk_copy = if odd {
+            ChunkCopy::String
+        } else {
+            ChunkCopy::Owned
+        };
+    }
+    let rt = Runtime::init_with(options).expect("join");
     match role.as_str() {
         "flood" => flood(&rt),
         "flood unseen" => flood_unseen(&rt),
@@ -30,9 +40,26 @@ fn as_rank() {
         "idle" => idle(&rt),
         "crowd" => crowd(&rt),
         "burst" => burst(&rt),
+        "chunks" => chunks(&rt),
         other => panic!("no role {other}"),
     }
     rt.finalize().expect("finalize");
+}
+
+/// Messages both ways, eager and in a pipeline, between ranks whose chunks are of different sizes.
+fn chunks(rt: &Runtime) {
+    let world = rt.world();
+    let (me, peer) = (rt.rank(), 1 - rt.rank());
+    for round in 0..3 {
+        for size in [2000, 5000, 8192, 8193, 16_384, 20_000, 100_000, 1_000_000] {
+            let mut got = vec![0; size];
+            world
+                .sendrecv(&pattern(size, me + round), peer, 1, &mut got, peer, 1)
+                .expect("sendrecv");
+            check(&got, peer + round, "of another size");
+        }
+    }
+    assert!(rt.counters().sends_chunk > 0 && rt.counters().pipeline_bytes > 0);
 }
 
 /// Memory of this process in bytes.
@@ -295,7 +322,8 @@ fn burst(rt: &Runtime) {
     assert_eq!(after.pool_chunks, 8, "{after:?}");
     // Both segments are open here; of each there are the first chunks.
     let grown = segment_bytes().saturating_sub(shared);
-    assert!(grown <= 2 * 8 * (8 << 10), "{grown} bytes of shared memory");
+    let chunks = 2 * 8 * Knobs::default().chunk_bytes() as u64;
+    assert!(grown <= chunks, "{grown} bytes of shared memory");
     let grown = resident().saturating_sub(private);
     say(&format!("PRIVATE {grown}"));
     assert!(grown < 2 << 20, "{grown} bytes");
@@ -371,7 +399,19 @@ fn a_flood_to_a_rank_that_does_not_look_is_bounded() {
 
 #[test]
 fn a_rewritten_buffer_goes_in_chunks() {
-    Ranks::new(2, "rewritten").run().expect_success();
+    // Whatever this machine prefers.
+    Ranks::new(2, "rewritten")
+        .env("ONECOPY_CHUNK_COPY", "owned")
+        .run()
+        .expect_success();
+}
+
+#[test]
+fn ranks_with_chunks_of_different_sizes_understand_each_other() {
+    Ranks::new(2, "chunks")
+        .env("ONECOPY_LAYERS", "cico")
+        .run()
+        .expect_success();
 }
 
 #[test]

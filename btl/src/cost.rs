@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a transfer costs: a line per layer and operation, from which thresholds are computed.
 
+use onecopy_obs::Knobs;
+
 /// One-way time of a message: `setup + bytes × per_byte`, in two pieces, because caches make large transfers dearer per byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Curve {
@@ -24,7 +26,7 @@ impl Curve {
     }
 }
 
-/// The curves that selection is computed from. The seeds are one machine's; `onecopy tune` measures this one's.
+/// The curves that selection is computed from. The seeds are two machines'; `onecopy tune` measures this one's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// Eager through slots and chunks.
@@ -59,6 +61,7 @@ const fn curve(setup_ns: f64, per_kib_ns: f64, knee_kib: u64, per_kib_far_ns: f6
 }
 
 impl Default for Costs {
+    /// One machine's seeds: Sapphire Rapids, both processors behind one third-level cache.
     fn default() -> Self {
         Self {
             eager: curve(90.0, 140.0, 256, 95.0),
@@ -78,6 +81,42 @@ impl Default for Costs {
 }
 
 impl Costs {
+    /// The seeds for a rank with these knobs on this machine: how it writes chunks tells which of the two is the nearer one.
+    #[must_use]
+    pub fn seeds(knobs: &Knobs) -> Self {
+        if knobs.writes_strings() {
+            Self::of_strings()
+        } else {
+            Self::default()
+        }
+    }
+
+    /// Seeds of Zen 5, between those of two processors that share a third-level cache and of two that do not: copies into chunks are cheap, calls of the
+    /// kernel are dear.
+    fn of_strings() -> Self {
+        let dearer = |of: Curve, by_ns: f64| Curve {
+            setup_ns: of.setup_ns + by_ns,
+            ..of
+        };
+        let (map, map_coop) = (curve(450.0, 9.0, 256, 30.0), curve(800.0, 7.0, 2048, 20.0));
+        let (get, get_coop) = (
+            curve(2200.0, 60.0, 1024, 110.0),
+            curve(2000.0, 35.0, 512, 65.0),
+        );
+        Self {
+            eager: curve(250.0, 100.0, 4, 30.0),
+            pipeline: curve(1400.0, 38.0, 4096, 70.0),
+            map,
+            map_coop,
+            attach: dearer(map, 550.0),
+            attach_coop: dearer(map_coop, 720.0),
+            get,
+            get_coop,
+            module: dearer(get, 1200.0),
+            module_coop: dearer(get_coop, 1200.0),
+        }
+    }
+
     /// The smallest size, doubling from `from`, at which `a` is cheaper than `b`; `None` if nowhere up to 1 GiB.
     #[must_use]
     pub fn crossing(a: &Curve, b: &Curve, from: u64) -> Option<u64> {

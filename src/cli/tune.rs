@@ -232,7 +232,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         .flatten()
         .map(|batch| batch.before_ns.min(batch.after_ns))
         .fold(f64::INFINITY, f64::min);
-    let mut seeds = Costs::default();
+    let mut seeds = Costs::seeds(&onecopy_obs::Knobs::default());
     let mut file = TuneFile {
         format: tune::FORMAT,
         onecopy: env!("CARGO_PKG_VERSION").to_owned(),

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use onecopy_shm::coll::{INLINE, View, accumulate, combine, precede};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
+use std::ops::Range;
 
 /// How far a short collective has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,19 @@ struct Short {
     len: usize,
     /// Bytes of the result.
     result: usize,
+}
+
+impl Short {
+    /// What of its slot a rank fills: all that it gives, but its own part if everyone takes only theirs.
+    #[inline]
+    fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+        let own = match self.todo {
+            Todo::Collect { part, mine: true } => me * part..(me + 1) * part,
+            _ => self.len..self.len,
+        };
+        let parts = [0..own.start, own.end..self.len];
+        parts.into_iter().filter(|part| !part.is_empty())
+    }
 }
 
 /// The plan for a short collective on `size` ranks; none: it is not short.
@@ -162,7 +176,7 @@ impl Comm {
         };
         let recv = recv.unwrap_or_default();
         let mut engine = self.handle.gate.enter();
-        let Some(seq) = engine.begin_short(slot, &short, send.unwrap_or(recv)) else {
+        let Some(seq) = engine.begin_short(slot, &short, send, recv) else {
             return Quick::Not;
         };
         let patience = engine.core.patience;
@@ -199,9 +213,15 @@ impl Comm {
 }
 
 impl Engine {
-    /// Publishes this rank's contribution, if that is possible now. Gives the collective's number.
+    /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself. Gives the collective's number.
     #[inline]
-    fn begin_short(&mut self, slot: usize, short: &Short, bytes: &[u8]) -> Option<u32> {
+    fn begin_short(
+        &mut self,
+        slot: usize,
+        short: &Short,
+        send: Option<&[u8]>,
+        recv: &mut [u8],
+    ) -> Option<u32> {
         let Self {
             core, peers, colls, ..
         } = self;
@@ -218,22 +238,45 @@ impl Engine {
         }
         state.seq = seq;
         core.counters.collectives += 1;
+        let (size, me) = (state.size(), state.me);
         if short.gives {
-            let bytes = &bytes[..short.len];
+            let bytes = &send.unwrap_or(recv)[..short.len];
             if short.len <= INLINE {
                 state.publish(peers, seq, kind::INLINE, bytes);
             } else {
-                state.own().write_slot(seq, 0, bytes);
+                let filled = short.filled(me);
+                let own = state.own();
+                for part in filled.clone() {
+                    own.write_slot(seq, part.start, &bytes[part]);
+                }
                 let len = (short.len as u64).to_le_bytes();
                 state.publish(peers, seq, kind::SLOT, &len);
-                state.own().hand_over(seq, short.len);
                 // The lines of the next contribution come back while this rank waits for the others'.
                 let next = seq.wrapping_add(1);
-                state.own().will_publish(next);
-                state.own().will_fill_slot(next, short.len);
+                for part in filled.clone() {
+                    own.hand_over_slot(seq, part);
+                }
+                own.hand_over(seq);
+                own.will_publish(next);
+                for part in filled {
+                    own.will_fill_slot(next, part);
+                }
             }
         } else if matches!(short.todo, Todo::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);
+        }
+        // From the program's memory: the lines that were just published are on their way to others.
+        let own = match short.todo {
+            Todo::Collect { part, mine } => {
+                Some((if mine { me * part } else { 0 }, me * part, part))
+            }
+            Todo::Combine { begin, .. } if size == 2 => Some((begin, 0, short.result)),
+            _ => None,
+        };
+        if let (Some((from, to, len)), Some(send)) = (own, send) {
+            View::of(send)
+                .part(from, len)
+                .copy_to(&mut recv[to..][..len], Kernel::Memcpy);
         }
         Some(seq)
     }
@@ -268,10 +311,9 @@ impl Engine {
                 view(state, root, seq, short.len)?.copy_to(recv, Kernel::Memcpy);
             }
             Todo::Collect { part, mine } => {
-                while *next < size {
-                    // Beginning with this rank's own: the others' come meanwhile.
-                    let place = (me + *next) % size;
-                    if place != me && !come(state, place, seq) {
+                while *next < size - 1 {
+                    let place = (me + 1 + *next) % size;
+                    if !come(state, place, seq) {
                         return Some(false);
                     }
                     let from = if mine { me * part } else { 0 };
@@ -282,8 +324,6 @@ impl Engine {
             }
             Todo::Combine { op, elem, begin } if size == 2 => {
                 // This rank's own stands where the result goes before the other's has come.
-                let own = view(state, me, seq, short.len)?.part(begin, short.result);
-                own.copy_to(recv, Kernel::Memcpy);
                 if !come(state, 1 - me, seq) {
                     return Some(false);
                 }

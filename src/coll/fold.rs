@@ -149,6 +149,9 @@ impl Fold {
         if self.has_helpers() && shared.waits && reaches_all(engine, state) {
             flags |= kind::WRITES;
         }
+        if shared.waits && engine.colls.asks {
+            flags |= kind::ANSWERS;
+        }
         if self.has_helpers() {
             // Whoever combines a range of it reads everyone's contribution.
             self.readers = Readers::Everyone;

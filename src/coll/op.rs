@@ -42,6 +42,8 @@ pub(crate) mod kind {
     pub(crate) const OPEN: u8 = 0x20;
     /// The line's owner writes into the buffers of members that are open.
     pub(crate) const WRITES: u8 = 0x40;
+    /// The line's owner waits in the call and copies at once what it is asked for.
+    pub(crate) const ANSWERS: u8 = 0x80;
     /// Without the flags.
     pub(crate) const MASK: u8 = 0x0f;
 }

@@ -6,7 +6,7 @@
 //! if its owner will write into the buffers of those who are open: it waits in the call, and maps everyone's memory. All read the same
 //! flags, so writer and receiver agree. The writer's second phase says that all is written.
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Takes};
 use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
 use super::state::{STEP_MAX, State};
 use crate::engine::Engine;
@@ -142,8 +142,13 @@ impl Exchange {
         if self.push.writes {
             self.push.targets = self.readers.others(state.size(), state.me).collect();
         }
+        // One that gives all members much and takes nothing would copy for all, one after the other.
+        let mutual = state.size() == 2
+            || matches!(self.takes, Takes::Each(_))
+            || matches!(self.readers, Readers::Only(_));
+        let answers = waits && mutual && engine.colls.asks;
         let flag = |on, flag| if on { flag } else { 0 };
-        flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES)
+        flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES) | flag(answers, kind::ANSWERS)
     }
 
     /// Bytes of `len` from the front that this rank reads itself of what `flags` say of their owner.

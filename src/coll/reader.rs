@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a plea to its owner.
 
+use super::op::kind;
 use super::state::State;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -118,9 +119,13 @@ pub(crate) fn fetch(
         core.counters.map_bytes += len as u64;
         return still_good(state, source).map(|()| len);
     }
+    let answers = state.ends[place].info(source.seq).kind & kind::ANSWERS != 0;
     for layer in LayerId::ALL {
         if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
             continue;
+        }
+        if answers && matches!(layer, LayerId::Cma | LayerId::Knem) {
+            break;
         }
         let got = target.write(&mut core.loans, 0, len, |out| {
             let mut out = [IoSliceMut::new(out)];

@@ -77,6 +77,16 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
     knobs.coll_relay_min.unwrap_or(usual).max(COLL_SLOT + 1)
 }
 
+/// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies while they read the piece
+/// before, so what counts is a copy into chunks, which is the same; but a rank that has no processor answers late.
+#[must_use]
+pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
+    let cheaper = |len| 1.5 * costs.eager.estimate(len) < costs.get.estimate(len);
+    knobs
+        .coll_ask
+        .unwrap_or(!crowded && cheaper(64 << 10) && cheaper(1 << 20))
+}
+
 /// Whether members of a broadcast read shares of it from each other, where its root's memory is not mapped.
 #[must_use]
 pub fn relays(collective: &Collective, len: usize, size: usize, relay_min: usize) -> bool {

@@ -30,6 +30,8 @@ pub(crate) struct Colls {
     pub(crate) stage_max: usize,
     /// From this size on receivers of a broadcast take shares of it from each other.
     pub(crate) relay_min: usize,
+    /// Whether ranks that wait are asked for what would be read by the kernel.
+    pub(crate) asks: bool,
 }
 
 /// A channel that this rank has left.

@@ -8,6 +8,7 @@ use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Pool, Settings};
 use crate::peer::{Gone, Peer};
+use crate::select::chunks::Chunks;
 use crate::select::observed::Observed;
 use crate::select::{Has, Thresholds};
 use crate::wait::Patience;
@@ -40,8 +41,8 @@ pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     Geometry {
         ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
         ring_slots: knobs.ring_slots as u32,
-        chunk_bytes: knobs.chunk_size as u32,
-        chunks: u32::try_from(knobs.pool_max / knobs.chunk_size)
+        chunk_bytes: knobs.chunk_bytes() as u32,
+        chunks: u32::try_from(knobs.pool_max / knobs.chunk_bytes())
             .unwrap_or(u32::MAX)
             .max(1),
         heap_bytes: heap,
@@ -170,6 +171,7 @@ impl Engine {
         let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
         let relay_min = crate::coll::select::relay_min(&knobs, patience.crowded);
+        let asks = crate::coll::select::asks(&knobs, &costs, patience.crowded);
         let core = Core {
             me,
             size: size as u32,
@@ -183,6 +185,7 @@ impl Engine {
             unexpected: Default::default(),
             transfers: Default::default(),
             pool: ChunkPool::new(geometry.chunks),
+            chunks: Chunks::new(&knobs),
             buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
             heap,
             rounds: 0,
@@ -221,6 +224,7 @@ impl Engine {
                 channels: u64::from(channel.is_some()),
                 stage_max: crate::coll::select::stage_max(&costs),
                 relay_min,
+                asks,
                 ..Colls::default()
             },
         })
@@ -229,11 +233,7 @@ impl Engine {
     /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few that the chunks held
     /// by all peers together leave a sender most of its pool.
     fn chunks_held(&self) -> u32 {
-        let knobs = &self.core.knobs;
-        let share = knobs
-            .pool_per_peer
-            .min(knobs.pipeline_depth * knobs.chunk_size)
-            / knobs.chunk_size;
+        let share = self.core.chunks.share.min(self.core.chunks.depth);
         let pool = self.geometry.chunks / (4 * self.core.size);
         ((share / 8) as u32).min(pool).max(1)
     }

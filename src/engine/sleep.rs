@@ -36,7 +36,7 @@ impl Engine {
         let room = self.core.busy.iter().any(|&rank| {
             self.peers[rank as usize]
                 .as_mut()
-                .is_some_and(|peer| peer.could_move(&self.core.knobs))
+                .is_some_and(|peer| peer.could_move(self.core.chunks.share))
         });
         // A collective that can move does so now; then there is no reason to sleep.
         let collective = !self.colls.active.is_empty() && self.step_colls();
@@ -66,7 +66,7 @@ impl Engine {
 
 impl crate::peer::Peer {
     /// Whether output that waits could go out now.
-    fn could_move(&mut self, knobs: &onecopy_obs::Knobs) -> bool {
+    fn could_move(&mut self, share: usize) -> bool {
         let joined = self.tx_control.coop.open_id();
         if joined != 0 && self.announced.iter().any(|a| !a.out && a.join == joined) {
             return true;
@@ -80,6 +80,6 @@ impl crate::peer::Peer {
         let room = tx.claim_would_fit(2);
         room && (before == 0
             || self.outstanding.would_reclaim(released)
-            || before * knobs.chunk_size < knobs.pool_per_peer && self.pipes.is_empty())
+            || before < share && self.pipes.is_empty())
     }
 }

@@ -5,7 +5,7 @@
 //! posted and no message is unexpected (receive). A message in several chunks that begins this way and has to wait goes on as a
 //! request; that is possible only when no other thread can come in between.
 
-use super::eager::{count_sent, eager_step, has_credit, take_chunk, warm_chunks};
+use super::eager::{count_sent, has_credit, take_chunk, warm_chunks};
 use super::{charge, give_credit, put_body, send_fin};
 use crate::engine::Core;
 use crate::matching::Envelope;
@@ -104,7 +104,7 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
 
 fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
-    let step = eager_step(core, total);
+    let step = core.chunks.step_of(total);
     if peer.has_output()
         || peer.gone.is_some()
         || (total > step && !core.alone)
@@ -112,7 +112,7 @@ fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     {
         return Sent::Nothing;
     }
-    let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
+    let share = core.chunks.share;
     let meta = wire::meta(context, tag);
     let mut sent = 0;
     while sent < total {
@@ -165,7 +165,7 @@ fn send_piece(
     };
     let written = core
         .segment
-        .write_chunk(chunk, 0, part, Kernel::Memcpy)
+        .write_chunk(chunk, 0, part, core.chunks.kernel(piece))
         .is_ok();
     if !written || !put_body(core, peer, kind, meta, &body.encode(kind)) {
         core.pool.give(chunk);

@@ -155,9 +155,12 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     if core.pool.free() < pieces {
         peer.collect_chunks(&mut core.pool);
     }
+    let piece = step.min(total) as usize;
+    if !core.chunks.owned_ahead(piece) {
+        return;
+    }
     for chunk in core.pool.coming().take(pieces) {
-        core.segment
-            .will_write_chunk(chunk, step.min(total) as usize);
+        core.segment.will_write_chunk(chunk, piece);
     }
 }
 
@@ -202,15 +205,14 @@ pub(crate) fn send_chunk(
         return Ok(false);
     }
     let segment = &core.segment;
+    let kernel = core.chunks.kernel(body.piece as usize);
     let mut bad = false;
     let read = buf.read(
         &core.loans,
         body.offset,
         body.piece as usize,
         |at, bytes| {
-            bad |= segment
-                .write_chunk(chunk, at, bytes, Kernel::Memcpy)
-                .is_err();
+            bad |= segment.write_chunk(chunk, at, bytes, kernel).is_err();
         },
     );
     if read.is_err() || bad {
@@ -248,8 +250,8 @@ pub(crate) fn send_chunks(
         wire::meta(request.context, request.tag),
         request.buf.clone(),
     );
-    let step = eager_step(core, len);
-    let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
+    let step = core.chunks.step_of(len);
+    let share = core.chunks.share;
     while sent < len {
         let Some(chunk) = take_chunk(core, peer, share) else {
             break;
@@ -301,16 +303,6 @@ pub(crate) fn send_chunks(
         complete_send(core, id);
     }
     true
-}
-
-/// Bytes per chunk of an eager message: small enough that the receiver copies out while the sender copies in.
-pub(crate) fn eager_step(core: &Core, len: u64) -> u64 {
-    let most = core.knobs.pipeline_chunk.min(core.knobs.chunk_size) as u64;
-    if len <= most {
-        len
-    } else {
-        (len / 2).next_multiple_of(64).clamp(most / 2, most)
-    }
 }
 
 /// A message in slots has arrived.

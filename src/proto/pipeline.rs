@@ -41,7 +41,7 @@ pub(crate) fn wanted(
 /// Sends chunks of the pipes to a peer, in turn.
 pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    let step = core.knobs.pipeline_chunk.min(core.knobs.chunk_size) as u64;
+    let step = core.chunks.step;
     for _ in 0..core.knobs.progress_quota {
         let Some(pipe) = peer.pipes.front() else {
             break;
@@ -57,7 +57,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             peer.pipes.pop_front();
             continue;
         };
-        let Some(chunk) = take_chunk(core, peer, core.knobs.pipeline_depth) else {
+        let Some(chunk) = take_chunk(core, peer, core.chunks.depth) else {
             break;
         };
         let piece = step.min(end - offset) as u32;

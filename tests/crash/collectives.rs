@@ -196,19 +196,20 @@ fn env(victim: usize, settings: &[(&'static str, &'static str)]) -> Vec<(&'stati
     env
 }
 
-/// Ways that collectives go: all mechanisms, chunks alone, messages alone, broadcasts by shares.
-const VARIANTS: [&[(&str, &str)]; 4] = [
+/// Ways that collectives go: all mechanisms, chunks alone, messages alone, broadcasts by shares, owners that are asked to copy.
+const VARIANTS: [&[(&str, &str)]; 5] = [
     &[],
     &[("ONECOPY_LAYERS", "cico")],
     &[("ONECOPY_COLL_POOL", "0")],
     &[("ONECOPY_COLL_RELAY_MIN", "8K")],
+    &[("ONECOPY_COLL_ASK", "on")],
 ];
 
 #[test]
 fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
     let mut random = Random(17);
     let (mut deaths, mut delays) = (0, Vec::new());
-    for turn in 0..12 {
+    for turn in 0..15 {
         let victim = random.below(RANKS as u64) as usize;
         let mut env = env(victim, VARIANTS[turn % VARIANTS.len()]);
         env.push((ROUNDS, "400".to_owned()));

@@ -25,8 +25,8 @@ pub(crate) fn geometry() -> Geometry {
     Geometry {
         ranks: RANKS,
         ring_slots: knobs.ring_slots as u32,
-        chunk_bytes: knobs.chunk_size as u32,
-        chunks: (knobs.pool_max / knobs.chunk_size) as u32,
+        chunk_bytes: knobs.chunk_bytes() as u32,
+        chunks: (knobs.pool_max / knobs.chunk_bytes()) as u32,
         heap_bytes: 4 << 20,
         coll_channels: Geometry::channels_for(knobs.coll_pool, RANKS as usize),
     }
@@ -34,6 +34,8 @@ pub(crate) fn geometry() -> Geometry {
 
 fn knobs() -> Knobs {
     Knobs {
+        // Some of the fields that it sends are chosen for chunks of this size.
+        chunk_size: Some(8 << 10),
         heap_size: Some(4 << 20),
         coop_min: Some(64 << 10),
         ..Knobs::default()

@@ -7,9 +7,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::machine;
 use crate::values::{
-    Auto, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB, ModuleAbi,
-    OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+    Auto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB,
+    ModuleAbi, OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep,
+    show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -228,8 +230,11 @@ knobs! {
         ONECOPY_EAGER_CREDIT => eager_credit: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
         ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
-        /// Bytes in one chunk of a pool.
-        ONECOPY_CHUNK_SIZE => chunk_size: usize = 8 * KIB, Size { min: 4 * KIB, max: MIB };
+        /// Bytes in one chunk of a pool. auto: 8K, or 16K where chunks are written by the string instruction.
+        ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None, Auto(Size { min: 4 * KIB, max: MIB });
+        /// How a sender writes to its chunks: by stores, into lines that it has asked for ahead, in pieces of half a chunk (owned), or by the
+        /// string instruction in whole chunks (string). auto: string on processors of AMD with fast strings, else owned.
+        ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto, OneOf::<ChunkCopy>::new();
         /// Bytes of chunks that messages to one peer may occupy at a time.
         ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Bytes of chunks that one sender may have in all.
@@ -237,10 +242,10 @@ knobs! {
     }
 
     "rendezvous" {
-        /// Bytes per step of a pipelined transfer through chunks.
-        ONECOPY_PIPELINE_CHUNK => pipeline_chunk: usize = 8 * KIB, Size { min: KIB, max: MIB };
-        /// Chunks that a pipelined transfer recycles.
-        ONECOPY_PIPELINE_DEPTH => pipeline_depth: usize = 32, Count { min: 2, max: 64 };
+        /// Bytes per step of a pipelined transfer through chunks. auto: a chunk.
+        ONECOPY_PIPELINE_CHUNK => pipeline_chunk: Option<usize> = None, Auto(Size { min: KIB, max: MIB });
+        /// Chunks that a pipelined transfer recycles. auto: as many as messages to one peer may occupy, 2 to 64.
+        ONECOPY_PIPELINE_DEPTH => pipeline_depth: Option<usize> = None, Auto(Count { min: 2, max: 64 });
         /// Whether sender and receiver both copy a large message when both wait for it.
         ONECOPY_COOP => coop: bool = true, Switch;
         /// The smallest message that both sides copy. auto: where the cost curves cross.
@@ -275,6 +280,9 @@ knobs! {
         /// root, whose memory they do not map: copies by the kernel out of one address space hinder each other. auto: 256K where each rank has a
         /// processor; never where ranks take turns, because they copy one after the other there.
         ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// Whether a rank that waits in a collective is asked to copy, piece by piece, what others do not map, instead of their reading it by the kernel.
+        /// auto: where copies into shared memory are much cheaper than calls of the kernel, by the cost curves, and each rank has a processor.
+        ONECOPY_COLL_ASK => coll_ask: Option<bool> = None, Auto(Switch);
     }
 
     "waiting" {
@@ -388,6 +396,37 @@ impl Knobs {
         })
     }
 
+    /// Whether chunks are written by the string instruction.
+    #[must_use]
+    pub fn writes_strings(&self) -> bool {
+        match self.chunk_copy {
+            ChunkCopy::Auto => machine::strings_take_lines(),
+            ChunkCopy::Owned => false,
+            ChunkCopy::String => true,
+        }
+    }
+
+    /// Bytes in one chunk.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> usize {
+        let auto = if self.writes_strings() { 16 } else { 8 } * KIB;
+        self.chunk_size.unwrap_or(auto.min(self.pool_per_peer))
+    }
+
+    /// Chunks that a pipelined transfer recycles.
+    #[must_use]
+    pub fn pipeline_chunks(&self) -> usize {
+        let share = self.pool_per_peer / self.chunk_bytes();
+        self.pipeline_depth.unwrap_or(share.clamp(2, 64))
+    }
+
+    /// Bytes per step of a pipelined transfer; never more than a chunk.
+    #[must_use]
+    pub fn pipeline_step(&self) -> usize {
+        let chunk = self.chunk_bytes();
+        self.pipeline_chunk.map_or(chunk, |step| step.min(chunk))
+    }
+
     /// Checks what knobs demand of one another.
     pub fn check(&self) -> Result<(), KnobError> {
         let at_most = |name: &str, value: usize, limit_name: &str, limit: usize, what: &str| {
@@ -414,7 +453,7 @@ impl Knobs {
         )?;
         at_most(
             "ONECOPY_CHUNK_SIZE",
-            self.chunk_size,
+            self.chunk_bytes(),
             "ONECOPY_POOL_PER_PEER",
             self.pool_per_peer,
             "a peer's share of the pool",

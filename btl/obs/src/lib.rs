@@ -5,6 +5,7 @@
 //! listings of `onecopy env` and the pages under `docs/` are all derived from the table.
 //!
 //! * [`knobs`]: [`Knobs`] with a typed field per knob, read from `ONECOPY_*` variables and a tune file.
+//! * [`machine`]: what a knob's `auto` stands for where the processor decides.
 //! * [`counters`]: [`Counters`], plain integers that a rank adds to.
 //! * [`tracepoints`]: one function per event, which costs one branch while nobody listens.
 #![forbid(unsafe_code)]
@@ -12,10 +13,11 @@
 pub mod counters;
 pub mod docs;
 pub mod knobs;
+pub mod machine;
 pub mod tracepoints;
 pub mod values;
 
 pub use counters::{COUNTERS, CounterInfo, CounterKind, CounterSnapshot, Counters};
 pub use knobs::{KNOBS, KnobError, KnobInfo, Knobs, Origin, Origins, UnknownVariable};
 pub use tracepoints::{TRACEPOINTS, TracepointInfo};
-pub use values::{CopyKernel, LayerList, LogLevel, ModuleAbi, Ptracer, WaitSleep};
+pub use values::{ChunkCopy, CopyKernel, LayerList, LogLevel, ModuleAbi, Ptracer, WaitSleep};

@@ -426,6 +426,16 @@ macro_rules! words {
 }
 
 words! {
+    /// How a sender writes to its chunks.
+    ChunkCopy {
+        /// As the processor prefers.
+        Auto = "auto",
+        /// By stores, into lines that it has asked for ahead, in pieces of half a chunk.
+        Owned = "owned",
+        /// By `rep movsb`, in whole chunks.
+        String = "string",
+    }
+
     /// Which copy kernel moves payload.
     CopyKernel {
         /// The one that the calibration found fastest for the size.

@@ -128,6 +128,18 @@ impl Geometry {
         Ok(())
     }
 
+    /// Whether a segment of this geometry has everything where one of `other` has it. Only its chunks may be of another size: they are the
+    /// business of who writes them, and how large is best depends on what processor it believes to have.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let alike = Self {
+            chunk_bytes: self.chunk_bytes,
+            chunks: self.chunks,
+            ..*other
+        };
+        *self == alike && self.check().is_ok() && self.pool_bytes() == other.pool_bytes()
+    }
+
     /// Bytes of one ring.
     #[must_use]
     pub fn ring_bytes(&self) -> u64 {

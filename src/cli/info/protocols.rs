@@ -225,11 +225,19 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
                     "Layers as two ranks on this machine proved them; the receive is posted and the pair otherwise idle."
                 )?,
             }
-            if rewritten_max.iter().any(|&max| max > 0) {
-                let [plain, heap] = rewritten_max.map(text::size);
+            let [plain, heap] = rewritten_max.map(|max| (max > 0).then(|| text::size(max)));
+            let sizes = match (plain, heap) {
+                (Some(plain), Some(heap)) => {
+                    Some(format!("up to {plain}, from alloc up to {heap}"))
+                }
+                (Some(plain), None) => Some(format!("up to {plain}, not from alloc")),
+                (None, Some(heap)) => Some(format!("from alloc up to {heap}")),
+                (None, None) => None,
+            };
+            if let Some(sizes) = sizes {
                 writeln!(
                     out,
-                    "A buffer that has changed since it was last sent goes in chunks up to {plain}, from alloc up to {heap}: its lines stay in the sender's cache."
+                    "A buffer that has changed since it was last sent goes in chunks {sizes}: its lines stay in the sender's cache."
                 )?;
             }
             for case in &cases {

@@ -40,8 +40,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
                 },
             }
         }
-        UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.knobs.chunk_size => {
-            let share = core.knobs.pool_per_peer / core.knobs.chunk_size;
+        UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.chunks.bytes => {
+            let share = core.chunks.share;
             let Some(chunk) = eager::take_chunk(core, peer, share) else {
                 return false;
             };
@@ -193,7 +193,7 @@ pub(crate) fn announced(
             cookie,
         } => {
             let bytes = count as usize * LIST_ENTRY;
-            if bytes > core.knobs.chunk_size {
+            if bytes > peer.segment.chunk_bytes() {
                 return Err(format!("a list of {count} pieces in one chunk"));
             }
             let mut raw = vec![0; bytes];

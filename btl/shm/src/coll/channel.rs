@@ -13,6 +13,7 @@ use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOff
 use crate::prefetch;
 use crate::segment::{Mapping, SharedStruct};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -283,21 +284,31 @@ impl Channel {
         prefetch::for_write(NonNull::from(self.line(seq)));
     }
 
-    /// A hint that `len` bytes of the slot of `seq` are written soon; for the owner.
+    /// A hint that `part` of the slot of `seq` is written soon; for the owner.
     #[inline]
-    pub fn will_fill_slot(&self, seq: u32, len: usize) {
-        let len = len.min(COLL_SLOT);
-        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
-        prefetch::range_for_write(self.area(slot, len), len);
+    pub fn will_fill_slot(&self, seq: u32, part: Range<usize>) {
+        let (at, len) = self.part_of_slot(seq, &part);
+        prefetch::range_for_write(at, len);
     }
 
-    /// A hint that others read the line of `seq` and `len` bytes of its slot now; for the owner, who has published them.
+    /// A hint that others read `part` of the slot of `seq` now; for the owner, who has published it.
     #[inline]
-    pub fn hand_over(&self, seq: u32, len: usize) {
-        let len = len.min(COLL_SLOT);
-        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
-        copy::demote_range(self.area(slot, len), len);
+    pub fn hand_over_slot(&self, seq: u32, part: Range<usize>) {
+        let (at, len) = self.part_of_slot(seq, &part);
+        copy::demote_range(at, len);
+    }
+
+    /// A hint that others read the line of `seq` now; for the owner, who has published it.
+    #[inline]
+    pub fn hand_over(&self, seq: u32) {
         copy::demote_range(NonNull::from(self.line(seq)).cast(), size_of::<Line>());
+    }
+
+    fn part_of_slot(&self, seq: u32, part: &Range<usize>) -> (NonNull<u8>, usize) {
+        let (begin, end) = (part.start.min(COLL_SLOT), part.end.min(COLL_SLOT));
+        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
+        let len = end.saturating_sub(begin);
+        (self.area(slot + begin, len), len)
     }
 
     /// Says that the owner has come to `phase` in reading others' contributions to `seq`.

@@ -72,11 +72,12 @@ impl PeerSegment {
                 "it does not begin as a segment of this version does".into(),
             ));
         }
-        if header.rank.load(Ordering::Relaxed) != rank || header.geometry() != *expected {
+        // Read once: the peer may write it again.
+        let geometry = header.geometry();
+        if header.rank.load(Ordering::Relaxed) != rank || !geometry.is_like(expected) {
             return Err(foreign(format!(
-                "it was made for rank {} with {:?} instead of {expected:?}; do all ranks have the same ONECOPY_ settings?",
+                "it was made for rank {} with {geometry:?} instead of {expected:?}; do all ranks have the same ONECOPY_ settings?",
                 header.rank.load(Ordering::Relaxed),
-                header.geometry()
             )));
         }
         Ok(Self {
@@ -84,7 +85,7 @@ impl PeerSegment {
             control: Arc::new(control),
             pool: None,
             heap: None,
-            geometry: *expected,
+            geometry,
             rank,
             me,
         })
@@ -205,6 +206,12 @@ impl PeerSegment {
     /// Maps the peer's payload pool if it is not mapped yet.
     pub fn map_pool(&mut self) -> Result<(), SegmentError> {
         self.pool().map(|_| ())
+    }
+
+    /// Bytes in one of the peer's chunks.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> usize {
+        self.geometry.chunk_bytes as usize
     }
 
     /// Copies bytes of one of the peer's chunks to `out`. The pool must be mapped.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How messages are cut into chunks, and how chunks are written.
+//!
+//! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies out, and cuts a message in
+//! pieces of half a chunk, so that both copy at a time. Where the string instruction takes lines without reading them, to own them ahead is
+//! work for nothing, and it begins slowly, so that large pieces are better (docs/performance.md).
+
+use onecopy_obs::Knobs;
+use onecopy_shm::copy::Kernel;
+
+/// Strings shorter than this begin too slowly.
+const STRING_MIN: usize = 4096;
+
+/// The plan of a rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunks {
+    /// Bytes in one.
+    pub(crate) bytes: usize,
+    /// How many messages to one peer may occupy.
+    pub(crate) share: usize,
+    /// How many a pipelined transfer recycles.
+    pub(crate) depth: usize,
+    /// Bytes of a piece at most.
+    pub(crate) step: u64,
+    strings: bool,
+}
+
+impl Chunks {
+    pub(crate) fn new(knobs: &Knobs) -> Self {
+        let bytes = knobs.chunk_bytes();
+        Self {
+            bytes,
+            share: (knobs.pool_per_peer / bytes).max(1),
+            depth: knobs.pipeline_chunks(),
+            step: knobs.pipeline_step() as u64,
+            strings: knobs.writes_strings(),
+        }
+    }
+
+    /// Bytes per chunk of an eager message of `len` bytes.
+    #[inline]
+    pub(crate) fn step_of(&self, len: u64) -> u64 {
+        if len <= self.step {
+            len
+        } else if self.strings {
+            self.step
+        } else {
+            // The receiver copies out while the sender copies in.
+            (len / 2)
+                .next_multiple_of(64)
+                .clamp(self.step / 2, self.step)
+        }
+    }
+
+    /// What copies a piece of `len` bytes into a chunk.
+    #[inline]
+    pub(crate) fn kernel(&self, len: usize) -> Kernel {
+        if self.owned_ahead(len) {
+            Kernel::Memcpy
+        } else {
+            Kernel::RepMovsb
+        }
+    }
+
+    /// Whether the lines of a piece of `len` bytes are asked for before they are written.
+    #[inline]
+    pub(crate) fn owned_ahead(&self, len: usize) -> bool {
+        !self.strings || len < STRING_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_obs::ChunkCopy;
+
+    fn plan(chunk_copy: ChunkCopy) -> Chunks {
+        Chunks::new(&Knobs {
+            chunk_copy,
+            ..Knobs::default()
+        })
+    }
+
+    #[test]
+    fn pieces_fill_chunks_by_strings_and_halves_otherwise() {
+        let (owned, strings) = (plan(ChunkCopy::Owned), plan(ChunkCopy::String));
+        assert_eq!((owned.bytes, owned.share), (8192, 32));
+        assert_eq!((strings.bytes, strings.share), (16384, 16));
+        for len in [1, 4096, 8192] {
+            assert_eq!((owned.step_of(len), strings.step_of(len)), (len, len));
+        }
+        assert_eq!(owned.step_of(10_000), 5056);
+        assert_eq!(owned.step_of(1 << 20), 8192);
+        assert_eq!(strings.step_of(1 << 20), 16384);
+        assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
+        assert!(!strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::RepMovsb);
+        assert!(strings.owned_ahead(2048) && strings.kernel(2048) == Kernel::Memcpy);
+    }
+
+    #[test]
+    fn a_small_share_has_a_chunk() {
+        for chunk_copy in [ChunkCopy::Owned, ChunkCopy::String] {
+            let knobs = Knobs {
+                chunk_copy,
+                pool_per_peer: 4096,
+                ..Knobs::default()
+            };
+            assert!(knobs.check().is_ok());
+            let chunks = Chunks::new(&knobs);
+            assert_eq!((chunks.bytes, chunks.share, chunks.step), (4096, 1, 4096));
+        }
+    }
+}
