@@ -159,6 +159,7 @@ impl Engine {
         let cards = wireup.join(card, segment.fd())?;
         fault::point("join.after");
         let plan = copy_plan(&knobs);
+        onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
         let permitted = Permitted {
             heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
             cma: knobs.layers.allows("cma"),

@@ -9,7 +9,7 @@ use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
 
 /// Strings shorter than this begin too slowly.
-const STRING_MIN: usize = 4096;
+const STRING_MIN: usize = 8193;
 
 /// The plan of a rank.
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +93,8 @@ mod tests {
         assert_eq!(owned.step_of(1 << 20), 8192);
         assert_eq!(strings.step_of(1 << 20), 16384);
         assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
-        assert!(!strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::RepMovsb);
-        assert!(strings.owned_ahead(2048) && strings.kernel(2048) == Kernel::Memcpy);
+        assert!(!strings.owned_ahead(16_384) && strings.kernel(16_384) == Kernel::RepMovsb);
+        assert!(strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::Memcpy);
     }
 
     #[test]

@@ -13,10 +13,51 @@
 
 use std::ptr;
 
+#[expect(
+    clippy::disallowed_types,
+    reason = "a hint of this process, which orders nothing; not for models"
+)]
+mod hint {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static VECTORS: AtomicBool = AtomicBool::new(false);
+
+    #[inline]
+    pub(super) fn vectors() -> bool {
+        VECTORS.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_vectors(on: bool) {
+        VECTORS.store(on, Ordering::Relaxed);
+    }
+}
+
+/// Copies of so many bytes are made by vectors where that is asked for: from where on the C library changes to the string instruction on processors
+/// of AMD, to where that pays.
+const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
+
+/// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this process.
+pub fn prefer_vectors(on: bool) {
+    hint::set_vectors(on && arch::has_vectors());
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+#[inline]
+unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
+    if BY_VECTORS.contains(&len) && hint::vectors() {
+        // SAFETY: the caller's promise; the processor has the vectors.
+        unsafe { arch::vectors(to, from, len) }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    }
+}
+
 /// A way to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// The C library's `memcpy`.
+    /// The C library's `memcpy`, or vectors where it is known to choose badly ([`prefer_vectors`]).
     Memcpy,
     /// Vector loads and non-temporal stores.
     NonTemporal,
@@ -63,7 +104,7 @@ impl CopyPlan {
 pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
     match kernel {
         // SAFETY: the caller's promise.
-        Kernel::Memcpy => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+        Kernel::Memcpy => unsafe { memcpy(to, from, len) },
         // SAFETY: the caller's promise.
         Kernel::NonTemporal => unsafe { arch::non_temporal(to, from, len) },
         // SAFETY: the caller's promise.
@@ -153,15 +194,57 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
         16..=32 => two!(u128),
         33..=64 => two!([u128; 2]),
         // SAFETY: the caller's promise.
-        _ => unsafe { ptr::copy_nonoverlapping(from, to, len) },
+        _ => unsafe { memcpy(to, from, len) },
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
     use std::arch::asm;
-    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    use std::arch::x86_64::{
+        __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    };
     use std::ptr;
+
+    pub(super) fn has_vectors() -> bool {
+        is_x86_feature_detected!("avx2")
+    }
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`], with `len >= 128` and AVX2 present.
+    #[target_feature(enable = "avx2")]
+    #[expect(
+        clippy::cast_ptr_alignment,
+        reason = "loads and stores are unaligned ones"
+    )]
+    pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+        // The last piece may overlap the one before.
+        let last = len - 128;
+        let mut at = 0;
+        loop {
+            // SAFETY: at + 128 <= len.
+            let source = unsafe { from.add(at) }.cast::<__m256i>();
+            // SAFETY: as above.
+            let target = unsafe { to.add(at) }.cast::<__m256i>();
+            let mut lanes = [source; 4];
+            for (lane, place) in lanes.iter_mut().enumerate() {
+                // SAFETY: lane * 32 + 32 <= 128.
+                *place = unsafe { source.add(lane) };
+            }
+            // SAFETY: unaligned loads within the range.
+            let values = lanes.map(|place| unsafe { _mm256_loadu_si256(place) });
+            for (lane, value) in values.into_iter().enumerate() {
+                // SAFETY: as above.
+                let place = unsafe { target.add(lane) };
+                // SAFETY: unaligned store within the range.
+                unsafe { _mm256_storeu_si256(place, value) };
+            }
+            if at == last {
+                return;
+            }
+            at = (at + 128).min(last);
+        }
+    }
 
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`].
@@ -226,6 +309,17 @@ mod arch {
 mod arch {
     use std::ptr;
 
+    pub(super) fn has_vectors() -> bool {
+        false
+    }
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`].
+    pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    }
+
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`].
     pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
@@ -265,6 +359,33 @@ mod tests {
                         "{kernel:?} {len} wrote outside"
                     );
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_copy_every_length_and_nothing_else() {
+        let source: Vec<u8> = (0..20_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        if !arch::has_vectors() {
+            return;
+        }
+        for len in (128..700).chain([2048, 4095, 4096, 4097, 16_383]) {
+            for shift in [0, 1, 31] {
+                let mut target = vec![0xAA; 17_000];
+                let to = target[shift..].as_mut_ptr();
+                // SAFETY: both vectors have more bytes; the feature was found.
+                unsafe { arch::vectors(to, source[3..].as_ptr(), len) };
+                assert_eq!(&target[shift..shift + len], &source[3..3 + len]);
+                let rest = target[..shift].iter().chain(&target[shift + len..]);
+                assert!(rest.into_iter().all(|&b| b == 0xAA), "{len} wrote outside");
+            }
+        }
+        for on in [true, false] {
+            prefer_vectors(on);
+            for len in [2047, 2048, 9000, 16_383, 16_384] {
+                let mut target = vec![0; len];
+                copy_slices(Kernel::Memcpy, &mut target, &source[..len]);
+                assert_eq!(target, source[..len]);
             }
         }
     }

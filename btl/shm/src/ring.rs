@@ -144,11 +144,14 @@ impl<C: Cells> Producer<C> {
     }
 
     /// Whether a claim of `slots` slots would succeed now.
+    #[inline]
     pub fn claim_would_fit(&mut self, slots: usize) -> bool {
         let total = self.cells.slots();
         let to_end = total - self.index();
         let fill = if slots > to_end { to_end } else { 0 };
-        self.head + (fill + slots + 1) as u64 <= self.released() + total as u64
+        let needed = self.head + (fill + slots + 1) as u64;
+        // The consumer's line travels only if it may say something that counts.
+        needed <= self.tail_seen + total as u64 || needed <= self.released() + total as u64
     }
 
     #[inline(always)]
