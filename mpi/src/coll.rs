@@ -4,12 +4,14 @@
 //! Each collective is planned once ([`plan`]): what the runtime is to do, and on which bytes. The blocking, nonblocking and persistent functions
 //! ([`forms`]) differ only in what they do with the plan. A buffer whose bytes do not lie together goes through a packed copy.
 
+mod direct;
 mod forms;
 mod plan;
 mod side;
 mod vector;
 mod x87;
 
+pub(crate) use direct::{allreduce, reduce, reduce_scatter_block};
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};
 pub(crate) use vector::reduce_here;

@@ -350,6 +350,7 @@ pub(super) fn alltoallw(
 }
 
 /// A vector to be combined, and where the result goes.
+#[inline]
 fn combined(
     sendbuf: Addr,
     recvbuf: Option<(Addr, i64)>,
@@ -369,6 +370,7 @@ fn combined(
     Ok((send, recv))
 }
 
+#[inline]
 pub(super) fn reduce(
     comm: &CommObject,
     sendbuf: &Addr,
@@ -387,6 +389,7 @@ pub(super) fn reduce(
 }
 
 /// A vector of each rank, and a result as long for each.
+#[inline]
 fn for_everyone(
     sendbuf: Addr,
     recvbuf: Addr,
@@ -398,6 +401,7 @@ fn for_everyone(
     plan(made(of.elem, of.op), send, recv)
 }
 
+#[inline]
 pub(super) fn allreduce(
     _comm: &CommObject,
     sendbuf: &Addr,

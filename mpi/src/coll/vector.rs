@@ -3,7 +3,7 @@
 
 use super::side::Side;
 use super::x87;
-use crate::datatype::predefined::{Basic, Element, Kind};
+use crate::datatype::predefined::{Basic, Element, Kind, dense_size};
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Datatype, Op};
@@ -21,6 +21,7 @@ pub(crate) struct Vector {
 
 impl Vector {
     /// The bytes of `count` elements.
+    #[inline]
     pub(super) fn side(&self, buf: Addr, count: i64, give: bool, take: bool) -> Outcome<Side> {
         let count = check_count(count)?;
         if count > 0 && buf.pointer().is_null() && self.datatype.named().is_some() {
@@ -85,6 +86,15 @@ fn element(op: PredefinedOp, element: Element) -> Option<ElemType> {
         _ => return None,
     };
     op.accepts(kind).then_some(kind)
+}
+
+/// The element and the operator of a predefined operation on a predefined datatype without gaps that the runtime has as it is.
+#[inline]
+pub(super) fn known(op: Op, datatype: Datatype) -> Option<(ElemType, PredefinedOp)> {
+    let size = dense_size(datatype.0)?;
+    let op = predefined(op)?;
+    let elem = element(op, Element::from_handle(datatype.0)?)?;
+    (elem.size() == size).then_some((elem, op))
 }
 
 fn unfit(op: Op, datatype: Datatype) -> Box<Failure> {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Blocking reductions of predefined operations on buffers whose bytes lie together: what most programs ask for is handed to the runtime as it is, without a
+//! plan. Whatever is unusual, mistakes among it, takes the way of all others.
+
+use super::forms::blocking;
+use super::vector::known;
+use crate::comm;
+use crate::failure::Outcome;
+use crate::ffi::{Addr, Comm, Datatype, Op};
+use crate::memory;
+use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
+
+/// The element, the operation and the bytes of such a vector.
+#[inline]
+fn vector(
+    sendbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+) -> Option<(ElemType, Operator, usize)> {
+    let (elem, op) = known(op, datatype)?;
+    let count = usize::try_from(count).ok()?;
+    let usual = !sendbuf.is_in_place() && !sendbuf.pointer().is_null();
+    let bytes = count.checked_mul(elem.size())?;
+    usual.then_some((elem, Operator::Predefined(op), bytes))
+}
+
+pub(crate) fn reduce(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+    root: i32,
+    comm: Comm,
+) -> Outcome<()> {
+    let of = comm::get(comm)?;
+    let here = of.rank as i32 == root;
+    if root >= 0
+        && (root as usize) < of.size()
+        && !(here && recvbuf.pointer().is_null())
+        && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
+    {
+        let root = root as usize;
+        let collective = Collective::Reduce { root, elem, op };
+        let link = of.collectives()?;
+        memory::with_bytes(sendbuf, bytes, |send| {
+            if here {
+                let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
+                memory::with_bytes_mut(recvbuf, bytes, into)
+            } else {
+                link.run(&collective, Some(send), None)
+            }
+        })?;
+        return Ok(());
+    }
+    blocking::reduce(sendbuf, recvbuf, count, datatype, op, root, comm)
+}
+
+pub(crate) fn allreduce(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+    comm: Comm,
+) -> Outcome<()> {
+    if !recvbuf.pointer().is_null()
+        && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
+    {
+        let link = comm::get(comm)?.collectives()?;
+        let collective = Collective::Allreduce { elem, op };
+        memory::with_bytes(sendbuf, bytes, |send| {
+            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
+            memory::with_bytes_mut(recvbuf, bytes, into)
+        })?;
+        return Ok(());
+    }
+    blocking::allreduce(sendbuf, recvbuf, count, datatype, op, comm)
+}
+
+pub(crate) fn reduce_scatter_block(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+    comm: Comm,
+) -> Outcome<()> {
+    let of = comm::get(comm)?;
+    if !recvbuf.pointer().is_null()
+        && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
+        && let Some(all) = bytes.checked_mul(of.size())
+    {
+        let link = of.collectives()?;
+        let parts = Parts::Equal(bytes);
+        let collective = Collective::ReduceScatter { parts, elem, op };
+        memory::with_bytes(sendbuf, all, |send| {
+            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
+            memory::with_bytes_mut(recvbuf, bytes, into)
+        })?;
+        return Ok(());
+    }
+    blocking::reduce_scatter_block(sendbuf, recvbuf, count, datatype, op, comm)
+}
