@@ -11,7 +11,7 @@ mod side;
 mod vector;
 mod x87;
 
-pub(crate) use direct::{allreduce, reduce, reduce_scatter_block};
+pub(crate) use direct::{allgather, allreduce, alltoall, reduce, reduce_scatter_block};
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};
 pub(crate) use vector::reduce_here;

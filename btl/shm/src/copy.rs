@@ -13,12 +13,9 @@
 
 use std::ptr;
 
-#[expect(
-    clippy::disallowed_types,
-    reason = "a hint of this process, which orders nothing; not for models"
-)]
+/// Whether copies of [`BY_VECTORS`] bytes keep from the string instruction: a hint of this process, which orders nothing.
 mod hint {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use crate::sync::{AtomicBool, Ordering};
 
     static VECTORS: AtomicBool = AtomicBool::new(false);
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocking reductions of predefined operations on buffers whose bytes lie together: what most programs ask for is handed to the runtime as it is, without a
-//! plan. Whatever is unusual, mistakes among it, takes the way of all others.
+//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together: what most programs ask for is handed to the runtime as it
+//! is, without a plan. Whatever is unusual, mistakes among it, takes the way of all others.
 
 use super::forms::blocking;
 use super::vector::known;
 use crate::comm;
+use crate::datatype::predefined::dense_size;
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, Op};
 use crate::memory;
@@ -102,4 +103,80 @@ pub(crate) fn reduce_scatter_block(
         return Ok(());
     }
     blocking::reduce_scatter_block(sendbuf, recvbuf, count, datatype, op, comm)
+}
+
+/// Bytes of each rank's part, where all parts are alike.
+#[inline]
+fn part(
+    (sendbuf, sendcount, sendtype): (Addr, i64, Datatype),
+    (recvbuf, recvcount, recvtype): (Addr, i64, Datatype),
+    ranks: usize,
+) -> Option<(usize, usize)> {
+    let size = dense_size(sendtype.0)?;
+    let bytes = usize::try_from(sendcount).ok()?.checked_mul(size)?;
+    let all = bytes.checked_mul(ranks)?;
+    let usual = sendtype == recvtype
+        && sendcount == recvcount
+        && !sendbuf.is_in_place()
+        && !sendbuf.pointer().is_null()
+        && !recvbuf.pointer().is_null();
+    usual.then_some((bytes, all))
+}
+
+pub(crate) fn allgather(
+    sendbuf: Addr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Addr,
+    recvcount: i64,
+    recvtype: Datatype,
+    comm: Comm,
+) -> Outcome<()> {
+    let of = comm::get(comm)?;
+    let (from, to) = (
+        (sendbuf, sendcount, sendtype),
+        (recvbuf, recvcount, recvtype),
+    );
+    if let Some((bytes, all)) = part(from, to, of.size()) {
+        let link = of.collectives()?;
+        let parts = Parts::Equal(bytes);
+        let collective = Collective::Allgather { parts };
+        memory::with_bytes(sendbuf, bytes, |send| {
+            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
+            memory::with_bytes_mut(recvbuf, all, into)
+        })?;
+        return Ok(());
+    }
+    blocking::allgather(
+        sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,
+    )
+}
+
+pub(crate) fn alltoall(
+    sendbuf: Addr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Addr,
+    recvcount: i64,
+    recvtype: Datatype,
+    comm: Comm,
+) -> Outcome<()> {
+    let of = comm::get(comm)?;
+    let (from, to) = (
+        (sendbuf, sendcount, sendtype),
+        (recvbuf, recvcount, recvtype),
+    );
+    if let Some((bytes, all)) = part(from, to, of.size()) {
+        let link = of.collectives()?;
+        let (send, recv) = (Parts::Equal(bytes), Parts::Equal(bytes));
+        let collective = Collective::Alltoall { send, recv };
+        memory::with_bytes(sendbuf, all, |send| {
+            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
+            memory::with_bytes_mut(recvbuf, all, into)
+        })?;
+        return Ok(());
+    }
+    blocking::alltoall(
+        sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,
+    )
 }
