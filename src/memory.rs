@@ -73,9 +73,7 @@ impl Formula {
             base: geometry.base_bytes(),
             ring: geometry.ring_bytes(),
             chunk: u64::from(geometry.chunk_bytes),
-            share: (knobs.pool_per_peer / knobs.chunk_bytes())
-                .max(knobs.pipeline_chunks())
-                .max(1) as u64,
+            share: knobs.chunks_per_peer().max(knobs.pipeline_chunks()) as u64,
             chunks_max: u64::from(geometry.chunks),
             credit: knobs.eager_credit as u64,
             channels: u64::from(geometry.coll_channels),

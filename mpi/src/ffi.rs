@@ -144,33 +144,6 @@ impl<T: Copy> In<T> {
     }
 }
 
-/// Objects side by side, of an argument that is not null.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Array<T> {
-    first: *mut T,
-    len: usize,
-}
-
-impl<T: Copy> Array<T> {
-    #[inline(always)]
-    fn place(self, index: usize) -> *mut T {
-        assert!(index < self.len);
-        self.first.wrapping_add(index)
-    }
-
-    #[inline(always)]
-    pub(crate) fn at(self, index: usize) -> T {
-        // SAFETY: an object of an array that is not null, so valid for the call.
-        unsafe { self.place(index).read_unaligned() }
-    }
-
-    #[inline(always)]
-    pub(crate) fn set(self, index: usize, value: T) {
-        // SAFETY: as above.
-        unsafe { self.place(index).write_unaligned(value) };
-    }
-}
-
 /// A pointer to objects that are written, and perhaps read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Out<T>(*mut T);
@@ -214,15 +187,6 @@ impl<T: Copy> Out<T> {
             return Err(null("an array of results"));
         }
         Self(self.0.wrapping_add(index)).set(value)
-    }
-
-    /// The array of `len` objects there, checked once for all of them.
-    #[inline]
-    pub(crate) fn array(self, len: usize) -> Outcome<Array<T>> {
-        if self.0.is_null() && len > 0 {
-            return Err(null("an array"));
-        }
-        Ok(Array { first: self.0, len })
     }
 
     /// Writes, unless the program ignores this result.

@@ -27,20 +27,8 @@ fn bad_op(handle: Op) -> Box<Failure> {
     fail(c::ERR_OP, format!("{:#x} is no operation", handle.0))
 }
 
-/// The values of predefined operations, a bit each: all are below 64.
-const PREDEFINED: u64 = {
-    let (mut bits, mut index) = (0, 0);
-    while index < c::OPS.len() {
-        assert!(c::OPS[index].1 < 64);
-        bits |= 1 << c::OPS[index].1;
-        index += 1;
-    }
-    bits & !(1 << c::OP_NULL.0)
-};
-
-#[inline]
 pub(crate) fn get(handle: Op) -> Outcome<Operation> {
-    if handle.0 < 64 && PREDEFINED >> handle.0 & 1 != 0 {
+    if handle != c::OP_NULL && c::OPS.iter().any(|(_, value, _)| *value == handle.0) {
         return Ok(Operation::Predefined(handle));
     }
     OPS.get(handle.0)

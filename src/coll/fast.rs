@@ -251,12 +251,12 @@ impl Engine {
                 }
                 let len = (short.len as u64).to_le_bytes();
                 state.publish(peers, seq, kind::SLOT, &len);
-                // The lines of the next contribution come back while this rank waits for the others'.
-                let next = seq.wrapping_add(1);
                 for part in filled.clone() {
                     own.hand_over_slot(seq, part);
                 }
                 own.hand_over(seq);
+                // The lines of the next contribution come back while this rank waits for the others'.
+                let next = seq.wrapping_add(1);
                 own.will_publish(next);
                 for part in filled {
                     own.will_fill_slot(next, part);
@@ -323,7 +323,7 @@ impl Engine {
                 }
             }
             Todo::Combine { op, elem, begin } if size == 2 => {
-                // This rank's own stands where the result goes before the other's has come.
+                // This rank's own stands where the result goes already.
                 if !come(state, 1 - me, seq) {
                     return Some(false);
                 }

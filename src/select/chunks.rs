@@ -27,10 +27,9 @@ pub(crate) struct Chunks {
 
 impl Chunks {
     pub(crate) fn new(knobs: &Knobs) -> Self {
-        let bytes = knobs.chunk_bytes();
         Self {
-            bytes,
-            share: (knobs.pool_per_peer / bytes).max(1),
+            bytes: knobs.chunk_bytes(),
+            share: knobs.chunks_per_peer(),
             depth: knobs.pipeline_chunks(),
             step: knobs.pipeline_step() as u64,
             strings: knobs.writes_strings(),

@@ -222,8 +222,8 @@ knobs! {
         /// cross.
         ONECOPY_EAGER_MAX => eager_max: Option<usize> = None, Auto(Size { min: 0, max: 64 * MIB });
         /// The largest message that is sent before the receiver asks for it, though it is larger than that, because its buffer has changed
-        /// since it was last sent: to copy it leaves the sender's cache its lines. auto: 128K, or 64K in memory from `alloc`; 0 where a knob says
-        /// from which size on a layer is used.
+        /// since it was last sent: to copy it leaves the sender's cache its lines. auto: 128K, or 64K in memory from `alloc`, where chunks are written
+        /// by strings 0 there; 0 where a knob says from which size on a layer is used.
         ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None, Auto(Size { min: 0, max: MIB });
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
         /// sending.
@@ -232,8 +232,8 @@ knobs! {
         ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
         /// Bytes in one chunk of a pool. auto: 8K, or 16K where chunks are written by the string instruction.
         ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None, Auto(Size { min: 4 * KIB, max: MIB });
-        /// How a sender writes to its chunks: by stores, into lines that it has asked for ahead, in pieces of half a chunk (owned), or by the
-        /// string instruction in whole chunks (string). auto: string on processors of AMD with fast strings, else owned.
+        /// How a sender writes to its chunks: by stores, into lines that it has asked for ahead, in pieces of half a chunk (owned), or in whole
+        /// chunks, by the string instruction where they are longer than 8K (string). auto: string on processors of AMD with fast strings, else owned.
         ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto, OneOf::<ChunkCopy>::new();
         /// Bytes of chunks that messages to one peer may occupy at a time.
         ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
@@ -413,10 +413,16 @@ impl Knobs {
         self.chunk_size.unwrap_or(auto.min(self.pool_per_peer))
     }
 
+    /// Chunks that messages to one peer may occupy.
+    #[must_use]
+    pub fn chunks_per_peer(&self) -> usize {
+        (self.pool_per_peer / self.chunk_bytes()).max(1)
+    }
+
     /// Chunks that a pipelined transfer recycles.
     #[must_use]
     pub fn pipeline_chunks(&self) -> usize {
-        let share = self.pool_per_peer / self.chunk_bytes();
+        let share = self.chunks_per_peer();
         self.pipeline_depth.unwrap_or(share.clamp(2, 64))
     }
 

@@ -43,7 +43,7 @@ pub fn prefer_vectors(on: bool) {
 #[inline]
 unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
     if BY_VECTORS.contains(&len) && hint::vectors() {
-        // SAFETY: the caller's promise; the processor has the vectors.
+        // SAFETY: the caller's promise; such a length is above 128, and the hint is only given where the processor has the vectors.
         unsafe { arch::vectors(to, from, len) }
     } else {
         // SAFETY: the caller's promise.

@@ -4,12 +4,31 @@
 
 use super::forms::blocking;
 use super::vector::known;
-use crate::comm;
+use crate::comm::{self, CommObject};
 use crate::datatype::predefined::dense_size;
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, Op};
 use crate::memory;
 use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
+
+/// Hands a collective to the runtime, on so many bytes that are sent, and received.
+#[inline]
+fn run(
+    of: &CommObject,
+    collective: &Collective,
+    (sendbuf, sent): (Addr, usize),
+    recv: Option<(Addr, usize)>,
+) -> Outcome<()> {
+    let link = of.collectives()?;
+    memory::with_bytes(sendbuf, sent, |send| match recv {
+        None => link.run(collective, Some(send), None),
+        Some((recvbuf, received)) => {
+            let into = |recv: &mut [u8]| link.run(collective, Some(send), Some(recv));
+            memory::with_bytes_mut(recvbuf, received, into)
+        }
+    })?;
+    Ok(())
+}
 
 /// The element, the operation and the bytes of such a vector.
 #[inline]
@@ -44,16 +63,8 @@ pub(crate) fn reduce(
     {
         let root = root as usize;
         let collective = Collective::Reduce { root, elem, op };
-        let link = of.collectives()?;
-        memory::with_bytes(sendbuf, bytes, |send| {
-            if here {
-                let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
-                memory::with_bytes_mut(recvbuf, bytes, into)
-            } else {
-                link.run(&collective, Some(send), None)
-            }
-        })?;
-        return Ok(());
+        let target = here.then_some((recvbuf, bytes));
+        return run(of, &collective, (sendbuf, bytes), target);
     }
     blocking::reduce(sendbuf, recvbuf, count, datatype, op, root, comm)
 }
@@ -66,16 +77,12 @@ pub(crate) fn allreduce(
     op: Op,
     comm: Comm,
 ) -> Outcome<()> {
+    let of = comm::get(comm)?;
     if !recvbuf.pointer().is_null()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
     {
-        let link = comm::get(comm)?.collectives()?;
         let collective = Collective::Allreduce { elem, op };
-        memory::with_bytes(sendbuf, bytes, |send| {
-            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
-            memory::with_bytes_mut(recvbuf, bytes, into)
-        })?;
-        return Ok(());
+        return run(of, &collective, (sendbuf, bytes), Some((recvbuf, bytes)));
     }
     blocking::allreduce(sendbuf, recvbuf, count, datatype, op, comm)
 }
@@ -93,14 +100,9 @@ pub(crate) fn reduce_scatter_block(
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
         && let Some(all) = bytes.checked_mul(of.size())
     {
-        let link = of.collectives()?;
         let parts = Parts::Equal(bytes);
         let collective = Collective::ReduceScatter { parts, elem, op };
-        memory::with_bytes(sendbuf, all, |send| {
-            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
-            memory::with_bytes_mut(recvbuf, bytes, into)
-        })?;
-        return Ok(());
+        return run(of, &collective, (sendbuf, all), Some((recvbuf, bytes)));
     }
     blocking::reduce_scatter_block(sendbuf, recvbuf, count, datatype, op, comm)
 }
@@ -138,14 +140,9 @@ pub(crate) fn allgather(
         (recvbuf, recvcount, recvtype),
     );
     if let Some((bytes, all)) = part(from, to, of.size()) {
-        let link = of.collectives()?;
         let parts = Parts::Equal(bytes);
         let collective = Collective::Allgather { parts };
-        memory::with_bytes(sendbuf, bytes, |send| {
-            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
-            memory::with_bytes_mut(recvbuf, all, into)
-        })?;
-        return Ok(());
+        return run(of, &collective, (sendbuf, bytes), Some((recvbuf, all)));
     }
     blocking::allgather(
         sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,
@@ -167,14 +164,9 @@ pub(crate) fn alltoall(
         (recvbuf, recvcount, recvtype),
     );
     if let Some((bytes, all)) = part(from, to, of.size()) {
-        let link = of.collectives()?;
         let (send, recv) = (Parts::Equal(bytes), Parts::Equal(bytes));
         let collective = Collective::Alltoall { send, recv };
-        memory::with_bytes(sendbuf, all, |send| {
-            let into = |recv: &mut [u8]| link.run(&collective, Some(send), Some(recv));
-            memory::with_bytes_mut(recvbuf, all, into)
-        })?;
-        return Ok(());
+        return run(of, &collective, (sendbuf, all), Some((recvbuf, all)));
     }
     blocking::alltoall(
         sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,

@@ -350,7 +350,6 @@ pub(super) fn alltoallw(
 }
 
 /// A vector to be combined, and where the result goes.
-#[inline]
 fn combined(
     sendbuf: Addr,
     recvbuf: Option<(Addr, i64)>,
@@ -370,7 +369,6 @@ fn combined(
     Ok((send, recv))
 }
 
-#[inline]
 pub(super) fn reduce(
     comm: &CommObject,
     sendbuf: &Addr,
@@ -389,7 +387,6 @@ pub(super) fn reduce(
 }
 
 /// A vector of each rank, and a result as long for each.
-#[inline]
 fn for_everyone(
     sendbuf: Addr,
     recvbuf: Addr,
@@ -401,7 +398,6 @@ fn for_everyone(
     plan(made(of.elem, of.op), send, recv)
 }
 
-#[inline]
 pub(super) fn allreduce(
     _comm: &CommObject,
     sendbuf: &Addr,

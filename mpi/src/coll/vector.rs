@@ -21,7 +21,6 @@ pub(crate) struct Vector {
 
 impl Vector {
     /// The bytes of `count` elements.
-    #[inline]
     pub(super) fn side(&self, buf: Addr, count: i64, give: bool, take: bool) -> Outcome<Side> {
         let count = check_count(count)?;
         if count > 0 && buf.pointer().is_null() && self.datatype.named().is_some() {

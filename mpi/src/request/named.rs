@@ -152,9 +152,10 @@ pub(super) fn wait_all(
     requests: Out<Request>,
     statuses: Out<Status>,
 ) -> Outcome<Option<()>> {
-    let requests = requests.array(count)?;
-    if !(0..count).all(|place| is_light(requests.at(place))) {
-        return Ok(None);
+    for place in 0..count {
+        if !is_light(requests.at(place)?) {
+            return Ok(None);
+        }
     }
     buffer::reap();
     let told = !statuses.is_null();
@@ -162,7 +163,10 @@ pub(super) fn wait_all(
     let mut at = 0;
     let whole = engine()?.wait_until(|poll| {
         while at < count {
-            let handle = requests.at(at);
+            let handle = match requests.at(at) {
+                Ok(handle) => handle,
+                Err(failure) => return Some(Err(failure)),
+            };
             // Nobody asks what a receive without a fault got.
             let untold = !told
                 && match name_of(handle) {
@@ -170,7 +174,9 @@ pub(super) fn wait_all(
                     None => handle == super::SENT,
                 };
             if untold {
-                requests.set(at, c::REQUEST_NULL);
+                if let Err(failure) = requests.set_at(at, c::REQUEST_NULL) {
+                    return Some(Err(failure));
+                }
                 at += 1;
                 continue;
             }
@@ -195,7 +201,11 @@ pub(super) fn wait_all(
             } else {
                 element.put(&status);
             }
-            requests.set(at, c::REQUEST_NULL);
+            if handle != c::REQUEST_NULL
+                && let Err(failure) = requests.set_at(at, c::REQUEST_NULL)
+            {
+                return Some(Err(failure));
+            }
             at += 1;
         }
         Some(Ok(()))
