@@ -72,8 +72,9 @@ impl Has {
     }
 }
 
-/// Messages above this size are announced wherever a layer can copy them at once.
+/// Messages above this size are announced wherever a layer can copy them at once; where chunks are written by strings, above the other one.
 const EAGER_MOST: u64 = 128 << 10;
+const EAGER_STRINGS_MOST: u64 = 256 << 10;
 
 /// Up to these sizes copying through chunks is cheaper for a sender that rewrites its buffer than to have it read in place.
 const REWRITTEN_MAX: usize = 128 << 10;
@@ -165,9 +166,13 @@ impl Thresholds {
         // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
         let eager_auto = if has.xpmem || has.cma || has.knem {
             let first = xpmem_min.min(cma_min).min(knem_min);
-            let most = EAGER_MOST
-                .min(knobs.eager_credit as u64 / 2)
-                .min(knobs.pool_per_peer as u64 / 2);
+            // Owned lines are asked for while the receiver still reads those of the message before.
+            let (most, chunks) = if knobs.writes_strings() {
+                (EAGER_STRINGS_MOST, knobs.pool_per_peer)
+            } else {
+                (EAGER_MOST, knobs.pool_per_peer / 2)
+            };
+            let most = most.min(knobs.eager_credit as u64 / 2).min(chunks as u64);
             first.clamp(slots_max as u64 + 1, most.max(slots_max as u64) + 1)
         } else {
             (knobs.eager_credit as u64 / 2).max(slots_max as u64 + 1)

@@ -15,11 +15,11 @@ pub fn probe() -> Probe {
     }
 }
 
-/// Maps the peer's pool, and sees a number that it writes in the peer's segment there again. Without this the pair cannot talk.
-pub fn prove(peer: &mut PeerSegment) -> Result<(), Refusal> {
+/// Maps the peer's pool, `writable` or not, and sees a number that it writes in the peer's segment there again. Without this the pair cannot talk.
+pub fn prove(peer: &mut PeerSegment, writable: bool) -> Result<(), Refusal> {
     let refused =
         |e: SegmentError| Refusal::new(e.to_string(), "without shared memory ranks cannot talk");
-    peer.map_pool().map_err(refused)?;
+    peer.map_pool(writable).map_err(refused)?;
     if !peer.prove() {
         return Err(Refusal::new(
             format!(

@@ -50,6 +50,8 @@ pub struct Permitted {
     pub xpmem: bool,
     /// Whether the user permits copies by the kernel module.
     pub knem: bool,
+    /// Whether peers' chunks are mapped writable.
+    pub pool_writable: bool,
     /// How large copies are made.
     pub plan: CopyPlan,
     /// The devices of the kernel module.
@@ -93,7 +95,7 @@ impl Link {
         means: Means,
         permitted: &Permitted,
     ) -> Result<Self, Refusal> {
-        cico::prove(peer)?;
+        cico::prove(peer, permitted.pool_writable)?;
         let heap = if permitted.heap {
             heap::HeapLayer::prove(peer, permitted.plan)
         } else {

@@ -161,6 +161,7 @@ impl Engine {
         let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
         let permitted = Permitted {
+            pool_writable: knobs.maps_writable(),
             heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
             cma: knobs.layers.allows("cma"),
             xpmem,

@@ -7,6 +7,9 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{RequestId, SendPlan, State};
 
+/// Longer messages wait for their receive where they are, so that they are copied once.
+const BUFFERED_MOST: u64 = 256 << 10;
+
 /// Starts a send to this rank.
 pub(crate) fn send(core: &mut Core, id: RequestId) {
     let Some(request) = core.requests.get_mut(id) else {
@@ -25,7 +28,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
     }
     let held = core.counters.unexpected_bytes_now;
     if sync
-        || len > core.knobs.eager_credit as u64
+        || len > BUFFERED_MOST.min(core.knobs.eager_credit as u64)
         || held + len > 4 * core.knobs.eager_credit as u64
     {
         core.unexpected.keep(envelope, Message::Own(id));

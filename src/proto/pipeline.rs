@@ -105,6 +105,7 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
         ));
     }
     piped.at += u64::from(body.piece);
+    let last = piped.at == piped.end;
     if let Some(found) = core.requests.get(request) {
         let segment = &peer.segment;
         let mut failed = None;
@@ -130,6 +131,8 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
             );
         }
     }
-    rendezvous::piped_more(core, peer, body.number);
+    if last {
+        rendezvous::piped_all(core, peer, body.number);
+    }
     Ok(())
 }

@@ -249,8 +249,8 @@ pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool
     moved
 }
 
-/// A chunk was received for transfer `number`.
-pub(crate) fn piped_more(core: &mut Core, peer: &mut Peer, number: u64) {
+/// All chunks that transfer `number` asked for are received.
+pub(crate) fn piped_all(core: &mut Core, peer: &mut Peer, number: u64) {
     if let Some(index) = core.transfers.index_of(number, peer.rank) {
         step(core, peer, index);
     }
@@ -266,7 +266,8 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
         match &mut transfer.mode {
             Mode::Choose => {
                 if let Some((rival, bytes, begun)) = transfer.timed.take() {
-                    peer.observed.learn(rival, bytes, begun.elapsed());
+                    let now = Instant::now();
+                    peer.observed.transferred(rival, bytes, begun, now);
                 }
                 match transfer.todo.last().copied() {
                     None => {

@@ -10,7 +10,7 @@
 use super::{Has, Thresholds};
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_obs::Knobs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Transfers smaller than this are not timed.
 pub(crate) const MIN: u64 = 32 << 10;
@@ -41,6 +41,8 @@ pub(crate) struct Observed {
     /// Tries of it that are left, and whether the next one's time counts.
     tries: u32,
     cold: Option<Rival>,
+    /// When the last transfer that was timed ended.
+    ended: Option<Instant>,
     fixed: bool,
 }
 
@@ -97,6 +99,7 @@ impl Observed {
             since: 0,
             tries: 0,
             cold: None,
+            ended: None,
             fixed,
         }
     }
@@ -153,8 +156,16 @@ impl Observed {
         })
     }
 
+    /// A transfer of `bytes` began and ended. Those of a window are asked for together and served one after the other: what one waited for the others is
+    /// not its own time.
+    pub(crate) fn transferred(&mut self, rival: Rival, bytes: u64, begun: Instant, ended: Instant) {
+        let served = self.ended.map_or(begun, |before| before.max(begun));
+        self.ended = Some(ended);
+        self.learn(rival, bytes, ended.saturating_duration_since(served));
+    }
+
     /// A transfer of `bytes` took so long.
-    pub(crate) fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
+    fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
         if self.cold == Some(rival) {
             self.cold = None;
             return;
@@ -232,6 +243,42 @@ mod tests {
             before = rival;
         }
         assert!(by_pipeline > 950, "{by_pipeline}");
+    }
+
+    /// Windows of transfers that are all asked for at their window's beginning. How many of the last window went in chunks.
+    fn windows(observed: &mut Observed, kernel_us: u64, pipeline_us: u64, count: usize) -> usize {
+        const WINDOW: usize = 64;
+        let (thresholds, bytes) = (with_cma(), 128 << 10);
+        let mut clock = Instant::now();
+        let mut in_chunks = 0;
+        for _ in 0..count {
+            let begun = clock;
+            let mut asked = 0;
+            for _ in 0..WINDOW {
+                if observed.decide(thresholds, bytes).cma_min == 0 {
+                    // Read at once.
+                    let before = clock;
+                    clock += Duration::from_micros(kernel_us);
+                    observed.transferred(Rival::Kernel, bytes, before, clock);
+                } else {
+                    asked += 1;
+                }
+            }
+            in_chunks = asked;
+            for _ in 0..asked {
+                clock += Duration::from_micros(pipeline_us);
+                observed.transferred(Rival::Pipeline, bytes, begun, clock);
+            }
+        }
+        in_chunks
+    }
+
+    #[test]
+    fn what_a_transfer_waits_for_others_of_its_window_is_not_its_own_time() {
+        let mut observed = Observed::new(&Costs::default(), true, false, false);
+        assert!(windows(&mut observed, 12, 4, 100) > 48);
+        assert!(windows(&mut observed, 4, 12, 100) < 16);
+        assert!(windows(&mut observed, 12, 4, 100) > 48);
     }
 
     #[test]

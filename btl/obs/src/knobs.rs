@@ -226,8 +226,8 @@ knobs! {
         /// by strings 0 there; 0 where a knob says from which size on a layer is used.
         ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None, Auto(Size { min: 0, max: MIB });
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
-        /// sending.
-        ONECOPY_EAGER_CREDIT => eager_credit: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
+        /// sending. Two of the longest that go in chunks unasked fit.
+        ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
         ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
         /// Bytes in one chunk of a pool. auto: 8K, or 16K where chunks are written by the string instruction.
@@ -235,6 +235,9 @@ knobs! {
         /// How a sender writes to its chunks: by stores, into lines that it has asked for ahead, in pieces of half a chunk (owned), or in whole
         /// chunks, by the string instruction where they are longer than 8K (string). auto: string on processors of AMD with fast strings, else owned.
         ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto, OneOf::<ChunkCopy>::new();
+        /// Whether a rank maps the chunks of its peers writable. It only reads them, but on processors of AMD a line that was read through a writable
+        /// mapping costs its owner half as much to write again by the string instruction. auto: where chunks are written by strings.
+        ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None, Auto(Switch);
         /// Bytes of chunks that messages to one peer may occupy at a time.
         ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Bytes of chunks that one sender may have in all.
@@ -404,6 +407,12 @@ impl Knobs {
             ChunkCopy::Owned => false,
             ChunkCopy::String => true,
         }
+    }
+
+    /// Whether peers' chunks are mapped writable.
+    #[must_use]
+    pub fn maps_writable(&self) -> bool {
+        self.pool_writable.unwrap_or_else(|| self.writes_strings())
     }
 
     /// Bytes in one chunk.

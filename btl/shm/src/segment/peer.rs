@@ -26,7 +26,7 @@ pub struct PeerSegment {
     fd: OwnedFd,
     /// Header, control lines, rings: written by this rank too.
     control: Arc<Mapping>,
-    /// The payload pool: read only.
+    /// The payload pool: only read, though it may be mapped writable.
     pool: Option<Mapping>,
     heap: Option<Mapping>,
     geometry: Geometry,
@@ -182,13 +182,15 @@ impl PeerSegment {
         word.load(Ordering::Acquire) == token
     }
 
-    fn pool(&mut self) -> Result<&Mapping, SegmentError> {
+    /// Maps the peer's payload pool if it is not mapped yet. It is only read; `writable` says how it is mapped, since on some processors a line that was
+    /// read through a writable mapping is cheaper for its owner to write again.
+    pub fn map_pool(&mut self, writable: bool) -> Result<(), SegmentError> {
         if self.pool.is_none() {
             let map = Mapping::new(
                 self.fd.as_fd(),
                 self.geometry.pool_offset().0,
                 self.geometry.pool_bytes(),
-                false,
+                writable,
             )
             .map_err(|e| {
                 call_failed(
@@ -200,12 +202,12 @@ impl PeerSegment {
             })?;
             self.pool = Some(map);
         }
-        Ok(self.pool.as_ref().expect("set above"))
+        Ok(())
     }
 
-    /// Maps the peer's payload pool if it is not mapped yet.
-    pub fn map_pool(&mut self) -> Result<(), SegmentError> {
-        self.pool().map(|_| ())
+    #[cfg(test)]
+    pub(super) fn pool_address(&self) -> Option<usize> {
+        self.pool.as_ref().map(|map| map.base().as_ptr().addr())
     }
 
     /// Bytes in one of the peer's chunks.

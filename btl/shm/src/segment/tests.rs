@@ -86,6 +86,30 @@ fn foreign_descriptors_are_refused_with_the_reason() {
 }
 
 #[test]
+fn the_pool_is_mapped_writable_where_that_is_asked_for() {
+    let own = segment(0);
+    own.reserve_chunks(0, 1).unwrap();
+    own.write_chunk(ChunkIndex(0), 0, b"bytes", Kernel::Memcpy)
+        .unwrap();
+    for writable in [false, true] {
+        let fd = own.fd().try_clone_to_owned().unwrap();
+        let mut peer = PeerSegment::open(fd, 0, 1, &geometry(2)).unwrap();
+        peer.map_pool(writable).unwrap();
+        let base = peer.pool_address().unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps
+            .lines()
+            .find(|line| line.starts_with(&format!("{base:x}-")));
+        let found = line.and_then(|line| line.split(' ').nth(1));
+        assert_eq!(found, Some(if writable { "rw-s" } else { "r--s" }));
+        let mut out = [0; 5];
+        peer.read_chunk(ChunkIndex(0), 0, &mut out, Kernel::Memcpy)
+            .unwrap();
+        assert_eq!(&out, b"bytes");
+    }
+}
+
+#[test]
 fn ranges_outside_are_refused() {
     let own = segment(0);
     own.reserve_chunks(0, 2).unwrap();
@@ -105,7 +129,7 @@ fn ranges_outside_are_refused() {
             .is_err(),
         "not mapped yet"
     );
-    peer.map_pool().unwrap();
+    peer.map_pool(false).unwrap();
     peer.read_chunk(ChunkIndex(1), 0, &mut out, Kernel::Memcpy)
         .unwrap();
     assert!(
