@@ -27,10 +27,14 @@ use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::loan::LoanTable;
 use onecopy_shm::pool::ChunkPool;
+use onecopy_shm::ring::slots_for;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::HeavyFence;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// So many receives of messages that are longer than a slot are posted between two looks for what came meanwhile.
+const LEFT_ALONE: usize = 32;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -439,8 +443,7 @@ impl Engine {
         while index < self.polled.len() {
             let rank = self.polled[index];
             index += 1;
-            let Self { core, peers, .. } = self;
-            let Some(peer) = &mut peers[rank as usize] else {
+            let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
             };
             if peer.rx.is_empty() {
@@ -452,12 +455,7 @@ impl Engine {
                 continue;
             }
             moved = true;
-            peer.idle_polls = 0;
-            if let Err(detail) = proto::drain(core, peer) {
-                self.fail_peer(rank, Gone::Protocol(detail));
-            } else if peer.has_output() {
-                core.make_busy(rank);
-            }
+            self.take_from(rank);
         }
         if !self.core.busy.is_empty() {
             moved |= self.look_after_busy(waiting);
@@ -472,6 +470,38 @@ impl Engine {
             moved |= self.step_colls();
         }
         moved
+    }
+
+    /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted. Says whether none waits any more: what came behind is
+    /// still in the ring then, where the next receive finds it.
+    ///
+    /// Who reads close behind a sender that writes several lines for each message, or chunks, takes the lines from it. So it is left alone for a while
+    /// where messages are longer than a slot, and altogether where they go in chunks.
+    #[inline]
+    pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
+        if slots_for(len) > 1 && !self.core.posted.in_run().is_multiple_of(LEFT_ALONE) {
+            return false;
+        }
+        match self.peers.get(rank as usize) {
+            Some(Some(peer)) if len <= peer.thresholds.slots_max && !peer.rx.is_empty() => {}
+            _ => return false,
+        }
+        self.take_from(rank);
+        self.core.posted.is_empty()
+    }
+
+    /// Takes records from a peer's ring.
+    fn take_from(&mut self, rank: u32) {
+        let Self { core, peers, .. } = self;
+        let Some(peer) = &mut peers[rank as usize] else {
+            return;
+        };
+        peer.idle_polls = 0;
+        if let Err(detail) = proto::drain(core, peer) {
+            self.fail_peer(rank, Gone::Protocol(detail));
+        } else if peer.has_output() {
+            core.make_busy(rank);
+        }
     }
 
     /// Gives back to the system what has not been needed for a while, if it is time to look.

@@ -116,6 +116,12 @@ impl<T: Copy> Posted<T> {
         self.run.is_empty() && self.bins.is_empty()
     }
 
+    /// How many lie side by side, those that were taken back among them.
+    #[inline]
+    pub(crate) fn in_run(&self) -> usize {
+        self.run.length()
+    }
+
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.run.len() + self.bins.len()

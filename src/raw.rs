@@ -165,6 +165,10 @@ impl Comm {
         source: u32,
         tag: Tag,
     ) -> Option<Status> {
+        // An earlier receive comes first.
+        if !engine.core.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
+            return None;
+        }
         match engine.receive_now(source, self.context, tag.tag(), bytes) {
             Received::All(status) => Some(status),
             Received::Nothing => None,

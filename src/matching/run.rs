@@ -41,6 +41,12 @@ impl<T: Copy> Run<T> {
         self.waiting.is_empty()
     }
 
+    /// Those that were taken back among them.
+    #[inline]
+    pub(super) fn length(&self) -> usize {
+        self.waiting.len()
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.waiting.iter().filter(|(age, _)| *age != GONE).count()

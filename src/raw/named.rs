@@ -147,8 +147,8 @@ impl Starting<'_> {
     #[must_use]
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
         let (engine, comm) = (&mut self.engine, self.comm);
-        // An earlier receive comes first. Who has too many for a number finds that out before anything is received.
-        if bytes.len() > AT_ONCE || !engine.core.posted.is_empty() || engine.core.lights.is_full() {
+        // Who has too many for a number finds that out before anything is received.
+        if bytes.len() > AT_ONCE || engine.core.lights.is_full() {
             return None;
         }
         let source = u32::try_from(comm.world_rank(source)).ok()?;

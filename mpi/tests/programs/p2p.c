@@ -189,6 +189,43 @@ static void windows(void) {
     free(out);
 }
 
+/* Messages that come between the receives of one window: each receive gets the one that is its turn. */
+static void in_between(MPI_Comm comm) {
+    enum { BEFORE = 64, AFTER = 40, LONGEST = 25 };
+    static const int lengths[] = {1, 6, 7, LONGEST};
+    long in[BEFORE + AFTER][LONGEST], out[LONGEST], go = 0;
+    MPI_Request receives[BEFORE + AFTER];
+    MPI_Status statuses[BEFORE + AFTER];
+    for (int before = 0; before <= BEFORE; before = before * 2 + (before < 2)) {
+        for (int turn = 0; turn < 12; turn++) {
+            int all = before + AFTER, words = lengths[turn % 4], any = turn / 4 ? before + turn - 6 : -1;
+            if (rank == 0) {
+                OK(MPI_Recv(&go, 1, MPI_LONG, peer, 5, comm, MPI_STATUS_IGNORE));
+                for (int i = 0; i < all; i++) {
+                    for (int word = 0; word < words; word++) out[word] = turn * 1000 + i + word;
+                    OK(MPI_Send(out, words, MPI_LONG, peer, 6, comm));
+                }
+                continue;
+            }
+            for (int i = 0; i < all; i++) {
+                int from = i == any ? MPI_ANY_SOURCE : peer, tag = i == any + 1 && any >= 0 ? MPI_ANY_TAG : 6;
+                if (i == before) {
+                    OK(MPI_Send(&go, 1, MPI_LONG, peer, 5, comm));
+                    for (double end = MPI_Wtime() + 3e-4 * (turn % 3); MPI_Wtime() < end;) continue;
+                }
+                OK(MPI_Irecv(in[i], words, MPI_LONG, from, tag, comm, &receives[i]));
+            }
+            OK(MPI_Waitall(all, receives, statuses));
+            for (int i = 0; i < all; i++) {
+                int got;
+                OK(MPI_Get_count(&statuses[i], MPI_LONG, &got));
+                CHECK(got == words && statuses[i].MPI_SOURCE == peer && statuses[i].MPI_TAG == 6);
+                for (int word = 0; word < words; word++) CHECK(in[i][word] == turn * 1000 + i + word);
+            }
+        }
+    }
+}
+
 /* Every way in which a receive can end: posted before its message comes, or after. */
 static void ends(MPI_Comm comm, int late) {
     enum { WAIT, TEST, WAITALL, TESTALL, WAITANY, TESTANY, WAITSOME, TESTSOME, LOOK, FREE, ENDS };
@@ -329,6 +366,8 @@ int main(int argc, char **argv) {
         ends(MPI_COMM_WORLD, late);
         ends(other, late);
     }
+    in_between(MPI_COMM_WORLD);
+    in_between(other);
     /* What a message that is too long leaves in its buffer and in the others' statuses differs between libraries. */
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
