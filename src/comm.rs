@@ -5,7 +5,7 @@ use crate::coll::group::{Place, SUB_CONTEXTS, SUB_SHIFT};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::{Pattern, Source, Tag};
-use crate::proto::direct::{Begun, Received, Sent};
+use crate::proto::direct::{Begun, Received, Sent, Take};
 use crate::request::{RequestId, Status, UserBuf};
 use crate::runtime::Handle;
 use crate::wireup::Death;
@@ -284,7 +284,7 @@ impl Comm {
         };
         let mut poll = 0;
         loop {
-            let received = engine.receive_now(source, self.context, tag.tag(), bytes);
+            let received = engine.receive_now(source, self.context, tag.tag(), bytes, Take::Parts);
             if !matches!(received, Received::Nothing)
                 || !engine.may_receive_now(source)
                 || poll >= polls

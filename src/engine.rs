@@ -15,7 +15,7 @@ use crate::light::{Lights, Waiting};
 use crate::matching::{Envelope, Pattern, Posted, Unexpected};
 use crate::memory::pool::Pool;
 use crate::peer::{Gone, Incoming, Peer, Target};
-use crate::proto::direct::{Begun, Received, Sent};
+use crate::proto::direct::{Begun, Received, Sent, Take};
 use crate::proto::rendezvous::Transfers;
 use crate::proto::{self, Message};
 use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
@@ -33,8 +33,9 @@ use onecopy_shm::sync::HeavyFence;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// So many receives of messages that are longer than a slot are posted between two looks for what came meanwhile.
+/// So many receives of messages of a few slots are posted between two looks for what came meanwhile.
 const LEFT_ALONE: usize = 32;
+const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,12 +246,13 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
         out: &mut [u8],
+        take: Take,
     ) -> Received {
         let Self { core, peers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
             return Received::Nothing;
         };
-        proto::direct::receive(core, peer, context, tag, out)
+        proto::direct::receive(core, peer, context, tag, out, take)
     }
 
     /// Goes on with a receive of which the first chunks were received at once.
@@ -475,11 +477,13 @@ impl Engine {
     /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted. Says whether none waits any more: what came behind is
     /// still in the ring then, where the next receive finds it.
     ///
-    /// Who reads close behind a sender that writes several lines for each message, or chunks, takes the lines from it. So it is left alone for a while
-    /// where messages are longer than a slot, and altogether where they go in chunks.
+    /// Who reads close behind a sender takes the lines from it. Where a message is a few of them, and the two processors are far from one another, that costs
+    /// more than is gained, so such a sender is left alone for a while; one that writes to chunks is left alone altogether.
     #[inline]
     pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
-        if slots_for(len) > 1 && !self.core.posted.in_run().is_multiple_of(LEFT_ALONE) {
+        if FEW_SLOTS.contains(&slots_for(len))
+            && !self.core.posted.in_run().is_multiple_of(LEFT_ALONE)
+        {
             return false;
         }
         match self.peers.get(rank as usize) {

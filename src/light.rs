@@ -8,9 +8,12 @@ use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
 use crate::proto::receipt_for;
 use crate::request::{Request, RequestId, State, Status, UserBuf};
+use crate::wire::ChunkBody;
 use onecopy_shm::cells::MappedCells;
+use onecopy_shm::copy::Kernel;
 use onecopy_shm::loan::Span;
 use onecopy_shm::ring::{Consumer, Record};
+use onecopy_shm::segment::PeerSegment;
 use std::collections::HashMap;
 
 /// Bits of a number that say which slot; those above say which of its receives.
@@ -161,7 +164,17 @@ fn slot_of(name: u32) -> u32 {
 impl Core {
     /// Gives the message that `envelope` says to the oldest receive that accepts it, as a request.
     pub(crate) fn take_posted(&mut self, envelope: &Envelope) -> Option<RequestId> {
-        match self.posted.take(envelope)? {
+        let waiting = self.posted.take(envelope)?;
+        self.as_request(waiting, envelope)
+    }
+
+    /// A receive that is posted no more, as a request for the message that `envelope` says.
+    pub(crate) fn as_request(
+        &mut self,
+        waiting: Waiting,
+        envelope: &Envelope,
+    ) -> Option<RequestId> {
+        match waiting {
             Waiting::Request(id) => Some(id),
             Waiting::Light(slot) => {
                 let (stage, span) = self.lights.posted(slot)?;
@@ -225,6 +238,36 @@ impl Core {
         self.land_slowly(waiting, envelope, len, |at, out| {
             rx.read(record, skip + at, out);
         });
+    }
+
+    /// Gives a message of one chunk to the receive of a slot, which is posted no more. `false`: it has more chunks, or something is wrong with it or with
+    /// the buffer, and nothing was done.
+    pub(crate) fn land_chunk(
+        &mut self,
+        slot: u32,
+        envelope: Envelope,
+        segment: &PeerSegment,
+        body: &ChunkBody,
+    ) -> bool {
+        let len = body.piece as usize;
+        if len as u64 == body.total
+            && let Some((stage, span)) = self.lights.posted(slot)
+            && let Ok(out) = self.loans.span_mut(span, len)
+            && segment
+                .read_chunk(body.chunk, 0, out, Kernel::Memcpy)
+                .is_ok()
+        {
+            *stage = Stage::Over(Status {
+                source: envelope.source as usize,
+                tag: envelope.tag,
+                bytes: len,
+            });
+            self.counters.recv_expected += 1;
+            self.counters.bytes_received += len as u64;
+            self.requests.count_completed();
+            return true;
+        }
+        false
     }
 
     fn land_slowly(

@@ -14,8 +14,7 @@ use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
-use crate::peer::Gone;
-use crate::proto::direct::{Received, Sent};
+use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{RequestId, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
 
@@ -123,10 +122,13 @@ impl Comm {
     #[must_use]
     pub fn send_at_once(&self, bytes: &[u8], dest: usize, tag: i32) -> bool {
         // What cannot go out as a whole is left alone: a part would bind the caller to wait.
-        if tag < 0 || bytes.len() > AT_ONCE {
+        if tag < 0 {
             return false;
         }
         let mut engine = self.handle.gate.enter();
+        if bytes.len() > engine.core.chunks.step as usize {
+            return false;
+        }
         let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
@@ -147,11 +149,11 @@ impl Comm {
     #[inline]
     #[must_use]
     pub fn receive_at_once(&self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<Status> {
-        if bytes.len() > AT_ONCE {
-            return None;
-        }
         let source = u32::try_from(self.world_rank(source)).ok()?;
         let mut engine = self.handle.gate.enter();
+        if bytes.len() > engine.core.chunks.step as usize {
+            return None;
+        }
         let status = self.receive_into(&mut engine, bytes, source, tag)?;
         Some(self.local(status))
     }
@@ -169,14 +171,9 @@ impl Comm {
         if !engine.core.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
             return None;
         }
-        match engine.receive_now(source, self.context, tag.tag(), bytes) {
+        match engine.receive_now(source, self.context, tag.tag(), bytes, Take::Whole) {
             Received::All(status) => Some(status),
-            Received::Nothing => None,
-            Received::Part(_) => {
-                let detail = "a short message came in several pieces".to_owned();
-                engine.fail_peer(source, Gone::Protocol(detail));
-                None
-            }
+            Received::Nothing | Received::Part(_) => None,
         }
     }
 
@@ -243,9 +240,6 @@ impl Comm {
         result
     }
 }
-
-/// Longest message that is tried at once: longer ones may go in several pieces.
-const AT_ONCE: usize = 4096;
 
 impl Matched {
     /// Starts to receive it into `spans`.

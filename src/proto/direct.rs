@@ -179,6 +179,15 @@ fn send_piece(
     true
 }
 
+/// Which messages a receive may take at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// Any, also in parts: the caller goes on with it.
+    Parts,
+    /// What is there as a whole.
+    Whole,
+}
+
 /// Receives at once what is there.
 #[inline(always)]
 pub(crate) fn receive(
@@ -187,6 +196,7 @@ pub(crate) fn receive(
     context: u32,
     tag: Option<i32>,
     out: &mut [u8],
+    take: Take,
 ) -> Received {
     if peer.rx.is_empty()
         || !core.posted.is_empty()
@@ -213,6 +223,7 @@ pub(crate) fn receive(
                 tag: of_tag,
             },
             out,
+            take,
         );
     }
     if record.len > out.len() {
@@ -246,6 +257,7 @@ fn receive_longer(
     record: Record,
     envelope: Envelope,
     out: &mut [u8],
+    take: Take,
 ) -> Received {
     let mut raw = [0; BODY];
     if record.len != BODY || peer.incoming.is_some() {
@@ -253,7 +265,7 @@ fn receive_longer(
     }
     peer.rx.read(&record, 0, &mut raw);
     match Kind::try_from(record.kind) {
-        Ok(Kind::ChunkFirst) => receive_chunks(core, peer, record, envelope, &raw, out),
+        Ok(Kind::ChunkFirst) => receive_chunks(core, peer, record, envelope, &raw, out, take),
         Ok(Kind::Rts) => receive_mapped(core, peer, record, envelope, &raw, out),
         _ => Received::Nothing,
     }
@@ -266,6 +278,7 @@ fn receive_chunks(
     envelope: Envelope,
     raw: &[u8; BODY],
     out: &mut [u8],
+    take: Take,
 ) -> Received {
     let Ok(first) = ChunkBody::decode(Kind::ChunkFirst, raw) else {
         return Received::Nothing;
@@ -274,7 +287,7 @@ fn receive_chunks(
     if total > out.len() as u64 || first.number != NONE || first.offset != 0 || first.piece == 0 {
         return Received::Nothing;
     }
-    if u64::from(first.piece) < total && !core.alone {
+    if u64::from(first.piece) < total && (take == Take::Whole || !core.alone) {
         return Received::Nothing;
     }
     let Ok(()) = peer.segment.read_chunk(

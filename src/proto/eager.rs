@@ -5,6 +5,7 @@ use super::held::Held;
 use super::{Message, charge, claim, complete_send, give_credit, put_body, receipt, send_fin};
 use crate::engine::Core;
 use crate::error::{Error, Result};
+use crate::light::Waiting;
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
@@ -406,7 +407,15 @@ pub(crate) fn first_chunk(
         ));
     }
     let sync = (body.number != NONE).then_some(body.number);
-    let target = match core.take_posted(&envelope) {
+    let waiting = core.posted.take(&envelope);
+    if let Some(Waiting::Light(slot)) = waiting
+        && sync.is_none()
+        && core.land_chunk(slot, envelope, &peer.segment, body)
+    {
+        give_credit(core, peer, charge(body.total));
+        return Ok(());
+    }
+    let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
         Some(id) => {
             if let Some(request) = core.requests.get_mut(id) {
                 request.state = State::Receiving;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receives that the engine keeps for its front, which knows them by a number ([`crate::light`]).
 
-use super::{AT_ONCE, Lent, Operation, Poll};
+use super::{Lent, Operation, Poll};
 use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -148,7 +148,7 @@ impl Starting<'_> {
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
         let (engine, comm) = (&mut self.engine, self.comm);
         // Who has too many for a number finds that out before anything is received.
-        if bytes.len() > AT_ONCE || engine.core.lights.is_full() {
+        if bytes.len() > engine.core.chunks.step as usize || engine.core.lights.is_full() {
             return None;
         }
         let source = u32::try_from(comm.world_rank(source)).ok()?;
