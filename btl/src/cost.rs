@@ -105,7 +105,7 @@ impl Costs {
         );
         Self {
             eager: curve(250.0, 100.0, 4, 30.0),
-            pipeline: curve(1400.0, 38.0, 4096, 70.0),
+            pipeline: curve(1400.0, 31.0, 4096, 50.0),
             map,
             map_coop,
             attach: dearer(map, 550.0),
