@@ -233,11 +233,14 @@ pub(crate) fn start(
 pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool {
     let mut moved = false;
     for index in 0..core.transfers.slots.len() {
-        let Some(rank) = core.transfers.slots[index]
-            .as_ref()
-            .map(|transfer| transfer.peer)
-        else {
-            continue;
+        let rank = match &core.transfers.slots[index] {
+            // Its chunks move it on when they arrive.
+            None
+            | Some(Transfer {
+                mode: Mode::Pipe(_),
+                ..
+            }) => continue,
+            Some(transfer) => transfer.peer,
         };
         if let Some(peer) = &mut peers[rank as usize] {
             moved |= step(core, peer, index);
