@@ -180,8 +180,10 @@ impl Comm {
             return Quick::Not;
         };
         let patience = engine.core.patience;
+        // Where ranks take turns, whoever is waited for may be waiting for this processor.
+        let polls = patience.spin.clamp(1, POLLS);
         let spins = if engine.core.alone {
-            patience.spin.min(SPIN_MAX).div_ceil(POLLS)
+            patience.spin.min(SPIN_MAX).div_ceil(polls)
         } else {
             1
         };
@@ -192,16 +194,16 @@ impl Comm {
         };
         let (mut next, mut tries) = (0, 0);
         loop {
-            match engine.step_short(slot, seq, &short, recv, &mut next) {
+            match engine.step_short(slot, seq, &short, recv, &mut next, polls) {
                 Some(true) => return Quick::Done,
                 Some(false) => {}
                 None => return Quick::Begun,
             }
             tries += 1;
-            if tries > spins + yields {
+            if tries >= spins + yields {
                 return Quick::Begun;
             }
-            if tries > spins {
+            if tries >= spins {
                 engine.core.counters.yields += 1;
                 drop(engine);
                 std::thread::yield_now();
@@ -290,6 +292,7 @@ impl Engine {
         short: &Short,
         recv: &mut [u8],
         next: &mut usize,
+        polls: usize,
     ) -> Option<bool> {
         let state = self.colls.slots[slot].as_deref_mut()?;
         let (size, me) = (state.size(), state.me);
@@ -298,14 +301,14 @@ impl Engine {
             Todo::Nothing => {}
             Todo::Meet => {
                 while *next < size {
-                    if *next != me && !come(state, *next, seq) {
+                    if *next != me && !come(state, *next, seq, polls) {
                         return Some(false);
                     }
                     *next += 1;
                 }
             }
             Todo::Copy { root } => {
-                if !come(state, root, seq) {
+                if !come(state, root, seq, polls) {
                     return Some(false);
                 }
                 view(state, root, seq, short.len)?.copy_to(recv, Kernel::Memcpy);
@@ -313,7 +316,7 @@ impl Engine {
             Todo::Collect { part, mine } => {
                 while *next < size - 1 {
                     let place = (me + 1 + *next) % size;
-                    if !come(state, place, seq) {
+                    if !come(state, place, seq, polls) {
                         return Some(false);
                     }
                     let from = if mine { me * part } else { 0 };
@@ -324,7 +327,7 @@ impl Engine {
             }
             Todo::Combine { op, elem, begin } if size == 2 => {
                 // This rank's own stands where the result goes already.
-                if !come(state, 1 - me, seq) {
+                if !come(state, 1 - me, seq, polls) {
                     return Some(false);
                 }
                 let other = view(state, 1 - me, seq, short.len)?.part(begin, short.result);
@@ -337,10 +340,10 @@ impl Engine {
             Todo::Combine { op, elem, begin } => {
                 while *next < size {
                     let place = *next;
-                    if !(place == me || come(state, place, seq)) {
+                    if !(place == me || come(state, place, seq, polls)) {
                         return Some(false);
                     }
-                    if place == 0 && size > 1 && !(me == 1 || come(state, 1, seq)) {
+                    if place == 0 && size > 1 && !(me == 1 || come(state, 1, seq, polls)) {
                         return Some(false);
                     }
                     let one = |place: usize| -> Option<View<'_>> {
@@ -370,8 +373,7 @@ impl Engine {
 
 /// Polls a line for a while.
 #[inline]
-fn come(state: &mut State, place: usize, seq: u32) -> bool {
-    let mut polls = POLLS;
+fn come(state: &mut State, place: usize, seq: u32, mut polls: usize) -> bool {
     while state.ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {
