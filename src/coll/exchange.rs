@@ -16,6 +16,7 @@ use onecopy_shm::coll::{INLINE, View};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
+use std::ops::Range;
 
 /// Bytes read at a time: by the kernel, and from memory that is mapped.
 pub(crate) const READ_MAX: usize = 512 << 10;
@@ -116,6 +117,14 @@ impl Exchange {
         Ok(())
     }
 
+    /// The part of the offer that is for nobody else: this rank's own, where each has one.
+    fn unread(&self) -> Range<usize> {
+        match (self.find, self.own) {
+            (Find::Index, Some((from, _, len))) => from..from + len,
+            _ => 0..0,
+        }
+    }
+
     pub(crate) fn begin(
         &mut self,
         engine: &mut Engine,
@@ -139,6 +148,7 @@ impl Exchange {
             (Some(offer), None) if gives => {
                 let given = Given {
                     piece: offer,
+                    unread: self.unread(),
                     readers: self.readers,
                     result: self.open,
                     flags,
@@ -203,6 +213,7 @@ impl Exchange {
         }
         let given = Given {
             piece: offer,
+            unread: 0..0,
             readers: self.readers,
             result: None,
             flags: kind::TABLE,
@@ -346,6 +357,8 @@ impl Exchange {
 /// What a rank gives, and how.
 pub(crate) struct Given {
     pub(crate) piece: Piece,
+    /// A part of it that nobody else reads.
+    pub(crate) unread: Range<usize>,
     pub(crate) readers: Readers,
     /// A second buffer, where the rank receives.
     pub(crate) result: Option<Piece>,
@@ -396,12 +409,13 @@ pub(crate) fn expose(
 ) -> Result<()> {
     let Given {
         piece,
+        unread,
         readers,
         result,
         mut flags,
     } = given;
     let mut line = [0u8; INLINE];
-    shared.stage = engine.stage(&piece)?;
+    shared.stage = engine.stage(&piece, unread)?;
     shared.readers = readers;
     if let Some(stage) = &shared.stage {
         describe(&range_of_stage(stage), &mut line[..24]);

@@ -158,6 +158,7 @@ impl Fold {
         }
         shared.shares = split;
         let given = Given {
+            unread: 0..0,
             piece: self.send,
             readers: self.readers,
             result,

@@ -17,6 +17,7 @@ use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{INLINE, View};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
+use std::ops::Range;
 
 /// A range of a lent buffer.
 #[derive(Debug, Clone, Copy)]
@@ -370,8 +371,8 @@ impl Engine {
         }
     }
 
-    /// A temporary buffer that peers can map, with a copy of `piece`, if that is better than having them read the buffer itself.
-    pub(crate) fn stage(&mut self, piece: &Piece) -> Result<Option<PoolBuf>> {
+    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`, if that is better than having them read the buffer itself.
+    pub(crate) fn stage(&mut self, piece: &Piece, unread: Range<usize>) -> Result<Option<PoolBuf>> {
         let range = self.range_of(piece);
         let limit = self.colls.stage_max;
         if stands(piece.len, range.heap.is_some(), limit) != Stands::Copy {
@@ -383,7 +384,9 @@ impl Engine {
         self.core
             .loans
             .read(piece.loan, piece.at, piece.len, |bytes| {
-                stage.copy_from_slice(bytes);
+                for part in [0..unread.start, unread.end..bytes.len()] {
+                    stage[part.clone()].copy_from_slice(&bytes[part]);
+                }
             })?;
         Ok(Some(stage))
     }
