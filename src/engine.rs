@@ -6,6 +6,7 @@
 
 mod connect;
 mod deaths;
+mod progress;
 mod sleep;
 
 pub(crate) use connect::{geometry, quota};
@@ -27,15 +28,9 @@ use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::loan::LoanTable;
 use onecopy_shm::pool::ChunkPool;
-use onecopy_shm::ring::slots_for;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::HeavyFence;
 use std::sync::Arc;
-use std::time::Instant;
-
-/// So many receives of messages of a few slots are posted between two looks for what came meanwhile.
-const LEFT_ALONE: usize = 32;
-const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -422,203 +417,6 @@ impl Engine {
             && let Some(peer) = &mut self.peers[request.peer as usize]
         {
             proto::broken::break_off(&mut self.core, peer);
-        }
-    }
-
-    /// Moves everything that can move. `waiting` says that the caller waits, so that a sender takes part in cooperative transfers.
-    /// Gives whether anything moved.
-    #[inline]
-    pub(crate) fn progress(&mut self, waiting: bool) -> bool {
-        let mut moved = false;
-        self.core.rounds = self.core.rounds.wrapping_add(1);
-        if self.core.rounds.is_multiple_of(64) {
-            self.age(Instant::now());
-        }
-        for word in 0..self.core.segment.bitmap_words() {
-            let active = self.core.segment.take_active(word);
-            if active != 0 {
-                self.activate(word, active);
-                moved = true;
-            }
-        }
-        let mut index = 0;
-        while index < self.polled.len() {
-            let rank = self.polled[index];
-            index += 1;
-            let Some(peer) = &mut self.peers[rank as usize] else {
-                continue;
-            };
-            if peer.rx.is_empty() {
-                peer.idle_polls = peer.idle_polls.saturating_add(1);
-                if peer.idle_polls == 64 && peer.chunks_passed > 0 {
-                    peer.give_back();
-                    peer.notify_room();
-                }
-                continue;
-            }
-            moved = true;
-            self.take_from(rank);
-        }
-        if !self.core.busy.is_empty() {
-            moved |= self.look_after_busy(waiting);
-        }
-        if !self.core.transfers.is_empty() {
-            moved |= proto::rendezvous::step_all(&mut self.core, &mut self.peers);
-            while let Some((rank, detail)) = self.core.broken.pop() {
-                self.fail_peer(rank, Gone::Protocol(detail));
-            }
-        }
-        if !self.colls.active.is_empty() {
-            moved |= self.step_colls();
-        }
-        moved
-    }
-
-    /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted. Says whether none waits any more: what came behind is
-    /// still in the ring then, where the next receive finds it.
-    ///
-    /// Who reads close behind a sender takes the lines from it. Where a message is a few of them, and the two processors are far from one another, that costs
-    /// more than is gained, so such a sender is left alone for a while; one that writes to chunks is left alone altogether.
-    #[inline]
-    pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
-        if FEW_SLOTS.contains(&slots_for(len))
-            && !self.core.posted.in_run().is_multiple_of(LEFT_ALONE)
-        {
-            return false;
-        }
-        match self.peers.get(rank as usize) {
-            Some(Some(peer)) if len <= peer.thresholds.slots_max && !peer.rx.is_empty() => {}
-            _ => return false,
-        }
-        self.take_from(rank);
-        self.core.posted.is_empty()
-    }
-
-    /// Takes records from a peer's ring.
-    fn take_from(&mut self, rank: u32) {
-        let Self { core, peers, .. } = self;
-        let Some(peer) = &mut peers[rank as usize] else {
-            return;
-        };
-        peer.idle_polls = 0;
-        if let Err(detail) = proto::drain(core, peer) {
-            self.fail_peer(rank, Gone::Protocol(detail));
-        } else if peer.has_output() {
-            core.make_busy(rank);
-        }
-    }
-
-    /// Gives back to the system what has not been needed for a while, if it is time to look.
-    #[cold]
-    pub(crate) fn age(&mut self, now: Instant) {
-        if !self.core.buffers.tick(now) {
-            return;
-        }
-        let Self { core, peers, .. } = self;
-        for peer in peers.iter_mut().flatten() {
-            peer.collect_chunks(&mut core.pool);
-        }
-        if let Some((first, count)) = core.pool.shrink() {
-            core.segment.release_chunks(first, count);
-            core.counters.pool_chunks = u64::from(core.pool.reserved());
-        }
-    }
-
-    fn look_after_busy(&mut self, waiting: bool) -> bool {
-        let mut moved = false;
-        let Self { core, peers, .. } = self;
-        if core.starved {
-            core.starved = false;
-            for peer in peers.iter_mut().flatten() {
-                peer.collect_chunks(&mut core.pool);
-            }
-        }
-        let mut index = 0;
-        while index < core.busy.len() {
-            let rank = core.busy[index];
-            let Some(peer) = &mut peers[rank as usize] else {
-                core.busy.swap_remove(index);
-                continue;
-            };
-            moved |= proto::flush(core, peer);
-            if !peer.announced.is_empty() {
-                moved |= proto::coop::join(core, peer, waiting);
-            }
-            if peer.has_output() || !peer.announced.is_empty() {
-                index += 1;
-            } else {
-                core.busy.swap_remove(index);
-            }
-        }
-        moved
-    }
-
-    /// Takes up the rings of senders that became active.
-    #[cold]
-    fn activate(&mut self, word: usize, mut bits: u64) {
-        while bits != 0 {
-            let rank = (word * 64) as u32 + bits.trailing_zeros();
-            bits &= bits - 1;
-            if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
-            {
-                continue;
-            }
-            if let Err(error) = self.peer(rank) {
-                let reason = match error {
-                    Error::Unreachable { reason, .. } => reason,
-                    other => other.to_string(),
-                };
-                tracing::warn!("rank {rank} has sent something, but cannot be reached: {reason}");
-                // What broke the protocol is gone already, for that reason.
-                self.mark_gone(rank, Gone::Unreachable(reason));
-                continue;
-            }
-            let Some(peer) = &mut self.peers[rank as usize] else {
-                continue;
-            };
-            peer.rx.set_polling(true);
-            peer.idle_polls = 0;
-            if !peer.polled {
-                peer.polled = true;
-                self.polled.push(rank);
-            }
-        }
-    }
-
-    /// Stops polling rings that have been idle for long, so that a poll does not grow with the ranks that once sent something.
-    #[cold]
-    pub(crate) fn retire_idle(&mut self) {
-        const IDLE: u32 = 4096;
-        if self.polled.len() <= 2 {
-            return;
-        }
-        let peers = &mut self.peers;
-        let mut retired = Vec::new();
-        self.polled.retain(|&rank| {
-            let Some(peer) = &mut peers[rank as usize] else {
-                return false;
-            };
-            let idle = peer.idle_polls > IDLE;
-            if idle {
-                peer.rx.set_polling(false);
-                peer.polled = false;
-                retired.push(rank);
-            }
-            !idle
-        });
-        if retired.is_empty() {
-            return;
-        }
-        self.core.fence.issue();
-        for rank in retired {
-            if let Some(peer) = &mut self.peers[rank as usize]
-                && !peer.rx.is_empty()
-            {
-                peer.rx.set_polling(true);
-                peer.idle_polls = 0;
-                peer.polled = true;
-                self.polled.push(rank);
-            }
         }
     }
 

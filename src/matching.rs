@@ -156,6 +156,13 @@ impl<T: Copy> Posted<T> {
         self.run.pop()
     }
 
+    /// Whether a receive accepts `envelope`.
+    #[inline]
+    pub(crate) fn accepts(&self, envelope: &Envelope) -> bool {
+        self.run.first(envelope).is_some()
+            || !self.bins.is_empty() && self.oldest_in_bins(envelope, None).is_some()
+    }
+
     /// The oldest receive in the bins that accepts `envelope`, with its class, if it is older than `than`.
     fn oldest_in_bins(&self, envelope: &Envelope, than: Option<u64>) -> Option<(u32, usize)> {
         let mut least = than.unwrap_or(u64::MAX);
@@ -362,6 +369,7 @@ mod tests {
                 match step {
                     Step::Arrive(envelope) => {
                         let expected = plain.posted.iter().position(|(p, _)| p.accepts(&envelope)).map(|at| plain.posted.remove(at).1);
+                        prop_assert_eq!(posted.accepts(&envelope), expected.is_some());
                         let found = posted.take(&envelope);
                         prop_assert_eq!(found, expected);
                         ids.retain(|&(_, n)| Some(n) != found);

@@ -109,11 +109,20 @@ pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result
     })
 }
 
+/// Which records are taken from a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drain {
+    /// All; messages that no receive waits for are kept.
+    All,
+    /// Those before the first message that no receive waits for.
+    Expected,
+}
+
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
 ///
 /// When receives were completed and none is left, what comes next may be for those that the caller is about to post: it stays in the ring, where they
 /// find it without its being held meanwhile. A caller that goes on waiting comes again.
-pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
+pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<(), String> {
     let mut room = false;
     let completed = core.requests.completed;
     for _ in 0..core.knobs.progress_quota {
@@ -130,6 +139,9 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
             source: peer.rank,
             tag,
         };
+        if which == Drain::Expected && kind.begins() && !core.posted.accepts(&envelope) {
+            break;
+        }
         match kind {
             Kind::Eager | Kind::EagerSync => eager::arrive(core, peer, &record, envelope, kind)?,
             _ => {

@@ -167,7 +167,7 @@ impl Comm {
         source: u32,
         tag: Tag,
     ) -> Option<Status> {
-        // An earlier receive comes first.
+        // Earlier receives come first.
         if !engine.core.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
             return None;
         }

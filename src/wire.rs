@@ -30,6 +30,17 @@ pub(crate) enum Kind {
     BreakOff = 9,
 }
 
+impl Kind {
+    /// Whether such a record is the first one of a message.
+    #[inline]
+    pub(crate) fn begins(self) -> bool {
+        matches!(
+            self,
+            Self::Eager | Self::EagerSync | Self::ChunkFirst | Self::Rts
+        )
+    }
+}
+
 /// A record that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadBody {

@@ -179,7 +179,7 @@ impl Engine {
             }
             if let Some(peer) = &mut self.peers[rank as usize] {
                 while !peer.rx.is_empty() {
-                    if proto::drain(&mut self.core, peer).is_err() {
+                    if proto::drain(&mut self.core, peer, proto::Drain::All).is_err() {
                         break;
                     }
                 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The shortest ways: a blocking call that finds everything ready moves its bytes at once, without a request.
 //!
-//! They apply only while nothing else could have a claim on what they touch: nothing is queued for the peer (send), no receive is
-//! posted and no message is unexpected (receive). A message in several chunks that begins this way and has to wait goes on as a
+//! They apply only while nothing else could have a claim on what they touch: nothing is queued for the peer (send), no posted receive accepts the
+//! message and none is unexpected (receive). A message in several chunks that begins this way and has to wait goes on as a
 //! request; that is possible only when no other thread can come in between.
 
 use super::eager::{count_sent, has_credit, take_chunk, warm_chunks};
@@ -198,11 +198,7 @@ pub(crate) fn receive(
     out: &mut [u8],
     take: Take,
 ) -> Received {
-    if peer.rx.is_empty()
-        || !core.posted.is_empty()
-        || !core.unexpected.is_empty()
-        || peer.gone.is_some()
-    {
+    if peer.rx.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
         return Received::Nothing;
     }
     let Ok(Some(record)) = peer.rx.peek() else {
@@ -211,6 +207,16 @@ pub(crate) fn receive(
     let (of_context, of_tag) = wire::from_meta(record.meta);
     if of_context != context || tag.is_some_and(|t| t != of_tag) {
         return Received::Nothing;
+    }
+    if !core.posted.is_empty() {
+        let envelope = Envelope {
+            context,
+            source: peer.rank,
+            tag: of_tag,
+        };
+        if core.posted.accepts(&envelope) {
+            return Received::Nothing;
+        }
     }
     if record.kind != Kind::Eager as u8 {
         return receive_longer(

@@ -189,7 +189,8 @@ static void windows(void) {
     free(out);
 }
 
-/* Messages that come between the receives of one window: each receive gets the one that is its turn. */
+/* Messages that come between the receives of one window, with or without a receive of another tag that waits all the time: each receive gets the one that is
+   its turn. */
 static void in_between(MPI_Comm comm) {
     enum { BEFORE = 64, AFTER = 40, LONGEST = 25 };
     static const int lengths[] = {1, 6, 7, LONGEST};
@@ -205,8 +206,11 @@ static void in_between(MPI_Comm comm) {
                     for (int word = 0; word < words; word++) out[word] = turn * 1000 + i + word;
                     OK(MPI_Send(out, words, MPI_LONG, peer, 6, comm));
                 }
+                if (turn % 2) OK(MPI_Send(&go, 1, MPI_LONG, peer, 9, comm));
                 continue;
             }
+            MPI_Request last = MPI_REQUEST_NULL;
+            if (turn % 2) OK(MPI_Irecv(&go, 1, MPI_LONG, peer, 9, comm, &last));
             for (int i = 0; i < all; i++) {
                 int from = i == any ? MPI_ANY_SOURCE : peer, tag = i == any + 1 && any >= 0 ? MPI_ANY_TAG : 6;
                 if (i == before) {
@@ -222,6 +226,7 @@ static void in_between(MPI_Comm comm) {
                 CHECK(got == words && statuses[i].MPI_SOURCE == peer && statuses[i].MPI_TAG == 6);
                 for (int word = 0; word < words; word++) CHECK(in[i][word] == turn * 1000 + i + word);
             }
+            OK(MPI_Wait(&last, MPI_STATUS_IGNORE));
         }
     }
 }
