@@ -53,7 +53,7 @@ pub(crate) struct Contestant {
 impl Contestant {
     /// Whether it is one of the others.
     pub(crate) fn is_peer(&self) -> bool {
-        matches!(&self.how, How::Mpi(mpi) if mpi.family != Family::Onecopy)
+        matches!(&self.how, How::Mpi(mpi) if !mpi.family.is_ours())
     }
 }
 
@@ -66,7 +66,7 @@ type Row = (
 );
 
 /// Name, library, words for its launcher, environment, memory. Each peer in the forms that are fastest somewhere.
-const TABLE: [Row; 9] = [
+const TABLE: [Row; 12] = [
     ("onecopy", Family::Onecopy, &[], &[], "malloc"),
     (
         "onecopy --heap",
@@ -76,6 +76,9 @@ const TABLE: [Row; 9] = [
         "malloc",
     ),
     ("onecopy Alloc_mem", Family::Onecopy, &[], &[], "alloc"),
+    ("other", Family::Other, &[], &[], "malloc"),
+    ("other --heap", Family::Other, &["--heap"], &[], "malloc"),
+    ("other Alloc_mem", Family::Other, &[], &[], "alloc"),
     ("mpich", Family::Mpich, &[], &[], "malloc"),
     (
         "mpich ucx",
@@ -133,7 +136,7 @@ impl Mpi {
     /// A command that starts `ranks` of the program with these words.
     pub(crate) fn command(&self, ranks: usize, words: &[&std::ffi::OsStr]) -> Command {
         let mut command = Command::new(&self.launcher);
-        if self.family == Family::Onecopy {
+        if self.family.is_ours() {
             command.args(["run"]);
         }
         command.args(["-n", &ranks.to_string()]).args(self.words);
@@ -147,7 +150,7 @@ impl Mpi {
                 ])
                 .env("OPAL_PREFIX", &self.home);
         }
-        if self.family == Family::Onecopy {
+        if self.family.is_ours() {
             command.args(["--bind", "none"]);
         }
         command.arg(&self.program).args(words);
@@ -182,7 +185,7 @@ pub(crate) fn all(shop: &Shop, only: &[String]) -> Result<Vec<Contestant>, Bench
     let wanted = |name: &str| only.is_empty() || only.iter().any(|n| n == name);
     let mut all = Vec::new();
     for (name, family, words, env, memory) in TABLE {
-        if !wanted(name) {
+        if !wanted(name) || (family == Family::Other && shop.other.is_none()) {
             continue;
         }
         let found = shop.home(family).and_then(|home| {
@@ -200,6 +203,10 @@ pub(crate) fn all(shop: &Shop, only: &[String]) -> Result<Vec<Contestant>, Bench
                     family,
                     launcher: match family {
                         Family::Onecopy => shop.built.join("onecopy"),
+                        Family::Other => {
+                            let other = shop.other.as_ref().unwrap_or(&shop.built);
+                            other.join("onecopy")
+                        }
                         Family::OpenMpi => home.join("bin/mpirun"),
                         Family::Mpich | Family::Intel => home.join("bin/mpiexec"),
                     },
@@ -210,7 +217,7 @@ pub(crate) fn all(shop: &Shop, only: &[String]) -> Result<Vec<Contestant>, Bench
                     memory,
                 }),
             }),
-            Err(error) if family == Family::Onecopy => return Err(error),
+            Err(error) if family.is_ours() => return Err(error),
             Err(error) => note(&format!("{name} is left out: {error}")),
         }
     }

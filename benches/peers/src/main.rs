@@ -58,6 +58,9 @@ struct Args {
     /// Write tables, graphs and one JSON record per line into this folder
     #[arg(long, value_name = "DIR", default_value = "bench-out/peers")]
     out: PathBuf,
+    /// Another build of onecopy takes part as 'other': the folder with its command and its libraries
+    #[arg(long, value_name = "DIR")]
+    other: Option<PathBuf>,
     /// Where built onecopy is: the folder with the command and the libraries
     #[arg(long, value_name = "DIR", hide = true)]
     built: PathBuf,
@@ -89,7 +92,7 @@ fn note(text: &str) {
 }
 
 fn run(args: &Args) -> Result<(), BenchError> {
-    let shop = install::Shop::open(&args.root, &args.built)?;
+    let shop = install::Shop::open(&args.root, &args.built, args.other.as_deref())?;
     let contestants = contestant::all(&shop, &args.only)?;
     let plan = conductor::Plan {
         ranks: usize::from(args.ranks),

@@ -198,6 +198,10 @@ fn tables(run: &Run) -> String {
             "onecopy / best".to_owned(),
             "best ours / best".to_owned(),
         ]);
+        let other = columns.iter().any(|&index| run.names[index].0 == OTHER);
+        if other {
+            head.push(format!("onecopy / {OTHER}"));
+        }
         table.push_record(head);
         for point in points {
             let (state, each) = run.summaries(point);
@@ -227,6 +231,12 @@ fn tables(run: &Run) -> String {
             };
             row.push(ratio(ours(Some("onecopy"))));
             row.push(ratio(ours(None)));
+            if other {
+                let both = ours(Some("onecopy")).zip(ours(Some(OTHER)));
+                row.push(
+                    both.map_or_else(|| "-".to_owned(), |(new, old)| format!("{:.3}", new / old)),
+                );
+            }
             table.push_record(row);
         }
         let mut table = table.build();
@@ -286,13 +296,19 @@ fn tables(run: &Run) -> String {
     text
 }
 
+/// Another build of onecopy among the contestants.
+const OTHER: &str = "other";
+
 /// Colours: ours warm, the others cool.
-const SHADES: [(&str, Shade); 12] = [
+const SHADES: [(&str, Shade); 15] = [
     ("onecopy", Shade(200, 40, 60)),
     ("onecopy --heap", Shade(230, 120, 0)),
     ("onecopy Alloc_mem", Shade(200, 160, 0)),
     ("onecopy Rust", Shade(240, 150, 160)),
     ("onecopy Rust alloc", Shade(245, 200, 130)),
+    (OTHER, Shade(90, 60, 50)),
+    ("other --heap", Shade(140, 110, 90)),
+    ("other Alloc_mem", Shade(190, 170, 150)),
     ("mpich", Shade(0, 107, 164)),
     ("mpich ucx", Shade(95, 158, 209)),
     ("impi", Shade(44, 140, 80)),
