@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             ];
             show(cargo().args(doc).env("RUSTDOCFLAGS", "-D warnings"))
         });
-        steps.tests("models under loom", verify::loom);
+        steps.tests("models under loom", verify::loom::run);
         steps.tests("other kernels", vm::ci);
     }
     steps.finish()

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask verify`: tools that check the lock-free core. A run that executed nothing has failed.
+//! `cargo xtask verify`: tools that check more than tests do, one file each. A run that executed nothing has failed.
 
 use clap::ValueEnum;
 
-use crate::steps::{Steps, Tally, cargo, count};
-use crate::{Failure, root};
+use crate::Failure;
+use crate::steps::{Steps, Tally};
+
+pub(crate) mod loom;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,7 +30,7 @@ impl Tool {
 
     fn run(self) -> Result<Tally, (Tally, Failure)> {
         match self {
-            Self::Loom => loom(),
+            Self::Loom => loom::run(),
         }
     }
 }
@@ -46,36 +48,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     steps.finish()
 }
 
-/// Runs the models. They have their own target folder, since the flag changes every package.
-pub(crate) fn loom() -> Result<Tally, (Tally, Failure)> {
-    let target = root().join("target").join("loom");
-    let result = count(
-        cargo()
-            .args([
-                "test",
-                "--package",
-                "onecopy-shm",
-                "--release",
-                "--test",
-                "loom",
-            ])
-            .env("CARGO_TARGET_DIR", target)
-            .env("RUSTFLAGS", "--cfg loom")
-            .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
-    );
-    executed("loom", result)
-}
-
-/// Says how many models ran and fails when none did.
+/// Says how much ran and fails when nothing did.
 fn executed(
     tool: &str,
+    what: &str,
     result: Result<Tally, (Tally, Failure)>,
 ) -> Result<Tally, (Tally, Failure)> {
     let tally = result?;
-    crate::say::line(&format!("{tool}: {} models executed", tally.passed));
+    crate::say::line(&format!("{tool}: {} {what} executed", tally.passed));
     if tally.passed == 0 {
-        Err((tally, format!("{tool} executed no model")))
+        Err((tally, format!("{tool} executed no {what}")))
     } else {
         Ok(tally)
     }
@@ -87,11 +69,11 @@ mod tests {
 
     #[test]
     fn nothing_executed_is_a_failure() {
-        assert!(executed("tool", Ok(Tally::default())).is_err());
+        assert!(executed("tool", "tests", Ok(Tally::default())).is_err());
         let one = Tally {
             passed: 1,
             failed: 0,
         };
-        assert_eq!(executed("tool", Ok(one)), Ok(one));
+        assert_eq!(executed("tool", "tests", Ok(one)), Ok(one));
     }
 }
