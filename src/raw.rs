@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages whose buffers are [`Span`]s: for fronts in other languages, whose rules say how long a buffer stays in place.
 //!
-//! An [`Operation`] is one send, receive or collective. It has no destructor that waits: whoever starts one polls it until it is complete, which
-//! ends its loans.
+//! An [`Operation`] is one send, receive or collective. It has no destructor: whoever starts one polls it until it is complete, which ends its loans, or
+//! withdraws it.
 
 mod named;
 
@@ -29,7 +29,7 @@ pub enum Mode {
 
 /// An operation under way.
 #[derive(Debug)]
-#[must_use = "an operation that is not polled keeps its loans"]
+#[must_use = "an operation that is neither polled nor withdrawn keeps its loans"]
 pub struct Operation {
     id: RequestId,
     lent: Lent,
@@ -62,6 +62,12 @@ impl Poll<'_> {
     /// Takes back a receive that no message has matched, and says whether that was possible. It completes with [`Error::Cancelled`].
     pub fn cancel(&mut self, operation: &Operation) -> bool {
         self.0.cancel(operation.id)
+    }
+
+    /// Gives up a send: its memory is the program's again. A receiver that was promised it gets an error, or bytes that were written later.
+    pub fn withdraw(&mut self, operation: Operation) {
+        self.0.abandon(operation.id);
+        self.0.end(&operation.lent);
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::comm::{CommObject, Links};
 use crate::failure::{Outcome, fail};
 use crate::request::Pending;
-use crate::{c, job, memory};
+use crate::{c, job};
 use onecopy::raw::Mode;
 use onecopy::{Source, Tag};
 use onecopy_shm::sync::{AtomicU32, Ordering};
@@ -55,15 +55,13 @@ pub(crate) fn tell_later(
     bytes: &[u8],
 ) -> Outcome<Pending> {
     let to = comm.job_rank(to)?;
-    let mut packed = bytes.to_vec();
-    let span = memory::sent(memory::address_of(&mut packed), packed.len());
-    let operation = links.own.begin_send(&[span], to, tag, Mode::Standard)?;
-    Ok(Pending {
-        operation,
-        packed,
-        unpack: None,
-        receives: false,
-    })
+    Ok(Pending::send_packed(
+        &links.own,
+        bytes.to_vec(),
+        to,
+        tag,
+        Mode::Standard,
+    )?)
 }
 
 /// Receives what a member told, exactly `len` bytes.

@@ -9,7 +9,7 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Request};
 use crate::p2p::destination;
 use crate::request::{self, Activity, Object, Pending};
-use crate::{c, job, memory, p2p};
+use crate::{c, job, p2p};
 use onecopy::raw::{Mode, Poll};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,8 +35,8 @@ impl Store {
     /// Forgets what is complete, and says whether nothing is left. The engine is locked before the store, always.
     pub(crate) fn poll(&self, poll: &mut Poll<'_>) -> bool {
         let mut messages = job::lock(&self.0);
-        messages.retain(|(pending, _)| {
-            let over = poll.take(&pending.operation).is_some();
+        messages.retain_mut(|(pending, _)| {
+            let over = pending.take(poll).is_some();
             if over {
                 UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
             }
@@ -94,7 +94,7 @@ pub(crate) fn send(
     tag: i32,
     comm: &CommObject,
 ) -> Outcome<()> {
-    let mut packed = p2p::pack(buf, count, datatype)?;
+    let packed = p2p::pack(buf, count, datatype)?;
     let Some(rank) = destination(comm, dest, tag)? else {
         return Ok(());
     };
@@ -126,14 +126,7 @@ pub(crate) fn send(
     if link.send_at_once(&packed, rank, tag) {
         return Ok(());
     }
-    let span = memory::sent(memory::address_of(&mut packed), packed.len());
-    let operation = link.begin_send(&[span], rank, tag, Mode::Standard)?;
-    let pending = Pending {
-        operation,
-        packed,
-        unpack: None,
-        receives: false,
-    };
+    let pending = Pending::send_packed(link, packed, rank, tag, Mode::Standard)?;
     UNDER_WAY.fetch_add(1, Ordering::Relaxed);
     job::lock(&store.0).push((pending, needed));
     Ok(())
@@ -183,10 +176,8 @@ fn flush(slot: &Mutex<Option<Attached>>) -> Outcome<()> {
 fn iflush(slot: &Mutex<Option<Attached>>, request: Out<Request>) -> Outcome<()> {
     let store = store_of(slot).ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
     let world = job::world().ok_or_else(job::not_active)?;
-    request.set(request::keep(Object::active(
-        world,
-        Activity::Flush(store),
-    ))?)
+    request::reserve(request)?.keep(Object::active(world, Activity::Flush(store)));
+    Ok(())
 }
 
 pub(crate) fn buffer_attach(buffer: Addr, size: i64) -> Outcome<()> {

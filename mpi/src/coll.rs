@@ -19,7 +19,8 @@ pub(crate) use vector::reduce_here;
 
 use crate::comm::CommObject;
 use crate::failure::Outcome;
-use crate::request::{self, Activity, Object};
+use crate::job;
+use crate::request::{Activity, Object};
 use onecopy::coll::Collective;
 use onecopy::raw::{Operation, Poll};
 use side::Side;
@@ -34,7 +35,8 @@ pub(crate) struct Plan {
 
 /// A collective under way.
 pub(crate) struct Running {
-    operation: Operation,
+    /// None: it is over.
+    operation: Option<Operation>,
     /// Kept until the end: the operation reads it.
     _send: Option<Side>,
     recv: Option<Side>,
@@ -43,13 +45,29 @@ pub(crate) struct Running {
 impl Running {
     /// The result, if it is over; the results are where they belong then.
     pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<(), onecopy::Error>> {
-        let result = poll.take(&self.operation)?;
+        let Some(operation) = &self.operation else {
+            return Some(Err(onecopy::Error::Cancelled));
+        };
+        let result = poll.take(operation)?;
+        self.operation = None;
         if result.is_ok()
             && let Some(recv) = &mut self.recv
         {
             recv.deliver();
         }
         Some(result.map(drop))
+    }
+}
+
+impl Drop for Running {
+    /// What all members take part in cannot be taken back by one: its buffers stay until it is over.
+    fn drop(&mut self) {
+        if let Some(operation) = self.operation.take()
+            && let Some(world) = job::world()
+            && let Ok(link) = world.link()
+        {
+            let _ = link.wait_until(|poll| poll.take(&operation));
+        }
     }
 }
 
@@ -71,7 +89,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Starts it.
+    /// Starts it. Whatever comes from here is a home for the operation.
     pub(crate) fn start(mut self, comm: &Arc<CommObject>) -> Outcome<Object> {
         let send = self.send.as_ref().map(Side::sent);
         let recv = self.recv.as_mut().map(Side::received);
@@ -79,7 +97,7 @@ impl Plan {
             comm.collectives_at_once()?
                 .begin_collective(&self.collective, send, recv)?;
         let running = Running {
-            operation,
+            operation: Some(operation),
             _send: self.send,
             recv: self.recv,
         };
@@ -88,9 +106,4 @@ impl Plan {
             Activity::Collective(Box::new(running)),
         ))
     }
-}
-
-/// A handle for what was started.
-pub(crate) fn keep(object: Object) -> Outcome<crate::ffi::Request> {
-    request::keep(object)
 }

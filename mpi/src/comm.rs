@@ -262,6 +262,11 @@ pub(crate) fn keep(comm: Arc<CommObject>) -> Outcome<Comm> {
     Ok(handle)
 }
 
+/// Takes a handle back that the program was not given.
+pub(crate) fn forget(handle: Comm) {
+    COMMS.remove(handle.0);
+}
+
 pub(crate) fn comm_size(comm: Comm, size: Out<i32>) -> Outcome<()> {
     size.set(get(comm)?.size() as i32)
 }

@@ -101,6 +101,7 @@ impl Status {
     }
 }
 
+#[cold]
 fn null(what: &str) -> Box<Failure> {
     fail(c::ERR_ARG, format!("the pointer to {what} is null"))
 }
@@ -155,6 +156,15 @@ impl<T: Copy> Out<T> {
 
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// Whether a result can be written: for calls that do what cannot be undone before they write it.
+    #[inline(always)]
+    pub(crate) fn check(self) -> Outcome<()> {
+        if self.0.is_null() {
+            return Err(null("a result"));
+        }
+        Ok(())
     }
 
     pub(crate) fn get(self) -> Outcome<T> {

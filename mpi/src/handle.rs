@@ -12,6 +12,7 @@
 //! another call uses it, and that no two calls complete the same request at once.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
+use onecopy_shm::fault;
 use onecopy_shm::sync::{AtomicU32, Ordering};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -100,15 +101,15 @@ impl<T> Table<T> {
         value.map(f)
     }
 
-    /// A place that no object is in.
+    /// A place that no object is in; `None` if there are too many objects.
     #[cold]
-    fn free_place(&self) -> Option<Place> {
+    pub(crate) fn reserve(&self) -> Option<Place> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.list.pop() {
             return Some(Place(index));
         }
         let index = free.used;
-        if index >= 1 << INDEX_BITS {
+        if index >= fault::limit("handles", 1 << INDEX_BITS) {
             return None;
         }
         let at = index + FIRST_CHUNK;
@@ -125,7 +126,7 @@ impl<T> Table<T> {
         Some(Place(index))
     }
 
-    /// Gives places back that [`Self::take`] gave.
+    /// Gives places back that [`Self::take`] or [`Self::reserve`] gave.
     pub(crate) fn give_back(&self, places: impl IntoIterator<Item = Place>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.list.extend(places.into_iter().map(|place| place.0));
@@ -133,16 +134,13 @@ impl<T> Table<T> {
 
     /// Keeps an object and gives its handle; `None` if there are too many.
     pub(crate) fn insert(&self, value: T) -> Option<usize> {
-        self.insert_at(None, value)
+        let place = self.reserve()?;
+        self.insert_at(place, value)
     }
 
-    /// As [`Self::insert`], in a place that the caller got from [`Self::take`], if it has one.
+    /// Keeps an object in a place that the caller got from [`Self::take`] or [`Self::reserve`] of this table, which cannot fail.
     #[inline]
-    pub(crate) fn insert_at(&self, place: Option<Place>, value: T) -> Option<usize> {
-        let Place(index) = match place {
-            Some(place) => place,
-            None => self.free_place()?,
-        };
+    pub(crate) fn insert_at(&self, Place(index): Place, value: T) -> Option<usize> {
         let slot = self.slot(index)?;
         let generation = (slot.state.load(Ordering::Relaxed) + 1) & ((1 << GENERATION_BITS) - 1);
         // SAFETY: the slot is not live, and this thread has its place.

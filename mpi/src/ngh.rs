@@ -58,6 +58,12 @@ struct Block {
     datatype: Arc<TypeObject>,
 }
 
+impl Block {
+    fn in_buffer(&self, base: Addr) -> p2p::Buffer<'_> {
+        (base.offset(self.at), self.count, &*self.datatype)
+    }
+}
+
 /// A neighbourhood collective, ready to be started again and again.
 struct Plan {
     comm: Arc<CommObject>,
@@ -72,48 +78,50 @@ struct Plan {
 const TAGS: i32 = 1 << 29;
 
 impl Plan {
+    /// Starts it. A neighbour that cannot be reached keeps the messages from no other: what was started goes on, and the request ends with the error.
     fn start(&self) -> Outcome<Object> {
         let comm = &self.comm;
-        let call = TAGS | (comm.next_tag() & 0x1f_ffff) << 8;
         let own = &comm.links()?.own;
-        let mut messages = Vec::new();
-        let side = |index: usize| {
-            if self.neighbours.grid {
-                index as i32 & 0xff
-            } else {
-                0
+        // A call that fails here counts with the others', too.
+        let call = TAGS | (comm.next_tag() & 0x1f_ffff) << 8;
+        let Neighbours {
+            sources,
+            destinations,
+            grid,
+        } = &self.neighbours;
+        let side = |index: usize| if *grid { index as i32 & 0xff } else { 0 };
+        // What can be wrong with the buffers is found out before anything is started.
+        let mut receives = Vec::with_capacity(sources.len());
+        for (index, (&source, block)) in sources.iter().zip(&self.recv).enumerate() {
+            if source != c::PROC_NULL {
+                let target = p2p::target_of(block.in_buffer(self.recvbuf))?;
+                receives.push((comm.job_rank(source as usize)?, side(index), target));
+            }
+        }
+        let mut sends = Vec::with_capacity(destinations.len());
+        for (index, (&dest, block)) in destinations.iter().zip(&self.send).enumerate() {
+            if dest != c::PROC_NULL {
+                let bytes = p2p::Outgoing::of(block.in_buffer(self.sendbuf))?;
+                sends.push((comm.job_rank(dest as usize)?, side(index ^ 1), bytes));
+            }
+        }
+        let mut messages = Vec::with_capacity(receives.len() + sends.len());
+        let mut failure = None;
+        let mut started = |message: Outcome<request::Pending>| match message {
+            Ok(message) => messages.push(message),
+            Err(error) => {
+                failure.get_or_insert(error);
             }
         };
-        for (index, (&source, block)) in self.neighbours.sources.iter().zip(&self.recv).enumerate()
-        {
-            if source == c::PROC_NULL {
-                continue;
-            }
-            let from = Source::Rank(comm.job_rank(source as usize)?);
-            let buffer = (self.recvbuf.offset(block.at), block.count, &*block.datatype);
-            messages.push(p2p::receive_on(
-                own,
-                from,
-                Tag::Is(call | side(index)),
-                buffer,
-            )?);
+        for (from, side, target) in receives {
+            started(target.receive_from(own, Source::Rank(from), Tag::Is(call | side)));
         }
-        for (index, (&dest, block)) in self
-            .neighbours
-            .destinations
-            .iter()
-            .zip(&self.send)
-            .enumerate()
-        {
-            if dest == c::PROC_NULL {
-                continue;
-            }
-            let to = comm.job_rank(dest as usize)?;
-            let buffer = (self.sendbuf.offset(block.at), block.count, &*block.datatype);
-            let tag = call | side(index ^ 1);
-            messages.push(p2p::send_on(own, to, tag, Mode::Standard, buffer)?);
+        for (to, side, bytes) in sends {
+            started(bytes.start(own, to, call | side, Mode::Standard));
         }
-        Ok(Object::active(comm, Activity::Many(messages)))
+        let mut object = Object::active(comm, Activity::Many(messages));
+        object.failure = failure;
+        Ok(object)
     }
 
     fn run(&self) -> Outcome<()> {
@@ -123,14 +131,18 @@ impl Plan {
     }
 
     fn later(&self, request: Out<Request>) -> Outcome<()> {
-        request.set(request::keep(self.start()?)?)
+        let home = request::reserve(request)?;
+        home.keep(self.start()?);
+        Ok(())
     }
 
     fn prepare(self, info: Info, request: Out<Request>) -> Outcome<()> {
         info::pairs_or_none(info)?;
         let comm = Arc::clone(&self.comm);
         let recipe = move || self.start();
-        request.set(request::keep(Object::persistent(&comm, Arc::new(recipe)))?)
+        let home = request::reserve(request)?;
+        home.keep(Object::persistent(&comm, Arc::new(recipe)));
+        Ok(())
     }
 }
 

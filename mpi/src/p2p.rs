@@ -7,7 +7,7 @@
 mod plan;
 mod probe;
 
-pub(crate) use plan::{begin_receive, begin_send, check_count, pack, receive_on, send_on};
+pub(crate) use plan::{Buffer, Outgoing, begin_receive, begin_send, check_count, pack, target_of};
 pub(crate) use probe::*;
 
 use crate::comm::{self, CommObject};
@@ -233,6 +233,7 @@ fn isend_mode(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
+    request.check()?;
     if mode == Mode::Standard
         && let Some(bytes) = dense_bytes(buf, count, datatype)
         && let Some(rank) = destination(comm, dest, tag)?
@@ -242,11 +243,12 @@ fn isend_mode(
             return request.set(request::SENT);
         }
     }
-    let started = match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
-        Some(pending) => request::keep(Object::active(comm, Activity::Message(pending)))?,
-        None => request::SENT,
-    };
-    request.set(started)
+    let home = request::reserve(request)?;
+    match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
+        Some(pending) => home.keep(Object::active(comm, Activity::Message(pending))),
+        None => home.is_over(),
+    }
+    Ok(())
 }
 
 macro_rules! started {
@@ -274,8 +276,10 @@ pub(crate) fn ibsend(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
+    let home = request::reserve(request)?;
     bsend(buf, count, datatype, dest, tag, comm)?;
-    request.set(request::SENT)
+    home.is_over();
+    Ok(())
 }
 
 pub(crate) fn irecv(
@@ -288,15 +292,16 @@ pub(crate) fn irecv(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
+    request.check()?;
     if let Some(bytes) = dense_bytes(buf, count, datatype)
         && let Some((from, tag)) = origin(comm, source, tag)?
         && let Some(started) = request::receive(buf, bytes, from, tag, comm)?
     {
         return request.set(started);
     }
-    request.set(request::keep(receive_object(
-        buf, count, datatype, source, tag, comm,
-    )?)?)
+    let home = request::reserve(request)?;
+    home.keep(receive_object(buf, count, datatype, source, tag, comm)?);
+    Ok(())
 }
 
 /// A receive as a request.
@@ -359,7 +364,7 @@ pub(crate) fn sendrecv(
     status: Out<Status>,
 ) -> Outcome<()> {
     let comm = comm::get(handle)?;
-    destination(comm, dest, sendtag)?;
+    check_send(sendbuf, sendcount, sendtype, dest, sendtag, comm)?;
     // The receive is posted first: two ranks that send to one another must not both wait to be received.
     let mut receive = receive_object(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
     let sent = send(sendbuf, sendcount, sendtype, dest, sendtag, handle);
@@ -389,6 +394,22 @@ pub(crate) fn sendrecv_replace(
     object.failure.take().map_or(Ok(()), Err)
 }
 
+/// Looks at the arguments of a send that comes after something else.
+#[inline]
+fn check_send(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: &CommObject,
+) -> Outcome<()> {
+    if dense_bytes(buf, count, datatype).is_none() {
+        plan::check((buf, count, datatype))?;
+    }
+    destination(comm, dest, tag).map(drop)
+}
+
 fn replace_object(
     buf: Addr,
     count: i64,
@@ -400,19 +421,21 @@ fn replace_object(
     comm: Comm,
 ) -> Outcome<Object> {
     let comm = comm::get(comm)?;
-    origin(comm, source, recvtag)?;
     // The copy is taken before anything can arrive.
-    let send = plan::begin_send_of_copy(buf, count, datatype, dest, sendtag, comm)?;
+    let to = (dest, sendtag, &**comm);
+    let send = plan::prepare_send((buf, count, datatype), to, plan::copied)?;
     let receive = begin_receive(buf, count, datatype, source, recvtag, comm)?;
     both(comm, send, receive)
 }
 
+/// A send that is started now, beside a receive that was. If it cannot be, the receive is taken back.
 fn both(
     comm: &Arc<CommObject>,
-    send: Option<request::Pending>,
+    send: Option<plan::Send<'_>>,
     receive: Option<request::Pending>,
 ) -> Outcome<Object> {
     let from_nobody = receive.is_none();
+    let send = send.map(|send| send.start(Mode::Standard)).transpose()?;
     let mut object = Object::active(comm, Activity::Both(Box::new([send, receive])));
     if from_nobody {
         object.status = Status::of_nobody();
@@ -435,11 +458,12 @@ pub(crate) fn isendrecv(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
-    destination(comm, dest, sendtag)?;
+    let home = request::reserve(request)?;
+    let to = (dest, sendtag, &**comm);
+    let send = plan::prepare_send((sendbuf, sendcount, sendtype), to, Outgoing::of)?;
     let receive = begin_receive(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
-    let mode = Mode::Standard;
-    let send = begin_send(sendbuf, sendcount, sendtype, dest, sendtag, comm, mode)?;
-    request.set(request::keep(both(comm, send, receive)?)?)
+    home.keep(both(comm, send, receive)?);
+    Ok(())
 }
 
 pub(crate) fn isendrecv_replace(
@@ -453,6 +477,8 @@ pub(crate) fn isendrecv_replace(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
+    let home = request::reserve(request)?;
     let object = replace_object(buf, count, datatype, dest, sendtag, source, recvtag, comm)?;
-    request.set(request::keep(object)?)
+    home.keep(object);
+    Ok(())
 }

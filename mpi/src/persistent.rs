@@ -14,7 +14,9 @@ fn prepare(
     recipe: impl Fn() -> Outcome<Object> + Send + Sync + 'static,
     request: Out<Request>,
 ) -> Outcome<()> {
-    request.set(request::keep(Object::persistent(comm, Arc::new(recipe)))?)
+    let home = request::reserve(request)?;
+    home.keep(Object::persistent(comm, Arc::new(recipe)));
+    Ok(())
 }
 
 /// What is known to be wrong is told at once, not when the request is started.

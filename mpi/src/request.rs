@@ -4,10 +4,12 @@
 mod activity;
 mod complete;
 mod named;
+mod pending;
 
-pub(crate) use activity::{Activity, Pending, Recipe, Unpack};
+pub(crate) use activity::{Activity, Recipe, Unpack};
 pub(crate) use complete::*;
 pub(crate) use named::receive;
+pub(crate) use pending::Pending;
 
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
@@ -74,6 +76,12 @@ const PLACES_MAX: usize = 256;
 /// Takes a request out of the table.
 fn remove(handle: Request) -> Option<Object> {
     let (place, object) = REQUESTS.take(handle.0)?;
+    give_back(place);
+    Some(object)
+}
+
+/// Keeps a free place for this thread's next request.
+fn give_back(place: Place) {
     // At the end of the thread there is no list of its own any more.
     let mut place = Some(place);
     let kept = PLACES.try_with(|places| {
@@ -86,7 +94,6 @@ fn remove(handle: Request) -> Option<Object> {
     if kept.is_err() {
         REQUESTS.give_back(place);
     }
-    Some(object)
 }
 
 /// The request of every send that was over at once: it has nothing to tell, so one is enough. No table gives this number.
@@ -133,26 +140,63 @@ fn bad_request(handle: Request) -> Box<Failure> {
     fail(c::ERR_REQUEST, format!("{:#x} is no request", handle.0))
 }
 
-/// A handle for a request.
-#[inline]
-pub(crate) fn keep(object: Object) -> Outcome<Request> {
-    let place = PLACES.try_with(|places| places.borrow_mut().0.pop());
-    REQUESTS
-        .insert_at(place.ok().flatten(), object)
-        .map(Request)
-        .ok_or_else(job::too_many)
+/// The home of a request that is still to be started: nothing is started before it has one.
+#[must_use = "a home is for a request"]
+pub(crate) struct Reserved {
+    place: Option<Place>,
+    handle: Out<Request>,
 }
 
-/// The request of a duplicate whose identity is still to come.
+/// Finds a home for a request, whose handle goes to `handle`.
+#[inline]
+pub(crate) fn reserve(handle: Out<Request>) -> Outcome<Reserved> {
+    handle.check()?;
+    let place = PLACES.try_with(|places| places.borrow_mut().0.pop());
+    let place = match place.ok().flatten() {
+        Some(place) => place,
+        None => REQUESTS.reserve().ok_or_else(job::too_many)?,
+    };
+    Ok(Reserved {
+        place: Some(place),
+        handle,
+    })
+}
+
+impl Reserved {
+    /// Gives the request its home and the program its handle.
+    #[inline]
+    pub(crate) fn keep(mut self, object: Object) {
+        let kept = self
+            .place
+            .take()
+            .and_then(|place| REQUESTS.insert_at(place, object));
+        self.handle
+            .set_unless_null(kept.map_or(c::REQUEST_NULL, Request));
+    }
+
+    /// The request is over without an object.
+    pub(crate) fn is_over(self) {
+        self.handle.set_unless_null(SENT);
+    }
+}
+
+impl Drop for Reserved {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            give_back(place);
+        }
+    }
+}
+
+/// A duplicate whose identity is still to come.
 pub(crate) fn identity(
     parent: &Arc<CommObject>,
     new: Arc<CommObject>,
     tag: i32,
-) -> Outcome<Request> {
-    keep(Object::active(
-        parent,
-        activity::identity(parent, new, tag)?,
-    ))
+) -> Outcome<Object> {
+    let activity = activity::identity(parent, new, tag)?;
+    Ok(Object::active(parent, activity))
 }
 
 /// Gives up a request that goes on: its buffers stay lent until it is complete.
@@ -171,6 +215,7 @@ pub(crate) fn settle_orphans() {
             wait_object(&mut orphan);
         }
     }
+    pending::withdraw_given_up();
 }
 
 pub(crate) fn request_free(request: Out<Request>) -> Outcome<()> {

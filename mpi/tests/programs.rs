@@ -102,17 +102,26 @@ fn run_on(
     ranks: usize,
     arguments: &[&str],
 ) -> Output {
-    Command::new("timeout")
-        .arg(seconds.to_string())
-        .arg(&place().launcher)
-        .args(["run", "-n", &ranks.to_string()])
-        .arg(program)
+    let ranks = ranks.to_string();
+    job(library, seconds, &["-n", &ranks], program)
         .args(arguments)
-        .env("LD_LIBRARY_PATH", library)
-        // MPICH looks at network devices, which come and go with other tests.
-        .env("UCX_TLS", "self,posix,sysv,cma")
         .output()
         .expect("timeout")
+}
+
+/// The command that runs a program with `options` of the launcher.
+fn job(library: &Path, seconds: u64, options: &[&str], program: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    command
+        .arg(seconds.to_string())
+        .arg(&place().launcher)
+        .arg("run")
+        .args(options)
+        .arg(program)
+        .env("LD_LIBRARY_PATH", library)
+        // MPICH looks at network devices, which come and go with other tests.
+        .env("UCX_TLS", "self,posix,sysv,cma");
+    command
 }
 
 fn is_good(what: &str, output: &Output) {
@@ -158,6 +167,43 @@ fn communicators() {
 #[test]
 fn errors() {
     passes("errors", &[1, 2]);
+}
+
+#[test]
+fn what_a_failing_call_had_started_is_undone() {
+    passes("undone", &[2]);
+}
+
+#[test]
+fn what_has_no_place_in_the_table_is_not_started() {
+    // Without the fault points the table would have to be filled with four million requests.
+    if cfg!(feature = "fault-points") {
+        let program = compile("undone");
+        let mut command = job(&place().directory, 300, &["-n", "2"], &program);
+        let command = command.arg("full").env("ONECOPY_JOB_LIMIT", "handles:4096");
+        is_good(
+            "undone with a short table",
+            &command.output().expect("timeout"),
+        );
+    }
+}
+
+#[test]
+fn calls_with_a_dead_member_leave_nothing_under_way() {
+    let program = compile("undone");
+    let options = ["--keep-going", "-n", "3"];
+    let mut command = job(&place().directory, 300, &options, &program);
+    let output = command.arg("dead").output().expect("timeout");
+    let said = String::from_utf8_lossy(&output.stdout);
+    for rank in 0..2 {
+        let well = format!("rank {rank} is well");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains(&well),
+            "{:?}\n{said}\n{errors}",
+            output.status
+        );
+    }
 }
 
 #[test]

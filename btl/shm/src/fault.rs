@@ -4,6 +4,8 @@
 //! Without the feature `fault-points` nothing of this is in the program. With it, `ONECOPY_JOB_FAULT=label:count[:rank]` in the environment
 //! makes the `count`-th passing of a label by that rank (by any rank, if none is given) the process's last act: it kills itself by
 //! `SIGKILL`, which no handler sees. `ONECOPY_JOB_FAULT=list` counts passings instead, see `passed`.
+//!
+//! `ONECOPY_JOB_LIMIT=label:number` makes something run out early that would take long to use up, see [`limit`].
 
 /// A place where a process may be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +69,17 @@ pub fn point(label: &'static str) {
     let _ = label;
 }
 
+/// How many there may be of what `label` names: `usual`, unless a test wants fewer.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+#[must_use]
+pub fn limit(label: &'static str, usual: u32) -> u32 {
+    let _ = label;
+    usual
+}
+
 #[cfg(feature = "fault-points")]
-pub use armed::{passed, point};
+pub use armed::{limit, passed, point};
 
 #[cfg(feature = "fault-points")]
 mod armed {
@@ -116,6 +127,21 @@ mod armed {
             // Nothing after this line happens.
             let _ =
                 nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+
+    /// How many there may be of what `label` names: `usual`, unless a test wants fewer.
+    #[must_use]
+    pub fn limit(label: &'static str, usual: u32) -> u32 {
+        static LIMIT: OnceLock<Option<(String, u32)>> = OnceLock::new();
+        let limit = LIMIT.get_or_init(|| {
+            let text = std::env::var("ONECOPY_JOB_LIMIT").ok()?;
+            let (label, number) = text.split_once(':')?;
+            Some((label.to_owned(), number.parse().ok()?))
+        });
+        match limit {
+            Some((of, number)) if of == label => usual.min(*number),
+            _ => usual,
         }
     }
 

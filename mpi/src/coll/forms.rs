@@ -8,7 +8,7 @@ use super::plan;
 use crate::comm::{self, CommObject};
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, In, Info, Ints, Op, Out, Request};
-use crate::request::Object;
+use crate::request::{self, Object};
 use std::sync::Arc;
 
 /// An argument as it is kept.
@@ -89,7 +89,10 @@ macro_rules! collectives {
                 pub(crate) fn $non($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
                     let of = comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
-                    request.set(super::super::keep(plan::$plan(of, $(&$arg),*)?.start(of)?)?)
+                    let plan = plan::$plan(of, $(&$arg),*)?;
+                    let home = request::reserve(request)?;
+                    home.keep(plan.start(of)?);
+                    Ok(())
                 }
             )*
         }
@@ -108,7 +111,9 @@ macro_rules! collectives {
                     plan::$plan(of, $(&$arg),*)?;
                     let kept = Arc::clone(of);
                     let recipe = move || plan::$plan(&kept, $(&$arg),*)?.start(&kept);
-                    request.set(super::super::keep(Object::persistent(of, Arc::new(recipe)))?)
+                    let home = request::reserve(request)?;
+                    home.keep(Object::persistent(of, Arc::new(recipe)));
+                    Ok(())
                 }
             )*
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Communicators made from others.
 
-use super::{CommObject, Heritage, get, keep};
+use super::{CommObject, Heritage, Links, forget, get, keep};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Comm, Group, Info, Out, Request};
 use crate::group::{self, GroupObject};
@@ -98,21 +98,47 @@ fn duplicate_later(
     request: Out<Request>,
 ) -> Outcome<()> {
     let parent = get(comm)?;
+    // All that can fail comes first: what is started has a home, and the members a communicator.
+    let home = request::reserve(request)?;
+    new.check()?;
+    let (links, link) = (parent.links()?, parent.link()?);
     let object = CommObject::new(Arc::clone(&parent.group), heritage(comm, info)?)?;
+    let handle = keep(Arc::clone(&object))?;
     let tag = parent.next_tag();
-    let links = parent.links()?;
-    let pending = if parent.rank == 0 {
-        let identity = agree::choose()?;
-        let messages = (1..parent.size())
-            .map(|to| agree::tell_later(parent, links, to, tag, &identity.to_ne_bytes()))
-            .collect::<Outcome<_>>()?;
-        object.connect(parent.link()?, identity);
-        request::keep(Object::active(parent, Activity::Many(messages)))?
+    let started = if parent.rank == 0 {
+        tell_all(parent, links, tag).map(|(started, identity)| {
+            object.connect(link, identity);
+            started
+        })
     } else {
-        request::identity(parent, Arc::clone(&object), tag)?
+        request::identity(parent, object, tag)
     };
-    new.set(keep(object)?)?;
-    request.set(pending)
+    match started {
+        Ok(started) => {
+            home.keep(started);
+            new.set(handle)
+        }
+        Err(failure) => {
+            forget(handle);
+            Err(failure)
+        }
+    }
+}
+
+/// Chooses the identity of a duplicate and tells all members, without waiting. One that cannot be told keeps it from no other.
+fn tell_all(parent: &Arc<CommObject>, links: &Links, tag: i32) -> Outcome<(Object, u32)> {
+    let identity = agree::choose()?;
+    let mut messages = Vec::with_capacity(parent.size());
+    let mut failure = None;
+    for to in 1..parent.size() {
+        match agree::tell_later(parent, links, to, tag, &identity.to_ne_bytes()) {
+            Ok(message) => messages.push(message),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    let mut object = Object::active(parent, Activity::Many(messages));
+    object.failure = failure;
+    Ok((object, identity))
 }
 
 pub(crate) fn comm_split(comm: Comm, color: i32, key: i32, new: Out<Comm>) -> Outcome<()> {

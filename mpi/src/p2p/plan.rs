@@ -11,7 +11,6 @@ use crate::request::{Pending, Unpack};
 use crate::{c, memory};
 use onecopy::raw::{Mode, Operation};
 use onecopy::{Source, Span, Tag};
-use std::sync::Arc;
 
 /// From this length of an average run on, runs go as they are; shorter ones cost more in a list than in a copy.
 const LONG_RUN: u64 = 1024;
@@ -67,6 +66,89 @@ fn bytes_of(
     Ok(Bytes::Scattered(layout, size))
 }
 
+/// A buffer: its address, and so many instances of a datatype.
+pub(crate) type Buffer<'t> = (Addr, u64, &'t TypeObject);
+
+/// The bytes of a send, in the form in which they travel. Nothing is started yet, and nothing of the buffer can be wrong any more.
+pub(crate) enum Outgoing {
+    /// The program's memory.
+    One([Span; 1]),
+    /// The same, in runs.
+    Runs(Vec<Span>),
+    /// A copy.
+    Packed(Vec<u8>),
+}
+
+impl Outgoing {
+    /// Looks at the buffer, and copies it if it is scattered.
+    pub(crate) fn of((buf, count, object): Buffer<'_>) -> Outcome<Self> {
+        Ok(match bytes_of(buf, count, object, memory::sent)? {
+            Bytes::One(span) => Self::One(span),
+            Bytes::Runs(spans) => Self::Runs(spans),
+            Bytes::Scattered(layout, size) => {
+                let mut packed = vec![0; size as usize];
+                memory::gather(&layout, buf, 0..size, &mut packed);
+                Self::Packed(packed)
+            }
+        })
+    }
+
+    /// Starts the send, to a rank of the job.
+    pub(crate) fn start(
+        self,
+        link: &onecopy::Comm,
+        rank: usize,
+        tag: i32,
+        mode: Mode,
+    ) -> Outcome<Pending> {
+        Ok(match self {
+            Self::One(span) => Pending::send(link, &span, rank, tag, mode),
+            Self::Runs(spans) => Pending::send(link, &spans, rank, tag, mode),
+            Self::Packed(packed) => Pending::send_packed(link, packed, rank, tag, mode),
+        }?)
+    }
+}
+
+/// A send whose arguments are in order.
+pub(crate) struct Send<'c> {
+    link: &'c onecopy::Comm,
+    rank: usize,
+    tag: i32,
+    bytes: Outgoing,
+}
+
+impl Send<'_> {
+    /// Starts it.
+    pub(crate) fn start(self, mode: Mode) -> Outcome<Pending> {
+        self.bytes.start(self.link, self.rank, self.tag, mode)
+    }
+}
+
+/// Looks whether a buffer can be sent.
+pub(super) fn check((buf, count, datatype): (Addr, i64, Datatype)) -> Outcome<()> {
+    let count = check_count(count)?;
+    bytes_of(buf, count, datatype::committed(datatype)?, memory::sent).map(drop)
+}
+
+/// Checks the arguments of a send; `None` if it goes nowhere. `bytes` makes of the buffer what is sent.
+pub(super) fn prepare_send<'c>(
+    (buf, count, datatype): (Addr, i64, Datatype),
+    (dest, tag, comm): (i32, i32, &'c CommObject),
+    bytes: impl FnOnce(Buffer<'_>) -> Outcome<Outgoing>,
+) -> Outcome<Option<Send<'c>>> {
+    let count = check_count(count)?;
+    let object = datatype::committed(datatype)?;
+    let Some(rank) = destination(comm, dest, tag)? else {
+        return Ok(None);
+    };
+    Ok(Some(Send {
+        link: comm.link()?,
+        rank,
+        tag,
+        bytes: bytes((buf, count, object))?,
+    }))
+}
+
 /// Starts a send; `None` if it goes nowhere.
 pub(crate) fn begin_send(
     buf: Addr,
@@ -77,52 +159,9 @@ pub(crate) fn begin_send(
     comm: &CommObject,
     mode: Mode,
 ) -> Outcome<Option<Pending>> {
-    let count = check_count(count)?;
-    let object = datatype::committed(datatype)?;
-    let Some(rank) = destination(comm, dest, tag)? else {
-        return Ok(None);
-    };
-    send_on(comm.link()?, rank, tag, mode, (buf, count, object)).map(Some)
-}
-
-/// A buffer: its address, and so many instances of a datatype.
-pub(crate) type Buffer<'t> = (Addr, u64, &'t TypeObject);
-
-/// Starts a send to a rank of the job.
-pub(crate) fn send_on(
-    link: &onecopy::Comm,
-    rank: usize,
-    tag: i32,
-    mode: Mode,
-    (buf, count, object): Buffer<'_>,
-) -> Outcome<Pending> {
-    let (packed, operation) = match bytes_of(buf, count, object, memory::sent)? {
-        Bytes::One(span) => (Vec::new(), link.begin_send(&span, rank, tag, mode)?),
-        Bytes::Runs(spans) => (Vec::new(), link.begin_send(&spans, rank, tag, mode)?),
-        Bytes::Scattered(layout, size) => {
-            let mut packed = vec![0; size as usize];
-            memory::gather(&layout, buf, 0..size, &mut packed);
-            let span = memory::sent(memory::address_of(&mut packed), packed.len());
-            let operation = link.begin_send(&[span], rank, tag, mode)?;
-            (packed, operation)
-        }
-    };
-    Ok(Pending {
-        operation,
-        packed,
-        unpack: None,
-        receives: false,
-    })
-}
-
-/// Starts a receive from a rank of the job.
-pub(crate) fn receive_on(
-    link: &onecopy::Comm,
-    source: Source,
-    tag: Tag,
-    buffer: Buffer<'_>,
-) -> Outcome<Pending> {
-    target_of(buffer)?.receive(|spans| link.begin_receive(spans, source, tag))
+    prepare_send((buf, count, datatype), (dest, tag, comm), Outgoing::of)?
+        .map(|send| send.start(mode))
+        .transpose()
 }
 
 /// The packed form of a buffer.
@@ -135,33 +174,18 @@ pub(crate) fn pack(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Vec<u8>
     Ok(packed)
 }
 
-/// Starts a send of a copy of the buffer.
-pub(crate) fn begin_send_of_copy(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &Arc<CommObject>,
-) -> Outcome<Option<Pending>> {
-    let mut packed = pack(buf, count, datatype)?;
-    let Some(rank) = destination(comm, dest, tag)? else {
-        return Ok(None);
-    };
-    let span = memory::sent(memory::address_of(&mut packed), packed.len());
-    let operation = comm
-        .link()?
-        .begin_send(&[span], rank, tag, Mode::Standard)?;
-    Ok(Some(Pending {
-        operation,
-        packed,
-        unpack: None,
-        receives: false,
-    }))
+/// What is sent of a buffer that is overwritten meanwhile: a copy.
+pub(super) fn copied((buf, count, object): Buffer<'_>) -> Outcome<Outgoing> {
+    // A buffer that is not there is found out before.
+    bytes_of(buf, count, object, memory::sent)?;
+    let layout = object.shape.layout_of(count);
+    let mut packed = vec![0; layout.size() as usize];
+    memory::gather(&layout, buf, 0..layout.size(), &mut packed);
+    Ok(Outgoing::Packed(packed))
 }
 
 /// Where a receive puts its bytes.
-pub(super) struct Target {
+pub(crate) struct Target {
     /// Without the copy's own.
     bytes: Bytes,
     /// Where the bytes of what is scattered begin.
@@ -170,30 +194,29 @@ pub(super) struct Target {
 
 impl Target {
     /// Starts the receive.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         self,
         begin: impl FnOnce(&[Span]) -> onecopy::Result<Operation>,
     ) -> Outcome<Pending> {
-        let (operation, packed, unpack) = match self.bytes {
-            Bytes::One(span) => (begin(&span)?, Vec::new(), None),
-            Bytes::Runs(spans) => (begin(&spans)?, Vec::new(), None),
+        Ok(match self.bytes {
+            Bytes::One(span) => Pending::receive(&span, begin),
+            Bytes::Runs(spans) => Pending::receive(&spans, begin),
             Bytes::Scattered(layout, size) => {
-                let mut packed = vec![0; size as usize];
-                let span = memory::received(memory::address_of(&mut packed), packed.len());
                 let base = self.base;
-                (
-                    begin(&[span])?,
-                    packed,
-                    Some(Box::new(Unpack { layout, base })),
-                )
+                let unpack = Some(Box::new(Unpack { layout, base }));
+                Pending::receive_packed(size as usize, unpack, begin)
             }
-        };
-        Ok(Pending {
-            operation,
-            packed,
-            unpack,
-            receives: true,
-        })
+        }?)
+    }
+
+    /// Starts the receive, from a rank of the job.
+    pub(crate) fn receive_from(
+        self,
+        link: &onecopy::Comm,
+        source: Source,
+        tag: Tag,
+    ) -> Outcome<Pending> {
+        self.receive(|spans| link.begin_receive(spans, source, tag))
     }
 }
 
@@ -202,7 +225,8 @@ pub(super) fn target(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Targe
     target_of((buf, count, datatype::committed(datatype)?))
 }
 
-fn target_of((buf, count, object): Buffer<'_>) -> Outcome<Target> {
+/// Where a buffer's bytes are.
+pub(crate) fn target_of((buf, count, object): Buffer<'_>) -> Outcome<Target> {
     Ok(Target {
         bytes: bytes_of(buf, count, object, memory::received)?,
         base: buf,
@@ -222,9 +246,9 @@ pub(crate) fn begin_receive(
     let count = check_count(count)?;
     let object = datatype::committed(datatype)?;
     match from {
-        Some((source, tag)) => {
-            receive_on(comm.link()?, source, tag, (buf, count, object)).map(Some)
-        }
+        Some((source, tag)) => target_of((buf, count, object))?
+            .receive_from(comm.link()?, source, tag)
+            .map(Some),
         None => Ok(None),
     }
 }

@@ -6,7 +6,7 @@ use super::plan::target;
 use crate::comm::{self, CommObject};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Message, Out, Request, Status};
-use crate::handle::Table;
+use crate::handle::{Place, Table};
 use crate::request::{self, Activity, Object};
 use crate::{c, job};
 use std::sync::{Arc, Mutex};
@@ -54,20 +54,38 @@ pub(crate) fn iprobe(
     flag.set(i32::from(found.is_some()))
 }
 
-fn keep(
-    comm: &Arc<CommObject>,
-    matched: onecopy::Matched,
-    status: Out<Status>,
-) -> Outcome<Message> {
-    status.put(&translated(comm, matched.status()));
-    let entry = Matched {
-        comm: Arc::clone(comm),
-        message: Mutex::new(Some(matched)),
-    };
-    MESSAGES
-        .insert(entry)
-        .map(Message)
-        .ok_or_else(job::too_many)
+/// A handle for a message that is still to be matched: what is taken out of the queue without one would be lost.
+struct Reserved(Option<Place>);
+
+fn reserve(message: Out<Message>) -> Outcome<Reserved> {
+    message.check()?;
+    let place = MESSAGES.reserve().ok_or_else(job::too_many)?;
+    Ok(Reserved(Some(place)))
+}
+
+impl Reserved {
+    fn keep(
+        mut self,
+        comm: &Arc<CommObject>,
+        matched: onecopy::Matched,
+        status: Out<Status>,
+    ) -> Message {
+        status.put(&translated(comm, matched.status()));
+        let entry = Matched {
+            comm: Arc::clone(comm),
+            message: Mutex::new(Some(matched)),
+        };
+        let place = self.0.take();
+        place
+            .and_then(|place| MESSAGES.insert_at(place, entry))
+            .map_or(c::MESSAGE_NULL, Message)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        MESSAGES.give_back(self.0.take());
+    }
 }
 
 pub(crate) fn mprobe(
@@ -82,8 +100,9 @@ pub(crate) fn mprobe(
         status.put(&Status::of_nobody());
         return message.set(c::MESSAGE_NO_PROC);
     };
+    let home = reserve(message)?;
     let matched = comm.link()?.mprobe(source, tag)?;
-    message.set(keep(comm, matched, status)?)
+    message.set(home.keep(comm, matched, status))
 }
 
 pub(crate) fn improbe(
@@ -100,9 +119,11 @@ pub(crate) fn improbe(
         message.set(c::MESSAGE_NO_PROC)?;
         return flag.set(1);
     };
+    flag.check()?;
+    let home = reserve(message)?;
     match comm.link()?.improbe(source, tag)? {
         Some(matched) => {
-            message.set(keep(comm, matched, status)?)?;
+            message.set(home.keep(comm, matched, status))?;
             flag.set(1)
         }
         None => {
@@ -158,5 +179,7 @@ pub(crate) fn imrecv(
     message: Out<Message>,
     request: Out<Request>,
 ) -> Outcome<()> {
-    request.set(request::keep(receive(buf, count, datatype, message)?)?)
+    let home = request::reserve(request)?;
+    home.keep(receive(buf, count, datatype, message)?);
+    Ok(())
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a request does.
 
-use super::Object;
+use super::{Object, Pending};
 use crate::comm::CommObject;
 use crate::datatype::layout::Layout;
 use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Status};
-use crate::{c, job, memory};
-use onecopy::raw::{Operation, Poll};
+use crate::{c, job};
+use onecopy::raw::Poll;
 use onecopy::{Error, Source, Tag};
 use std::sync::Arc;
 
@@ -15,15 +15,6 @@ use std::sync::Arc;
 pub(crate) struct Unpack {
     pub(crate) layout: Layout,
     pub(crate) base: Addr,
-}
-
-/// An operation of the runtime with what it needs.
-pub(crate) struct Pending {
-    pub(crate) operation: Operation,
-    /// The packed form, if the message does not go straight from or to the program's buffer.
-    pub(crate) packed: Vec<u8>,
-    pub(crate) unpack: Option<Box<Unpack>>,
-    pub(crate) receives: bool,
 }
 
 /// What a request does.
@@ -50,22 +41,6 @@ pub(crate) enum Activity {
 
 /// What a persistent request starts.
 pub(crate) type Recipe = Arc<dyn Fn() -> Outcome<Object> + Send + Sync>;
-
-impl Pending {
-    /// The result if it is over; a received message is where it belongs then.
-    fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<onecopy::Status, Error>> {
-        let result = poll.take(&self.operation)?;
-        if let Some(unpack) = &self.unpack {
-            let bytes = match &result {
-                Ok(status) => status.bytes,
-                Err(Error::Truncated { .. }) => self.packed.len(),
-                Err(_) => 0,
-            };
-            memory::scatter(&unpack.layout, unpack.base, 0, &self.packed[..bytes]);
-        }
-        Some(result)
-    }
-}
 
 /// What a receive or send that is over tells: it changes its status, and gives why it failed.
 #[inline]
@@ -122,14 +97,15 @@ impl Object {
                 let Some(result) = pending.take(poll) else {
                     return false;
                 };
-                let receives = pending.receives;
+                let receives = pending.receives();
                 settle(self, receives, result);
             }
             Activity::Both(both) => {
                 let mut results = [None, None];
                 for (slot, pending) in results.iter_mut().zip(both.iter_mut()) {
                     let over = pending.as_mut().and_then(|active| {
-                        active.take(poll).map(|result| (active.receives, result))
+                        let receives = active.receives();
+                        active.take(poll).map(|result| (receives, result))
                     });
                     if over.is_some() {
                         *pending = None;
@@ -174,7 +150,7 @@ impl Object {
                     return false;
                 };
                 let mut four = [0; 4];
-                four.copy_from_slice(&pending.packed);
+                four.copy_from_slice(pending.packed());
                 let new = Arc::clone(new);
                 if result.is_ok()
                     && let Some(world) = job::world()
@@ -197,7 +173,7 @@ impl Object {
     /// Takes back a receive that no message has matched.
     pub(crate) fn cancel(&mut self, poll: &mut Poll<'_>) -> bool {
         match &self.activity {
-            Activity::Message(pending) if pending.receives => poll.cancel(&pending.operation),
+            Activity::Message(pending) => pending.cancel(poll),
             _ => false,
         }
     }
@@ -209,19 +185,11 @@ pub(super) fn identity(
     new: Arc<CommObject>,
     tag: i32,
 ) -> Outcome<Activity> {
-    let mut packed = vec![0; 4];
-    let span = memory::received(memory::address_of(&mut packed), packed.len());
     let from = Source::Rank(parent.job_rank(0)?);
-    let operation = parent
-        .links()?
-        .own
-        .begin_receive(&[span], from, Tag::Is(tag))?;
-    let pending = Pending {
-        operation,
-        packed,
-        unpack: None,
-        receives: true,
-    };
+    let own = &parent.links()?.own;
+    let pending = Pending::receive_packed(4, None, |spans| {
+        own.begin_receive(spans, from, Tag::Is(tag))
+    })?;
     Ok(Activity::Identity {
         pending: Box::new(pending),
         new,

@@ -113,16 +113,10 @@ pub(super) fn cancel(handle: Request, name: u32) -> Outcome<()> {
 
 /// Makes an object of it, for one that goes on without a handle.
 pub(super) fn adopt(handle: Request, name: u32) -> Outcome<Object> {
-    let operation = engine()?
-        .peek(|poll| poll.adopt(name))
-        .ok_or_else(|| bad_request(handle))?;
     let world = job::world().ok_or_else(job::not_active)?;
-    let pending = Pending {
-        operation,
-        packed: Vec::new(),
-        unpack: None,
-        receives: true,
-    };
+    let pending = engine()?
+        .peek(|poll| poll.adopt(name).map(Pending::adopted))
+        .ok_or_else(|| bad_request(handle))?;
     Ok(Object::active(world, Activity::Message(pending)))
 }
 

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations of the runtime, with the memory that they work on.
+//!
+//! The runtime knows a buffer by its address until the operation is over. So this file alone starts operations, and what it starts is a value whose end
+//! ends the operation, whatever happened in between: a receive that no message has matched is cancelled, a send of the program's memory is withdrawn, and
+//! memory of the library lives on until nobody uses it.
+
+use super::activity::Unpack;
+use super::complete::engine;
+use crate::{job, memory};
+use onecopy::raw::{Mode, Operation, Poll};
+use onecopy::{Comm, Error, Result, Span, Status};
+use std::sync::Mutex;
+
+/// A send or a receive under way.
+#[must_use = "an operation that is dropped is taken back"]
+pub(crate) struct Pending {
+    /// None: it is over.
+    operation: Option<Operation>,
+    /// The packed form, if the message does not go straight from or to the program's buffer.
+    packed: Vec<u8>,
+    unpack: Option<Box<Unpack>>,
+    receives: bool,
+}
+
+impl Pending {
+    fn new(operation: Operation, packed: Vec<u8>, receives: bool) -> Self {
+        Self {
+            operation: Some(operation),
+            packed,
+            unpack: None,
+            receives,
+        }
+    }
+
+    /// Starts a send of the program's memory.
+    pub(crate) fn send(
+        link: &Comm,
+        spans: &[Span],
+        rank: usize,
+        tag: i32,
+        mode: Mode,
+    ) -> Result<Self> {
+        let operation = link.begin_send(spans, rank, tag, mode)?;
+        Ok(Self::new(operation, Vec::new(), false))
+    }
+
+    /// Starts a send of bytes of the library.
+    pub(crate) fn send_packed(
+        link: &Comm,
+        mut packed: Vec<u8>,
+        rank: usize,
+        tag: i32,
+        mode: Mode,
+    ) -> Result<Self> {
+        let span = memory::sent(memory::address_of(&mut packed), packed.len());
+        let operation = link.begin_send(&[span], rank, tag, mode)?;
+        Ok(Self::new(operation, packed, false))
+    }
+
+    /// Starts a receive into the program's memory.
+    pub(crate) fn receive(
+        spans: &[Span],
+        begin: impl FnOnce(&[Span]) -> Result<Operation>,
+    ) -> Result<Self> {
+        Ok(Self::new(begin(spans)?, Vec::new(), true))
+    }
+
+    /// Starts a receive of so many bytes into memory of the library. `unpack`: where they go then.
+    pub(crate) fn receive_packed(
+        size: usize,
+        unpack: Option<Box<Unpack>>,
+        begin: impl FnOnce(&[Span]) -> Result<Operation>,
+    ) -> Result<Self> {
+        let mut packed = vec![0; size];
+        let span = memory::received(memory::address_of(&mut packed), size);
+        let operation = begin(&[span])?;
+        let mut pending = Self::new(operation, packed, true);
+        pending.unpack = unpack;
+        Ok(pending)
+    }
+
+    /// A receive that was started without an object.
+    pub(super) fn adopted(operation: Operation) -> Self {
+        Self::new(operation, Vec::new(), true)
+    }
+
+    pub(crate) fn receives(&self) -> bool {
+        self.receives
+    }
+
+    /// What was received in packed form.
+    pub(crate) fn packed(&self) -> &[u8] {
+        &self.packed
+    }
+
+    /// The result if it is over; a received message is where it belongs then.
+    pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<Status>> {
+        let Some(operation) = &self.operation else {
+            return Some(Err(Error::Cancelled));
+        };
+        let result = poll.take(operation)?;
+        self.operation = None;
+        if let Some(unpack) = &self.unpack {
+            let bytes = match &result {
+                Ok(status) => status.bytes,
+                Err(Error::Truncated { .. }) => self.packed.len(),
+                Err(_) => 0,
+            };
+            memory::scatter(&unpack.layout, unpack.base, 0, &self.packed[..bytes]);
+        }
+        Some(result)
+    }
+
+    /// Takes back a receive that no message has matched.
+    pub(crate) fn cancel(&self, poll: &mut Poll<'_>) -> bool {
+        self.receives
+            && self
+                .operation
+                .as_ref()
+                .is_some_and(|operation| poll.cancel(operation))
+    }
+}
+
+impl Drop for Pending {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(operation) = self.operation.take() {
+            give_up(operation, std::mem::take(&mut self.packed), self.receives);
+        }
+    }
+}
+
+/// Operations that nobody asks for any more, on memory of the library.
+static GIVEN_UP: Mutex<Vec<(Operation, Vec<u8>)>> = Mutex::new(Vec::new());
+
+/// Ends an operation of a call that fails. When this returns, nobody uses memory of the program for it.
+#[cold]
+fn give_up(operation: Operation, packed: Vec<u8>, receives: bool) {
+    let Ok(link) = engine() else {
+        // After the end of the job nothing is moved, but a peer may still look.
+        std::mem::forget(packed);
+        return;
+    };
+    reap_given_up();
+    let over = link.peek(|poll| {
+        poll.cancel(&operation);
+        poll.take(&operation).is_some()
+    });
+    if over {
+        return;
+    }
+    if !packed.is_empty() {
+        job::lock(&GIVEN_UP).push((operation, packed));
+    } else if receives {
+        // Its message is under way to the program's memory; it comes, or its sender's end does.
+        let _ = link.wait_until(|poll| poll.take(&operation));
+    } else {
+        link.peek(|poll| poll.withdraw(operation));
+    }
+}
+
+/// Forgets what is over of what was given up.
+pub(super) fn reap_given_up() {
+    let mut given_up = std::mem::take(&mut *job::lock(&GIVEN_UP));
+    if given_up.is_empty() {
+        return;
+    }
+    if let Ok(link) = engine() {
+        link.look(|poll| given_up.retain(|(operation, _)| poll.take(operation).is_none()));
+    }
+    job::lock(&GIVEN_UP).append(&mut given_up);
+}
+
+/// Withdraws what was given up and is not over at the end of the job: nobody may ever want it.
+pub(super) fn withdraw_given_up() {
+    reap_given_up();
+    let given_up = std::mem::take(&mut *job::lock(&GIVEN_UP));
+    let Ok(link) = engine() else { return };
+    for (operation, packed) in given_up {
+        link.peek(|poll| poll.withdraw(operation));
+        // A peer that was told of it may still read it.
+        std::mem::forget(packed);
+    }
+}
