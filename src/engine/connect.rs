@@ -26,7 +26,9 @@ use onecopy_shm::gate::Threads;
 use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError, default_heap_bytes};
+use onecopy_shm::segment::{
+    OwnSegment, PeerSegment, SegmentError, default_heap_bytes, machine_heap_bytes,
+};
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -65,10 +67,14 @@ fn default_heap(ranks: usize) -> usize {
 
 /// Says so if the heap is smaller than it would be.
 fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
-    let (wanted, got) = (default_heap_bytes() as u64, geometry.heap_bytes);
-    if knobs.heap_size.is_none() && (1..wanted).contains(&got) {
+    let (wanted, got) = (machine_heap_bytes() as u64, geometry.heap_bytes);
+    if knobs.heap_size.is_none() && knobs.layers.allows("heap") && got < wanted {
+        let limited = match default_heap_bytes() as u64 {
+            most if most < wanted && most <= got => "the size of files is limited (ulimit -f)",
+            _ => "the address space is limited (ulimit -v)",
+        };
         tracing::warn!(
-            "the address space is limited (ulimit -v), so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
+            "{limited}, so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
              set ONECOPY_HEAP_SIZE or raise the limit",
             got >> 20,
             wanted >> 20

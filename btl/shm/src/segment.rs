@@ -24,9 +24,11 @@ use crate::cells::MappedCells;
 use crate::coop::CoopBlock;
 use crate::doorbell::Doorbell;
 use crate::layout::{
-    BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, OutOfBounds, PAGE, SegOffset, check_range,
+    BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, OutOfBounds, PAGE, SegOffset,
+    check_range,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use libc::off_t;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -91,13 +93,46 @@ fn call_failed(
     }
 }
 
-/// Address range of a heap for which no size was set: as much as the machine has memory, since no single rank can use more.
+/// As much address range as the machine has memory, since no single rank can use more.
 #[must_use]
-pub fn default_heap_bytes() -> usize {
+pub fn machine_heap_bytes() -> usize {
     match memory("MemTotal:") {
         0 => 16 << 30,
         bytes => (bytes as usize).next_power_of_two(),
     }
+}
+
+/// Address range of a heap for which no size was set: [`machine_heap_bytes`], or less, or none, if the limit of the size of files
+/// (`ulimit -f`), which holds for segments too, leaves less.
+#[must_use]
+pub fn default_heap_bytes() -> usize {
+    let room = usize::try_from(file_size_limit().saturating_sub(HEAP_AT)).unwrap_or(usize::MAX);
+    match room {
+        // A region of a few pages is of no use to anyone.
+        ..LEAST_HEAP => 0,
+        _ => machine_heap_bytes().min(1 << room.ilog2()),
+    }
+}
+
+const LEAST_HEAP: usize = 64 << 20;
+
+/// Whether a file may be made this long. Beyond the limit the kernel would end the process by a signal before it could say why.
+#[must_use]
+pub fn size_allowed(bytes: u64) -> bool {
+    bytes <= file_size_limit()
+}
+
+fn file_size_limit() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Makes a memfd of ours this long.
+pub(crate) fn set_size(fd: BorrowedFd<'_>, bytes: u64) -> nix::Result<()> {
+    if !size_allowed(bytes) {
+        return Err(Errno::EFBIG);
+    }
+    nix::unistd::ftruncate(fd, off_t::try_from(bytes).map_err(|_| Errno::EFBIG)?)
 }
 
 /// Bytes of memory that the kernel calls available, 0 if it does not say.
@@ -272,12 +307,7 @@ fn reserve(
     bytes: u64,
 ) -> Result<(), SegmentError> {
     loop {
-        match fallocate(
-            fd,
-            FallocateFlags::empty(),
-            offset as libc::off_t,
-            bytes as libc::off_t,
-        ) {
+        match fallocate(fd, FallocateFlags::empty(), offset as off_t, bytes as off_t) {
             Ok(()) => return Ok(()),
             Err(Errno::EINTR) => {}
             Err(errno) => {

@@ -58,8 +58,7 @@ impl Arena {
         )
         .map_err(LimitError::io("memfd_create"))?;
         let total = CONTROL + POOLS * pool;
-        nix::unistd::ftruncate(&fd, i64::try_from(total).unwrap_or(i64::MAX))
-            .map_err(LimitError::io("ftruncate"))?;
+        crate::segment::set_size(fd.as_fd(), total as u64).map_err(LimitError::io("ftruncate"))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).map_err(LimitError::io("F_ADD_SEALS"))?;
         let arena = Self::open(fd)?;

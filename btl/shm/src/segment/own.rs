@@ -7,6 +7,7 @@
 
 use super::{
     ControlHandle, Header, Mapping, PairControl, SegmentError, call_failed, cells, reserve,
+    set_size,
 };
 use crate::cells::MappedCells;
 use crate::coll::Channel;
@@ -22,7 +23,6 @@ use crate::ring::Consumer;
 use crate::sync::{AtomicU64, HeavyFence, Ordering};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -328,8 +328,7 @@ fn sealed_memfd(rank: u32, bytes: u64) -> Result<OwnedFd, SegmentError> {
             "a kernel of 3.17 or later that permits memfd_create is needed",
         )
     })?;
-    let file = File::from(fd);
-    file.set_len(bytes).map_err(|e| {
+    set_size(fd.as_fd(), bytes).map_err(|e| {
         call_failed(
             "ftruncate",
             object(),
@@ -337,7 +336,6 @@ fn sealed_memfd(rank: u32, bytes: u64) -> Result<OwnedFd, SegmentError> {
             "lower ONECOPY_HEAP_SIZE, or raise the file size limit (ulimit -f)",
         )
     })?;
-    let fd = OwnedFd::from(file);
     fcntl(
         &fd,
         FcntlArg::F_ADD_SEALS(
