@@ -6,32 +6,88 @@
 //! a copy of the region per fork, and for the child as much memory; `posix_spawn` and `vfork`, by which programs are started
 //! as a rule, call no handlers and share all memory until the program starts, and so cost nothing.
 //!
-//! If there is no room for the copy, the child gets a private mapping of the memfd: what it writes is its own, but what the parent writes
-//! later may be seen until then. A process that is made by `clone` without these handlers shares the region.
+//! If there is no room for the copy, the child gets private mappings of the memfd where something is in use: what it writes is its own, but what
+//! the parent writes later may be seen until then. A process that is made by `clone` without these handlers shares the region.
+//!
+//! What a child allocates comes from the next allocator, never from the region: there might be bytes of the parent in it.
+//!
+//! # Whose handlers come first
+//!
+//! Other libraries have handlers too, and may allocate, free and write in them. So ours run last before the fork and first after it: the
+//! snapshot has all that was written, the child's memory is its own before anyone writes to it, and nobody else's handler runs while the
+//! lock is held. The C library calls handlers in the reverse order of their registration before the fork and in that order after it, so
+//! ours must be registered first. Constructors of other libraries run before ours; so we stand in front of the function by which all of them
+//! register (`__register_atfork`, which `pthread_atfork` calls), and register ours at its first call.
 //!
 //! # Safety
 //!
-//! The lock is held from before the fork until after it on both sides: no range changes hands meanwhile. Handlers only make system
-//! calls and copy; the child's allocates nothing.
+//! The lock is held from just before the fork until just after it on both sides: no range changes hands meanwhile. Handlers only make
+//! system calls and copy; the child's allocates nothing.
 #![allow(
     unsafe_code,
     reason = "copying and replacing the region's memory around a fork"
 )]
 
 use crate::region::{HUGE, Region, lock, unlock, with_held};
-use libc::off_t;
+use libc::{c_int, c_void, off_t};
 use onecopy_shm::layout::HEAP_AT;
 use onecopy_shm::sync::{AtomicUsize, Ordering};
+use std::mem::transmute;
 use std::ops::Range;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 /// Where the copy is while a fork is under way; 0: there is none.
 static COPY: AtomicUsize = AtomicUsize::new(0);
 
-/// Has the handlers called from now on.
+/// A handler, and the function that registers three of them for a library.
+type Handler = Option<unsafe extern "C" fn()>;
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// The C library's function; none before the handlers were registered.
+static REGISTER: AtomicUsize = AtomicUsize::new(0);
+
+/// Has the handlers called from now on. Whoever comes first does it: other libraries' constructors may run before ours.
 pub(crate) fn register() {
-    // SAFETY: three functions that may be called around any fork.
-    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    ours_first();
+}
+
+/// Registers our handlers unless that is done; returns the C library's function.
+fn ours_first() -> Option<Register> {
+    let known = REGISTER.load(Ordering::Relaxed);
+    let address = match known {
+        0 => {
+            // SAFETY: the name is a C string; the call changes nothing in the program.
+            unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) as usize }
+        }
+        address => address,
+    };
+    // SAFETY: none, or the C library's function of that name, which has this type in every version of it.
+    let function = unsafe { transmute::<usize, Option<Register>>(address) }?;
+    let first = REGISTER.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
+    if first.is_ok() {
+        // No library's: this one is never unloaded.
+        // SAFETY: three functions that may be called around any fork.
+        unsafe { function(Some(before), Some(in_parent), Some(in_child), null_mut()) };
+    }
+    Some(function)
+}
+
+/// As the C library's, behind our own.
+///
+/// # Safety
+/// As for the C library's: handlers that may be called around any fork until the library of `handle` is unloaded.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    handle: *mut c_void,
+) -> c_int {
+    match ours_first() {
+        // SAFETY: the caller's promise.
+        Some(function) => unsafe { function(prepare, parent, child, handle) },
+        None => libc::ENOMEM,
+    }
 }
 
 extern "C" fn before() {
@@ -143,19 +199,30 @@ fn replace(region: &Region, copy: usize) {
             return;
         }
     }
-    // SAFETY: the same memory at the same place, but from now on private.
-    let mapped = unsafe {
-        libc::mmap(
-            base,
-            region.bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE,
-            region.fd,
-            HEAP_AT as off_t,
-        )
-    };
+    let rest = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: the region's place, which is ours. What is in use comes back below before anyone looks.
+    let mut mapped = unsafe { libc::mmap(base, region.bytes, libc::PROT_NONE, rest, -1, 0) };
+    for range in region.in_use() {
+        if mapped == libc::MAP_FAILED {
+            break;
+        }
+        // SAFETY: a part of the region: the same memory at the same place, but from now on private.
+        mapped = unsafe {
+            libc::mmap(
+                with_exposed_provenance_mut(region.base + range.start as usize),
+                (range.end - range.start) as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                region.fd,
+                (HEAP_AT + range.start) as off_t,
+            )
+        };
+    }
     if mapped == libc::MAP_FAILED {
         // To go on would mean to write into the parent's memory.
+        let text = b"onecopy: fork(): no memory of its own for the child's large allocations; raise the limit of memory (ulimit -v, -d)\n";
+        // SAFETY: a buffer with its length.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
         std::process::abort();
     }
 }

@@ -15,6 +15,10 @@
 //! - Memory is taken when it is touched, as the program expects of `malloc`, and goes back to the system when it is freed, except for a
 //!   bounded amount (`ONECOPY_MALLOC_KEEP`) that is kept for the next allocation of about that size.
 //! - After a fork the child's memory is its own: a snapshot is made before. `vfork` and `posix_spawn`, hence `system` and `popen`, need none.
+//!   Other libraries' handlers of a fork may allocate and free in any size: ours are between them and the fork (`heap/src/fork.rs`).
+//! - No thread is cancelled while it holds the lock. A signal handler that leaves `malloc` or `free` by `longjmp` leaves the lock behind, as
+//!   it does with the C library's; neither may be called, nor left, in a handler.
+//! - The region is refused where `ulimit -f` is in its way, before the kernel ends the program for it.
 //! - `free` keeps `errno`.
 //!
 //! # Safety

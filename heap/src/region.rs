@@ -16,7 +16,7 @@ use libc::{c_int, c_void, off_t};
 use nix::errno::Errno;
 use onecopy_obs::values::parse_size;
 use onecopy_shm::layout::{HEAP_AT, PAGE};
-use onecopy_shm::segment::default_heap_bytes;
+use onecopy_shm::segment::{default_heap_bytes, size_allowed};
 use onecopy_shm::sync::{AtomicUsize, Ordering};
 use range_alloc::RangeAllocator;
 use std::cell::UnsafeCell;
@@ -63,7 +63,7 @@ pub(crate) struct Region {
     pub(crate) fd: c_int,
     pub(crate) base: usize,
     pub(crate) bytes: usize,
-    /// In a child of a fork: the memory is not the memfd's any more.
+    /// In a child of a fork: the memory is not the memfd's any more, and nothing more is given out from it.
     pub(crate) private: bool,
     /// Whether a runtime has it.
     pub(crate) adopted: bool,
@@ -78,6 +78,8 @@ pub(crate) struct Region {
 /// The one region.
 struct Place {
     lock: UnsafeCell<libc::pthread_mutex_t>,
+    /// Whether the holder of the lock could be cancelled before.
+    cancel: UnsafeCell<c_int>,
     region: UnsafeCell<State>,
 }
 
@@ -93,19 +95,41 @@ unsafe impl Sync for Place {}
 
 static PLACE: Place = Place {
     lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+    cancel: UnsafeCell::new(0),
     region: UnsafeCell::new(State::None),
 };
 
-/// Takes the lock. To be followed by [`unlock`] in the same thread, or in its copy in a child.
+// Of pthread.h; the names that the libc crate lacks.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Lets this thread be cancelled or not; returns what was so before.
+fn set_cancel(state: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: a place for the old state; the call concerns this thread only.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
+}
+
+/// Takes the lock. To be followed by [`unlock`] in the same thread, or in its copy in a child. Until then the thread cannot be cancelled:
+/// some of the system calls below are cancellation points, and `malloc` and `free` are none.
 pub(crate) fn lock() {
+    let before = set_cancel(PTHREAD_CANCEL_DISABLE);
     // SAFETY: a mutex that was statically initialised and never moves; it is not held by this thread (the crate's invariant).
     unsafe { libc::pthread_mutex_lock(PLACE.lock.get()) };
+    // SAFETY: the lock is held.
+    unsafe { PLACE.cancel.get().write(before) };
 }
 
 /// Releases the lock.
 pub(crate) fn unlock() {
+    // SAFETY: the lock is held.
+    let before = unsafe { PLACE.cancel.get().read() };
     // SAFETY: held by this thread.
     unsafe { libc::pthread_mutex_unlock(PLACE.lock.get()) };
+    set_cancel(before);
 }
 
 /// Calls `f` with the region, if there is one, while the caller holds the lock.
@@ -196,7 +220,7 @@ impl Region {
     fn size_and_map(fd: c_int, bytes: usize) -> Option<usize> {
         let total = off_t::try_from(HEAP_AT.checked_add(bytes as u64)?).ok()?;
         // SAFETY: a descriptor of ours; no memory is touched.
-        if unsafe { libc::ftruncate(fd, total) } != 0 {
+        if !size_allowed(total as u64) || unsafe { libc::ftruncate(fd, total) } != 0 {
             return None;
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -255,6 +279,10 @@ impl Region {
     }
 
     fn take(&mut self, len: u64, align: u64) -> Option<Fresh> {
+        if self.private {
+            // A child of a fork has memory of its own elsewhere; here it only keeps what its parent had in use.
+            return None;
+        }
         // The best of what was kept; not one much larger, of which the rest would lie idle.
         let best = self
             .kept
@@ -311,7 +339,7 @@ impl Region {
         };
         let range = begin..begin + len;
         let keep = KEEP.load(Ordering::Relaxed) as u64;
-        if len > keep / 2 {
+        if self.private || len > keep / 2 {
             self.discard(range);
             return true;
         }
@@ -369,7 +397,7 @@ impl Region {
         let len = range.end - range.start;
         if self.private {
             let at = std::ptr::with_exposed_provenance_mut(self.base + range.start as usize);
-            // SAFETY: pages of the region that nobody uses; afterwards they are zero.
+            // SAFETY: pages of the region that nobody uses, nor will: a refusal only keeps them.
             unsafe { libc::madvise(at, len as usize, libc::MADV_DONTNEED) };
         } else {
             let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -395,6 +423,7 @@ impl Region {
 
 /// A pointer into the region that was not given out, or was freed before: as other allocators do, this ends the program.
 fn invalid(call: &str) -> ! {
+    set_cancel(PTHREAD_CANCEL_DISABLE);
     let text = format!("onecopy: {call}(): invalid pointer\n");
     // SAFETY: a buffer with its length.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };

@@ -3,6 +3,8 @@
 
 #[path = "support/built.rs"]
 mod built;
+#[path = "../../tests/harness/limit.rs"]
+mod limit;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -24,13 +26,9 @@ fn program() -> &'static PathBuf {
             "-fno-builtin",
             "-pthread",
         ];
-        let compiled = Command::new("cc")
-            .args(flags)
-            .arg("-o")
-            .arg(&to)
-            .args([source, "-ldl"])
-            .output()
-            .expect("cc");
+        let mut command = Command::new("cc");
+        command.args(flags).arg("-o").arg(&to);
+        let compiled = limit::output(command.args([source, "-ldl"]));
         let text = String::from_utf8_lossy(&compiled.stderr);
         assert!(compiled.status.success(), "{text}");
         to
@@ -40,7 +38,7 @@ fn program() -> &'static PathBuf {
 fn run(what: &str, env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program());
     command.arg(what).env("LD_PRELOAD", built::library());
-    command.envs(env.iter().copied()).output().expect("start")
+    limit::output(command.envs(env.iter().copied()))
 }
 
 #[track_caller]

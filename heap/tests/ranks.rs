@@ -5,12 +5,13 @@
 
 #[path = "support/built.rs"]
 mod built;
+#[path = "../../tests/harness/limit.rs"]
+mod limit;
 
 use onecopy::launch::{Bind, Job, Output};
 use onecopy::{Options, Runtime};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 const BYTES: usize = 3 << 20;
 
@@ -72,6 +73,7 @@ fn as_rank() {
 fn run(env: &[(&str, &str)]) -> Vec<u64> {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let collected = Arc::clone(&lines);
+    limit::usual_signals();
     let mut job = Job::new(std::env::current_exe().expect("own path"), 2)
         .args(["--exact", "as_rank", "--nocapture", "-q"])
         .bind(Bind::None)
@@ -80,7 +82,7 @@ fn run(env: &[(&str, &str)]) -> Vec<u64> {
         .env("ONECOPY_LAYERS", "cico,heap")
         // What a sender copies itself is not counted as read in place.
         .env("ONECOPY_COOP", "off")
-        .timeout(Duration::from_secs(60))
+        .timeout(limit::limit())
         .output(Output::Lines(Box::new(move |_, _, line| {
             let line = String::from_utf8_lossy(line).into_owned();
             collected.lock().expect("lines").push(line);
