@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use onecopy_shm::fdpass;
 use onecopy_shm::process::{self, Setup};
 
-use super::signals::FORWARDED;
+use super::signals::forwarded;
 use super::{LaunchError, sweep, system};
 
 /// Tells the second process the number of its end of the connection.
@@ -70,7 +70,7 @@ pub fn enter() -> Result<Role, LaunchError> {
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
     // Whoever became us by exec may have left children; they are none of our business.
     let before = sweep::children();
-    let caught: SigSet = FORWARDED.into_iter().collect();
+    let caught = forwarded();
     let mut blocked = caught;
     blocked.add(Signal::SIGCHLD);
     // Reading from a terminal in the background then is an error instead of a stop.

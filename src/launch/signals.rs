@@ -6,8 +6,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::{LaunchError, system};
 
-/// Signals that are passed on to ranks.
-pub(super) const FORWARDED: [Signal; 8] = [
+/// Signals that are passed on to ranks, unless they are [ignored](forwarded).
+const FORWARDED: [Signal; 8] = [
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -18,6 +18,22 @@ pub(super) const FORWARDED: [Signal; 8] = [
     Signal::SIGCONT,
 ];
 
+/// The signals that are passed on. Those of a terminal that were ignored when this process was started (`nohup`, a shell's background jobs) are
+/// meant for others: they stay ignored here, as they are in the ranks, which inherit that.
+pub(super) fn forwarded() -> SigSet {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
+    let of_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP];
+    let is_ignored =
+        |signal: &Signal| of_terminal.contains(signal) && ignored & 1 << (*signal as i32 - 1) != 0;
+    let taken = FORWARDED.into_iter().filter(|signal| !is_ignored(signal));
+    taken.collect()
+}
+
 /// Signals that come through a descriptor, for as long as this lives.
 pub(super) struct Signals {
     pub(super) fd: SignalFd,
@@ -27,7 +43,7 @@ pub(super) struct Signals {
 impl Signals {
     /// Catches what is forwarded. Writing to a terminal does not stop us either.
     pub(super) fn catch() -> Result<Self, LaunchError> {
-        let set: SigSet = FORWARDED.into_iter().collect();
+        let set = forwarded();
         let mut blocked = set;
         blocked.add(Signal::SIGTTOU);
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
