@@ -109,7 +109,7 @@ impl Foreign {
             None => {
                 let word = table.get(CALL, DOOR)?;
                 let (address, secret) = read_door(&word)?;
-                let socket = address.connect().map_err(|error| {
+                let socket = address.connect_within(limit).map_err(|error| {
                     unusable(
                         PMI,
                         format!("cannot reach rank 0 at {}: {error}", address.encode()),
@@ -155,14 +155,12 @@ impl Foreign {
             let inner = Launched::new(socket, rank, size)?;
             return Ok(done(Inner::Launched(inner), Some(host)));
         }
-        let mut addresses = vec![Address::Abstract(name.clone())];
-        let files = BASES.map(|base| Address::Path(Folder::below(Path::new(base)).file(&name)));
-        addresses.extend(files);
         let own = nix::unistd::getuid().as_raw();
         let start = Instant::now();
         let mut pause = Duration::from_millis(1);
+        let mut round = 0_u64;
         loop {
-            for address in &addresses {
+            for address in &places(&name, round) {
                 let Ok(socket) = address.connect() else {
                     continue;
                 };
@@ -185,6 +183,7 @@ impl Foreign {
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
+            round += 1;
         }
     }
 
@@ -194,6 +193,22 @@ impl Foreign {
             Inner::Launched(inner) => inner,
         }
     }
+}
+
+/// Where rank 0 may be found, in this round of looking for it.
+fn places(name: &str, round: u64) -> Vec<Address> {
+    let mut found = vec![Address::Abstract(name.to_owned())];
+    for base in BASES.map(Path::new) {
+        let first = Folder::below(base);
+        // To look through a whole directory takes longer, and is of no use as long as nobody took the folder's name.
+        let others = match round % 8 == 7 || first.is_taken() {
+            true => Folder::others(base),
+            false => Vec::new(),
+        };
+        let folders = std::iter::once(first).filter(Folder::is_ours).chain(others);
+        found.extend(folders.map(|folder| Address::Path(folder.file(name))));
+    }
+    found
 }
 
 const PMI: &str = "a launcher that speaks PMI";

@@ -9,11 +9,16 @@
 //!   as long as the ranks see the same `/proc`.
 //! * a **file** in a folder that only its user may enter, until all ranks have come. It needs a file system that the ranks share.
 //!
+//! Other users are in nobody's way. A name that one of them holds, whether he accepts connections or lets them wait, is passed over at once:
+//! no attempt to connect waits. In place of a folder that he made first there is another one, whose name he cannot foresee and whose owner
+//! tells the ranks that it is theirs.
+//!
 //! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists: for microseconds in the second
 //! way, until the ranks have met in the third. Such a leftover is removed by the next job that uses the folder.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
@@ -21,13 +26,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, setsockopt,
-    socket, sockopt,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
 };
 use nix::sys::stat::Mode;
-use nix::sys::time::{TimeVal, TimeValLike};
 use onecopy_shm::fdpass;
 
 /// File systems in which ranks of one node may see the same files, in the order in which they are tried.
@@ -35,8 +38,8 @@ pub(super) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
 
 /// Holding a folder takes microseconds; a process that was stopped meanwhile is not waited for.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
-/// A host that does not accept for so long is stopped.
-const CONNECT_SECONDS: i64 = 10;
+/// Between attempts to reach a host whose queue is full.
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How to reach a [`Door`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,30 +84,34 @@ impl Address {
         }
     }
 
-    /// Connects. Who is at the other end is for the caller to check.
+    /// Connects, or says at once that it cannot: a full queue, of whoever holds the name, is [`io::ErrorKind::WouldBlock`]. Who is at the
+    /// other end is for the caller to check.
     pub(super) fn connect(&self) -> io::Result<OwnedFd> {
-        let socket = packets()?;
-        // A full queue of a host that does not accept makes `connect` wait.
-        setsockopt(
-            &socket,
-            sockopt::SendTimeout,
-            &TimeVal::seconds(CONNECT_SECONDS),
-        )?;
-        let address = self.socket_address()?;
+        let socket = packets(SockFlag::SOCK_NONBLOCK)?;
+        connect(socket.as_raw_fd(), &self.socket_address()?)?;
+        let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
+        fcntl(&socket, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+        Ok(socket)
+    }
+
+    /// As [`connect`](Self::connect), but for as long as `limit` while the queue is full.
+    pub(super) fn connect_within(&self, limit: Duration) -> io::Result<OwnedFd> {
+        let start = Instant::now();
         loop {
-            match connect(socket.as_raw_fd(), &address) {
-                Ok(()) => break,
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
+            match self.connect() {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < limit =>
+                {
+                    std::thread::sleep(CONNECT_PAUSE);
+                }
+                connected => return connected,
             }
         }
-        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::seconds(0))?;
-        Ok(socket)
     }
 }
 
-fn packets() -> io::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC;
+fn packets(flags: SockFlag) -> io::Result<OwnedFd> {
+    let flags = flags | SockFlag::SOCK_CLOEXEC;
     let made = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None);
     Ok(made?)
 }
@@ -162,8 +169,24 @@ impl Door {
     }
 
     fn below(base: &Path, name: &str) -> io::Result<Self> {
-        let folder = Folder::below(base);
-        let lock = folder.enter()?;
+        // What killed jobs left where another user had taken the first name.
+        for folder in Folder::others(base) {
+            if let Ok(Some(_lock)) = folder.hold() {
+                folder.sweep();
+                // Fails if something is in it.
+                let _ = std::fs::remove_dir(&folder.path);
+            }
+        }
+        let first = Folder::below(base);
+        let (folder, lock) = match first.enter() {
+            Ok(lock) => (first, lock),
+            Err(error) if first.is_ours() => return Err(error),
+            Err(_) => {
+                let other = Folder::unforeseen(base)?;
+                let lock = other.enter()?;
+                (other, lock)
+            }
+        };
         folder.sweep();
         let path = folder.path.join(name);
         let listener = UnixAddr::new(&path)
@@ -207,7 +230,7 @@ impl Drop for Door {
 }
 
 fn listening(address: &UnixAddr) -> io::Result<UnixListener> {
-    let socket = packets()?;
+    let socket = packets(SockFlag::empty())?;
     bind(socket.as_raw_fd(), address)?;
     // What comes before it is accepted is to carry its sender's credentials as well.
     fdpass::ask_for_credentials(socket.as_fd()).map_err(io::Error::other)?;
@@ -230,6 +253,44 @@ impl Folder {
         Self {
             path: base.join(format!("onecopy-{uid}")),
         }
+    }
+
+    /// A folder of a name that nobody can know before it is there.
+    fn unforeseen(base: &Path) -> io::Result<Self> {
+        let mut number = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut number)?;
+        let mut folder = Self::below(base);
+        let name = folder.path.as_mut_os_string();
+        name.push(format!("-{:016x}", u64::from_ne_bytes(number)));
+        Ok(folder)
+    }
+
+    /// The folders of such names that are this user's.
+    pub(super) fn others(base: &Path) -> Vec<Self> {
+        let first = Self::below(base).path;
+        let Some(first) = first.file_name().and_then(OsStr::to_str) else {
+            return Vec::new();
+        };
+        let prefix = format!("{first}-");
+        let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+        let named = entries.filter(|entry| {
+            let name = entry.file_name();
+            name.to_str().is_some_and(|name| name.starts_with(&prefix))
+        });
+        let folders = named.map(|entry| Self { path: entry.path() });
+        folders.filter(Self::is_ours).collect()
+    }
+
+    /// Whether it is there, and only this user may enter it. What a folder is that another user can replace does not matter:
+    /// he cannot replace what is ours in a directory that everyone writes to.
+    pub(super) fn is_ours(&self) -> bool {
+        let found = std::fs::symlink_metadata(&self.path);
+        found.is_ok_and(|found| found.is_dir() && belongs_to_us(&found))
+    }
+
+    /// Whether something else stands in its place.
+    pub(super) fn is_taken(&self) -> bool {
+        !self.is_ours() && std::fs::symlink_metadata(&self.path).is_ok()
     }
 
     /// Where a file of this name would be.
@@ -268,7 +329,7 @@ impl Folder {
             opened => opened?,
         };
         let found = dir.metadata()?;
-        if found.uid() != nix::unistd::getuid().as_raw() || found.mode() & 0o077 != 0 {
+        if !belongs_to_us(&found) {
             return Err(Errno::EPERM.into());
         }
         match dir.try_lock() {
@@ -322,6 +383,10 @@ impl Folder {
             }
         }
     }
+}
+
+fn belongs_to_us(found: &Metadata) -> bool {
+    found.uid() == nix::unistd::getuid().as_raw() && found.mode() & 0o077 == 0
 }
 
 /// What decides which ways lead from one process to another.
@@ -413,116 +478,4 @@ impl Place {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn unique(what: &str) -> String {
-        format!("test-{what}-{}", std::process::id())
-    }
-
-    fn meets(door: &Door, address: &Address) {
-        let guest = address.connect().expect("connect");
-        let host = door.accept().expect("accept");
-        fdpass::send(guest.as_fd(), b"hello", &[], fdpass::Wait::Never).expect("send");
-        let mut buffer = [0; 8];
-        let got = fdpass::recv(host.as_fd(), &mut buffer, 0, fdpass::Wait::Never).expect("recv");
-        assert_eq!(&buffer[..got.len], b"hello");
-        assert!(got.from.is_some(), "credentials come along");
-        assert!(door.accept().is_none());
-    }
-
-    #[test]
-    fn every_way_leads_to_its_door_and_ends_with_it() {
-        let name = unique("abstract");
-        let door = Door::at_abstract(&name).expect("abstract");
-        assert!(Door::at_abstract(&name).is_err(), "taken");
-        meets(&door, &Address::Abstract(name.clone()));
-        drop(door);
-        assert!(Address::Abstract(name).connect().is_err());
-
-        let name = unique("process");
-        let (door, address) = Door::at_process(&name).expect("process");
-        for base in BASES {
-            let file = Folder::below(Path::new(base)).file(&name);
-            assert!(!file.exists(), "the name is gone before anyone comes");
-        }
-        meets(&door, &address);
-        drop(door);
-        assert!(address.connect().is_err());
-
-        let door = Door::at_path(&unique("path")).expect("path");
-        let address = door.address().expect("named");
-        meets(&door, &address);
-        drop(door);
-        let Address::Path(path) = &address else {
-            panic!("{address:?}")
-        };
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn what_a_killed_job_left_is_swept_and_nothing_else() {
-        let base = std::env::temp_dir().join(unique("base"));
-        std::fs::create_dir(&base).expect("base");
-        let alive = Door::below(&base, "alive").expect("alive");
-        let folder = Folder::below(&base);
-        UnixListener::bind(folder.file("dead")).expect("dead");
-        std::fs::write(folder.file("file"), b"").expect("a file");
-        let other = Door::below(&base, "other").expect("other");
-        assert!(!folder.file("dead").exists());
-        assert!(folder.file("alive").exists() && folder.file("file").exists());
-        drop((alive, other));
-        assert!(folder.path.exists(), "something is in it");
-        std::fs::remove_file(folder.file("file")).expect("remove");
-        drop(Door::below(&base, "last").expect("last"));
-        assert!(!folder.path.exists());
-        // Someone else's folder is not used.
-        DirBuilder::new()
-            .mode(0o755)
-            .create(&folder.path)
-            .expect("open to all");
-        assert!(Door::below(&base, "x").is_err());
-        std::fs::remove_dir_all(&base).expect("clean up");
-    }
-
-    #[test]
-    fn words_carry_addresses_and_places() {
-        for address in [
-            Address::Abstract("x-1".to_owned()),
-            Address::Process { pid: 7, fd: 9 },
-            Address::Path("/dev/shm/onecopy-0/x".into()),
-        ] {
-            assert_eq!(Address::decode(&address.encode()), Some(address));
-        }
-        assert_eq!(Address::decode("p:1"), None);
-        let place = Place::of_this_process();
-        assert_eq!(Place::decode(&place.encode()), Some(place));
-        assert_eq!(Place::decode("a:1:2"), None);
-    }
-
-    #[test]
-    fn the_best_common_way_is_chosen() {
-        let here = Place {
-            node: "n".to_owned(),
-            net: 1,
-            user: 2,
-            proc: 3,
-            bases: [(4, 1), (5, 1)],
-        };
-        let way = |change: &dyn Fn(&mut Place)| {
-            let mut other = here.clone();
-            change(&mut other);
-            here.way_from(&[here.clone(), other])
-        };
-        assert_eq!(way(&|_| {}), Ok(Way::Abstract));
-        assert_eq!(way(&|other| other.net = 9), Ok(Way::Process));
-        let hidden = |other: &mut Place| (other.net, other.proc) = (9, 9);
-        assert_eq!(way(&hidden), Ok(Way::Path));
-        let apart = |other: &mut Place| {
-            hidden(other);
-            other.bases = [(8, 8), (5, 1)];
-        };
-        assert!(way(&apart).is_err());
-        assert!(way(&|other| other.node = "m".to_owned()).is_err());
-    }
-}
+mod tests;
