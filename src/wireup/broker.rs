@@ -21,6 +21,11 @@ use crate::wireup::{Card, Death, Event, Missing};
 /// When a rank's connection or process ends, its exit status may be a moment behind.
 const STATUS_DELAY: Duration = Duration::from_millis(20);
 
+/// Between attempts to send what the kernel has no room for: it tells nobody when it has.
+const RETRY_DELAY: Duration = Duration::from_millis(5);
+/// A rank to which nothing can be sent for so long loses its connection.
+const STUCK_LIMIT: Duration = Duration::from_secs(20);
+
 /// What the launcher should know.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Notice {
@@ -49,6 +54,8 @@ struct Desk {
     state: State,
     socket: Option<OwnedFd>,
     queue: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
+    /// Since when the kernel refuses to take the first message of the queue, and when it is asked again.
+    stuck: Option<(Instant, Instant)>,
     card: Option<Card>,
     segment: Option<Arc<OwnedFd>>,
     /// By which it grants its memory to peers: given to ranks of the job only.
@@ -116,6 +123,7 @@ impl Broker {
             state: State::Outside,
             socket: Some(socket),
             queue: VecDeque::new(),
+            stuck: None,
             card: None,
             segment: None,
             grant: None,
@@ -135,6 +143,7 @@ impl Broker {
             state: State::Outside,
             socket: None,
             queue: VecDeque::new(),
+            stuck: None,
             card: None,
             segment: None,
             grant: None,
@@ -201,7 +210,7 @@ impl Broker {
             let socket = desk.socket.as_ref().map(|socket| {
                 // A rank that does not read its answers is not asked for more questions.
                 let read = desk.queue.len() < bound;
-                let write = !desk.queue.is_empty();
+                let write = !desk.queue.is_empty() && desk.stuck.is_none();
                 (Source::Socket(rank), socket.as_fd(), read, write)
             });
             let watched = desk.state == State::Joined && desk.ending.is_none();
@@ -242,6 +251,9 @@ impl Broker {
     /// Does what is due, and returns what the launcher should know.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Notice> {
         for rank in 0..self.desks.len() {
+            if self.desks[rank].stuck.is_some_and(|(_, at)| at <= now) {
+                self.flush(rank);
+            }
             let desk = &self.desks[rank];
             if let Some(since) = desk.ending {
                 let late = now.duration_since(since) >= STATUS_DELAY;
@@ -263,9 +275,10 @@ impl Broker {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let ending = self.desks.iter().filter_map(|desk| desk.ending).min();
         let ending = ending.map(|since| since + STATUS_DELAY);
+        let stuck = self.desks.iter().filter_map(|desk| Some(desk.stuck?.1));
         let joining = self.first_join.filter(|_| self.phase == Phase::Gathering);
         let joining = joining.and_then(|first| first.checked_add(self.join_timeout));
-        ending.into_iter().chain(joining).min()
+        ending.into_iter().chain(joining).chain(stuck).min()
     }
 
     fn drain(&mut self, rank: usize, now: Instant) {
@@ -465,23 +478,47 @@ impl Broker {
 
     fn flush(&mut self, rank: usize) {
         let desk = &mut self.desks[rank];
-        while let (Some(socket), Some((message, fds))) = (&desk.socket, desk.queue.front()) {
+        let failed = loop {
+            let (Some(socket), Some((message, fds))) = (&desk.socket, desk.queue.front()) else {
+                desk.stuck = None;
+                return;
+            };
             let lent: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
             match fdpass::send(socket.as_fd(), message, &lent, Wait::Never) {
                 Ok(()) => {
                     desk.queue.pop_front();
+                    desk.stuck = None;
                 }
-                Err(FdPassError::WouldBlock) => return,
+                Err(FdPassError::WouldBlock) => {
+                    desk.stuck = None;
+                    return;
+                }
                 // The end of the connection is noticed where it is read.
-                Err(_) => desk.queue.clear(),
+                Err(FdPassError::Closed) => desk.queue.clear(),
+                Err(error) => {
+                    let now = Instant::now();
+                    let since = desk.stuck.map_or(now, |(since, _)| since);
+                    if !error.is_transient() || now.duration_since(since) > STUCK_LIMIT {
+                        break error;
+                    }
+                    desk.stuck = Some((since, now + RETRY_DELAY));
+                    return;
+                }
             }
-        }
+        };
+        // What it waits for cannot come any more: it hears why, and the others of its end.
+        let text = format!(
+            "a message to it of {} bytes cannot be sent: {failed}; see net.core.wmem_default for the longest one, and `ulimit -n` for descriptors under way",
+            desk.queue.front().map_or(0, |(message, _)| message.len())
+        );
+        self.expel(rank, text, Instant::now());
     }
 
     fn hung_up(&mut self, rank: usize, now: Instant) {
         let desk = &mut self.desks[rank];
         desk.socket = None;
         desk.queue.clear();
+        desk.stuck = None;
         match desk.state {
             State::Outside | State::Joined => _ = desk.ending.get_or_insert(now),
             State::Left | State::Gone => {}
@@ -490,7 +527,11 @@ impl Broker {
 
     fn expel(&mut self, rank: usize, text: String, now: Instant) {
         let reason = text.clone();
-        self.send(rank, ToRank::Refused { reason }.encode(), Vec::new());
+        let refusal = ToRank::Refused { reason }.encode();
+        if let Some(socket) = &self.desks[rank].socket {
+            // If this cannot be sent either, the rank hears of the end of its connection.
+            let _ = fdpass::send(socket.as_fd(), &refusal, &[], Wait::Never);
+        }
         self.notices.push(Notice::Complaint { rank, text });
         self.hung_up(rank, now);
     }

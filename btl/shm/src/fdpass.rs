@@ -98,6 +98,27 @@ pub enum FdPassError {
     },
 }
 
+impl FdPassError {
+    /// Whether the same may go well later: memory, or descriptors under way that nobody has taken yet.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        let Self::System { source, .. } = self else {
+            return matches!(self, Self::WouldBlock);
+        };
+        let errno = source.raw_os_error().map(Errno::from_raw);
+        matches!(
+            errno,
+            Some(
+                Errno::ETOOMANYREFS
+                    | Errno::ENOBUFS
+                    | Errno::ENOMEM
+                    | Errno::EMFILE
+                    | Errno::ENFILE
+            )
+        )
+    }
+}
+
 fn system(call: &'static str, errno: Errno) -> FdPassError {
     match errno {
         Errno::EAGAIN => FdPassError::WouldBlock,

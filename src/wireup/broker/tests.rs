@@ -159,6 +159,98 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
     }
 }
 
+/// What is sent when more descriptors are under way than the user may have open: the kernel refuses for as long as nobody takes them.
+#[test]
+fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
+    const ROLE: &str = "TEST_ORDINARY_USER";
+    if std::env::var_os(ROLE).is_none() {
+        let own = std::env::current_exe().expect("own path");
+        // Root is not refused.
+        let user = match nix::unistd::geteuid().is_root() {
+            true => "setpriv --reuid=64217 --clear-groups",
+            false => "exec",
+        };
+        let mut command = std::process::Command::new("timeout");
+        let text = format!(
+            "ulimit -n 100; {user} \"$0\" --exact wireup::broker::tests::descriptors_that_nobody_takes_delay_answers_and_lose_none --nocapture"
+        );
+        command
+            .args(["100", "sh", "-c", &text])
+            .arg(&own)
+            .env(ROLE, "1");
+        let ran = command.output().expect("timeout");
+        let (out, err) = (ran.stdout, ran.stderr);
+        let text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
+        if ran.status.code() == Some(126) {
+            // Below a folder that other users may not enter.
+            return drop(std::io::Write::write_all(
+                &mut std::io::stderr(),
+                text.as_bytes(),
+            ));
+        }
+        assert!(ran.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let (mut broker, ends) = broker(2);
+    for end in &ends {
+        say(end, &join(), 1);
+    }
+    serve(&mut broker, 2);
+    while heard(&ends[0]).is_some() {}
+    let ask = ToLauncher::Introduce { peer: 1 }.encode();
+    let mut asked = 0;
+    while broker.desks[0].stuck.is_none() {
+        fdpass::send(ends[0].as_fd(), &ask, &[], Wait::Never).expect("ask");
+        asked += 1;
+        serve(&mut broker, 2);
+        assert!(asked < 1000, "the kernel refuses nothing");
+    }
+    assert!(broker.deadline().is_some(), "it is tried again");
+    let (mut answered, start) = (0, Instant::now());
+    while answered < asked {
+        broker.tick(Instant::now());
+        while let Some(message) = heard(&ends[0]) {
+            assert!(
+                matches!(message, ToRank::Introduction { peer: 1, .. }),
+                "{message:?}"
+            );
+            answered += 1;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{answered} of {asked} answers"
+        );
+    }
+}
+
+#[test]
+fn who_cannot_be_told_hears_why_and_the_others_of_its_end() {
+    use nix::sys::socket::{setsockopt, sockopt};
+    let (mut broker, ends) = broker(2);
+    let socket = broker.desks[0].socket.as_ref().expect("connected");
+    setsockopt(socket, sockopt::SndBuf, &0).expect("a small buffer");
+    for end in &ends {
+        let mut card = Card::of_this_process();
+        // Each a range of its own, so that all cards together are longer than the buffer.
+        card.affinity = (0..1000).map(|cpu| 2 * cpu).collect();
+        say(end, &ToLauncher::Join { card }.encode(), 1);
+    }
+    serve(&mut broker, 2);
+    let Some(ToRank::Refused { reason }) = heard(&ends[0]) else {
+        panic!("rank 0 waits for ever");
+    };
+    assert!(reason.contains("wmem_default"), "{reason}");
+    assert!(matches!(heard(&ends[1]), Some(ToRank::Cards { .. })));
+    let notices = broker.tick(Instant::now() + STATUS_DELAY);
+    assert!(
+        matches!(notices[..], [Notice::Complaint { rank: 0, .. }]),
+        "{notices:?}"
+    );
+    let how = Death::Unknown;
+    let died = Event::Died { rank: 0, how };
+    assert_eq!(heard(&ends[1]), Some(ToRank::Event(died)));
+}
+
 #[test]
 fn a_rank_that_came_by_itself_is_a_member_like_others() {
     let mut broker = Broker::new(Duration::from_secs(3600));
