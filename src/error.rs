@@ -78,6 +78,11 @@ pub enum Error {
         /// The peer.
         rank: usize,
     },
+    /// This process is a child of the rank, made by `fork`.
+    #[error(
+        "this process was forked from a rank and is none itself; only the rank may use its runtime. What is to take part in the job must be started by the launcher"
+    )]
+    Forked,
     /// A rank has ended the whole job.
     #[error("the job was aborted with code {code}")]
     Aborted {

@@ -101,7 +101,7 @@ impl<B> Request<B> {
 
 impl<B> Drop for Request<B> {
     fn drop(&mut self) {
-        if self.owned.is_some() {
+        if self.owned.is_some() && self.handle().is_none_or(|handle| handle.gate.is_ours()) {
             self.cancel();
             self.complete();
         }
@@ -291,6 +291,9 @@ impl Comm {
         let pending = Rc::new(RefCell::new(Vec::new()));
         let unsettled = Rc::clone(&pending);
         let settle = || {
+            if !self.handle.gate.is_ours() {
+                return;
+            }
             for id in unsettled.take() {
                 if std::thread::panicking() {
                     self.handle.gate.enter().cancel(id);
@@ -532,7 +535,7 @@ impl Matched {
 
 impl Drop for Matched {
     fn drop(&mut self) {
-        if self.message.is_some() {
+        if self.message.is_some() && self.comm.handle.gate.is_ours() {
             // The sender may wait: the message is received into nothing.
             let _ = self.receive(&mut []);
         }

@@ -37,6 +37,10 @@ impl WithLoans for Handle {
     fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
         f(&mut self.0.gate.enter().core.loans)
     }
+
+    fn is_ours(&self) -> bool {
+        self.0.gate.is_ours()
+    }
 }
 
 impl std::ops::Deref for Handle {
@@ -271,6 +275,9 @@ impl Runtime {
 
     /// Ends the whole job with `code`.
     pub fn abort(&self, code: i32) -> Result<()> {
+        if !self.handle.gate.is_ours() {
+            return Err(Error::Forked);
+        }
         self.handle.gate.enter().wireup.abort(code)?;
         Ok(())
     }
@@ -279,6 +286,8 @@ impl Runtime {
     ///
     /// A runtime that is dropped instead leaves without waiting for the others, so that a rank that gives up early holds up nobody:
     /// whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
+    ///
+    /// A child of a fork has a copy of the runtime that is of no use to it: dropping it does nothing, and this is [`Error::Forked`].
     pub fn finalize(mut self) -> Result<()> {
         self.leave(true)
     }
@@ -286,6 +295,11 @@ impl Runtime {
     fn leave(&mut self, together: bool) -> Result<()> {
         if std::mem::replace(&mut self.finalized, true) {
             return Ok(());
+        }
+        if !self.handle.gate.is_ours() {
+            // Nothing of the engine may be ended here, not even its copy: what it stands for is the parent's.
+            std::mem::forget(self.handle.clone());
+            return Err(Error::Forked);
         }
         let flushed = |engine: &mut Engine| {
             (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
@@ -323,6 +337,8 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         if !std::thread::panicking()
             && let Err(error) = self.leave(false)
+            // A child that drops its copy does what any program does at its end.
+            && !matches!(error, Error::Forked)
         {
             tracing::warn!("leaving the job: {error}");
         }

@@ -241,6 +241,7 @@ pub(crate) fn lookup(handle: Comm) -> Option<&'static Arc<CommObject>> {
     match handle {
         c::COMM_WORLD => job::world(),
         c::COMM_SELF => job::own(),
+        _ if job::is_forked() => None,
         _ => COMMS.get(handle.0),
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn abort(comm: Comm, code: i32) -> Outcome<()> {
 
 pub(crate) fn is_thread_main(flag: Out<i32>) -> Outcome<()> {
     let (_, main) = job::thread_level().ok_or_else(job::not_active)?;
-    flag.set(i32::from(main == std::thread::current().id()))
+    flag.set(i32::from(main == nix::unistd::gettid()))
 }
 
 pub(crate) fn query_thread(provided: Out<i32>) -> Outcome<()> {

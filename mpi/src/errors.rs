@@ -319,7 +319,8 @@ thread_local! {
 
 /// Keeps the words of a failure for `MPI_Error_string`.
 pub(crate) fn remember(name: &str, failure: &Failure) {
-    LAST.with(|last| {
+    // At the exit of a program its threads' own memory is gone before its handlers run.
+    let _ = LAST.try_with(|last| {
         *last.borrow_mut() = Some((failure.code, format!("{name}: {}", failure.text)));
     });
 }
@@ -339,10 +340,11 @@ pub(crate) fn error_string(code: i32, string: OutText, len: Out<i32>) -> Outcome
     class_of(code).ok_or_else(|| fail(c::ERR_ARG, format!("{code} is no error code")))?;
     let text = match CLASSES.get(code as usize) {
         Some((name, words)) => {
-            let last = LAST.with(|last| match &*last.borrow() {
+            let last = LAST.try_with(|last| match &*last.borrow() {
                 Some((of, detail)) if *of == code => format!(" ({detail})"),
                 _ => String::new(),
             });
+            let last = last.unwrap_or_default();
             format!("{name}: {words}{last}")
         }
         None if code == c::ERR_LASTCODE => "MPI_ERR_LASTCODE: the last code of the standard".into(),

@@ -5,21 +5,24 @@ use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::group::GroupObject;
 use crate::{attr, buffer, c, request};
+use nix::unistd::Pid;
 use onecopy::{Options, Runtime, Threads};
+use onecopy_shm::fork;
 use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::ThreadId;
 
 const BEFORE: u32 = 0;
 const ACTIVE: u32 = 1;
 const OVER: u32 = 2;
+/// A child of a fork of a rank: it is none.
+const FORKED: u32 = 3;
 
 static PHASE: AtomicU32 = AtomicU32::new(BEFORE);
 static CHECKS: AtomicBool = AtomicBool::new(true);
 static WORLD: OnceLock<Arc<CommObject>> = OnceLock::new();
 static SELF: OnceLock<Arc<CommObject>> = OnceLock::new();
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
-static THREADS: OnceLock<(i32, ThreadId)> = OnceLock::new();
+static THREADS: OnceLock<(i32, Pid)> = OnceLock::new();
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,6 +57,9 @@ pub(crate) fn checks() -> bool {
 pub(crate) fn not_active() -> Box<Failure> {
     let what = match PHASE.load(Ordering::Relaxed) {
         BEFORE => "MPI_Init was not called yet",
+        FORKED => {
+            "this process was forked from a rank and is none itself; only the rank may call MPI. What is to take part in the job must be started by the launcher"
+        }
         _ => "MPI_Finalize was called already",
     };
     fail(c::ERR_OTHER, what)
@@ -69,16 +75,26 @@ pub(crate) fn is_initialized() -> bool {
 }
 
 pub(crate) fn is_finalized() -> bool {
-    PHASE.load(Ordering::Acquire) == OVER
+    // A child has no part in the job: a library that asks before it finalizes at exit is told that there is nothing to do.
+    matches!(PHASE.load(Ordering::Acquire), OVER | FORKED)
+}
+
+/// Whether this is a child of a fork of a rank.
+#[inline(always)]
+pub(crate) fn is_forked() -> bool {
+    PHASE.load(Ordering::Relaxed) == FORKED
 }
 
 /// The thread level given.
-pub(crate) fn thread_level() -> Option<(i32, ThreadId)> {
+pub(crate) fn thread_level() -> Option<(i32, Pid)> {
     THREADS.get().copied()
 }
 
 /// Joins the job.
 pub(crate) fn start(required: i32) -> Outcome<i32> {
+    if is_forked() {
+        return Err(not_active());
+    }
     let mut slot = lock(&RUNTIME);
     if PHASE.load(Ordering::Acquire) != BEFORE {
         return Err(fail(c::ERR_OTHER, "MPI was initialized already"));
@@ -114,14 +130,19 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
         2,
         "MPI_COMM_SELF",
     ));
-    let _ = THREADS.set((level, std::thread::current().id()));
+    let _ = THREADS.set((level, nix::unistd::gettid()));
     *slot = Some(runtime);
     PHASE.store(ACTIVE, Ordering::Release);
+    fork::set_in_child(&PHASE, FORKED);
     Ok(level)
 }
 
 /// Leaves the job.
 pub(crate) fn finish() -> Outcome<()> {
+    if is_forked() {
+        // At its exit a child runs what its parent has left for that.
+        return Ok(());
+    }
     if PHASE.load(Ordering::Acquire) != ACTIVE {
         return Err(not_active());
     }
@@ -143,6 +164,9 @@ pub(crate) fn finish() -> Outcome<()> {
 
 /// Runs `f` with the runtime.
 pub(crate) fn with_runtime<R>(f: impl FnOnce(&Runtime) -> Outcome<R>) -> Outcome<R> {
+    if is_forked() {
+        return Err(not_active());
+    }
     match &*lock(&RUNTIME) {
         Some(runtime) => f(runtime),
         None => Err(not_active()),
@@ -152,7 +176,8 @@ pub(crate) fn with_runtime<R>(f: impl FnOnce(&Runtime) -> Outcome<R>) -> Outcome
 /// Ends the whole job with `code`.
 pub(crate) fn abort(code: i32) -> ! {
     // A thread that is in a call may hold the lock; the job ends all the same.
-    if let Ok(slot) = RUNTIME.try_lock()
+    if !is_forked()
+        && let Ok(slot) = RUNTIME.try_lock()
         && let Some(runtime) = &*slot
     {
         let _ = runtime.abort(code);

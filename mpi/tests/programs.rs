@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! C programs, compiled with this library's header and run as jobs of real processes.
 
+#[path = "../../tests/harness/limit.rs"]
+mod limit;
+
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 use std::collections::BTreeMap;
@@ -8,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -46,8 +50,14 @@ fn place() -> &'static Place {
         if profile.ends_with("release") {
             build.arg("--release");
         }
-        let built = build.current_dir(package()).status().expect("cargo");
-        assert!(built.success(), "the launcher cannot be built");
+        // Another build may hold cargo's lock.
+        let limit = 10 * limit::limit();
+        let built = limit::output_within(build.current_dir(package()), limit).expect("cargo");
+        let said = String::from_utf8_lossy(&built.stderr);
+        assert!(
+            built.status.success(),
+            "the launcher cannot be built: {said}"
+        );
         Place {
             directory,
             launcher: profile.join("onecopy"),
@@ -70,17 +80,16 @@ fn compile(name: &str) -> PathBuf {
 
 fn compile_file(source: &Path, program: &Path) -> PathBuf {
     let place = place();
-    let compiled = Command::new("cc")
+    let mut command = Command::new("cc");
+    command
         .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(program)
         .arg(source)
         .arg("-I")
         .arg(package().join("include"))
         .arg("-L")
-        .arg(&place.directory)
-        .args(["-lmpi_abi", "-lm", "-lpthread"])
-        .output()
-        .expect("cc");
+        .arg(&place.directory);
+    let compiled = limit::output(command.args(["-lmpi_abi", "-lm", "-lpthread"]));
     assert!(
         compiled.status.success(),
         "{}: {}",
@@ -103,18 +112,15 @@ fn run_on(
     arguments: &[&str],
 ) -> Output {
     let ranks = ranks.to_string();
-    job(library, seconds, &["-n", &ranks], program)
-        .args(arguments)
-        .output()
-        .expect("timeout")
+    let mut command = job(library, &["-n", &ranks], program);
+    command.args(arguments);
+    limit::output_within(&mut command, Duration::from_secs(seconds)).expect("the launcher")
 }
 
 /// The command that runs a program with `options` of the launcher.
-fn job(library: &Path, seconds: u64, options: &[&str], program: &Path) -> Command {
-    let mut command = Command::new("timeout");
+fn job(library: &Path, options: &[&str], program: &Path) -> Command {
+    let mut command = Command::new(&place().launcher);
     command
-        .arg(seconds.to_string())
-        .arg(&place().launcher)
         .arg("run")
         .args(options)
         .arg(program)
@@ -179,11 +185,11 @@ fn what_has_no_place_in_the_table_is_not_started() {
     // Without the fault points the table would have to be filled with four million requests.
     if cfg!(feature = "fault-points") {
         let program = compile("undone");
-        let mut command = job(&place().directory, 300, &["-n", "2"], &program);
+        let mut command = job(&place().directory, &["-n", "2"], &program);
         let command = command.arg("full").env("ONECOPY_JOB_LIMIT", "handles:4096");
         is_good(
             "undone with a short table",
-            &command.output().expect("timeout"),
+            &limit::output_within(&mut command, Duration::from_secs(300)).expect("the launcher"),
         );
     }
 }
@@ -192,8 +198,10 @@ fn what_has_no_place_in_the_table_is_not_started() {
 fn calls_with_a_dead_member_leave_nothing_under_way() {
     let program = compile("undone");
     let options = ["--keep-going", "-n", "3"];
-    let mut command = job(&place().directory, 300, &options, &program);
-    let output = command.arg("dead").output().expect("timeout");
+    let mut command = job(&place().directory, &options, &program);
+    command.arg("dead");
+    let output =
+        limit::output_within(&mut command, Duration::from_secs(300)).expect("the launcher");
     let said = String::from_utf8_lossy(&output.stdout);
     for rank in 0..2 {
         let well = format!("rank {rank} is well");
@@ -216,6 +224,25 @@ fn a_fatal_error_ends_the_job_and_says_why() {
         said.contains("MPI_Send") && said.contains("MPI_ERR_RANK") && said.contains("rank 0"),
         "{said}"
     );
+}
+
+#[test]
+fn forked_children_are_no_ranks_and_harm_none() {
+    let program = compile("fork");
+    for what in ["forks", "thread"] {
+        let output = run(&program, 2, &[what]);
+        is_good(&format!("{what} by two ranks"), &output);
+    }
+}
+
+#[test]
+fn children_that_outlive_the_ranks_hold_up_nobody() {
+    is_good("children that live", &run(&compile("fork"), 2, &["lives"]));
+}
+
+#[test]
+fn ranks_may_finalize_while_they_exit() {
+    is_good("work at exit", &run(&compile("fork"), 2, &["exit"]));
 }
 
 /// `TEST_SOAK`: seconds; `TEST_SEED`: where the random numbers begin.

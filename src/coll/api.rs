@@ -566,7 +566,8 @@ impl<S, R> CollRequest<S, R> {
 
 impl<S, R> Drop for CollRequest<S, R> {
     fn drop(&mut self) {
-        if self.send.is_some() || self.recv.is_some() {
+        let lent = self.send.is_some() || self.recv.is_some();
+        if lent && self.handle.gate.is_ours() {
             self.complete();
         }
     }

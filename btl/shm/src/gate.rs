@@ -7,6 +7,7 @@
 //! that thread alone). In multi-threaded mode passes exclude one another by a lock bit with acquire and release ordering.
 #![allow(unsafe_code, reason = "a lock, and whose thread this is")]
 
+use crate::fork;
 use crate::sync::{AtomicU32, Ordering};
 use crossbeam_utils::Backoff;
 use std::cell::UnsafeCell;
@@ -31,6 +32,8 @@ pub trait Guarded {
 #[derive(Debug)]
 pub struct Gate<T> {
     threads: Threads,
+    /// The process, as [`fork::generation`] numbers it.
+    process: u32,
     owner: usize,
     held: AtomicU32,
     /// Threads that found it held and wait for it.
@@ -78,13 +81,21 @@ fn here() -> usize {
 impl<T: Guarded> Gate<T> {
     /// A gate before `value`.
     pub fn new(threads: Threads, value: T) -> Self {
+        fork::watch();
         Self {
             threads,
+            process: fork::generation(),
             owner: here(),
             held: AtomicU32::new(0),
             wanted: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
+    }
+
+    /// Whether this process made it; otherwise it is a child of the one that did, and must not enter.
+    #[inline(always)]
+    pub fn is_ours(&self) -> bool {
+        self.process == fork::generation()
     }
 
     /// How many threads may use it.
@@ -95,9 +106,13 @@ impl<T: Guarded> Gate<T> {
     /// Enters.
     ///
     /// # Panics
-    /// In single-threaded mode: from another thread than the one that made the gate, or while a pass exists.
+    /// In a child of a fork. In single-threaded mode: from another thread than the one that made the gate, or while a pass exists.
     #[inline(always)]
     pub fn enter(&self) -> Pass<'_, T> {
+        assert!(
+            self.is_ours(),
+            "a process that was forked from a rank is no rank: only the rank itself may use its runtime"
+        );
         if self.threads == Threads::Single {
             assert!(
                 self.owner == here(),

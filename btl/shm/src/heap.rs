@@ -14,6 +14,7 @@
     reason = "slices of the program's own allocations in the segment"
 )]
 
+use crate::fork;
 use crate::layout::{HeapOffset, PAGE};
 use crate::loan::{Buffer, BufferMut};
 use crate::segment::{OwnSegment, SegmentError};
@@ -27,6 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Heap {
     segment: Arc<OwnSegment>,
+    /// The process, as [`fork::generation`] numbers it: the ranges are given out there only.
+    process: u32,
     /// Not used when a malloc front gives out the ranges.
     ranges: Mutex<RangeAllocator<u64>>,
     /// Bytes given out.
@@ -64,8 +67,10 @@ impl Heap {
     #[must_use]
     pub fn new(segment: Arc<OwnSegment>) -> Arc<Self> {
         let ranges = Mutex::new(RangeAllocator::new(0..segment.geometry().heap_bytes.max(1)));
+        fork::watch();
         Arc::new(Self {
             segment,
+            process: fork::generation(),
             ranges,
             used: AtomicU64::new(0),
         })
@@ -74,8 +79,9 @@ impl Heap {
     /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on). Without a heap (its size is 0) the memory is private.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let limit = self.segment.geometry().heap_bytes;
-        if limit == 0 {
-            // The layer is switched off: ordinary memory, so that programs run all the same.
+        if limit == 0 || !self.is_ours() {
+            // The layer is switched off, or this is a child, which must not take what its parent may give out: ordinary memory, so that
+            // programs run all the same.
             return self.alloc_private(bytes);
         }
         let full = || AllocError::Full {
@@ -131,7 +137,15 @@ impl Heap {
         ranges.allocate_range_aligned(size, align).ok()
     }
 
+    fn is_ours(&self) -> bool {
+        self.process == fork::generation()
+    }
+
     fn give_back(&self, range: Range<u64>) {
+        if !self.is_ours() {
+            // The memory is the parent's, who may use it still.
+            return;
+        }
         if let Some(front) = self.segment.front() {
             return front.free(HeapOffset(range.start));
         }

@@ -20,6 +20,8 @@ pub mod fault;
 #[cfg(not(loom))]
 pub mod fdpass;
 #[cfg(not(loom))]
+pub mod fork;
+#[cfg(not(loom))]
 pub mod front;
 #[cfg(not(loom))]
 pub mod gate;

@@ -361,6 +361,10 @@ impl LoanTable {
 pub trait WithLoans {
     /// Calls `f` with the engine's table: always the same one. The engine is locked meanwhile.
     fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R;
+    /// Whether the engine is this process's. In a child of a fork it is not: nothing works on its loans there, and none needs to be ended.
+    fn is_ours(&self) -> bool {
+        true
+    }
 }
 
 /// Ends the loans of a scope.
@@ -372,6 +376,9 @@ struct Ending<'e, E: WithLoans> {
 
 impl<E: WithLoans> Drop for Ending<'_, E> {
     fn drop(&mut self) {
+        if !self.engine.is_ours() {
+            return;
+        }
         // If the engine cannot be entered, the loans would outlive their buffers.
         let bomb = AbortOnDrop;
         let loans = self.loans.take();
@@ -427,6 +434,9 @@ struct SingleEnding<'e, E: WithLoans> {
 
 impl<E: WithLoans> Drop for SingleEnding<'_, E> {
     fn drop(&mut self) {
+        if !self.engine.is_ours() {
+            return;
+        }
         let bomb = AbortOnDrop;
         self.engine.with_loans(|t| t.remove(self.table, self.loan));
         std::mem::forget(bomb);

@@ -180,6 +180,14 @@ impl Mapping {
         Ok(Self { map })
     }
 
+    /// As [`new`](Self::new), for what a child of a fork has no business with: it is not there in one.
+    fn new_own(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
+        let mapping = Self::new(fd, offset, len, writable)?;
+        // A kernel that refuses leaves it to the gate alone to keep children out.
+        mapping.advise(0, mapping.len(), libc::MADV_DONTFORK);
+        Ok(mapping)
+    }
+
     fn base(&self) -> NonNull<u8> {
         NonNull::new(self.map.as_mut_ptr()).unwrap_or(NonNull::dangling())
     }

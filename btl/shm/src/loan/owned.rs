@@ -120,6 +120,9 @@ impl<E: WithLoans, B> Owned<E, B> {
         &self.engine
     }
     fn end(&mut self) {
+        if !self.engine.is_ours() {
+            return;
+        }
         let bomb = AbortOnDrop;
         let (table, loan) = (self.table, self.loan);
         self.engine.with_loans(|t| t.remove(table, loan));

@@ -58,14 +58,15 @@ impl PeerSegment {
                 expected.total_bytes()
             )));
         }
-        let control = Mapping::new(fd.as_fd(), 0, expected.pool_offset().0, true).map_err(|e| {
-            call_failed(
-                "mmap",
-                format!("the segment of rank {rank}"),
-                e,
-                "raise the limits on mappings and address space",
-            )
-        })?;
+        let control =
+            Mapping::new_own(fd.as_fd(), 0, expected.pool_offset().0, true).map_err(|e| {
+                call_failed(
+                    "mmap",
+                    format!("the segment of rank {rank}"),
+                    e,
+                    "raise the limits on mappings and address space",
+                )
+            })?;
         let header: &Header = control.shared(0);
         if header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(foreign(
@@ -186,7 +187,7 @@ impl PeerSegment {
     /// read through a writable mapping is cheaper for its owner to write again.
     pub fn map_pool(&mut self, writable: bool) -> Result<(), SegmentError> {
         if self.pool.is_none() {
-            let map = Mapping::new(
+            let map = Mapping::new_own(
                 self.fd.as_fd(),
                 self.geometry.pool_offset().0,
                 self.geometry.pool_bytes(),
@@ -259,7 +260,7 @@ impl PeerSegment {
                     reason: "it has no heap (ONECOPY_HEAP_SIZE is 0)".into(),
                 });
             }
-            let map = Mapping::new(
+            let map = Mapping::new_own(
                 self.fd.as_fd(),
                 self.geometry.heap_offset().0,
                 self.geometry.heap_bytes,
