@@ -32,11 +32,9 @@ fn an_unknown_variable_is_reported_with_the_nearest_knob() {
 
 #[test]
 fn a_reader_that_stops_is_no_failure() {
-    let output = Command::new("sh")
-        .args(["-c", "\"$0\" env | true; \"$0\" env --json | head -c 1"])
-        .arg(env!("CARGO_BIN_EXE_onecopy"))
-        .output()
-        .expect("starts");
+    let mut command = Command::new("sh");
+    command.args(["-c", "\"$0\" env | true; \"$0\" env --json | head -c 1"]);
+    let output = command::limit::output(command.arg(env!("CARGO_BIN_EXE_onecopy")));
     assert_eq!(text(&output.stderr), "");
     assert_eq!(text(&output.stdout), "{");
 }
@@ -54,11 +52,8 @@ fn vm_lists_kernels_without_fetching_any() {
     let folder = std::env::temp_dir().join(format!("onecopy-vm-{}", std::process::id()));
     let vm = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-        command
-            .arg("vm")
-            .args(args)
-            .env("ONECOPY_VM_CACHE", &folder);
-        command.output().expect("onecopy vm")
+        command.arg("vm").args(args);
+        command::limit::output(command.env("ONECOPY_VM_CACHE", &folder))
     };
     let listed = vm(&["--list"]);
     let unknown = vm(&["--kernel", "2.6"]);

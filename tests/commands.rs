@@ -480,12 +480,9 @@ fn tune_writes_a_file_that_is_then_used() {
     assert!(text(&output.stdout).contains("eager"));
     assert!(path.exists());
     let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-    let output = command
-        .args(["env", "--json"])
-        .env_remove("ONECOPY_TUNE_FILE")
-        .env("XDG_CONFIG_HOME", home)
-        .output()
-        .expect("starts");
+    command.args(["env", "--json"]);
+    command.env_remove("ONECOPY_TUNE_FILE");
+    let output = command::limit::output(command.env("XDG_CONFIG_HOME", home));
     let listing: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(listing["tune_file"].as_str(), path.to_str());
     std::fs::remove_dir_all(dir).expect("removed");

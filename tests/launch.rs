@@ -3,11 +3,15 @@
 //!
 //! Nothing here depends on how long something takes; waits only have generous limits, beyond which a test fails instead of hanging.
 
+#[path = "harness/limit.rs"]
+mod limit;
 #[path = "launch/support.rs"]
 mod support;
 
 #[path = "launch/ends.rs"]
 mod ends;
+#[path = "launch/limits.rs"]
+mod limits;
 #[path = "launch/orphans.rs"]
 mod orphans;
 #[path = "launch/ranks.rs"]

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The header says what the standard's header says: compared with the one that another implementation ships on PyPI, name by name.
 
+#[path = "../../tests/harness/limit.rs"]
+mod limit;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,19 +15,15 @@ fn reference() -> Option<String> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("reference");
     let header = cache.join("include/mpi_abi.h");
     if !header.exists() {
-        let prepared = Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&cache)
-            .status()
-            .is_ok_and(|status| status.success());
+        let mut command = Command::new("python3");
+        let prepared = limit::try_output(command.args(["-m", "venv", "--clear"]).arg(&cache))
+            .is_ok_and(|ran| ran.status.success());
         assert!(
             prepared,
             "python3 -m venv is needed to fetch the reference header"
         );
-        let fetched = Command::new(cache.join("bin/pip"))
-            .args(["install", "--quiet", "--no-deps", WHEEL])
-            .output()
-            .expect("pip");
+        let mut command = Command::new(cache.join("bin/pip"));
+        let fetched = limit::output(command.args(["install", "--quiet", "--no-deps", WHEEL]));
         if !fetched.status.success() {
             let said = String::from_utf8_lossy(&fetched.stderr).to_lowercase();
             let offline = [
@@ -156,18 +155,14 @@ fn values(directory: &Path, label: &str, header: &str, names: &[String]) -> Stri
     let source = folder.join("values.c");
     std::fs::write(&source, program).expect("the program");
     let binary = folder.join("values");
-    let compiled = Command::new("cc")
-        .arg("-o")
-        .arg(&binary)
-        .arg(&source)
-        .output()
-        .expect("cc");
+    let mut command = Command::new("cc");
+    let compiled = limit::output(command.arg("-o").arg(&binary).arg(&source));
     assert!(
         compiled.status.success(),
         "{label}: {}",
         String::from_utf8_lossy(&compiled.stderr)
     );
-    let output = Command::new(&binary).output().expect("the program");
+    let output = limit::output(&mut Command::new(&binary));
     String::from_utf8(output.stdout).expect("text")
 }
 

@@ -15,7 +15,7 @@ use onecopy::{Comm, Error, Runtime};
 use onecopy_shm::process::pidfd_open;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 /// Variable with the moment of the death, in thousandths of the time that a round takes.
 const KILL: &str = "TEST_KILL_AFTER";
@@ -44,13 +44,10 @@ pub(crate) fn witness() {
 }
 
 /// Starts a witness of this process and waits until it watches. The launcher ends it with the rank's process group, if anything is left.
-fn call_witness() -> Child {
+fn call_witness() -> crate::limit::Limited {
     let pid = std::process::id().to_string();
-    let mut witness = job::another("witness")
-        .env(WITNESSED, pid)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("a witness");
+    let mut witness = job::another("witness");
+    let mut witness = crate::limit::start(witness.env(WITNESSED, pid).stderr(Stdio::piped()));
     let mut said = String::new();
     let stderr = witness.stderr.take().expect("a pipe");
     BufReader::new(stderr).read_line(&mut said).expect("a word");
@@ -75,8 +72,8 @@ pub(crate) fn rank() {
     let mut buffer = vec![0u8; LEN];
     let mut sum = vec![0u8; if reduces { LEN } else { 0 }];
     if world.rank() == VICTIM {
-        #[expect(clippy::zombie_processes, reason = "the witness outlives this process")]
-        let _witness = call_witness();
+        // It outlives this process.
+        std::mem::forget(call_witness());
         let share: u64 = std::env::var(KILL)
             .ok()
             .and_then(|text| text.parse().ok())

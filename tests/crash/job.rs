@@ -99,6 +99,7 @@ pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
     for (name, value) in env {
         job = job.env(name, value);
     }
+    crate::limit::usual_signals();
     let outcome = job.run().expect("a job");
     let mut ran = Ran {
         ranks: outcome.ranks,

@@ -2,9 +2,10 @@
 //! How jobs of foreign launchers end: aborted, killed in the middle of the start, never begun.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -13,7 +14,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::launchers::Launcher;
 use crate::meeting::{Ran, TRACES, add_rank, finish, possible};
-use crate::processes::{limit::limit, say};
+use crate::processes::limit::{Limited, limit, start};
+use crate::processes::say;
 
 /// A rank that this program plays the launcher of: by the environment that one would leave.
 fn rank(env: &[(&str, &str)], wrapper: &[&str], body: &str) -> Command {
@@ -55,22 +57,8 @@ fn stepped(number: usize, size: usize, name: &str, wrapper: &[&str], body: &str)
     rank(&env, wrapper, body)
 }
 
-fn end(child: Child) -> Ran {
-    let start = Instant::now();
-    let mut child = child;
-    while child.try_wait().expect("wait").is_none() {
-        if start.elapsed() > limit() {
-            child.kill().expect("kill");
-            panic!("hangs: {:?}", child.wait_with_output());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().expect("output");
-    let text = [output.stdout, output.stderr].concat();
-    Ran {
-        code: output.status.code(),
-        text: String::from_utf8_lossy(&text).into_owned(),
-    }
+fn end(child: Limited) -> Ran {
+    Ran::of(child.finish())
 }
 
 /// The name at which the ranks of such a step meet.
@@ -113,11 +101,7 @@ fn an_abort_ends_the_job_with_its_code() {
     }
     // Nobody ends these ranks: the word of the abort does.
     let ranks: Vec<_> = (0..3)
-        .map(|number| {
-            stepped(number, 3, "abort", &[], "abort")
-                .spawn()
-                .expect("start")
-        })
+        .map(|number| start(&mut stepped(number, 3, "abort", &[], "abort")))
         .collect();
     for child in ranks {
         let ran = end(child);
@@ -135,11 +119,7 @@ fn ranks_that_have_only_their_environment_meet() {
         // Rank 0 comes last: the others wait for it.
         let ranks: Vec<_> = (0..3)
             .rev()
-            .map(|number| {
-                stepped(number, 3, name, wrapper, "ring")
-                    .spawn()
-                    .expect("start")
-            })
+            .map(|number| start(&mut stepped(number, 3, name, wrapper, "ring")))
             .collect();
         for child in ranks {
             let ran = end(child);
@@ -154,9 +134,97 @@ pub(crate) fn squat() {
     let name = std::env::var("TEST_NAME").expect("a name");
     let address = SocketAddr::from_abstract_name(name.as_bytes()).expect("address");
     // The family's names are common to all kinds of sockets, so a stream takes it as well.
-    let _taken = UnixListener::bind_addr(&address).expect("bind");
+    let taken = UnixListener::bind_addr(&address).expect("bind");
+    let mut waiting = Vec::new();
+    if std::env::var_os("TEST_FULL").is_some() {
+        // As the ranks connect: who comes now is left to wait for as long as it likes.
+        drop(taken);
+        let kept = full_queue(&address);
+        waiting.extend(kept);
+    }
     say("taken");
     std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
+}
+
+/// A socket at this name that nobody accepts from, with as many connections as its queue takes, and no room for another one.
+fn full_queue(address: &SocketAddr) -> Vec<OwnedFd> {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    };
+    let name = address.as_abstract_name().expect("abstract");
+    let address = UnixAddr::new_abstract(name).expect("address");
+    let make = || {
+        let (kind, flags) = (SockType::SeqPacket, SockFlag::SOCK_NONBLOCK);
+        socket(AddressFamily::Unix, kind, flags, None).expect("socket")
+    };
+    let listening = make();
+    bind(listening.as_raw_fd(), &address).expect("bind");
+    listen(&listening, Backlog::new(0).expect("backlog")).expect("listen");
+    let mut kept = vec![listening];
+    loop {
+        let guest = make();
+        match connect(guest.as_raw_fd(), &address) {
+            Ok(()) => kept.push(guest),
+            Err(nix::errno::Errno::EAGAIN) => return kept,
+            Err(errno) => panic!("connect: {errno}"),
+        }
+    }
+}
+
+/// Everything at once that another user can do: the abstract name, whose queue is full, and both folders, are his.
+#[test]
+fn another_user_delays_nobody() {
+    let (other, own_user) = ("--reuid=65534", "--reuid=64218");
+    let other = ["setpriv", other, "--clear-groups"];
+    let ours = ["setpriv", own_user, "--clear-groups"];
+    let own = std::env::current_exe().expect("own path");
+    let own = own.to_str().expect("a path in UTF-8");
+    for user in [other, ours] {
+        if !possible(&[&user[..], &[own, "--list", "--exact"]].concat()) {
+            return;
+        }
+    }
+    let job = format!("delayed{}", std::process::id());
+    let text = format!("Slurm's srun\0{job}.0\02\064218");
+    let name = format!("onecopy-{:032x}", xxh3_128(text.as_bytes()));
+    let env = [("TEST_NAME", name.as_str()), ("TEST_FULL", "1")];
+    let mut stranger = rank(&env, &other, "squat");
+    let mut stranger = start(stranger.stdin(Stdio::piped()));
+    let mut lines = BufReader::new(stranger.stderr.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("read"), "taken");
+    let folders = ["/dev/shm", "/tmp"].map(|base| format!("{base}/onecopy-64218"));
+    for folder in &folders {
+        let made = [&other[..], &["mkdir", "-m", "700", folder]].concat();
+        assert!(possible_exactly(&made), "{folder}");
+    }
+    let mut ranks = Vec::new();
+    for number in (0..2).rev() {
+        let mut command = stepped(number, 2, "delayed", &ours, "ring");
+        ranks.push(start(&mut command));
+    }
+    let ends: Vec<_> = ranks.into_iter().map(end).collect();
+    for folder in &folders {
+        std::fs::remove_dir(folder).expect("what the stranger made");
+    }
+    for ran in ends {
+        assert_eq!(ran.code, Some(0), "{}", ran.text);
+    }
+    // Nor is anything left where they met.
+    for base in ["/dev/shm", "/tmp"] {
+        let entries = std::fs::read_dir(base).expect(base).flatten();
+        let left = |name: &str| name.starts_with("onecopy-64218");
+        let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        assert!(!names.any(|name| left(&name)), "{base}");
+    }
+    drop(stranger.stdin.take());
+    stranger.wait().expect("wait");
+}
+
+fn possible_exactly(line: &[&str]) -> bool {
+    let mut command = Command::new(line[0]);
+    crate::processes::limit::output(command.args(&line[1..]))
+        .status
+        .success()
 }
 
 #[test]
@@ -168,18 +236,12 @@ fn a_name_that_another_user_has_taken_keeps_nobody_out() {
         return;
     }
     let name = meeting_name(2, "taken");
-    let mut stranger = rank(&[("TEST_NAME", &name)], &other, "squat")
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("start");
+    let mut stranger = rank(&[("TEST_NAME", &name)], &other, "squat");
+    let mut stranger = start(stranger.stdin(Stdio::piped()));
     let mut lines = BufReader::new(stranger.stderr.take().expect("piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("read"), "taken");
     let ranks: Vec<_> = (0..2)
-        .map(|number| {
-            stepped(number, 2, "taken", &[], "ring")
-                .spawn()
-                .expect("start")
-        })
+        .map(|number| start(&mut stepped(number, 2, "taken", &[], "ring")))
         .collect();
     for child in ranks {
         let ran = end(child);
@@ -210,29 +272,23 @@ fn a_launcher_that_is_of_no_use_is_an_error_and_no_job_of_one() {
             "is not set",
         ),
     ] {
-        let ran = end(rank(env, &[], "ring").spawn().expect("start"));
+        let ran = end(start(&mut rank(env, &[], "ring")));
         assert_eq!(ran.code, Some(3), "{env:?}: {}", ran.text);
         assert!(ran.text.contains(says), "{env:?}: {}", ran.text);
     }
     // The others never come.
     let mut alone = stepped(1, 2, "nobody", &[], "ring");
-    let ran = end(alone
-        .env("ONECOPY_JOIN_TIMEOUT", "1")
-        .spawn()
-        .expect("start"));
+    let ran = end(start(alone.env("ONECOPY_JOIN_TIMEOUT", "1")));
     assert_eq!(ran.code, Some(3), "{}", ran.text);
     assert!(ran.text.contains("rank 0 was not found"), "{}", ran.text);
     let mut alone = stepped(0, 2, "nobody", &[], "ring");
-    let ran = end(alone
-        .env("ONECOPY_JOIN_TIMEOUT", "1")
-        .spawn()
-        .expect("start"));
+    let ran = end(start(alone.env("ONECOPY_JOIN_TIMEOUT", "1")));
     assert_eq!(ran.code, Some(3), "{}", ran.text);
     assert!(ran.text.contains("did not join"), "{}", ran.text);
 }
 
 /// Kills ranks, and the launcher with them, at once.
-fn kill_all(children: &mut [Child]) {
+fn kill_all(children: &mut [Limited]) {
     for child in children.iter() {
         kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL).expect("kill");
     }
@@ -247,11 +303,7 @@ fn a_job_that_is_killed_while_it_starts_leaves_nothing() {
     for delay in [0, 1, 2, 5, 10, 20, 50, 100] {
         let name = format!("killed{delay}");
         let mut ranks: Vec<_> = (0..2)
-            .map(|number| {
-                stepped(number, 3, &name, &[], "ring")
-                    .spawn()
-                    .expect("start")
-            })
+            .map(|number| start(&mut stepped(number, 3, &name, &[], "ring")))
             .collect();
         std::thread::sleep(Duration::from_millis(delay));
         kill_all(&mut ranks);
@@ -261,13 +313,13 @@ fn a_job_that_is_killed_while_it_starts_leaves_nothing() {
 
 #[test]
 fn a_file_that_a_killed_job_left_is_removed_by_the_next() {
-    let mut zero = [stepped(0, 2, "file", &[], "ring").spawn().expect("start")];
+    let mut zero = [start(&mut stepped(0, 2, "file", &[], "ring"))];
     wait_until("no file to meet at", || has_file(2, "file"));
     kill_all(&mut zero);
-    let next = stepped(0, 2, "next", &[], "ring").spawn().expect("start");
+    let next = start(&mut stepped(0, 2, "next", &[], "ring"));
     wait_until("what was left is there still", || !has_file(2, "file"));
     wait_until("no file to meet at", || has_file(2, "next"));
-    let other = stepped(1, 2, "next", &[], "ring").spawn().expect("start");
+    let other = start(&mut stepped(1, 2, "next", &[], "ring"));
     assert_eq!((end(next).code, end(other).code), (Some(0), Some(0)));
     assert!(!has_file(2, "next"));
 }

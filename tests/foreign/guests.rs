@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::launchers::{Launcher, peers};
 use crate::meeting::{Ran, TRACES, finish};
-use crate::processes::say;
+use crate::processes::{limit, say};
 
 const SOURCE: &str = r#"
 #include <mpi.h>
@@ -46,11 +46,9 @@ fn program() -> Option<PathBuf> {
     let built = peers().join(format!("guest-{}", std::process::id()));
     let source = built.with_extension("c");
     std::fs::write(&source, SOURCE).expect("write");
-    let compiled = Command::new(home.join("bin/mpicc_abi"))
-        .arg("-o")
-        .arg(&built)
-        .arg(&source)
-        .output();
+    let mut command = Command::new(home.join("bin/mpicc_abi"));
+    command.arg("-o").arg(&built).arg(&source);
+    let compiled = limit::try_output(&mut command);
     std::fs::remove_file(&source).expect("remove");
     match compiled {
         Ok(output) if output.status.success() => Some(built),

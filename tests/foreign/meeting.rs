@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ranks find one another, wherever their launcher puts them, and refuse to be alone when it is of no use.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output};
 
 use crate::launchers::Launcher;
-use crate::processes::{limit::limit, say};
+use crate::processes::{limit, say};
 
 /// Variables by which ranks know of a launcher.
 pub(crate) const TRACES: [&str; 18] = [
@@ -36,6 +36,14 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    pub(crate) fn of(output: Output) -> Self {
+        let text = [output.stdout, output.stderr].concat();
+        Self {
+            code: output.status.code(),
+            text: String::from_utf8_lossy(&text).into_owned(),
+        }
+    }
+
     pub(crate) fn lines_with(&self, mark: &str) -> usize {
         self.text.lines().filter(|line| line.contains(mark)).count()
     }
@@ -52,40 +60,7 @@ pub(crate) fn add_rank(command: &mut Command, body: &str) {
 
 /// Runs to the end, but not for ever.
 pub(crate) fn finish(command: &mut Command) -> Ran {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("start");
-    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
-    let collect = |stream: Option<Box<dyn std::io::Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut stream) = stream {
-                stream.read_to_end(&mut bytes).expect("read output");
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    };
-    let out = collect(child.stdout.take().map(|stream| Box::new(stream) as _));
-    let err = collect(child.stderr.take().map(|stream| Box::new(stream) as _));
-    let start = std::time::Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("wait") {
-            break status;
-        }
-        if start.elapsed() > limit() {
-            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("kill");
-            child.wait().expect("wait");
-            panic!("{command:?} hangs");
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    };
-    let text = out.join().expect("output") + &err.join().expect("errors");
-    Ran {
-        code: status.code(),
-        text,
-    }
+    Ran::of(limit::output(command))
 }
 
 /// Runs `ranks` ranks under `launcher`, each started by `wrapper`; none if that launcher cannot be had.
@@ -98,10 +73,8 @@ fn run(launcher: Launcher, ranks: usize, wrapper: &[&str], body: &str) -> Option
 
 /// Whether this machine lets us start programs so. What is skipped is printed.
 pub(crate) fn possible(wrapper: &[&str]) -> bool {
-    let tried = Command::new(wrapper[0])
-        .args(&wrapper[1..])
-        .arg("true")
-        .output();
+    let mut command = Command::new(wrapper[0]);
+    let tried = limit::try_output(command.args(&wrapper[1..]).arg("true"));
     let possible = tried.as_ref().is_ok_and(|ran| ran.status.success());
     if !possible {
         say(&format!(

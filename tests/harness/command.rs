@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command, started without any setting of the one who runs the tests.
 
+#[path = "limit.rs"]
+pub(crate) mod limit;
+
 use std::process::{Command, Output};
 
 /// Runs the command and waits for its end.
@@ -11,12 +14,8 @@ pub(crate) fn onecopy(args: &[&str], env: &[(&str, &str)]) -> Output {
             command.env_remove(name);
         }
     }
-    command
-        .env("ONECOPY_TUNE_FILE", "none")
-        .args(args)
-        .envs(env.iter().copied())
-        .output()
-        .expect("starts")
+    command.env("ONECOPY_TUNE_FILE", "none").args(args);
+    limit::output(command.envs(env.iter().copied()))
 }
 
 /// What it wrote.

@@ -3,16 +3,19 @@
 //!
 //! What is started so carries a mark in its environment, which all that it starts inherits. When the time is over, everything with that mark
 //! is killed, however far below it stands and whoever adopted it; so pipes are closed, and a test that reads from them goes on, and fails.
+//!
+//! # Safety
+//! Only dispositions of signals are changed, to the default, which runs no code, or back to what they were.
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(unsafe_code, reason = "dispositions of signals")]
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::Pid;
+use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// Beyond this something hangs, also where other work has most of the processors: three minutes, or `TEST_SLOWER` times as long on a machine that is
@@ -60,7 +63,7 @@ pub(crate) struct Limited {
 
 #[derive(Debug)]
 struct Watch {
-    over: std::sync::Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
     _done: Sender<()>,
 }
 
@@ -80,47 +83,61 @@ impl DerefMut for Limited {
 /// Starts a command.
 #[track_caller]
 pub(crate) fn start(command: &mut Command) -> Limited {
-    start_for(command, limit())
+    match start_for(command, limit()) {
+        Ok(started) => started,
+        Err(error) => panic!("{command:?}: {error}"),
+    }
 }
 
 /// Starts a command that may take this long.
-#[track_caller]
-pub(crate) fn start_for(command: &mut Command, limit: Duration) -> Limited {
+pub(crate) fn start_for(command: &mut Command, limit: Duration) -> std::io::Result<Limited> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     usual_signals();
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let mark = format!("{}-{number}", std::process::id());
     command.env(MARK, &mark);
     let what = format!("{command:?}");
-    let child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => panic!("{what}: {error}"),
-    };
-    let over = std::sync::Arc::new(AtomicBool::new(false));
+    let child = command.spawn()?;
+    let over = Arc::new(AtomicBool::new(false));
     let (done, waiting) = channel::<()>();
-    let (seen, marked) = (std::sync::Arc::clone(&over), mark.clone());
+    let (seen, marked) = (Arc::clone(&over), mark.clone());
     std::thread::spawn(move || {
         if waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             seen.store(true, Ordering::Release);
             kill_marked(&marked);
         }
     });
-    Limited {
+    Ok(Limited {
         what,
         child: Some(child),
         mark,
         watch: Some(Watch { over, _done: done }),
-    }
+    })
 }
 
 /// Runs a command to its end, with nothing to read, and returns what it wrote.
 #[track_caller]
 pub(crate) fn output(command: &mut Command) -> Output {
+    match try_output(command) {
+        Ok(output) => output,
+        Err(error) => panic!("{command:?}: {error}"),
+    }
+}
+
+/// As [`output`], for a command that this machine may lack.
+#[track_caller]
+pub(crate) fn try_output(command: &mut Command) -> std::io::Result<Output> {
+    output_within(command, limit())
+}
+
+/// As [`output`], for a command that may take this long.
+#[track_caller]
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> std::io::Result<Output> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    start(command).finish()
+    Ok(start_for(command, limit)?.finish())
 }
 
 impl Limited {

@@ -105,6 +105,7 @@ impl Ranks {
         for (name, value) in self.env {
             job = job.env(name, value);
         }
+        limit::usual_signals();
         let outcome = job.run().expect("start the job");
         let lines = std::mem::take(&mut *lines.lock().expect("lines"));
         Ran { outcome, lines }

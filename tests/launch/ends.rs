@@ -8,6 +8,8 @@ use nix::sys::signal::Signal;
 use onecopy::launch::{Bind, Cause, Job, Output, Stream};
 use onecopy::wireup::Death;
 
+use crate::limit::{self, Limited};
+
 use super::support::{command, finish, marked, marker, run, script, signal};
 
 #[test]
@@ -147,8 +149,7 @@ fn too_few_descriptors_are_told_before_anything_starts() {
         env!("CARGO_BIN_EXE_onecopy")
     );
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", &text]);
-    let output = command.output().expect("sh");
+    let output = limit::output(command.args(["-c", &text]));
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(err.contains("hard limit is 100"), "{err}");
@@ -156,10 +157,8 @@ fn too_few_descriptors_are_told_before_anything_starts() {
 }
 
 /// Starts ranks that say `ready`, and waits for that.
-fn start_ready(ranks: &str, text: &str) -> std::process::Child {
-    let mut child = command(&["-n", ranks, "sh", "-c", text])
-        .spawn()
-        .expect("start");
+fn start_ready(ranks: &str, text: &str) -> Limited {
+    let mut child = limit::start(&mut command(&["-n", ranks, "sh", "-c", text]));
     let count: usize = ranks.parse().expect("number");
     // One byte at a time, so that nothing is taken that belongs to the test.
     let mut reader = BufReader::with_capacity(1, child.stdout.as_mut().expect("stdout"));
@@ -219,7 +218,9 @@ fn a_job_can_be_run_from_a_program() {
     let started = Arc::new(Mutex::new(Vec::new()));
     let (sink, pids) = (Arc::clone(&lines), Arc::clone(&started));
     let mark = marker();
+    limit::usual_signals();
     let outcome = Job::new("sh", 2)
+        .timeout(limit::limit())
         .arg("-c")
         .arg(format!(
             "sleep {mark} & echo out; echo err >&2; exit $ONECOPY_JOB_RANK"
@@ -261,7 +262,9 @@ fn jobs_of_one_program_do_not_disturb_each_other() {
         for code in 1..5 {
             scope.spawn(move || {
                 let text = format!("test $ONECOPY_JOB_RANK = 0 && exit {code}; sleep 60");
-                let outcome = Job::new("sh", 3).args(["-c", &text]).quiet(true).run();
+                limit::usual_signals();
+                let job = Job::new("sh", 3).timeout(limit::limit());
+                let outcome = job.args(["-c", &text]).quiet(true).run();
                 assert_eq!(outcome.expect("run").code, code);
             });
         }

@@ -2,10 +2,11 @@
 //! Nothing is left, however a job ends.
 
 use std::os::unix::process::CommandExt;
-use std::process::Child;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+
+use crate::limit::{self, Limited};
 
 use super::support::{children_of, command, finish, marked, marker, script, signal, wait_until};
 
@@ -25,7 +26,7 @@ fn daemons_do_not_outlive_the_job() {
 }
 
 /// Starts two ranks with all kinds of children, and waits until they run.
-fn start(mark: &str, own_group: bool) -> Child {
+fn start(mark: &str, own_group: bool) -> Limited {
     let mut command = command(&[
         "-n",
         "2",
@@ -36,7 +37,7 @@ fn start(mark: &str, own_group: bool) -> Child {
     if own_group {
         command.process_group(0);
     }
-    let child = command.spawn().expect("start");
+    let child = limit::start(&mut command);
     assert!(wait_until(|| marked(mark) == 8), "{} run", marked(mark));
     child
 }

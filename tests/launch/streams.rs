@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Input and output of ranks.
 
+use crate::limit;
+
 use super::support::{command, finish, run, run_with_input, script};
 
 #[test]
@@ -76,7 +78,7 @@ fn output_in_the_background_of_a_rank_is_not_lost() {
 
 #[test]
 fn nobody_who_reads_ends_the_writers() {
-    let mut child = command(&["-n", "2", "yes"]).spawn().expect("start");
+    let mut child = limit::start(&mut command(&["-n", "2", "yes"]));
     drop(child.stdout.take());
     let ran = finish(child);
     // As in a pipeline: the writers get SIGPIPE, or an error if they ignore it.
@@ -105,7 +107,7 @@ fn the_malloc_front_is_preloaded_before_others_or_its_absence_is_an_error() {
             "-c",
             "echo $LD_PRELOAD",
         ];
-        started.args(line).output().expect("start")
+        limit::output(started.args(line))
     };
     let without = start();
     let text = String::from_utf8_lossy(&without.stderr).into_owned();

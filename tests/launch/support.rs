@@ -3,12 +3,11 @@
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Beyond this something hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+use crate::limit::{Limited, limit, start};
 
 /// What a run left.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
 
 /// Runs `onecopy run` with `args` to its end.
 pub(crate) fn run(args: &[&str]) -> Ran {
-    finish(command(args).spawn().expect("start onecopy"))
+    finish(start(&mut command(args)))
 }
 
 /// Runs `onecopy run -n ranks sh -c script`.
@@ -45,10 +44,7 @@ pub(crate) fn script(ranks: &str, script: &str) -> Ran {
 
 /// Runs with `input` on standard input.
 pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> Ran {
-    let mut child = command(args)
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("start onecopy");
+    let mut child = start(command(args).stdin(Stdio::piped()));
     let mut stdin = child.stdin.take().expect("stdin");
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let ran = finish(child);
@@ -57,34 +53,15 @@ pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> Ran {
     ran
 }
 
-/// Waits for the end of `child`, but not forever.
-pub(crate) fn finish(mut child: Child) -> Ran {
-    let collect = |stream: Option<Box<dyn std::io::Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut stream) = stream {
-                stream.read_to_end(&mut bytes).expect("read output");
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    };
-    let out = collect(child.stdout.take().map(|s| Box::new(s) as _));
-    let err = collect(child.stderr.take().map(|s| Box::new(s) as _));
-    let mut status = None;
-    let ended = wait_until(|| {
-        status = child.try_wait().expect("wait");
-        status.is_some()
-    });
-    if !ended {
-        child.kill().expect("kill");
-        panic!("hangs: {:?}", err.join());
-    }
-    let status = status.expect("status");
+/// Waits for the end of `child`.
+pub(crate) fn finish(child: Limited) -> Ran {
+    let output = child.finish();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ran {
-        code: status.code(),
-        signal: status.signal(),
-        out: out.join().expect("stdout"),
-        err: err.join().expect("stderr"),
+        code: output.status.code(),
+        signal: output.status.signal(),
+        out: text(output.stdout),
+        err: text(output.stderr),
     }
 }
 
@@ -95,7 +72,7 @@ pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
-        if start.elapsed() > LIMIT {
+        if start.elapsed() > limit() {
             return false;
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -113,6 +113,28 @@ fn a_small_address_space_does_without_the_heap() {
     assert!(errors.iter().all(told), "{errors:?}");
 }
 
+/// Beyond the limit of the size of files the kernel ends a process by a signal.
+#[test]
+fn a_limit_of_the_size_of_files_makes_the_heap_smaller() {
+    // In blocks of 512 bytes.
+    let run = |blocks: u64, heap: &str| {
+        let limit = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        ranks(2, "none between")
+            .env("ONECOPY_HEAP_SIZE", heap)
+            .wrapped(&["sh", "-c", &limit])
+            .run()
+    };
+    // Room for a heap; for all but the heap; for nothing.
+    Seen::of(run(20_000_000, "auto"), 2).uses("heap");
+    Seen::of(run(8_000_000, "auto"), 2).uses("cma");
+    for (blocks, heap) in [(100, "auto"), (8_000_000, "1G")] {
+        let errors = run(blocks, heap).said("ERROR ");
+        assert_eq!(errors.len(), 2, "{blocks}");
+        let told = |e: &String| e.contains("ulimit -f") && e.contains("ONECOPY_HEAP_SIZE");
+        assert!(errors.iter().all(told), "{errors:?}");
+    }
+}
+
 #[test]
 fn without_memfd_the_error_says_so() {
     let ran = ranks(2, "no-memfd before").run();

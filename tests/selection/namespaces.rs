@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Causes that lie in how a rank was started: namespaces of its own, little room for shared memory.
 
-use crate::processes::say;
+use crate::processes::{limit, say};
 use crate::traffic::{Seen, ranks};
 use std::process::Command;
 
 /// Whether this machine lets us start programs so. What is skipped is printed.
 fn possible(wrapper: &[&str]) -> bool {
-    let tried = Command::new(wrapper[0])
-        .args(&wrapper[1..])
-        .arg("true")
-        .output();
+    let mut command = Command::new(wrapper[0]);
+    let tried = limit::try_output(command.args(&wrapper[1..]).arg("true"));
     let possible = tried.as_ref().is_ok_and(|ran| ran.status.success());
     if !possible {
         say(&format!(

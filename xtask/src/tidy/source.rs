@@ -25,7 +25,13 @@ const MAY_ALLOW_UNSAFE: &[&str] = &[
     "kmod/tests/",
     "mpi/src/",
     "sys/",
+    // Dispositions of signals, for all tests.
+    LIMIT,
 ];
+/// The one place in which tests start processes.
+const LIMIT: &str = "tests/harness/limit.rs";
+/// Where tests start processes.
+const PROCESS_TESTS: &[&str] = &["tests/", "mpi/tests/", "heap/tests/"];
 
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let path = file.path.as_str();
@@ -41,6 +47,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
     } else if lines > WARN_LINES {
         findings.warn(path, format!("{lines} lines; aim at {WARN_LINES}"));
     }
+    limits(file, findings);
     if FORBIDS_UNSAFE.contains(&path) && !file.text.contains("#![forbid(unsafe_code)]") {
         findings.error(path, "does not forbid unsafe code");
     }
@@ -106,6 +113,36 @@ fn has_word(text: &str, word: &str) -> bool {
         .any(|(at, _)| !text[..at].ends_with(part) && !text[at + word.len()..].starts_with(part))
 }
 
+/// What a test starts must have a limit that ends it, and the signals that it would have in a terminal.
+fn limits(file: &File, findings: &mut Findings) {
+    let path = file.path.as_str();
+    if path == LIMIT || !PROCESS_TESTS.iter().any(|tests| path.starts_with(tests)) {
+        return;
+    }
+    let commands = file.text.contains("Command");
+    for (number, code) in code_lines(&file.text) {
+        let starts = [concat!(".spa", "wn()"), concat!(".out", "put()")]
+            .iter()
+            .any(|call| code.contains(call));
+        if starts || commands && code.contains(concat!(".sta", "tus()")) {
+            let place = format!("{path}:{number}");
+            findings.error(
+                place,
+                "starts a process without a limit; see tests/harness/limit.rs",
+            );
+        }
+    }
+    let jobs = file.text.matches(concat!("Job::", "new(")).count();
+    for needed in [".timeout(", "usual_signals()"] {
+        if file.text.matches(needed).count() < jobs {
+            findings.error(
+                path,
+                format!("a job without `{needed}`; see tests/harness/limit.rs"),
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +182,23 @@ mod tests {
         assert_eq!(findings("xtask/src/a.rs", code).len(), 1);
         let argued = format!("//! # Safety\n{code}");
         assert_eq!(findings("btl/shm/src/a.rs", &argued), [""; 0]);
+    }
+
+    #[test]
+    fn a_test_that_starts_a_process_limits_it() {
+        let spawns = concat!("let child = Command::new(\"x\").spa", "wn();\n");
+        assert_eq!(findings("tests/a.rs", spawns).len(), 1);
+        assert_eq!(findings("heap/tests/a.rs", spawns).len(), 1);
+        assert_eq!(findings("src/a.rs", spawns), [""; 0]);
+        assert_eq!(findings(LIMIT, spawns), [""; 0]);
+        assert_eq!(
+            findings("tests/a.rs", "let seen = request.status();\n"),
+            [""; 0]
+        );
+        let job = concat!("let job = Job::", "new(\"x\", 2);\n");
+        assert_eq!(findings("tests/a.rs", job).len(), 2);
+        let limited = format!("usual_signals();\n{job}let job = job.timeout(limit());\n");
+        assert_eq!(findings("tests/a.rs", &limited), [""; 0]);
     }
 
     #[test]
