@@ -81,6 +81,10 @@ impl<B> Request<B> {
         if self.result.is_none()
             && let Some(handle) = self.handle().cloned()
         {
+            if !handle.gate.is_ours() {
+                self.result = Some(Err(Error::Forked));
+                return;
+            }
             let id = self.id;
             let bomb = Bomb;
             self.result = Some(handle.wait(|engine| engine.take_result(id)));

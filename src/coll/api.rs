@@ -555,6 +555,10 @@ impl<S, R> CollRequest<S, R> {
 
     fn complete(&mut self) {
         if self.result.is_none() {
+            if !self.handle.gate.is_ours() {
+                self.result = Some(Err(Error::Forked));
+                return;
+            }
             let id = self.id;
             let bomb = Bomb;
             let result = self.handle.wait(|engine| engine.take_result(id));
