@@ -246,13 +246,16 @@ fn expand(n: i32, ranges: In<i32>, size: usize) -> Outcome<Vec<i32>> {
     let mut places = Vec::new();
     for triplet in numbers.chunks_exact(3) {
         let (first, last, stride) = (triplet[0], triplet[1], triplet[2]);
-        if stride == 0 {
-            return Err(fail(c::ERR_ARG, "a range with stride 0"));
-        }
-        for end in [first, last] {
-            if usize::try_from(end).ok().is_none_or(|end| end >= size) {
-                return Err(bad_rank(end, size));
-            }
+        let away = if stride > 0 {
+            first > last
+        } else {
+            first < last
+        };
+        if stride == 0 || away {
+            return Err(fail(
+                c::ERR_ARG,
+                format!("a range from {first} to {last} with stride {stride}"),
+            ));
         }
         let mut place = first;
         while if stride > 0 {
@@ -260,6 +263,10 @@ fn expand(n: i32, ranges: In<i32>, size: usize) -> Outcome<Vec<i32>> {
         } else {
             place >= last
         } {
+            // The last one need not be met, and need not be a rank then.
+            if usize::try_from(place).ok().is_none_or(|at| at >= size) {
+                return Err(bad_rank(place, size));
+            }
             places.push(place);
             let Some(next) = place.checked_add(stride) else {
                 break;

@@ -215,6 +215,11 @@ fn calls_with_a_dead_member_leave_nothing_under_way() {
 }
 
 #[test]
+fn groups() {
+    passes("groups", &[1, 2, 3, 4]);
+}
+
+#[test]
 fn a_fatal_error_ends_the_job_and_says_why() {
     let program = compile("errors");
     let output = run(&program, 2, &["fatal"]);

@@ -18,4 +18,14 @@
 
 #define OK(call) CHECK((call) == MPI_SUCCESS)
 
+/* The class of an error code. */
+static inline int class_of(int code) {
+    int class = -1;
+    OK(MPI_Error_class(code, &class));
+    return class;
+}
+
+/* The handler of the object concerned returns. */
+#define RAISES(class, call) CHECK(class_of(call) == (class))
+
 #endif

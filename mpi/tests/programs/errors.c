@@ -9,14 +9,6 @@ static void handler(MPI_Comm *comm, int *code, ...) {
     called = *code;
 }
 
-static int class_of(int code) {
-    int class = -1;
-    OK(MPI_Error_class(code, &class));
-    return class;
-}
-
-#define RAISES(class, call) CHECK(class_of(call) == (class))
-
 int main(int argc, char **argv) {
     int rank, size, value = 7, flag, len;
     char text[MPI_MAX_ERROR_STRING];
