@@ -220,6 +220,11 @@ fn groups() {
 }
 
 #[test]
+fn topologies() {
+    passes("topology", &[1, 2, 3, 4]);
+}
+
+#[test]
 fn a_fatal_error_ends_the_job_and_says_why() {
     let program = compile("errors");
     let output = run(&program, 2, &["fatal"]);

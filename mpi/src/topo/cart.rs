@@ -7,6 +7,7 @@ use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Comm, In, Out};
 use crate::group::GroupObject;
 use crate::{agree, c, job};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// A grid: its dimensions, and which of them wrap around. Ranks are in row-major order.
@@ -17,8 +18,10 @@ pub(crate) struct Cart {
 }
 
 impl Cart {
+    /// The number of members; that of a grid without dimensions is one.
     fn size(&self) -> i64 {
-        self.dims.iter().map(|&dim| i64::from(dim)).product()
+        let sizes = self.dims.iter().map(|&dim| i64::from(dim));
+        sizes.fold(1, i64::saturating_mul)
     }
 
     fn coordinates(&self, rank: usize) -> Vec<i32> {
@@ -32,27 +35,28 @@ impl Cart {
     }
 
     /// The rank at coordinates, if they are in the grid.
-    fn rank(&self, coordinates: &[i32]) -> Option<i32> {
+    fn rank(&self, coordinates: &[i64]) -> Option<i32> {
         let mut rank = 0i64;
         for ((&at, &dim), &periodic) in coordinates.iter().zip(&self.dims).zip(&self.periodic) {
+            let dim = i64::from(dim);
             let at = if periodic { at.rem_euclid(dim) } else { at };
             if at < 0 || at >= dim {
                 return None;
             }
-            rank = rank * i64::from(dim) + i64::from(at);
+            rank = rank * dim + at;
         }
         Some(rank as i32)
     }
 
     /// The ranks `step` before and after along a dimension.
     fn shift(&self, rank: usize, direction: usize, step: i32) -> (i32, i32) {
-        let here = self.coordinates(rank);
-        let at = |by: i32| {
+        let here = wide(&self.coordinates(rank));
+        let at = |by: i64| {
             let mut there = here.clone();
-            there[direction] = there[direction].wrapping_add(by);
+            there[direction] += by;
             self.rank(&there).unwrap_or(c::PROC_NULL)
         };
-        (at(step.wrapping_neg()), at(step))
+        (at(-i64::from(step)), at(step.into()))
     }
 
     /// The neighbours in the order of the neighbourhood collectives: for each dimension the one before and the one after.
@@ -64,6 +68,10 @@ impl Cart {
             })
             .collect()
     }
+}
+
+fn wide(coordinates: &[i32]) -> Vec<i64> {
+    coordinates.iter().map(|&at| i64::from(at)).collect()
 }
 
 fn of(comm: &CommObject) -> Outcome<&Cart> {
@@ -126,6 +134,7 @@ pub(crate) fn cart_create(
     let parent = comm::get(comm)?;
     let cart = grid(ndims, dims, periods)?;
     if let Some(failure) = too_large(&cart, parent) {
+        new.set_unless_null(c::COMM_NULL);
         return Err(failure);
     }
     let size = cart.size() as usize;
@@ -179,7 +188,7 @@ pub(crate) fn cart_get(
 pub(crate) fn cart_rank(comm: Comm, coordinates: In<i32>, rank: Out<i32>) -> Outcome<()> {
     let cart = of(comm::get(comm)?)?;
     let coordinates = coordinates.list(cart.dims.len())?;
-    let found = cart.rank(&coordinates).ok_or_else(|| {
+    let found = cart.rank(&wide(&coordinates)).ok_or_else(|| {
         fail(
             c::ERR_ARG,
             format!("coordinates {coordinates:?} lie outside of a dimension that does not wrap"),
@@ -288,11 +297,8 @@ pub(crate) fn dims_create(nodes: i32, ndims: i32, dims: Out<i32>) -> Outcome<()>
     if nodes < 1 || given.iter().any(|&dim| dim < 0) {
         return Err(bad(format!("{nodes} nodes in dimensions {given:?}")));
     }
-    let fixed: i64 = given
-        .iter()
-        .filter(|&&dim| dim > 0)
-        .map(|&dim| i64::from(dim))
-        .product();
+    let taken = given.iter().filter(|&&dim| dim > 0);
+    let fixed = taken.fold(1, |all: i64, &dim| all.saturating_mul(dim.into()));
     let free = given.iter().filter(|&&dim| dim == 0).count();
     if i64::from(nodes) % fixed != 0 || (free == 0 && fixed != i64::from(nodes)) {
         return Err(bad(format!("{nodes} nodes are no multiple of {fixed}")));
@@ -311,38 +317,80 @@ fn balance(nodes: i32, n: usize) -> Vec<i32> {
     if n == 0 {
         return Vec::new();
     }
-    let mut best: Option<Vec<i32>> = None;
-    search(nodes, n, nodes, &mut Vec::new(), &mut best);
-    best.unwrap_or_else(|| vec![nodes])
+    let mut search = Search {
+        divisors: divisors(nodes),
+        chosen: Vec::with_capacity(n),
+        best: None,
+    };
+    search.descend(nodes, n, nodes);
+    search.best.unwrap_or_else(|| vec![nodes])
 }
 
-/// Tries all non-increasing factorisations; the best has the least largest factor, then the greatest smallest one.
-fn search(rest: i32, n: usize, limit: i32, chosen: &mut Vec<i32>, best: &mut Option<Vec<i32>>) {
-    if n == 1 {
-        if rest <= limit {
-            let mut candidate = chosen.clone();
-            candidate.push(rest);
-            let key = |dims: &[i32]| (dims[0], std::cmp::Reverse(dims[dims.len() - 1]));
-            if best.as_ref().is_none_or(|best| key(&candidate) < key(best)) {
-                *best = Some(candidate);
-            }
-        }
-        return;
+/// In rising order.
+fn divisors(of: i32) -> Vec<i32> {
+    let root = i64::from(of).isqrt() as i32;
+    let low: Vec<i32> = (1..=root).filter(|&factor| of % factor == 0).collect();
+    let high = low.iter().rev().map(|&factor| of / factor);
+    let mut all: Vec<i32> = low.iter().copied().chain(high).collect();
+    all.dedup();
+    all
+}
+
+/// A search through all factorisations whose factors do not rise.
+struct Search {
+    divisors: Vec<i32>,
+    chosen: Vec<i32>,
+    best: Option<Vec<i32>>,
+}
+
+impl Search {
+    /// The best differs least between its largest and its smallest factor; then its smaller factors are the greatest.
+    fn key(dims: &[i32]) -> (i32, Reverse<Vec<i32>>) {
+        let rising = dims.iter().rev().copied().collect();
+        (dims[0] - dims[dims.len() - 1], Reverse(rising))
     }
-    for factor in 1..=rest.min(limit) {
-        // The largest factor comes first: it is at least the root of what is left.
-        if rest % factor != 0 || i64::from(factor).pow(n as u32) < i64::from(rest) {
-            continue;
+
+    fn offer(&mut self, last: i32) {
+        self.chosen.push(last);
+        let better = |best: &Vec<i32>| Self::key(&self.chosen) < Self::key(best);
+        if self.best.as_ref().is_none_or(better) {
+            self.best = Some(self.chosen.clone());
         }
-        if let Some(best) = best
-            && chosen.is_empty()
-            && factor > best[0]
-        {
+        self.chosen.pop();
+    }
+
+    /// Tries to make `n` factors of `rest`, none above `limit`.
+    fn descend(&mut self, rest: i32, n: usize, limit: i32) {
+        if n == 1 {
+            if rest <= limit {
+                self.offer(rest);
+            }
             return;
         }
-        chosen.push(factor);
-        search(rest / factor, n - 1, factor, chosen, best);
-        chosen.pop();
+        for index in 0..self.divisors.len() {
+            let factor = self.divisors[index];
+            if factor > rest.min(limit) {
+                return;
+            }
+            // The largest of `n` factors is at least the root.
+            let most = i64::from(factor).checked_pow(n as u32);
+            if rest % factor != 0 || most.is_some_and(|most| most < i64::from(rest)) {
+                continue;
+            }
+            // With a larger first factor the smallest is smaller: the difference only grows.
+            let first = self.chosen.first().copied().unwrap_or(factor);
+            let least = f64::from(rest / factor).powf(1.0 / (n - 1) as f64) as i32 + 1;
+            let room = self
+                .best
+                .as_ref()
+                .map(|best| best[0] - best[best.len() - 1]);
+            if room.is_some_and(|room| first - room > least) {
+                return;
+            }
+            self.chosen.push(factor);
+            self.descend(rest / factor, n - 1, factor);
+            self.chosen.pop();
+        }
     }
 }
 
@@ -359,6 +407,12 @@ mod tests {
         assert_eq!(balance(1, 3), [1, 1, 1]);
         assert_eq!(balance(64, 2), [8, 8]);
         assert_eq!(balance(36, 3), [4, 3, 3]);
+        assert_eq!(balance(7488, 3), [26, 18, 16]);
+        assert_eq!(balance(98784, 5), [14, 14, 9, 8, 7]);
+        assert_eq!(balance(i32::MAX, 2), [i32::MAX, 1]);
+        let many = balance(2_095_133_040, 12);
+        let product: i64 = many.iter().map(|&dim| i64::from(dim)).product();
+        assert_eq!(product, 2_095_133_040);
     }
 
     #[test]
@@ -368,7 +422,8 @@ mod tests {
             periodic: vec![true, false, true],
         };
         for rank in 0..24 {
-            assert_eq!(cart.rank(&cart.coordinates(rank)), Some(rank as i32));
+            let at = wide(&cart.coordinates(rank));
+            assert_eq!(cart.rank(&at), Some(rank as i32));
         }
         assert_eq!(cart.rank(&[-1, 0, 5]), cart.rank(&[2, 0, 1]));
         assert_eq!(cart.rank(&[0, 2, 0]), None);

@@ -146,11 +146,13 @@ fn length(count: i32) -> Outcome<usize> {
 
 /// A list of weights: absent if the graph has none.
 fn weights(of: In<i32>, n: usize) -> Outcome<Option<Vec<i32>>> {
-    if of.address() == c::UNWEIGHTED {
-        return Ok(None);
-    }
-    if n == 0 || of.address() == c::WEIGHTS_EMPTY {
-        return Ok(Some(Vec::new()));
+    match of.address() {
+        c::UNWEIGHTED => return Ok(None),
+        _ if n == 0 => return Ok(Some(Vec::new())),
+        c::WEIGHTS_EMPTY => {
+            return Err(fail(c::ERR_ARG, format!("MPI_WEIGHTS_EMPTY for {n} edges")));
+        }
+        _ => {}
     }
     let list = of.list(n)?;
     if list.iter().any(|&weight| weight < 0) {
@@ -247,7 +249,12 @@ pub(crate) fn dist_graph_create(
             next += 1;
         }
     }
-    let all = exchange(parent, &edges, weights.is_some())?;
+    let weighted = match weights {
+        None => Weighted::No,
+        Some(_) if total == 0 && edge_weights.address() != c::WEIGHTS_EMPTY => Weighted::AsOthers,
+        Some(_) => Weighted::Yes,
+    };
+    let all = exchange(parent, &edges, weighted)?;
     let me = parent.rank as i32;
     let pick = |own: usize, other: usize| -> (Vec<i32>, Vec<i32>) {
         all.0
@@ -266,12 +273,21 @@ pub(crate) fn dist_graph_create(
     new.set(with_neighbours(parent, known, info::pairs_or_none(info)?)?)
 }
 
-/// All members' numbers, in the order of the ranks, and whether any member has weights.
-fn exchange(parent: &CommObject, mine: &[i32], weighted: bool) -> Outcome<(Vec<i32>, bool)> {
-    let head = [mine.len() as i32, i32::from(weighted)];
+/// What a member says of weights: one without edges that names no special list says nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weighted {
+    No,
+    Yes,
+    AsOthers,
+}
+
+/// All members' numbers, in the order of the ranks, and whether the graph has weights.
+fn exchange(parent: &CommObject, mine: &[i32], weighted: Weighted) -> Outcome<(Vec<i32>, bool)> {
+    let head = [mine.len() as i32, weighted as i32];
     let heads = numbers(&agree::allgather(parent, &bytes_of(&head))?);
     let most = heads.chunks_exact(2).map(|head| head[0]).max().unwrap_or(0);
-    let weighted = heads.chunks_exact(2).any(|head| head[1] != 0);
+    let anybody = |says: Weighted| heads.chunks_exact(2).any(|head| head[1] == says as i32);
+    let weighted = anybody(Weighted::Yes) || !anybody(Weighted::No);
     let mut padded = mine.to_vec();
     padded.resize(most as usize, 0);
     let all = numbers(&agree::allgather(parent, &bytes_of(&padded))?);
