@@ -52,19 +52,32 @@ impl TypeObject {
         self.shape.size()
     }
 
-    /// The number of elements in so many bytes of the packed form, if no element is cut.
-    pub(crate) fn elements_in(&self, bytes: u64) -> Option<u64> {
-        if let Some(element) = self.shape.uniform {
-            let size = element.size() as u64;
-            return bytes.is_multiple_of(size).then(|| bytes / size);
+    /// What repeats itself in the packed form: its bytes, its basic elements.
+    fn period(&self) -> (u64, u64) {
+        match self.shape.uniform {
+            Some(element) => (element.size() as u64, element.basics().len() as u64),
+            None => (self.size(), self.shape.elements),
         }
-        let size = self.size();
-        if size == 0 {
+    }
+
+    /// Shows the sizes of the basic elements of a period to `f` until it says no. A pair is two of them.
+    fn walk_basics(&self, f: &mut impl FnMut(u64) -> bool) {
+        let mut each = |element: Element| element.basics().iter().all(|&size| f(size));
+        match self.shape.uniform {
+            Some(element) => each(element),
+            None => self.shape.map.walk(0, &mut |element, _| each(element)),
+        };
+    }
+
+    /// The number of basic elements in so many bytes of the packed form, if none is cut.
+    pub(crate) fn elements_in(&self, bytes: u64) -> Option<u64> {
+        let (size, elements) = self.period();
+        if size == 0 || self.size() == 0 {
             return (bytes == 0).then_some(0);
         }
-        let (mut rest, mut count) = (bytes % size, bytes / size * self.shape.elements);
-        self.shape.map.walk(0, &mut |element, _| {
-            let size = element.size() as u64;
+        let mut rest = bytes % size;
+        let mut count = (bytes / size).checked_mul(elements)?;
+        self.walk_basics(&mut |size| {
             let fits = rest >= size;
             if fits {
                 rest -= size;
@@ -75,24 +88,22 @@ impl TypeObject {
         (rest == 0).then_some(count)
     }
 
-    /// Bytes of so many elements in the packed form.
-    pub(crate) fn bytes_of_elements(&self, count: u64) -> u64 {
-        if let Some(element) = self.shape.uniform {
-            return count * element.size() as u64;
+    /// Bytes of so many basic elements in the packed form; `None`: more than can be addressed.
+    pub(crate) fn bytes_of_elements(&self, count: u64) -> Option<u64> {
+        let (size, elements) = self.period();
+        if elements == 0 || self.size() == 0 {
+            return Some(0);
         }
-        if self.shape.elements == 0 {
-            return 0;
-        }
-        let mut bytes = count / self.shape.elements * self.size();
-        let mut rest = count % self.shape.elements;
-        self.shape.map.walk(0, &mut |element, _| {
+        let mut rest = count % elements;
+        let mut bytes = (count / elements).checked_mul(size);
+        self.walk_basics(&mut |size| {
             if rest > 0 {
                 rest -= 1;
-                bytes += element.size() as u64;
+                bytes = bytes.and_then(|bytes| bytes.checked_add(size));
             }
             rest > 0
         });
-        bytes
+        bytes.filter(|&bytes| i64::try_from(bytes).is_ok())
     }
 
     /// The element, if this is a predefined datatype.

@@ -26,6 +26,13 @@ fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
     }
 }
 
+/// Bytes of `count` instances of so many.
+fn bytes_of(size: u64, count: i64) -> Outcome<u64> {
+    size.checked_mul(check_count(count)?)
+        .filter(|&bytes| i64::try_from(bytes).is_ok())
+        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))
+}
+
 pub(crate) fn pack(
     inbuf: Addr,
     count: i64,
@@ -70,7 +77,7 @@ pub(crate) fn unpack(
 
 pub(crate) fn pack_size(count: i64, datatype: Datatype, comm: Comm, size: OutInts) -> Outcome<()> {
     comm::get(comm)?;
-    size.set((datatype::get(datatype)?.size() * check_count(count)?) as i64)
+    size.set(bytes_of(datatype::get(datatype)?.size(), count)? as i64)
 }
 
 fn check_representation(name: Text) -> Outcome<()> {
@@ -91,7 +98,7 @@ pub(crate) fn pack_external_size(
 ) -> Outcome<()> {
     check_representation(representation)?;
     let object = datatype::get(datatype)?;
-    size.set((external::size(object) * check_count(count)?) as i64)
+    size.set(bytes_of(external::size(object), count)? as i64)
 }
 
 pub(crate) fn pack_external(
@@ -105,8 +112,8 @@ pub(crate) fn pack_external(
 ) -> Outcome<()> {
     check_representation(representation)?;
     let object = datatype::committed(datatype)?;
+    let bytes = bytes_of(external::size(object), count)?;
     let count = check_count(count)?;
-    let bytes = external::size(object) * count;
     let at = room(position.get()?, bytes, size)?;
     memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
         external::pack(object, count, inbuf, out);
@@ -125,8 +132,8 @@ pub(crate) fn unpack_external(
 ) -> Outcome<()> {
     check_representation(representation)?;
     let object = datatype::committed(datatype)?;
+    let bytes = bytes_of(external::size(object), count)?;
     let count = check_count(count)?;
-    let bytes = external::size(object) * count;
     let at = room(position.get()?, bytes, size)?;
     memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
         external::unpack(object, count, outbuf, bytes);

@@ -45,7 +45,10 @@ pub(crate) fn status_set_elements(
     let object = datatype::get(datatype)?;
     let count = u64::try_from(count).map_err(|_| fail(c::ERR_COUNT, "a count below zero"))?;
     let mut changed = status.get()?;
-    changed.set_bytes(object.bytes_of_elements(count));
+    let bytes = object
+        .bytes_of_elements(count)
+        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))?;
+    changed.set_bytes(bytes);
     status.set(changed)
 }
 

@@ -225,6 +225,16 @@ fn topologies() {
 }
 
 #[test]
+fn contents_of_datatypes() {
+    passes("contents", &[1]);
+}
+
+#[test]
+fn elements() {
+    passes("elements", &[1, 2]);
+}
+
+#[test]
 fn a_fatal_error_ends_the_job_and_says_why() {
     let program = compile("errors");
     let output = run(&program, 2, &["fatal"]);

@@ -10,6 +10,12 @@ use crate::{attr, c};
 use std::sync::Arc;
 
 fn finish(shape: Shape, contents: Contents, new: Out<Datatype>) -> Outcome<()> {
+    if i64::try_from(shape.size()).is_err() {
+        return Err(fail(
+            c::ERR_COUNT,
+            "the datatype has more bytes than can be addressed",
+        ));
+    }
     new.set(keep(Arc::new(TypeObject::new(shape, contents)))?)
 }
 
@@ -316,7 +322,7 @@ impl Share {
         let round = self.processes * block;
         if !cyclic {
             let mine = (self.size - first).clamp(0, block);
-            return Ok((of.repeated(mine as u64, stride), first * stride));
+            return Ok((of.repeated(mine as u64, stride), first.wrapping_mul(stride)));
         }
         if first >= self.size {
             return Ok((Shape::empty(), 0));
@@ -324,14 +330,15 @@ impl Share {
         let full = (self.size - first) / round;
         let rest = ((self.size - first) % round).min(block);
         let piece = of.repeated(block as u64, stride);
+        let turn = round.wrapping_mul(stride);
         let mut parts = Vec::new();
         if full > 0 {
-            parts.push((0, piece.repeated(full as u64, round * stride)));
+            parts.push((0, piece.repeated(full as u64, turn)));
         }
         if rest > 0 {
-            parts.push((full * round * stride, of.repeated(rest as u64, stride)));
+            parts.push((full.wrapping_mul(turn), of.repeated(rest as u64, stride)));
         }
-        Ok((Shape::list(&parts), first * stride))
+        Ok((Shape::list(&parts), first.wrapping_mul(stride)))
     }
 }
 

@@ -43,12 +43,12 @@ impl Layout {
         }
     }
 
-    /// Bytes of the packed form.
+    /// Bytes of the packed form. More than can be counted are as many as can.
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Empty => 0,
             Self::Run { len, .. } => *len,
-            Self::Loop { count, body, .. } => count * body.size(),
+            Self::Loop { count, body, .. } => count.saturating_mul(body.size()),
             Self::List(list) => list.ends.last().copied().unwrap_or(0),
         }
     }
@@ -68,8 +68,13 @@ impl Layout {
         let mut moved = self.clone();
         match &mut moved {
             Self::Empty => {}
-            Self::Run { offset, .. } | Self::Loop { offset, .. } => *offset += by,
-            Self::List(list) => Arc::make_mut(list).offset += by,
+            Self::Run { offset, .. } | Self::Loop { offset, .. } => {
+                *offset = offset.wrapping_add(by);
+            }
+            Self::List(list) => {
+                let list = Arc::make_mut(list);
+                list.offset = list.offset.wrapping_add(by);
+            }
         }
         moved
     }
@@ -82,7 +87,7 @@ impl Layout {
             _ if count == 1 => self.clone(),
             Self::Run { offset, len } if i128::from(stride) == i128::from(*len) => Self::Run {
                 offset: *offset,
-                len: len * count,
+                len: len.saturating_mul(count),
             },
             Self::Loop {
                 offset,
@@ -91,7 +96,7 @@ impl Layout {
                 body,
             } if i128::from(stride) == i128::from(*inner) * i128::from(*step) => Self::Loop {
                 offset: *offset,
-                count: inner * count,
+                count: inner.saturating_mul(count),
                 stride: *step,
                 body: Arc::clone(body),
             },
@@ -123,7 +128,7 @@ impl Layout {
                         len: more,
                     },
                 ) if i128::from(*offset) + i128::from(*len) == i128::from(next) => {
-                    *len += more;
+                    *len = len.saturating_add(more);
                 }
                 (_, part) => flat.push(part),
             }
@@ -140,7 +145,7 @@ impl Layout {
         let ends = flat
             .iter()
             .map(|part| {
-                end += part.size();
+                end = part.size().saturating_add(end);
                 end
             })
             .collect();

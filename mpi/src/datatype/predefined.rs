@@ -168,6 +168,21 @@ static DENSE_SIZES: [u8; 256] = {
     sizes
 };
 
+/// Sizes of the basic elements by the low byte of the handle, and whether there are two.
+static BASICS: [([u64; 2], bool); 256] = {
+    let mut basics = [([0; 2], false); 256];
+    let mut index = 0;
+    while index < 256 {
+        let kind = KINDS[index];
+        basics[index] = match kind {
+            Kind::Pair(a, b) => ([a.size() as u64, b.size() as u64], true),
+            _ => ([size_of_kind(kind) as u64, 0], false),
+        };
+        index += 1;
+    }
+    basics
+};
+
 /// Bytes of a predefined datatype that fills its extent.
 #[inline(always)]
 pub(crate) fn dense_size(handle: usize) -> Option<usize> {
@@ -205,6 +220,12 @@ impl Element {
 
     pub(crate) fn size(self) -> usize {
         size_of_kind(self.kind())
+    }
+
+    /// Sizes of the basic elements, which a pair has two of.
+    pub(crate) fn basics(self) -> &'static [u64] {
+        let (sizes, is_pair) = &BASICS[usize::from(self.0)];
+        if *is_pair { sizes } else { &sizes[..1] }
     }
 
     pub(crate) fn align(self) -> usize {

@@ -31,7 +31,7 @@ pub(crate) struct Shape {
     pub(crate) true_lb: i64,
     pub(crate) true_ub: i64,
     pub(crate) align: i64,
-    /// Elements.
+    /// Basic elements: a pair is two.
     pub(crate) elements: u64,
     /// The one element that the typemap consists of, if it is one only.
     pub(crate) uniform: Option<Element>,
@@ -53,7 +53,7 @@ impl Shape {
             true_lb: 0,
             true_ub: end,
             align: element.align() as i64,
-            elements: 1,
+            elements: element.basics().len() as u64,
             uniform: Some(element),
         }
     }
@@ -85,7 +85,8 @@ impl Shape {
 
     /// `count` times at distances of `stride` bytes.
     pub(crate) fn repeated(&self, count: u64, stride: i64) -> Self {
-        if count == 0 {
+        // Nothing, however often, has no bounds either, unless they were set.
+        if count == 0 || (self.elements == 0 && !self.lb_set && !self.ub_set) {
             return Self::empty();
         }
         let last = (count as i64 - 1).wrapping_mul(stride);
@@ -176,7 +177,7 @@ impl Shape {
         if !self.ub_set {
             let over = self.extent().rem_euclid(self.align);
             if over != 0 {
-                self.ub += self.align - over;
+                self.ub = self.ub.wrapping_add(self.align - over);
             }
         }
         self

@@ -151,7 +151,8 @@ fn element_size(element: Element) -> u64 {
 /// Bytes of one instance in the external form.
 pub(super) fn size(object: &TypeObject) -> u64 {
     if let Some(element) = object.shape.uniform {
-        return object.shape.elements * element_size(element);
+        let instances = object.shape.elements / element.basics().len() as u64;
+        return instances.saturating_mul(element_size(element));
     }
     let mut bytes = 0;
     object.shape.map.walk(0, &mut |element, _| {
