@@ -181,11 +181,15 @@ pub(crate) fn comm_split_type(
     info: Info,
     new: Out<Comm>,
 ) -> Outcome<()> {
-    info::pairs_or_none(info)?;
+    let hints = info::pairs_or_none(info)?;
+    let by_memory = hints
+        .iter()
+        .any(|(key, value)| key == "mpi_hw_resource_type" && value == "mpi_shared_memory");
     let color = match kind {
         // All ranks of a job share the node.
         c::COMM_TYPE_SHARED => 0,
-        // No kind of hardware is told apart.
+        c::COMM_TYPE_HW_GUIDED | c::COMM_TYPE_RESOURCE_GUIDED if by_memory => 0,
+        // No other kind of hardware is told apart.
         c::UNDEFINED
         | c::COMM_TYPE_HW_GUIDED
         | c::COMM_TYPE_HW_UNGUIDED

@@ -175,6 +175,92 @@ static void topologies(void) {
     OK(MPI_Comm_free(&grid));
 }
 
+static void compares(MPI_Comm a, MPI_Comm b, int expected) {
+    int result = -1;
+    OK(MPI_Comm_compare(a, b, &result));
+    CHECK(result == expected);
+    OK(MPI_Comm_compare(b, a, &result));
+    CHECK(result == expected);
+}
+
+static void related(void) {
+    MPI_Comm same, back, alone, all;
+    OK(MPI_Comm_dup(MPI_COMM_WORLD, &same));
+    OK(MPI_Comm_split(MPI_COMM_WORLD, 3, -rank, &back));
+    OK(MPI_Comm_split(MPI_COMM_WORLD, rank, 0, &alone));
+    OK(MPI_Comm_split(MPI_COMM_WORLD, 2147483647, 5, &all));
+    int here;
+    OK(MPI_Comm_rank(back, &here));
+    CHECK(here == size - 1 - rank);
+    compares(MPI_COMM_WORLD, MPI_COMM_WORLD, MPI_IDENT);
+    compares(MPI_COMM_WORLD, same, MPI_CONGRUENT);
+    compares(MPI_COMM_WORLD, all, MPI_CONGRUENT);
+    compares(MPI_COMM_WORLD, back, size > 1 ? MPI_SIMILAR : MPI_CONGRUENT);
+    compares(MPI_COMM_WORLD, alone, size > 1 ? MPI_UNEQUAL : MPI_CONGRUENT);
+    compares(MPI_COMM_SELF, alone, MPI_CONGRUENT);
+    OK(MPI_Comm_free(&same));
+    OK(MPI_Comm_free(&back));
+    OK(MPI_Comm_free(&all));
+    OK(MPI_Comm_split(alone, MPI_UNDEFINED, 0, &all));
+    CHECK(all == MPI_COMM_NULL);
+    OK(MPI_Comm_free(&alone));
+    /* All share memory; no other hardware is told apart. */
+    MPI_Info info;
+    OK(MPI_Info_create(&info));
+    OK(MPI_Info_set(info, "mpi_hw_resource_type", "mpi_shared_memory"));
+    OK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_HW_GUIDED, 0, info, &all));
+    compares(MPI_COMM_WORLD, all, MPI_CONGRUENT);
+    OK(MPI_Comm_free(&all));
+    OK(MPI_Info_set(info, "mpi_hw_resource_type", "a made-up thing"));
+    OK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_HW_GUIDED, 0, info, &all));
+    CHECK(all == MPI_COMM_NULL);
+    OK(MPI_Info_free(&info));
+    OK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_HW_UNGUIDED, 0, MPI_INFO_NULL, &all));
+    CHECK(all == MPI_COMM_NULL);
+    OK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_UNDEFINED, 0, MPI_INFO_NULL, &all));
+    CHECK(all == MPI_COMM_NULL);
+    int some = rank == 0 ? MPI_UNDEFINED : MPI_COMM_TYPE_SHARED;
+    OK(MPI_Comm_split_type(MPI_COMM_WORLD, some, 0, MPI_INFO_NULL, &all));
+    CHECK((all == MPI_COMM_NULL) == (rank == 0));
+    if (rank) {
+        OK(MPI_Comm_size(all, &here));
+        CHECK(here == size - 1);
+        OK(MPI_Comm_free(&all));
+    }
+}
+
+static void refused(void) {
+    MPI_Comm null = MPI_COMM_NULL, world = MPI_COMM_WORLD, fresh, gone;
+    MPI_Group outside;
+    int n;
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    RAISES(MPI_ERR_COMM, MPI_Comm_free(&null));
+    RAISES(MPI_ERR_COMM, MPI_Comm_free(&world));
+    RAISES(MPI_ERR_COMM, MPI_Comm_disconnect(&world));
+    RAISES(MPI_ERR_COMM, MPI_Comm_rank(null, &n));
+    RAISES(MPI_ERR_COMM, MPI_Comm_dup(null, &fresh));
+    RAISES(MPI_ERR_COMM, MPI_Comm_compare(MPI_COMM_WORLD, null, &n));
+    RAISES(MPI_ERR_ARG, MPI_Comm_split(MPI_COMM_WORLD, -1, 0, &fresh));
+    RAISES(MPI_ERR_ARG, MPI_Comm_split_type(MPI_COMM_WORLD, -1, 0, MPI_INFO_NULL, &fresh));
+    RAISES(MPI_ERR_GROUP, MPI_Comm_create(MPI_COMM_WORLD, MPI_GROUP_NULL, &fresh));
+    if (size > 1) {
+        OK(MPI_Comm_group(MPI_COMM_WORLD, &outside));
+        RAISES(MPI_ERR_GROUP, MPI_Comm_create(MPI_COMM_SELF, outside, &fresh));
+        OK(MPI_Group_free(&outside));
+    }
+    OK(MPI_Comm_dup(MPI_COMM_SELF, &fresh));
+    gone = fresh;
+    OK(MPI_Comm_free(&fresh));
+    RAISES(MPI_ERR_COMM, MPI_Barrier(gone));
+    RAISES(MPI_ERR_COMM, MPI_Comm_free(&gone));
+    char name[MPI_MAX_OBJECT_NAME] = "x";
+    OK(MPI_Comm_get_name(MPI_COMM_NULL, name, &n));
+    CHECK(strcmp(name, "MPI_COMM_NULL") == 0 && n == 13);
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL));
+}
+
 static void infos(void) {
     MPI_Info info, copy_of;
     int n, flag, len = 64;
@@ -210,6 +296,8 @@ int main(int argc, char **argv) {
     communicators();
     early_collectives();
     topologies();
+    related();
+    refused();
     infos();
     CHECK(MPI_Comm_fromint(MPI_Comm_toint(MPI_COMM_WORLD)) == MPI_COMM_WORLD);
     void *memory;
