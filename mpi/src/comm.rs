@@ -214,6 +214,18 @@ impl CommObject {
     }
 }
 
+impl std::fmt::Debug for CommObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "communicator {:#x}", self.handle().0)
+    }
+}
+
+impl Drop for CommObject {
+    fn drop(&mut self) {
+        self.handler().release();
+    }
+}
+
 #[cold]
 fn not_complete() -> Box<Failure> {
     fail(
@@ -299,7 +311,7 @@ pub(crate) fn comm_free(comm: Out<Comm>) -> Outcome<()> {
         ));
     }
     attr::delete_all(object, handle.0)?;
-    object.set_handler(Handler::Fatal);
+    // What is under way on it keeps the object, and with it the handler of its errors.
     COMMS.remove(handle.0);
     comm.set(c::COMM_NULL)
 }

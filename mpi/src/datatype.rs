@@ -18,7 +18,7 @@ pub(crate) use fortran::*;
 use crate::attr::Attributes;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Datatype, Out, OutInts, OutText, Text};
-use crate::handle::Table;
+use crate::handle::{Table, Uses};
 use crate::{attr, c, job};
 use contents::Contents;
 use onecopy_shm::sync::{AtomicBool, Ordering};
@@ -33,6 +33,9 @@ pub(crate) struct TypeObject {
     committed: AtomicBool,
     name: Mutex<String>,
     pub(crate) attributes: Mutex<Attributes>,
+    /// The only handle, of a datatype that the program may not free.
+    permanent: OnceLock<Datatype>,
+    uses: Uses,
 }
 
 impl TypeObject {
@@ -43,7 +46,17 @@ impl TypeObject {
             committed: AtomicBool::new(false),
             name: Mutex::new(String::new()),
             attributes: Mutex::new(Attributes::default()),
+            permanent: OnceLock::new(),
+            uses: Uses::new(),
         }
+    }
+
+    /// Another datatype that is the same but for its attributes.
+    fn twin(&self) -> Self {
+        let twin = Self::new(self.shape.clone(), self.contents.clone());
+        let committed = self.committed.load(Ordering::Relaxed);
+        twin.committed.store(committed, Ordering::Relaxed);
+        twin
     }
 
     /// Bytes of the packed form.
@@ -106,7 +119,7 @@ impl TypeObject {
         bytes.filter(|&bytes| i64::try_from(bytes).is_ok())
     }
 
-    /// The element, if this is a predefined datatype.
+    /// The element, if this is a predefined datatype, also one of Fortran's that has no name.
     pub(crate) fn named(&self) -> Option<Element> {
         self.contents.named()
     }
@@ -122,6 +135,7 @@ fn predefined_types() -> &'static [Option<Arc<TypeObject>>] {
                 let element = Element::from_handle(handle)?;
                 let object = TypeObject::new(Shape::of(element), Contents::of(element));
                 object.committed.store(true, Ordering::Relaxed);
+                let _ = object.permanent.set(Datatype(handle));
                 element.name().clone_into(&mut job::lock(&object.name));
                 Some(Arc::new(object))
             })
@@ -163,11 +177,39 @@ pub(crate) fn committed(handle: Datatype) -> Outcome<&'static Arc<TypeObject>> {
     Ok(object)
 }
 
-/// A new handle for a datatype: its own if it is predefined.
+/// A handle for a new datatype.
 pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
-    match object.named() {
-        Some(element) => Ok(Datatype(element.handle())),
-        None => TYPES.insert(object).map(Datatype).ok_or_else(job::too_many),
+    TYPES.insert(object).map(Datatype).ok_or_else(job::too_many)
+}
+
+/// A handle for a datatype that another one was made of: its own if it stays for ever, otherwise that of a new datatype,
+/// which the program frees.
+pub(crate) fn reveal(object: &TypeObject) -> Outcome<Datatype> {
+    match object.permanent.get() {
+        Some(&handle) => Ok(handle),
+        None => keep(Arc::new(object.twin())),
+    }
+}
+
+/// A datatype whose handle is good until this is dropped, also when the program frees it meanwhile. A request may be
+/// started again, and a reduction of the program gets the handle.
+pub(crate) struct Held {
+    handle: Datatype,
+    object: Arc<TypeObject>,
+}
+
+/// Keeps a datatype, unless it stays anyway.
+pub(crate) fn hold(handle: Datatype) -> Option<Held> {
+    let object = Arc::clone(TYPES.get(handle.0)?);
+    object.uses.add();
+    Some(Held { handle, object })
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.object.uses.end() {
+            TYPES.remove(self.handle.0);
+        }
     }
 }
 
@@ -184,10 +226,13 @@ pub(crate) fn type_free(datatype: Out<Datatype>) -> Outcome<()> {
     if object.contents.is_permanent() {
         return Err(fail(c::ERR_TYPE, "a predefined datatype cannot be freed"));
     }
-    if Arc::strong_count(object) == 1 {
-        attr::delete_all_of_type(object, handle.0)?;
+    if object.uses.is_freed() {
+        return Err(bad_type(handle));
     }
-    TYPES.remove(handle.0);
+    attr::delete_all_of_type(object, handle.0)?;
+    if object.uses.free().ok_or_else(|| bad_type(handle))? {
+        TYPES.remove(handle.0);
+    }
     datatype.set(c::DATATYPE_NULL)
 }
 

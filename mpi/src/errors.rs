@@ -37,8 +37,10 @@ impl User {
 struct Object {
     function: Callback,
     kind: Kind,
-    /// The program's handle and the objects that use it.
+    /// The program's handles and the objects that use it.
     uses: AtomicU32,
+    /// The program's handles.
+    owned: AtomicU32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +75,7 @@ fn resolve(handle: Errhandler, kind: Kind) -> Outcome<Handler> {
         _ => {
             let object = HANDLERS
                 .get(handle.0)
-                .filter(|object| object.kind == kind)
+                .filter(|object| object.kind == kind && object.owned.load(Ordering::Relaxed) > 0)
                 .ok_or_else(|| bad_handler(handle))?;
             object.uses.fetch_add(1, Ordering::Relaxed);
             Handler::User(User {
@@ -85,15 +87,15 @@ fn resolve(handle: Errhandler, kind: Kind) -> Outcome<Handler> {
 }
 
 impl Handler {
-    /// The handle, with one more use.
+    /// The handle, which the program is to free.
     pub(crate) fn handle(self) -> Errhandler {
-        match self {
+        match self.share() {
             Self::Fatal => c::ERRORS_ARE_FATAL,
             Self::Abort => c::ERRORS_ABORT,
             Self::Return => c::ERRORS_RETURN,
             Self::User(user) => {
                 if let Some(object) = HANDLERS.get(user.handle) {
-                    object.uses.fetch_add(1, Ordering::Relaxed);
+                    object.owned.fetch_add(1, Ordering::Relaxed);
                 }
                 Errhandler(user.handle)
             }
@@ -102,7 +104,11 @@ impl Handler {
 
     /// One more use of the same handler.
     pub(crate) fn share(self) -> Self {
-        let _ = self.handle();
+        if let Self::User(user) = self
+            && let Some(object) = HANDLERS.get(user.handle)
+        {
+            object.uses.fetch_add(1, Ordering::Relaxed);
+        }
         self
     }
 
@@ -122,6 +128,7 @@ fn create(function: Callback, kind: Kind, errhandler: Out<Errhandler>) -> Outcom
         function,
         kind,
         uses: AtomicU32::new(1),
+        owned: AtomicU32::new(1),
     };
     let handle = HANDLERS.insert(object).ok_or_else(job::too_many)?;
     errhandler.set(Errhandler(handle))
@@ -176,6 +183,11 @@ pub(crate) fn errhandler_free(errhandler: Out<Errhandler>) -> Outcome<()> {
         c::ERRORS_ARE_FATAL | c::ERRORS_ABORT | c::ERRORS_RETURN => {}
         _ => {
             let object = HANDLERS.get(handle.0).ok_or_else(|| bad_handler(handle))?;
+            let less = |owned: u32| owned.checked_sub(1);
+            object
+                .owned
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+                .map_err(|_| bad_handler(handle))?;
             if object.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
                 HANDLERS.remove(handle.0);
             }

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Failures of calls, and how they reach the program's error handlers.
 
+use crate::comm::CommObject;
 use crate::errors::{self, Handler};
 use crate::ffi::{Comm, File, Session, Win};
 use crate::{c, comm, job};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What went wrong, as a class of the standard and in words.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) code: i32,
     pub(crate) text: Cow<'static, str>,
-    /// The object concerned, if it is another than the call's.
-    pub(crate) on: Option<On>,
+    /// The communicator concerned, if it is another than the call's. The program may have freed it.
+    pub(crate) on: Option<Arc<CommObject>>,
 }
 
 /// The result of most functions here.
@@ -40,8 +42,8 @@ pub(crate) fn fail(code: i32, text: impl Into<Cow<'static, str>>) -> Box<Failure
 
 impl Failure {
     /// The same, about another object than the call's.
-    pub(crate) fn on(mut self: Box<Self>, comm: Comm) -> Box<Self> {
-        self.on = Some(On::Comm(comm));
+    pub(crate) fn on(mut self: Box<Self>, comm: &Arc<CommObject>) -> Box<Self> {
+        self.on = Some(Arc::clone(comm));
         self
     }
 }
@@ -87,16 +89,23 @@ pub(crate) fn unsupported(name: &'static str, on: On) -> i32 {
     raise(name, on, &failure)
 }
 
-/// Hands a failure to the error handler of its object, and gives the code to return.
-#[cold]
-pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
-    let on = failure.on.unwrap_or(on);
-    errors::remember(name, failure);
-    let handler = match on {
+/// The handler of an object that is there.
+fn handler_of(on: On) -> Option<Handler> {
+    match on {
         On::Comm(handle) => comm::lookup(handle).map(|comm| comm.handler()),
         // The default of files is to return, and there are no windows yet whose handler could be another.
         On::File(_) | On::Win(_) => Some(Handler::Return),
         On::Nothing | On::Session(_) => None,
+    }
+}
+
+/// Hands a failure to the error handler of its object, and gives the code to return.
+#[cold]
+pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
+    errors::remember(name, failure);
+    let (on, handler) = match (&failure.on, on) {
+        (Some(comm), _) => (On::Comm(comm.handle()), Some(comm.handler())),
+        (None, on) => (on, handler_of(on)),
     };
     let handler = handler.unwrap_or_else(|| match job::own() {
         Some(own) => own.handler(),

@@ -172,9 +172,56 @@ impl<T> Table<T> {
     }
 }
 
+/// Who needs an object: the program until it frees it, and operations that are under way or may be started again.
+pub(crate) struct Uses(AtomicU32);
+
+/// The program's use.
+const PROGRAM: u32 = 1 << 31;
+
+impl Uses {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(PROGRAM))
+    }
+
+    /// One more operation.
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One operation less. Whether nobody needs the object any more.
+    #[must_use]
+    pub(crate) fn end(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The program frees the object. Whether nobody needs it any more; `None` if it was freed before.
+    #[must_use]
+    pub(crate) fn free(&self) -> Option<bool> {
+        let old = self.0.fetch_and(!PROGRAM, Ordering::AcqRel);
+        (old & PROGRAM != 0).then_some(old == PROGRAM)
+    }
+
+    /// Whether the program has freed it.
+    pub(crate) fn is_freed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & PROGRAM == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_goes_with_its_last_use() {
+        let alone = Uses::new();
+        assert_eq!((alone.free(), alone.free()), (Some(true), None));
+        let shared = Uses::new();
+        shared.add();
+        shared.add();
+        assert!(!shared.end() && !shared.is_freed());
+        assert_eq!(shared.free(), Some(false));
+        assert!(shared.is_freed() && shared.end());
+    }
 
     #[test]
     fn a_handle_is_valid_until_it_is_removed() {

@@ -207,10 +207,16 @@ fn typed(
 ) -> Outcome<Vec<Block>> {
     (0..n)
         .map(|index| {
+            let count = check_count(counts.at(index)?)?;
+            // What is not used need not be valid.
+            let object = match count {
+                0 => datatype::get(c::BYTE)?,
+                _ => datatype::committed(types.at(index)?)?,
+            };
             Ok(Block {
                 at: displacements.at(index)?,
-                count: check_count(counts.at(index)?)?,
-                datatype: Arc::clone(datatype::committed(types.at(index)?)?),
+                count,
+                datatype: Arc::clone(object),
             })
         })
         .collect()

@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Callback, Datatype, Op, Out};
-use crate::handle::Table;
+use crate::handle::{Table, Uses};
 use crate::{c, coll, job};
 
 /// An operation of the program.
@@ -14,7 +14,12 @@ pub(crate) struct User {
     pub(crate) commutes: bool,
 }
 
-static OPS: Table<User> = Table::new(8);
+struct Object {
+    user: User,
+    uses: Uses,
+}
+
+static OPS: Table<Object> = Table::new(8);
 
 /// An operation.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +37,7 @@ pub(crate) fn get(handle: Op) -> Outcome<Operation> {
         return Ok(Operation::Predefined(handle));
     }
     OPS.get(handle.0)
-        .map(|user| Operation::User(*user))
+        .map(|object| Operation::User(object.user))
         .ok_or_else(|| bad_op(handle))
 }
 
@@ -42,15 +47,40 @@ pub(crate) fn op_create(large: bool, function: Callback, commute: i32, op: Out<O
         large,
         commutes: commute != 0,
     };
-    op.set(Op(OPS.insert(user).ok_or_else(job::too_many)?))
+    let object = Object {
+        user,
+        uses: Uses::new(),
+    };
+    op.set(Op(OPS.insert(object).ok_or_else(job::too_many)?))
+}
+
+/// An operation of the program that a persistent request uses. Its handle is good until this is dropped, also when the
+/// program frees it meanwhile.
+pub(crate) struct Held(Op);
+
+/// Keeps an operation, unless it stays anyway.
+pub(crate) fn hold(handle: Op) -> Option<Held> {
+    OPS.get(handle.0)?.uses.add();
+    Some(Held(handle))
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if OPS.get(self.0.0).is_some_and(|object| object.uses.end()) {
+            OPS.remove(self.0.0);
+        }
+    }
 }
 
 pub(crate) fn op_free(op: Out<Op>) -> Outcome<()> {
     let handle = op.get()?;
-    OPS.remove(handle.0).ok_or_else(|| match get(handle) {
-        Ok(_) => fail(c::ERR_OP, "a predefined operation cannot be freed"),
-        Err(failure) => failure,
-    })?;
+    if let Operation::Predefined(_) = get(handle)? {
+        return Err(fail(c::ERR_OP, "a predefined operation cannot be freed"));
+    }
+    let freed = OPS.get(handle.0).and_then(|object| object.uses.free());
+    if freed.ok_or_else(|| bad_op(handle))? {
+        OPS.remove(handle.0);
+    }
     op.set(c::OP_NULL)
 }
 

@@ -9,6 +9,7 @@ use crate::{buffer, datatype, p2p};
 use onecopy::raw::Mode;
 use std::sync::Arc;
 
+/// Keeps a recipe, which holds the datatype: the program may free it before it starts the request.
 fn prepare(
     comm: &Arc<CommObject>,
     recipe: impl Fn() -> Outcome<Object> + Send + Sync + 'static,
@@ -39,8 +40,11 @@ macro_rules! prepared {
         ) -> Outcome<()> {
             let comm = comm::get(comm)?;
             check_send(count, datatype, dest, tag, comm)?;
-            let of = Arc::clone(comm);
-            let recipe = move || p2p::send_object(buf, count, datatype, dest, tag, &of, Mode::$mode);
+            let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
+            let recipe = move || {
+                let _ = &held;
+                p2p::send_object(buf, count, datatype, dest, tag, &of, Mode::$mode)
+            };
             prepare(comm, recipe, request)
         }
     )*};
@@ -63,8 +67,9 @@ pub(crate) fn bsend_init(
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
     check_send(count, datatype, dest, tag, comm)?;
-    let of = Arc::clone(comm);
+    let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
+        let _ = &held;
         buffer::send(buf, count, datatype, dest, tag, &of)?;
         Ok(Object::complete(Status::empty()))
     };
@@ -84,7 +89,10 @@ pub(crate) fn recv_init(
     p2p::check_count(count)?;
     datatype::committed(datatype)?;
     p2p::origin(comm, source, tag)?;
-    let of = Arc::clone(comm);
-    let recipe = move || p2p::receive_object(buf, count, datatype, source, tag, &of);
+    let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
+    let recipe = move || {
+        let _ = &held;
+        p2p::receive_object(buf, count, datatype, source, tag, &of)
+    };
     prepare(comm, recipe, request)
 }

@@ -34,10 +34,10 @@ impl Owner {
         }
     }
 
-    pub(crate) fn get(&self) -> Option<&CommObject> {
+    pub(crate) fn get(&self) -> Option<&Arc<CommObject>> {
         match self {
             Self::Nobody => None,
-            Self::World => job::world().map(|world| &**world),
+            Self::World => job::world(),
             Self::Of(comm) => Some(comm),
         }
     }

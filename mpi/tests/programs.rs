@@ -235,6 +235,11 @@ fn elements() {
 }
 
 #[test]
+fn lifetimes() {
+    passes("lifetimes", &[1, 2, 3]);
+}
+
+#[test]
 fn a_fatal_error_ends_the_job_and_says_why() {
     let program = compile("errors");
     let output = run(&program, 2, &["fatal"]);

@@ -9,12 +9,23 @@ use crate::comm::{self, CommObject};
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, In, Info, Ints, Op, Out, Request};
 use crate::request::{self, Object};
+use crate::{datatype, op};
 use std::sync::Arc;
+
+/// Datatypes and operations that a persistent request uses, also after the program has freed them.
+#[derive(Default)]
+struct Held {
+    types: Vec<datatype::Held>,
+    ops: Vec<op::Held>,
+}
 
 /// An argument as it is kept.
 trait Capture {
     type Kept: Clone + Send + Sync + 'static;
     fn capture(self, len: usize) -> Outcome<Self::Kept>;
+
+    /// Keeps what it names.
+    fn hold(_kept: &Self::Kept, _held: &mut Held) {}
 }
 
 macro_rules! plain {
@@ -28,7 +39,29 @@ macro_rules! plain {
     )*};
 }
 
-plain!(Addr, i64, i32, Datatype, Op);
+plain!(Addr, i64, i32);
+
+impl Capture for Datatype {
+    type Kept = Self;
+    fn capture(self, _len: usize) -> Outcome<Self> {
+        Ok(self)
+    }
+
+    fn hold(kept: &Self, held: &mut Held) {
+        held.types.extend(datatype::hold(*kept));
+    }
+}
+
+impl Capture for Op {
+    type Kept = Self;
+    fn capture(self, _len: usize) -> Outcome<Self> {
+        Ok(self)
+    }
+
+    fn hold(kept: &Self, held: &mut Held) {
+        held.ops.extend(op::hold(*kept));
+    }
+}
 
 impl Capture for Ints {
     type Kept = Arc<[i64]>;
@@ -37,10 +70,15 @@ impl Capture for Ints {
     }
 }
 
-impl<T: Copy + Send + Sync + 'static> Capture for In<T> {
-    type Kept = Arc<[T]>;
-    fn capture(self, len: usize) -> Outcome<Arc<[T]>> {
+impl Capture for In<Datatype> {
+    type Kept = Arc<[Datatype]>;
+    fn capture(self, len: usize) -> Outcome<Arc<[Datatype]>> {
         self.list(len).map(Into::into)
+    }
+
+    fn hold(kept: &Arc<[Datatype]>, held: &mut Held) {
+        let types = kept.iter().filter_map(|&handle| datatype::hold(handle));
+        held.types.extend(types);
     }
 }
 
@@ -109,8 +147,14 @@ macro_rules! collectives {
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
                     // What is wrong is told now.
                     plan::$plan(of, $(&$arg),*)?;
+                    #[allow(unused_mut, reason = "a barrier has no arguments")]
+                    let mut held = Held::default();
+                    $(<$t as Capture>::hold(&$arg, &mut held);)*
                     let kept = Arc::clone(of);
-                    let recipe = move || plan::$plan(&kept, $(&$arg),*)?.start(&kept);
+                    let recipe = move || {
+                        let _ = &held;
+                        plan::$plan(&kept, $(&$arg),*)?.start(&kept)
+                    };
                     let home = request::reserve(request)?;
                     home.keep(Object::persistent(of, Arc::new(recipe)));
                     Ok(())

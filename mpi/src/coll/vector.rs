@@ -140,7 +140,10 @@ pub(super) fn vector(handle: Op, datatype: Datatype) -> Outcome<Vector> {
                 ));
             }
             let first = shape.lb;
+            // The program gets the handle, and may have freed the datatype by then.
+            let held = datatype::hold(datatype);
             let function = move |left: &[u8], right: &mut [u8]| {
+                let _ = &held;
                 if extent == 0 {
                     return;
                 }

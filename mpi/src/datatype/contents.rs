@@ -2,13 +2,14 @@
 //! How a datatype was made: envelope and contents.
 
 use super::predefined::Element;
-use super::{TypeObject, get, keep};
+use super::{TypeObject, get, reveal};
 use crate::c;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Datatype, Out};
 use std::sync::Arc;
 
 /// The call that made a datatype, with its arguments in the order of the standard.
+#[derive(Clone)]
 pub(crate) struct Contents {
     combiner: i32,
     /// Made by a form with large counts.
@@ -73,6 +74,12 @@ impl Contents {
         } else {
             self.addresses.extend_from_slice(values);
         }
+        self
+    }
+
+    /// Made of a predefined datatype that it does not differ from.
+    pub(crate) fn is(mut self, named: Option<Element>) -> Self {
+        self.named = named;
         self
     }
 
@@ -179,7 +186,7 @@ fn put(
     }
     addresses.set_all(&contents.addresses)?;
     for (index, object) in contents.types.iter().enumerate() {
-        types.set_at(index, keep(Arc::clone(object))?)?;
+        types.set_at(index, reveal(object)?)?;
     }
     Ok(())
 }

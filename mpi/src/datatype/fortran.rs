@@ -25,15 +25,15 @@ fn of(
     if let Some(&handle) = known.get(&(combiner, p, r)) {
         return new.set(Datatype(handle));
     }
-    let shape = get(base)?.shape.clone();
-    let contents = Contents::made(combiner, false, Vec::new()).ints(ints);
-    let object = TypeObject::new(shape, contents);
+    let base = get(base)?;
+    let contents = Contents::made(combiner, false, Vec::new());
+    let contents = contents.ints(ints).is(base.named());
+    let object = Arc::new(TypeObject::new(base.shape.clone(), contents));
     object.committed.store(true, Ordering::Relaxed);
-    let handle = super::TYPES
-        .insert(Arc::new(object))
-        .ok_or_else(job::too_many)?;
-    known.insert((combiner, p, r), handle);
-    new.set(Datatype(handle))
+    let handle = super::keep(Arc::clone(&object))?;
+    let _ = object.permanent.set(handle);
+    known.insert((combiner, p, r), handle.0);
+    new.set(handle)
 }
 
 /// Bytes of a real with at least this precision and range, in decimal digits.

@@ -76,7 +76,8 @@ pub(super) fn told(
 
 /// The status and failure of a receive or send that is over.
 fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, Error>) {
-    let failure = told(object.comm.get(), receives, result, &mut object.status);
+    let comm = object.comm.get().map(|comm| &**comm);
+    let failure = told(comm, receives, result, &mut object.status);
     if failure.is_some() {
         object.failure = failure;
     }

@@ -3,7 +3,6 @@
 
 use super::activity::{Activity, code_of};
 use super::{Object, REQUESTS, SENT, bad_request, named, remove};
-use crate::comm::CommObject;
 use crate::failure::{Outcome, fail};
 use crate::ffi::{In, Out, Request, Status};
 use crate::{buffer, c, job};
@@ -108,9 +107,8 @@ fn finish(
         .with_mut(handle.0, |object| {
             let mut status = object.status;
             status.error = code_of(object);
-            let on = object.comm.get().map(CommObject::handle);
             let result = match object.failure.take() {
-                Some(failure) => Err(match on {
+                Some(failure) => Err(match object.comm.get() {
                     Some(comm) => failure.on(comm),
                     None => failure,
                 }),

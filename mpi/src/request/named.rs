@@ -57,7 +57,7 @@ fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Opt
         (Some(failure), world) => {
             status.error = failure.code;
             match world {
-                Some(world) => (status, Some(failure.on(world.handle()))),
+                Some(world) => (status, Some(failure.on(world))),
                 None => (status, Some(failure)),
             }
         }
