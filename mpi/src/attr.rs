@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Callback, Comm, Datatype, Out};
 use crate::{c, callback, errors, job};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a keyval belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum Kind {
     Win,
 }
 
-/// A key with its callbacks. It lives as long as an attribute has it.
+/// A key with its callbacks. It lives until the program has freed it and no attribute has it.
 #[derive(Debug)]
 pub(crate) struct Keyval {
     kind: Kind,
@@ -29,8 +29,15 @@ pub(crate) struct Keyval {
 /// The attributes of one object, in the order of their setting.
 pub(crate) type Attributes = Vec<(i32, Arc<Keyval>, Addr)>;
 
+/// A key that the program knows by a number.
+struct Key {
+    keyval: Weak<Keyval>,
+    /// What keeps it until the program frees it; after that its attributes do.
+    own: Option<Arc<Keyval>>,
+}
+
 struct Keys {
-    known: BTreeMap<i32, Arc<Keyval>>,
+    known: BTreeMap<i32, Key>,
     next: i32,
 }
 
@@ -46,13 +53,17 @@ fn create(kind: Kind, copy: Callback, delete: Callback, extra: Addr, key: Out<i3
     let mut keys = job::lock(&KEYS);
     let number = keys.next;
     keys.next += 1;
-    let keyval = Keyval {
+    let keyval = Arc::new(Keyval {
         kind,
         copy,
         delete,
         extra,
+    });
+    let known = Key {
+        keyval: Arc::downgrade(&keyval),
+        own: Some(keyval),
     };
-    keys.known.insert(number, Arc::new(keyval));
+    keys.known.insert(number, known);
     key.set(number)
 }
 
@@ -63,19 +74,28 @@ fn bad_key(key: i32) -> Box<Failure> {
     )
 }
 
+/// The key of a number: also one that the program has freed, while an attribute has it.
 fn known(kind: Kind, key: i32) -> Outcome<Arc<Keyval>> {
     job::lock(&KEYS)
         .known
         .get(&key)
+        .and_then(|known| known.keyval.upgrade())
         .filter(|keyval| keyval.kind == kind)
-        .cloned()
         .ok_or_else(|| bad_key(key))
 }
 
+/// Frees a key. One that was freed and is still in use may be freed again: another handle of it.
 fn free(kind: Kind, key: Out<i32>) -> Outcome<()> {
     let number = key.get()?;
     known(kind, number)?;
-    job::lock(&KEYS).known.remove(&number);
+    let mut keys = job::lock(&KEYS);
+    if let Some(known) = keys.known.get_mut(&number) {
+        known.own = None;
+    }
+    // Those whose last attribute went after they were freed go now, too.
+    keys.known
+        .retain(|_, known| known.keyval.strong_count() > 0);
+    drop(keys);
     key.set(c::KEYVAL_INVALID)
 }
 

@@ -215,6 +215,11 @@ fn calls_with_a_dead_member_leave_nothing_under_way() {
 }
 
 #[test]
+fn attributes() {
+    passes("attributes", &[1, 2]);
+}
+
+#[test]
 fn groups() {
     passes("groups", &[1, 2, 3, 4]);
 }

@@ -63,9 +63,10 @@ fn heritage(comm: Comm, info: Option<Info>) -> Outcome<Heritage> {
         Some(info) => info::pairs_or_none(info)?,
         None => job::lock(&parent.info).clone(),
     };
+    let attributes = attr::copy_all(parent, comm.0)?;
     Ok(Heritage {
         handler: Some(parent.handler().share()),
-        attributes: attr::copy_all(parent, comm.0)?,
+        attributes,
         info: pairs,
         topology: parent.topology.clone(),
     })
@@ -73,7 +74,7 @@ fn heritage(comm: Comm, info: Option<Info>) -> Outcome<Heritage> {
 
 fn duplicate(comm: Comm, info: Option<Info>, new: Out<Comm>) -> Outcome<()> {
     let parent = get(comm)?;
-    let heritage = heritage(comm, info)?;
+    let heritage = heritage(comm, info).inspect_err(|_| new.set_unless_null(c::COMM_NULL))?;
     let identity = agreed(parent)?;
     new.set(make(parent, Arc::clone(&parent.group), identity, heritage)?)
 }
@@ -102,7 +103,8 @@ fn duplicate_later(
     let home = request::reserve(request)?;
     new.check()?;
     let (links, link) = (parent.links()?, parent.link()?);
-    let object = CommObject::new(Arc::clone(&parent.group), heritage(comm, info)?)?;
+    let heritage = heritage(comm, info).inspect_err(|_| new.set_unless_null(c::COMM_NULL))?;
+    let object = CommObject::new(Arc::clone(&parent.group), heritage)?;
     let handle = keep(Arc::clone(&object))?;
     let tag = parent.next_tag();
     let started = if parent.rank == 0 {

@@ -224,12 +224,15 @@ pub(crate) fn type_create_resized(
 
 pub(crate) fn type_dup(old: Datatype, new: Out<Datatype>) -> Outcome<()> {
     let of = get(old)?;
-    let contents = Contents::made(c::COMBINER_DUP, false, vec![Arc::clone(of)]);
-    let copy = TypeObject::new(of.shape.clone(), contents);
-    let committed = of.committed.load(onecopy_shm::sync::Ordering::Relaxed);
-    copy.committed
-        .store(committed, onecopy_shm::sync::Ordering::Relaxed);
-    *crate::job::lock(&copy.attributes) = attr::copy_all_of_type(of, old.0)?;
+    let mut copy = of.twin();
+    copy.contents = Contents::made(c::COMBINER_DUP, false, vec![Arc::clone(of)]);
+    match attr::copy_all_of_type(of, old.0) {
+        Ok(attributes) => *crate::job::lock(&copy.attributes) = attributes,
+        Err(failure) => {
+            new.set_unless_null(c::DATATYPE_NULL);
+            return Err(failure);
+        }
+    }
     new.set(keep(Arc::new(copy))?)
 }
 
