@@ -246,7 +246,7 @@ fn isend_mode(
     let home = request::reserve(request)?;
     match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
         Some(pending) => home.keep(Object::active(comm, Activity::Message(pending))),
-        None => home.is_over(),
+        None => home.complete(),
     }
     Ok(())
 }
@@ -278,7 +278,7 @@ pub(crate) fn ibsend(
 ) -> Outcome<()> {
     let home = request::reserve(request)?;
     bsend(buf, count, datatype, dest, tag, comm)?;
-    home.is_over();
+    home.complete();
     Ok(())
 }
 

@@ -175,7 +175,7 @@ impl Reserved {
     }
 
     /// The request is over without an object.
-    pub(crate) fn is_over(self) {
+    pub(crate) fn complete(self) {
         self.handle.set_unless_null(SENT);
     }
 }

@@ -189,7 +189,7 @@ fn what_has_no_place_in_the_table_is_not_started() {
         let command = command.arg("full").env("ONECOPY_JOB_LIMIT", "handles:4096");
         is_good(
             "undone with a short table",
-            &limit::output_within(&mut command, Duration::from_secs(300)).expect("the launcher"),
+            &limit::output_within(command, Duration::from_secs(300)).expect("the launcher"),
         );
     }
 }
