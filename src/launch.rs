@@ -38,7 +38,7 @@ use std::time::Duration;
 
 pub use bind::{Bind, BindError};
 
-use crate::wireup::Death;
+use crate::wireup::{Death, exit_code};
 
 /// Where rank 0 reads; the others read nothing.
 #[derive(Debug, Default)]
@@ -305,16 +305,16 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The exit code that tells this to a shell.
+    /// The exit code that tells this to a shell: 0 for success only.
     pub fn code(self) -> i32 {
         match self {
             Self::Success => 0,
             Self::Rank { how, .. } => match how {
-                Death::Code(code) => code,
+                Death::Code(code) => exit_code(code),
                 Death::Signal(signal) => 128 + signal,
                 Death::Unknown => 1,
             },
-            Self::Abort { code, .. } => code,
+            Self::Abort { code, .. } => exit_code(code),
             Self::Timeout => 124,
             Self::NotJoined => 1,
             Self::Interrupted { signal } => 128 + signal,
@@ -326,7 +326,8 @@ impl Cause {
 /// How a job ended.
 #[derive(Clone, Debug)]
 pub struct JobOutcome {
-    /// Exit code for the job as a whole: that of the first failing rank, 128 + signal for one that was killed, 124 for a timeout.
+    /// Exit code for the job as a whole: that of the first failing rank, 128 + signal for one that was killed, 124 for a timeout. What a rank aborted
+    /// with has eight bits here, and is 1 if these are 0.
     pub code: i32,
     /// Why.
     pub cause: Cause,

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::pool::Pool;
 use crate::wait;
-use crate::wireup::{self, Wireup};
+use crate::wireup::{self, Emergency, Wireup};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{CounterSnapshot, Knobs};
@@ -22,6 +22,8 @@ pub use onecopy_shm::gate::Threads;
 /// What communicators, requests and the runtime share.
 pub(crate) struct Shared {
     pub(crate) gate: Gate<Engine>,
+    /// Beside the gate: who ends the job may be in it.
+    pub(crate) emergency: Arc<dyn Emergency>,
     pub(crate) segment: Arc<OwnSegment>,
     pub(crate) heap: Arc<Heap>,
     pub(crate) buffers: Pool,
@@ -148,8 +150,10 @@ impl Runtime {
         let segment = Arc::clone(&engine.core.segment);
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
         let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
+        let emergency = engine.wireup.emergency();
         let shared = Shared {
             gate: Gate::new(options.threads, engine),
+            emergency,
             segment,
             heap,
             buffers,
@@ -278,8 +282,14 @@ impl Runtime {
         if !self.handle.gate.is_ours() {
             return Err(Error::Forked);
         }
-        self.handle.gate.enter().wireup.abort(code)?;
+        self.handle.emergency.abort(code)?;
         Ok(())
+    }
+
+    /// The way to end the job, of use at any time and on any thread: also within a function of the program that reduces.
+    #[must_use]
+    pub fn emergency(&self) -> Arc<dyn Emergency> {
+        Arc::clone(&self.handle.emergency)
     }
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.

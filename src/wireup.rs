@@ -19,6 +19,7 @@ pub(crate) mod pmi;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_btl::module::Offer;
@@ -344,8 +345,28 @@ pub trait Wireup: Send {
     /// Leaves the job in an orderly way: the others see [`Event::Left`], and the end of this process is no death any more.
     fn leave(&mut self) -> Result<(), WireupError>;
 
+    /// The way to end the job: of use also while somebody else uses the wire-up.
+    fn emergency(&self) -> Arc<dyn Emergency>;
+
     /// Ends the whole job with `code`: the others see [`Event::Abort`].
-    fn abort(&mut self, code: i32) -> Result<(), WireupError>;
+    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+        self.emergency().abort(code)
+    }
+}
+
+/// Ends a job, at any time and from any thread: also from within a function of the program that the engine has called.
+pub trait Emergency: Send + Sync {
+    /// Ends the whole job with `code`: the others see [`Event::Abort`].
+    fn abort(&self, code: i32) -> Result<(), WireupError>;
+}
+
+/// What a process exits with when it fails with `code`, of which the system keeps eight bits: never 0.
+#[must_use]
+pub fn exit_code(code: i32) -> i32 {
+    match code & 0xff {
+        0 => 1,
+        kept => kept,
+    }
 }
 
 /// The wire-up that the environment describes: the launcher's if one started this process, ours before others; otherwise a job of one rank.

@@ -49,16 +49,17 @@ fn as_rank() {
             runtime.finalize().expect("finalize");
             say(&format!("ring {rank} of {size}"));
         }
-        "abort" => {
+        "abort" | "abort-256" => {
             world.barrier().expect("barrier");
             if rank == size - 1 {
-                runtime.abort(7).expect("abort");
+                let code = if body == "abort" { 7 } else { 256 };
+                runtime.abort(code).expect("abort");
             }
             // The launcher ends us, or the word of the abort does.
             let mut never = [0_u8; 1];
             let ended = world.recv(&mut never, size - 1, 9);
             say(&format!("recv: {ended:?}"));
-            std::process::exit(7);
+            std::process::exit(if body == "abort" { 7 } else { 1 });
         }
         "sleep" => {
             world.barrier().expect("barrier");

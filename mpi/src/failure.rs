@@ -116,16 +116,15 @@ pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
         Handler::Fatal | Handler::Abort => {
             let rank =
                 job::world().map_or_else(String::new, |world| format!("rank {}: ", world.rank));
-            errors::report(&format!(
-                "onecopy: {rank}{name}: {}: {}",
-                errors::class_name(failure.code),
-                failure.text
-            ));
-            job::abort(if failure.code == 0 {
-                1
-            } else {
-                failure.code & 0xff
-            })
+            // Calls of other threads fail when the job is aborted, which is no news.
+            if !job::is_aborted() {
+                errors::report(&format!(
+                    "onecopy: {rank}{name}: {}: {}",
+                    errors::class_name(failure.code),
+                    failure.text
+                ));
+            }
+            job::abort(failure.code)
         }
         Handler::User(user) => {
             let handle = match on {

@@ -4,8 +4,9 @@
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::group::GroupObject;
-use crate::{attr, buffer, c, request};
+use crate::{attr, buffer, c, end, request};
 use nix::unistd::Pid;
+use onecopy::wireup::{Emergency, exit_code};
 use onecopy::{Options, Runtime, Threads};
 use onecopy_shm::fork;
 use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
@@ -23,6 +24,9 @@ static WORLD: OnceLock<Arc<CommObject>> = OnceLock::new();
 static SELF: OnceLock<Arc<CommObject>> = OnceLock::new();
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 static THREADS: OnceLock<(i32, Pid)> = OnceLock::new();
+static EMERGENCY: OnceLock<Arc<dyn Emergency>> = OnceLock::new();
+/// The thread that aborted the job.
+static ABORTED: OnceLock<i32> = OnceLock::new();
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,6 +117,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
     CHECKS.store(options.knobs.mpi_checks, Ordering::Relaxed);
     let runtime = Runtime::init_with(options)?;
     let (rank, size) = (runtime.rank(), runtime.size());
+    let _ = EMERGENCY.set(runtime.emergency());
     let world = Arc::new(GroupObject::new((0..size as u32).collect(), rank as u32));
     let alone = Arc::new(GroupObject::new(vec![rank as u32], rank as u32));
     let comm = runtime.world();
@@ -173,14 +178,30 @@ pub(crate) fn with_runtime<R>(f: impl FnOnce(&Runtime) -> Outcome<R>) -> Outcome
     }
 }
 
-/// Ends the whole job with `code`.
+/// Whether the job was aborted here.
+pub(crate) fn is_aborted() -> bool {
+    ABORTED.get().is_some()
+}
+
+/// Ends the whole job with `code`. This takes no lock and does not enter the engine: the program may call it from a function that the engine has called.
 pub(crate) fn abort(code: i32) -> ! {
-    // A thread that is in a call may hold the lock; the job ends all the same.
-    if !is_forked()
-        && let Ok(slot) = RUNTIME.try_lock()
-        && let Some(runtime) = &*slot
-    {
-        let _ = runtime.abort(code);
+    let here = end::thread();
+    if ABORTED.set(here).is_err() {
+        if ABORTED.get() == Some(&here) {
+            // From what the program does at its exit.
+            end::now(exit_code(code));
+        }
+        loop {
+            std::thread::park();
+        }
     }
-    std::process::exit(code)
+    // Nothing is possible any more: what the program does at its exit must not find an engine that is in use.
+    PHASE.store(OVER, Ordering::Release);
+    // A child that a rank has forked ends itself alone.
+    if !is_forked()
+        && let Some(emergency) = EMERGENCY.get()
+    {
+        let _ = emergency.abort(code);
+    }
+    std::process::exit(exit_code(code))
 }

@@ -16,6 +16,7 @@ mod coll;
 mod comm;
 mod datatype;
 mod edge;
+mod end;
 mod env;
 mod errors;
 mod failure;

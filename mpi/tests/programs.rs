@@ -214,6 +214,80 @@ fn calls_with_a_dead_member_leave_nothing_under_way() {
     }
 }
 
+const LEVELS: [&str; 3] = ["single", "serialized", "multiple"];
+
+#[test]
+fn the_job_is_aborted_from_within_every_function_of_the_program() {
+    let program = compile("ends");
+    for level in LEVELS {
+        for place in [
+            "allreduce",
+            "allreduce_long",
+            "reduce",
+            "scan",
+            "exscan",
+            "reduce_scatter",
+            "ireduce",
+            "tested",
+            "reduce_local",
+            "copy",
+            "delete",
+            "replace",
+            "finalize",
+            "handler",
+            "exit",
+            "plain",
+        ] {
+            // The second rank's part of an exscan is a copy: the third one combines.
+            let ranks = if place == "exscan" { 3 } else { 2 };
+            let output = run(&program, ranks, &[place, "7", level]);
+            let (said, why) = (
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+            );
+            let how = format!("{place}, {level}: {:?}\n{said}\n{why}", output.status);
+            assert_eq!(output.status.code(), Some(7), "{how}");
+            assert!(
+                said.contains("aborts") && !said.contains("went on"),
+                "{how}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_aborted_job_never_ends_with_0() {
+    let program = compile("ends");
+    for (code, expected) in [
+        (0, 1),
+        (1, 1),
+        (255, 255),
+        (256, 1),
+        (257, 1),
+        (512, 1),
+        (0x1234, 0x34),
+        (-1, 255),
+        (-256, 1),
+        (i32::MIN, 1),
+        (i32::MAX, 255),
+    ] {
+        for place in ["plain", "exit"] {
+            let output = run(&program, 2, &[place, &code.to_string(), "single"]);
+            assert_eq!(output.status.code(), Some(expected), "{code}, {place}");
+        }
+        // Without a launcher the process is all there is.
+        let alone = Command::new(&program)
+            .args(["plain", &code.to_string(), "single"])
+            .env("LD_LIBRARY_PATH", &place().directory)
+            .output()
+            .expect("the program");
+        assert_eq!(alone.status.code(), Some(expected), "{code}, alone");
+    }
+    // A class of the program's own, whose low byte is 0, that is fatal.
+    let output = run(&program, 2, &["fatal", "7", "single"]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
 #[test]
 fn attributes() {
     passes("attributes", &[1, 2]);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::CliError;
 use crate::launch::{Bind, Input, Job, LaunchError, Output, guard};
+use crate::wireup::exit_code;
 
 /// Start N ranks of a program on this node, wire them up, and end them together.
 ///
@@ -119,6 +120,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         let _ = writeln!(std::io::stderr(), "onecopy run: {error}");
         error.code()
     });
+    let code = if code == 0 { 0 } else { exit_code(code) };
     Ok(ExitCode::from(code.to_le_bytes()[0]))
 }
 

@@ -2,8 +2,9 @@
 //! A job of one rank: what a program gets that no launcher started.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use super::{Card, Event, Introduction, Wireup, WireupError};
+use super::{Card, Emergency, Event, Introduction, Wireup, WireupError};
 
 /// The only rank of its job.
 #[derive(Debug, Default)]
@@ -75,7 +76,16 @@ impl Wireup for Alone {
         Ok(())
     }
 
-    fn abort(&mut self, _code: i32) -> Result<(), WireupError> {
+    fn emergency(&self) -> Arc<dyn Emergency> {
+        Arc::new(Nobody)
+    }
+}
+
+/// There is nobody to be told.
+struct Nobody;
+
+impl Emergency for Nobody {
+    fn abort(&self, _code: i32) -> Result<(), WireupError> {
         Ok(())
     }
 }

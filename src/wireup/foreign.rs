@@ -12,6 +12,7 @@
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use onecopy_obs::Knobs;
@@ -21,7 +22,9 @@ use super::alone::Alone;
 use super::host::{HOST, Host, Plan};
 use super::launched::Launched;
 use super::meet::{Address, BASES, Door, Folder, Place, Way};
-use super::{Card, Event, Introduction, Wireup, WireupError, environment, pmi};
+use super::{
+    Card, Emergency, Event, Introduction, Wireup, WireupError, environment, exit_code, pmi,
+};
 
 const CALL: &str = "join";
 
@@ -34,8 +37,31 @@ const ABORT_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Foreign {
     inner: Inner,
-    pmi: Option<pmi::Client>,
-    host: Option<Host>,
+    rest: Arc<Rest>,
+}
+
+/// What the end of a job needs besides.
+#[derive(Debug)]
+struct Rest {
+    pmi: Mutex<Option<pmi::Client>>,
+    host: Mutex<Option<Host>>,
+}
+
+impl Rest {
+    fn new(pmi: Option<pmi::Client>, host: Option<Host>) -> Arc<Self> {
+        Arc::new(Self {
+            pmi: Mutex::new(pmi),
+            host: Mutex::new(host),
+        })
+    }
+
+    /// Waits until rank 0's thread has told the others.
+    fn wait_until_told(&self) {
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = &*host {
+            host.wait_until_told();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -69,8 +95,7 @@ impl Foreign {
         if size == 1 {
             return Ok(Self {
                 inner: Inner::Alone(Alone::new()),
-                pmi: Some(table),
-                host: None,
+                rest: Rest::new(Some(table), None),
             });
         }
         let here = Place::of_this_process();
@@ -121,8 +146,7 @@ impl Foreign {
         };
         Ok(Self {
             inner: Inner::Launched(inner),
-            pmi: Some(table),
-            host,
+            rest: Rest::new(Some(table), host),
         })
     }
 
@@ -131,8 +155,7 @@ impl Foreign {
         let (rank, size) = (job.rank, job.size);
         let done = |inner, host| Self {
             inner,
-            pmi: None,
-            host,
+            rest: Rest::new(None, host),
         };
         if size == 1 {
             return Ok(done(Inner::Alone(Alone::new()), None));
@@ -320,23 +343,45 @@ impl Wireup for Foreign {
 
     fn leave(&mut self) -> Result<(), WireupError> {
         let left = self.wireup().leave();
-        if let Some(host) = &self.host {
-            host.wait_until_told();
-        }
-        if let Some(pmi) = &mut self.pmi {
+        self.rest.wait_until_told();
+        let mut pmi = self.rest.pmi.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pmi) = &mut *pmi {
             pmi.finalize()?;
         }
         left
     }
 
+    fn emergency(&self) -> Arc<dyn Emergency> {
+        let inner = match &self.inner {
+            Inner::Alone(inner) => inner.emergency(),
+            Inner::Launched(inner) => inner.emergency(),
+        };
+        let rest = Arc::clone(&self.rest);
+        Arc::new(Both { inner, rest })
+    }
+}
+
+/// The other ranks and the launcher.
+struct Both {
+    inner: Arc<dyn Emergency>,
+    rest: Arc<Rest>,
+}
+
+impl Emergency for Both {
     /// Ends the job with `code`, and this process if the launcher does not do so.
-    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+    fn abort(&self, code: i32) -> Result<(), WireupError> {
         // The launcher ends the job; that the others hear of it as well only shortens the matter.
-        let _ = self.wireup().abort(code);
-        if let Some(host) = &self.host {
+        let _ = self.inner.abort(code);
+        // Launchers hand on what they are told, of which the system keeps eight bits.
+        let code = exit_code(code);
+        // A thread that leaves the job at this moment may have the rest; the end of this process tells it, too.
+        if let Ok(host) = self.rest.host.try_lock()
+            && let Some(host) = &*host
+        {
             host.wait_until_told();
         }
-        if let Some(pmi) = &mut self.pmi
+        if let Ok(mut pmi) = self.rest.pmi.try_lock()
+            && let Some(pmi) = &mut *pmi
             && pmi.abort(code).is_ok()
         {
             std::thread::sleep(ABORT_GRACE);

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -16,7 +17,9 @@ use onecopy_shm::fdpass::{self, FdPassError, Wait};
 use onecopy_shm::process;
 
 use super::message::{MAX_MESSAGE, MAX_RANKS, ToLauncher, ToRank};
-use super::{Card, ENV_FD, ENV_RANK, ENV_SIZE, Event, Introduction, Wireup, WireupError};
+use super::{
+    Card, ENV_FD, ENV_RANK, ENV_SIZE, Emergency, Event, Introduction, Wireup, WireupError,
+};
 
 /// A launcher that is alive answers an introduction within microseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,7 +30,7 @@ const SMALL_MESSAGE: usize = 8 * 1024;
 /// A rank that a launcher started.
 #[derive(Debug)]
 pub struct Launched {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     rank: usize,
     size: usize,
     pid_ns: u64,
@@ -127,7 +130,7 @@ impl Launched {
         both.add(bell.as_fd(), readable)
             .map_err(system("epoll_ctl"))?;
         Ok(Self {
-            socket,
+            socket: Arc::new(socket),
             rank,
             size,
             pid_ns: Card::of_this_process().pid_ns,
@@ -455,8 +458,19 @@ impl Wireup for Launched {
         }
     }
 
-    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
-        self.send("abort", &ToLauncher::Abort { code }, &[])
+    fn emergency(&self) -> Arc<dyn Emergency> {
+        Arc::new(Line(Arc::clone(&self.socket)))
+    }
+}
+
+/// The connection to the launcher, which takes each message as a whole.
+struct Line(Arc<OwnedFd>);
+
+impl Emergency for Line {
+    fn abort(&self, code: i32) -> Result<(), WireupError> {
+        let message = ToLauncher::Abort { code }.encode();
+        fdpass::send(self.0.as_fd(), &message, &[], Wait::Block)
+            .map_err(|source| transport("abort", source))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::{Card, Death, Event, Introduction, Missing, Wireup, WireupError};
+use super::{Card, Death, Emergency, Event, Introduction, Missing, Wireup, WireupError};
 
 /// What all ranks share.
 #[derive(Debug)]
@@ -241,7 +241,22 @@ impl Wireup for Local {
         Ok(())
     }
 
-    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+    fn emergency(&self) -> Arc<dyn Emergency> {
+        Arc::new(Shout {
+            world: Arc::clone(&self.world),
+            rank: self.rank,
+        })
+    }
+}
+
+/// Tells all other ranks.
+struct Shout {
+    world: Arc<World>,
+    rank: usize,
+}
+
+impl Emergency for Shout {
+    fn abort(&self, code: i32) -> Result<(), WireupError> {
         self.world.announce(self.rank, Event::Abort { code }, false);
         Ok(())
     }

@@ -99,6 +99,15 @@ fn an_abort_ends_the_job_with_its_code() {
         let ran = finish(&mut command);
         assert_eq!(ran.code, Some(7), "{launcher:?}: {}", ran.text);
     }
+    // A code of which the system would keep nothing is a failure all the same.
+    for launcher in Launcher::ALL {
+        let Some(mut command) = launcher.command(3) else {
+            continue;
+        };
+        add_rank(&mut command, "abort-256");
+        let ran = finish(&mut command);
+        assert_eq!(ran.code, Some(1), "{launcher:?}: {}", ran.text);
+    }
     // Nobody ends these ranks: the word of the abort does.
     let ranks: Vec<_> = (0..3)
         .map(|number| start(&mut stepped(number, 3, "abort", &[], "abort")))
