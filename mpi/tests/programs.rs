@@ -4,13 +4,15 @@
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 
+use onecopy::launch::Output::Lines;
+use onecopy::launch::{Job, Stream};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 fn package() -> &'static Path {
@@ -286,6 +288,39 @@ fn an_aborted_job_never_ends_with_0() {
     // A class of the program's own, whose low byte is 0, that is fatal.
     let output = run(&program, 2, &["fatal", "7", "single"]);
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Each wait of a rank, when the job is aborted and when the peer that it waits for dies.
+#[test]
+fn every_wait_ends() {
+    let program = compile("aborted");
+    for how in [
+        ["one"].as_slice(),
+        &["one", "dies"],
+        &["threads"],
+        &["threads", "dies"],
+    ] {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&said);
+        let take = move |_: usize, _: Stream, line: &[u8]| {
+            let mut said = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            said.extend_from_slice(line);
+        };
+        // Ranks that are asked to end have time to show what their waits do.
+        let outcome = Job::new(&program, 3)
+            .args(how)
+            .env("LD_LIBRARY_PATH", &place().directory)
+            .output(Lines(Box::new(take)))
+            .keep_going(true)
+            .grace(Duration::from_secs(120))
+            .timeout(Duration::from_secs(240))
+            .quiet(true)
+            .run()
+            .expect("a job");
+        let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("all ended"), "{how:?}: {outcome:?}\n{said}");
+    }
 }
 
 #[test]

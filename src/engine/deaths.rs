@@ -139,7 +139,13 @@ impl Engine {
         if self.core.fatal.is_none() {
             self.core.fatal = Some(error.clone());
         }
+        // Threads that rest look at their requests, and for this.
+        self.core.requests.count_completed();
         self.fail_colls(&error);
+        // Receives that are only a number are no requests.
+        for receive in self.core.posted.take_where(|_, _| true) {
+            self.core.complete_posted(receive, Err(error.clone()));
+        }
         for id in self
             .core
             .requests
