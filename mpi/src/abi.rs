@@ -14,7 +14,7 @@ pub(crate) fn abi_get_version(major: Out<i32>, minor: Out<i32>) -> Outcome<()> {
 }
 
 pub(crate) fn abi_get_info(info: Out<Info>) -> Outcome<()> {
-    let size = |name: &str, bytes: usize| (name.to_owned(), bytes.to_string());
+    let size = |name: &str, bytes: usize| (name.into(), bytes.to_string().into_bytes());
     info.set(info::make(vec![
         size("mpi_aint_size", size_of::<i64>()),
         size("mpi_count_size", size_of::<i64>()),

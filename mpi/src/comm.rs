@@ -37,7 +37,7 @@ pub(crate) struct CommObject {
     pub(crate) rank: usize,
     handle: OnceLock<Comm>,
     handler: Mutex<Handler>,
-    name: Mutex<String>,
+    name: Mutex<Vec<u8>>,
     info: Mutex<Pairs>,
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) topology: Option<Topology>,
@@ -75,7 +75,7 @@ impl CommObject {
             group,
             handle: OnceLock::new(),
             handler: Mutex::new(heritage.handler.unwrap_or(Handler::Fatal)),
-            name: Mutex::new(String::new()),
+            name: Mutex::default(),
             info: Mutex::new(heritage.info),
             attributes: Mutex::new(heritage.attributes),
             topology: heritage.topology,
@@ -98,7 +98,7 @@ impl CommObject {
         let object = object.unwrap_or_else(|_| unreachable!("every rank is in these groups"));
         object.connect(world, context / 2);
         let _ = object.handle.set(handle);
-        name.clone_into(&mut job::lock(&object.name));
+        name.as_bytes().clone_into(&mut job::lock(&object.name));
         object
     }
 
@@ -318,7 +318,7 @@ pub(crate) fn comm_free(comm: Out<Comm>) -> Outcome<()> {
 
 pub(crate) fn comm_get_name(comm: Comm, name: OutText, len: Out<i32>) -> Outcome<()> {
     let text = if comm == c::COMM_NULL {
-        "MPI_COMM_NULL".to_owned()
+        b"MPI_COMM_NULL".to_vec()
     } else {
         job::lock(&get(comm)?.name).clone()
     };

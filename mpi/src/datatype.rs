@@ -31,7 +31,7 @@ pub(crate) struct TypeObject {
     pub(crate) shape: Shape,
     pub(crate) contents: Contents,
     committed: AtomicBool,
-    name: Mutex<String>,
+    name: Mutex<Vec<u8>>,
     pub(crate) attributes: Mutex<Attributes>,
     /// The only handle, of a datatype that the program may not free.
     permanent: OnceLock<Datatype>,
@@ -44,7 +44,7 @@ impl TypeObject {
             shape,
             contents,
             committed: AtomicBool::new(false),
-            name: Mutex::new(String::new()),
+            name: Mutex::default(),
             attributes: Mutex::new(Attributes::default()),
             permanent: OnceLock::new(),
             uses: Uses::new(),
@@ -136,7 +136,8 @@ fn predefined_types() -> &'static [Option<Arc<TypeObject>>] {
                 let object = TypeObject::new(Shape::of(element), Contents::of(element));
                 object.committed.store(true, Ordering::Relaxed);
                 let _ = object.permanent.set(Datatype(handle));
-                element.name().clone_into(&mut job::lock(&object.name));
+                let name = element.name().as_bytes();
+                name.clone_into(&mut job::lock(&object.name));
                 Some(Arc::new(object))
             })
             .collect()
@@ -281,7 +282,7 @@ pub(crate) fn type_get_true_extent_x(
 pub(crate) fn type_get_name(datatype: Datatype, name: OutText, len: Out<i32>) -> Outcome<()> {
     // A predefined null handle has a name all the same.
     let text = if datatype == c::DATATYPE_NULL {
-        "MPI_DATATYPE_NULL".to_owned()
+        b"MPI_DATATYPE_NULL".to_vec()
     } else {
         job::lock(&get(datatype)?.name).clone()
     };

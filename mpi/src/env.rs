@@ -60,9 +60,9 @@ pub(crate) fn wtick() -> f64 {
 }
 
 pub(crate) fn get_processor_name(name: OutText, len: Out<i32>) -> Outcome<()> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+    let host = std::fs::read("/proc/sys/kernel/hostname")
         .map_err(|error| fail(c::ERR_OTHER, format!("the host's name: {error}")))?;
-    len.set(name.set(host.trim(), c::MAX_PROCESSOR_NAME as usize)? as i32)
+    len.set(name.set(host.trim_ascii(), c::MAX_PROCESSOR_NAME as usize)? as i32)
 }
 
 pub(crate) fn get_version(version: Out<i32>, subversion: Out<i32>) -> Outcome<()> {

@@ -283,7 +283,7 @@ const CLASSES: [(&str, &str); 63] = [
 struct Added {
     /// Each code with its class; a class is a code of its own class.
     codes: BTreeMap<i32, i32>,
-    strings: BTreeMap<i32, String>,
+    strings: BTreeMap<i32, Vec<u8>>,
     last: i32,
 }
 
@@ -357,10 +357,12 @@ pub(crate) fn error_string(code: i32, string: OutText, len: Out<i32>) -> Outcome
                 _ => String::new(),
             });
             let last = last.unwrap_or_default();
-            format!("{name}: {words}{last}")
+            format!("{name}: {words}{last}").into_bytes()
         }
         None if code == c::ERR_LASTCODE => "MPI_ERR_LASTCODE: the last code of the standard".into(),
-        None if code < c::ERR_LASTCODE => format!("an error of the tool interface, {code}"),
+        None if code < c::ERR_LASTCODE => {
+            format!("an error of the tool interface, {code}").into_bytes()
+        }
         None => with_added(|added| added.strings.get(&code).cloned().unwrap_or_default()),
     };
     len.set(string.set(&text, c::MAX_ERROR_STRING as usize)? as i32)

@@ -395,13 +395,14 @@ impl Text {
         Self(pointer)
     }
 
-    pub(crate) fn get(self) -> Outcome<String> {
+    /// Its bytes, in whatever encoding: the standard knows none.
+    pub(crate) fn get(self) -> Outcome<Vec<u8>> {
         if self.0.is_null() {
             return Err(null("a string"));
         }
         // SAFETY: not null, so a terminated string that is valid for the call.
         let text = unsafe { CStr::from_ptr(self.0) };
-        Ok(text.to_string_lossy().into_owned())
+        Ok(text.to_bytes().to_vec())
     }
 }
 
@@ -415,13 +416,14 @@ impl OutText {
     }
 
     /// Writes at most `room` bytes with the terminator, and gives the length without it.
-    pub(crate) fn set(self, text: &str, room: usize) -> Outcome<usize> {
+    pub(crate) fn set(self, text: impl AsRef<[u8]>, room: usize) -> Outcome<usize> {
         if self.0.is_null() {
             return Err(null("a string"));
         }
+        let text = text.as_ref();
         let len = text.len().min(room.saturating_sub(1));
         let out: Out<u8> = Out(self.0.cast());
-        out.set_all(&text.as_bytes()[..len])?;
+        out.set_all(&text[..len])?;
         if room > 0 {
             out.set_at(len, 0)?;
         }

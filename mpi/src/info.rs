@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Info objects: ordered pairs of strings.
+//! Info objects: ordered pairs of strings, which are bytes to us.
 
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Info, Out, OutText, Text};
 use crate::handle::Table;
 use crate::{c, job};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Mutex;
 
 /// The pairs, in the order of their first setting.
-pub(crate) type Pairs = Vec<(String, String)>;
+pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 static INFOS: Table<Mutex<Pairs>> = Table::new(2);
 
@@ -19,24 +21,24 @@ fn bad_info(handle: Info) -> Box<Failure> {
 /// What the standard wants to be known of this process.
 fn environment() -> Pairs {
     let mut pairs = Pairs::new();
-    let mut add = |key: &str, value: String| pairs.push((key.to_owned(), value));
-    let mut arguments = std::env::args();
+    let mut add = |key: &str, value: Vec<u8>| pairs.push((key.into(), value));
+    let mut arguments = std::env::args_os().map(OsString::into_vec);
     if let Some(command) = arguments.next() {
         add("command", command);
     }
-    let rest: Vec<String> = arguments.collect();
+    let rest: Vec<Vec<u8>> = arguments.collect();
     if !rest.is_empty() {
-        add("argv", rest.join(" "));
+        add("argv", rest.join(&b' '));
     }
     if let Some(world) = job::world() {
-        add("maxprocs", world.size().to_string());
+        add("maxprocs", world.size().to_string().into());
     }
-    if let Ok(host) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
-        add("host", host.trim().to_owned());
+    if let Ok(host) = std::fs::read("/proc/sys/kernel/hostname") {
+        add("host", host.trim_ascii().to_vec());
     }
-    add("arch", std::env::consts::ARCH.to_owned());
+    add("arch", std::env::consts::ARCH.into());
     if let Ok(directory) = std::env::current_dir() {
-        add("wdir", directory.display().to_string());
+        add("wdir", directory.into_os_string().into_vec());
     }
     if let Some((level, _)) = job::thread_level() {
         let name = match level {
@@ -45,7 +47,7 @@ fn environment() -> Pairs {
             c::THREAD_FUNNELED => "MPI_THREAD_FUNNELED",
             _ => "MPI_THREAD_SINGLE",
         };
-        add("thread_level", name.to_owned());
+        add("thread_level", name.into());
     }
     pairs
 }
@@ -80,7 +82,7 @@ fn write<R>(handle: Info, f: impl FnOnce(&mut Pairs) -> R) -> Outcome<R> {
     Ok(f(&mut job::lock(info)))
 }
 
-fn key_of(key: Text) -> Outcome<String> {
+fn key_of(key: Text) -> Outcome<Vec<u8>> {
     let key = key.get()?;
     if key.is_empty() || key.len() >= c::MAX_INFO_KEY as usize {
         return Err(fail(
@@ -134,12 +136,15 @@ pub(crate) fn info_delete(info: Info, key: Text) -> Outcome<()> {
                 pairs.remove(at);
                 Ok(())
             }
-            None => Err(fail(c::ERR_INFO_NOKEY, format!("there is no key {key:?}"))),
+            None => Err(fail(
+                c::ERR_INFO_NOKEY,
+                format!("there is no key {:?}", String::from_utf8_lossy(&key)),
+            )),
         }
     })?
 }
 
-fn value_of(info: Info, key: Text) -> Outcome<Option<String>> {
+fn value_of(info: Info, key: Text) -> Outcome<Option<Vec<u8>>> {
     let key = key_of(key)?;
     read(info, |pairs| {
         pairs

@@ -81,13 +81,15 @@ pub(crate) fn pack_size(count: i64, datatype: Datatype, comm: Comm, size: OutInt
 }
 
 fn check_representation(name: Text) -> Outcome<()> {
-    match name.get()?.as_str() {
-        "external32" => Ok(()),
-        other => Err(fail(
-            c::ERR_ARG,
-            format!("{other:?} is no data representation; external32 is"),
-        )),
+    let name = name.get()?;
+    if name == b"external32" {
+        return Ok(());
     }
+    let name = String::from_utf8_lossy(&name);
+    Err(fail(
+        c::ERR_ARG,
+        format!("{name:?} is no data representation; external32 is"),
+    ))
 }
 
 pub(crate) fn pack_external_size(

@@ -9,7 +9,9 @@ use onecopy::launch::{Job, Stream};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -214,6 +216,16 @@ fn calls_with_a_dead_member_leave_nothing_under_way() {
             output.status
         );
     }
+}
+
+#[test]
+fn strings_are_bytes() {
+    passes("names", &[1]);
+    let program = compile("names");
+    let mut command = job(&place().directory, 300, &["-n", "1"], &program);
+    let argument = OsStr::from_bytes(b"a\x80 argument \xff");
+    let output = command.arg(argument).output().expect("timeout");
+    is_good("names with an argument that is no UTF-8", &output);
 }
 
 const LEVELS: [&str; 3] = ["single", "serialized", "multiple"];
