@@ -3,6 +3,7 @@
 
 pub(crate) mod arrows;
 mod source;
+mod starts;
 mod sync;
 mod words;
 
@@ -45,6 +46,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         words::check(file, &mut findings);
         if is_rust(file) {
             source::check(file, &mut findings);
+            starts::check(file, &mut findings);
         }
     }
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
