@@ -115,6 +115,7 @@ static void reductions(void) {
     CHECK(op == MPI_OP_NULL);
     OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
     is_sum(in, 0);
+    RAISES(MPI_ERR_TYPE, MPI_Type_commit(&expected));
 
     type = comb();
     expected = type;

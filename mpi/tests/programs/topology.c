@@ -123,6 +123,11 @@ static void edges(void) {
         in[0] = in[1] = -1;
         OK(MPI_Neighbor_allgather(&mine, 1, MPI_INT, in, 1, MPI_INT, line));
         CHECK(in[0] == left && in[1] == right);
+        /* A type that nothing is sent of need not be one. */
+        int none[2] = {0, 0};
+        MPI_Aint at[2] = {0, 0};
+        MPI_Datatype nulls[2] = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
+        OK(MPI_Neighbor_alltoallw(out, none, at, nulls, in, none, at, nulls, line));
         OK(MPI_Comm_free(&line));
     }
     /* A part of the processes. */
