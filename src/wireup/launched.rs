@@ -413,6 +413,12 @@ impl Wireup for Launched {
         let Some(segment) = segment.filter(|_| whole) else {
             return self.unexpected(CALL, "descriptors of an introduction");
         };
+        if !process
+            .as_ref()
+            .is_none_or(|fd| process::is_pidfd(fd.as_fd()))
+        {
+            return self.unexpected(CALL, "process of an introduction");
+        }
         // The number that counts is the one in our own pid namespace.
         let pid = match &process {
             Some(fd) => process::pid_of(fd.as_fd()),

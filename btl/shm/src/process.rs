@@ -23,6 +23,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getppid};
 
 /// What a child does to itself before it becomes its program.
@@ -84,6 +85,15 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     let raw = RawFd::try_from(raw).map_err(|_| io::Error::from(Errno::EBADF))?;
     // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Whether a descriptor that came from elsewhere names a process: of another kind, one that is readable would look
+/// like an end.
+pub fn is_pidfd(fd: BorrowedFd<'_>) -> bool {
+    // Nothing is waited for: the process is as a rule no child of ours, which the kernel says after it has looked at
+    // the descriptor.
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    !matches!(waitid(Id::PIDFd(fd), look), Err(Errno::EBADF))
 }
 
 /// The process id behind a pidfd as our own pid namespace sees it: none if the process is not visible here or was waited for.
@@ -193,6 +203,23 @@ mod tests {
     use super::*;
     use std::os::fd::{AsFd, IntoRawFd};
     use std::process::Stdio;
+
+    #[test]
+    fn only_descriptors_of_processes_are_taken_for_some() {
+        let own = pidfd_open(Pid::this()).expect("pidfd");
+        assert!(is_pidfd(own.as_fd()));
+        let mut child = Command::new("true").spawn().expect("a child");
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let ended = pidfd_open(pid).expect("pidfd");
+        child.wait().expect("wait");
+        assert!(is_pidfd(ended.as_fd()), "one that has ended");
+        let null = std::fs::File::open("/dev/null").expect("null");
+        let (pipe, _other) = nix::unistd::pipe().expect("pipe");
+        let (socket, _end) = crate::fdpass::pair().expect("pair");
+        for alien in [null.as_fd(), pipe.as_fd(), socket.as_fd()] {
+            assert!(!is_pidfd(alien), "{alien:?}");
+        }
+    }
 
     #[test]
     fn a_child_keeps_what_it_was_given() {

@@ -15,10 +15,52 @@ use crate::layout::{
 };
 use crate::ring::Producer;
 use crate::sync::{AtomicU64, Ordering};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// Seals that a segment may have: they keep its size, and nothing else, as it is. Kernels that start programs from no
+/// memfd add the last one.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | F_SEAL_EXEC;
+/// From the kernel's `fcntl.h`; not every C library has it.
+const F_SEAL_EXEC: i32 = 0x20;
+
+/// Whether a descriptor that a peer handed over can be mapped as its segment; otherwise what is wrong with it.
+fn check_descriptor(fd: &OwnedFd, expected: &Geometry) -> Result<(), String> {
+    let refused = |call: &str, error: Errno| format!("it is no memfd ({call}: {error})");
+    let flags = fcntl(fd, FcntlArg::F_GETFL).map_err(|e| refused("fcntl(F_GETFL)", e))?;
+    // Only memfds, and files of tmpfs and hugetlbfs, have seals. A file of tmpfs has the seal against seals and no
+    // other.
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|e| refused("fcntl(F_GET_SEALS)", e))?;
+    let system = fstatfs(fd).map_err(|e| refused("fstatfs", e))?;
+    if system.filesystem_type() != TMPFS_MAGIC {
+        // Huge pages run out at an access: then the kernel sends SIGBUS.
+        return Err("it is a memfd on huge pages, or of another unusual kind".into());
+    }
+    if flags & libc::O_ACCMODE != libc::O_RDWR {
+        return Err("it was not opened for reading and writing".into());
+    }
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err("it is not sealed against shrinking".into());
+    }
+    if seals & !SEALS != 0 {
+        return Err(format!(
+            "it has seals that forbid its use (seals {seals:#x})"
+        ));
+    }
+    let size = fstat(fd).map_err(|e| refused("fstat", e))?.st_size;
+    let needed = expected.total_bytes();
+    if !u64::try_from(size).is_ok_and(|size| size >= needed) {
+        return Err(format!(
+            "it has {size} bytes instead of {needed}; do all ranks have the same ONECOPY_ settings?"
+        ));
+    }
+    Ok(())
+}
 
 /// A peer's segment as this rank sees it.
 #[derive(Debug)]
@@ -43,21 +85,8 @@ impl PeerSegment {
         expected: &Geometry,
     ) -> Result<Self, SegmentError> {
         let foreign = |reason: String| SegmentError::Foreign { rank, reason };
-        let seals = fcntl(&fd, FcntlArg::F_GET_SEALS)
-            .map_err(|e| foreign(format!("it is not a sealed memfd ({e})")))?;
-        if SealFlag::from_bits_truncate(seals) & SealFlag::F_SEAL_SHRINK != SealFlag::F_SEAL_SHRINK
-        {
-            return Err(foreign("it is not sealed against shrinking".into()));
-        }
-        let size = nix::sys::stat::fstat(&fd)
-            .map_err(|e| foreign(format!("fstat: {e}")))?
-            .st_size;
-        if u64::try_from(size).is_ok_and(|size| size < expected.total_bytes()) || size < 0 {
-            return Err(foreign(format!(
-                "it has {size} bytes instead of {}; do all ranks have the same ONECOPY_ settings?",
-                expected.total_bytes()
-            )));
-        }
+        // Before anything is mapped: an access to a mapping of another kind of file can end this process.
+        check_descriptor(&fd, expected).map_err(foreign)?;
         let control =
             Mapping::new_own(fd.as_fd(), 0, expected.pool_offset().0, true).map_err(|e| {
                 call_failed(
@@ -129,8 +158,13 @@ impl PeerSegment {
     /// The peer's end of a channel; none if there is no such channel.
     #[must_use]
     pub fn channel(&self, channel: u32) -> Option<Channel> {
-        (channel < self.geometry.coll_channels)
-            .then(|| Channel::new(&self.control, self.geometry.channel_offset(channel)))
+        (channel < self.geometry.coll_channels).then(|| {
+            Channel::new(
+                &self.control,
+                self.geometry.channel_offset(channel),
+                self.geometry.heap_bytes,
+            )
+        })
     }
     /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.
     pub fn set_active(&self) {
@@ -156,7 +190,7 @@ impl PeerSegment {
             .shared::<Header>(0)
             .address
             .load(Ordering::Relaxed)
-            + std::mem::offset_of!(Header, nonce) as u64
+            .wrapping_add(std::mem::offset_of!(Header, nonce) as u64)
     }
     /// Address, in the peer, of the word where this rank may write to prove that it can.
     #[must_use]
@@ -166,7 +200,7 @@ impl PeerSegment {
             .shared::<Header>(0)
             .address
             .load(Ordering::Relaxed)
-            + (std::mem::offset_of!(Header, proof) + index * 8) as u64
+            .wrapping_add((std::mem::offset_of!(Header, proof) + index * 8) as u64)
     }
     /// What stands in that word, seen through the mapping.
     #[must_use]

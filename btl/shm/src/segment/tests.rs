@@ -8,6 +8,7 @@ use crate::ring::slots_for;
 use crate::sync::HeavyFence;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 
 fn geometry(ranks: u32) -> Geometry {
     Geometry {
@@ -69,20 +70,105 @@ fn foreign_descriptors_are_refused_with_the_reason() {
         ..geometry(2)
     };
     assert!(PeerSegment::open(fd(), 1, 0, &other).is_err());
-    let plain = File::open("/dev/zero").unwrap();
-    assert!(
-        PeerSegment::open(plain.into(), 1, 0, &geometry(2))
-            .unwrap_err()
-            .to_string()
-            .contains("memfd")
-    );
-    let unsealed = memfd_create("x", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-    assert!(
-        PeerSegment::open(unsealed, 1, 0, &geometry(2))
-            .unwrap_err()
-            .to_string()
-            .contains("sealed")
-    );
+}
+
+/// Descriptors of every kind that a peer could hand over in place of its segment, and the reason that is given.
+fn aliens() -> Vec<(&'static str, OwnedFd, &'static str)> {
+    use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use nix::sys::stat::Mode;
+    let all = geometry(2).total_bytes();
+    let sealed = |kind: MFdFlags, size: u64, seals: SealFlag| {
+        let fd = memfd_create("x", kind | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        let file = File::from(fd);
+        file.set_len(size).unwrap();
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        OwnedFd::from(file)
+    };
+    let plain = MFdFlags::empty();
+    let shrink = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+    let opened = |path: &str, flags: OFlag| open(path, flags, Mode::empty()).unwrap();
+    let (pipe, _writer) = nix::unistd::pipe().unwrap();
+    let stream = SockType::Stream;
+    let (socket, _) = socketpair(AddressFamily::Unix, stream, None, SockFlag::empty()).unwrap();
+    let regular = std::env::temp_dir().join(format!("onecopy-alien-{}", std::process::id()));
+    File::create(&regular).unwrap().set_len(all).unwrap();
+    let regular_fd = File::options().read(true).write(true).open(&regular);
+    std::fs::remove_file(&regular).unwrap();
+    let shared = format!("/dev/shm/onecopy-alien-{}", std::process::id());
+    let in_tmpfs = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&shared);
+    let in_tmpfs = in_tmpfs.unwrap();
+    in_tmpfs.set_len(all).unwrap();
+    std::fs::remove_file(&shared).unwrap();
+    let own = sealed(plain, all, shrink);
+    use std::os::fd::AsRawFd;
+    let again = format!("/proc/self/fd/{}", own.as_raw_fd());
+    let huge = MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB;
+    let future = SealFlag::F_SEAL_FUTURE_WRITE | shrink;
+    vec![
+        ("a pipe", pipe, "no memfd"),
+        ("a socket", socket, "no memfd"),
+        ("a folder", opened("/", OFlag::O_RDONLY), "no memfd"),
+        ("/dev/null", opened("/dev/null", OFlag::O_RDWR), "no memfd"),
+        ("/dev/zero", opened("/dev/zero", OFlag::O_RDWR), "no memfd"),
+        ("a path only", opened(&again, OFlag::O_PATH), "no memfd"),
+        (
+            "a regular file",
+            regular_fd.unwrap().into(),
+            "sealed|no memfd",
+        ),
+        ("a file of tmpfs", in_tmpfs.into(), "not sealed"),
+        (
+            "no seals",
+            sealed(plain, all, SealFlag::empty()),
+            "not sealed",
+        ),
+        ("too short", sealed(plain, all - 1, shrink), "bytes instead"),
+        ("empty", sealed(plain, 0, shrink), "bytes instead"),
+        (
+            "read only",
+            opened(&again, OFlag::O_RDONLY),
+            "reading and writing",
+        ),
+        (
+            "write only",
+            opened(&again, OFlag::O_WRONLY),
+            "reading and writing",
+        ),
+        (
+            "never written",
+            sealed(plain, all, SealFlag::F_SEAL_WRITE | shrink),
+            "seals",
+        ),
+        ("written no more", sealed(plain, all, future), "seals"),
+        (
+            "huge pages",
+            sealed(huge, all.next_multiple_of(2 << 20), shrink),
+            "huge pages",
+        ),
+        ("zeros", own, "begin as a segment"),
+    ]
+}
+
+#[test]
+fn alien_descriptors_are_refused_with_the_reason() {
+    for (name, fd, reason) in aliens() {
+        let found = PeerSegment::open(fd, 1, 0, &geometry(2)).unwrap_err();
+        let text = found.to_string();
+        assert!(
+            reason.split('|').any(|reason| text.contains(reason)),
+            "{name}: {text}"
+        );
+        assert!(
+            matches!(found, SegmentError::Foreign { .. }),
+            "{name}: {found:?}"
+        );
+    }
 }
 
 #[test]
