@@ -20,6 +20,7 @@ mod exchange;
 mod fast;
 mod fold;
 pub(crate) mod group;
+mod lines;
 mod messages;
 mod op;
 mod plea;

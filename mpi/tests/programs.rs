@@ -179,6 +179,34 @@ fn errors() {
     passes("errors", &[1, 2]);
 }
 
+/// A peer's line that no correct peer writes is an error of the call, not the end of the process.
+#[test]
+fn nonsense_in_a_line_is_an_error_of_the_collective() {
+    let program = compile("rogue");
+    // Kind, length, first word: too long for a line, too long for a slot, of no kind, a buffer outside of the heap.
+    let lines = [
+        ["1", "49", "0"],
+        ["2", "8", "4097"],
+        ["7", "48", "0"],
+        ["3", "48", "0x4000000000000000"],
+    ];
+    for (index, what) in ["allreduce", "longer", "bcast", "allgather"]
+        .iter()
+        .enumerate()
+    {
+        for [kind, len, word] in [lines[index], lines[(index + 1) % lines.len()]] {
+            let output = run(&program, 2, &[what, kind, len, word]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.code() == Some(42) && said.contains("refused: "),
+                "{what}, kind {kind}, {len} bytes, {word}: {:?}\n{said}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}
+
 #[test]
 fn what_a_failing_call_had_started_is_undone() {
     passes("undone", &[2]);

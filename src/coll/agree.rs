@@ -165,7 +165,7 @@ impl Engine {
         }
         let is_free = |id: &u32| free[*id as usize / 64] & 1 << (id % 64) != 0;
         let id = (0..IDS)
-            .map(|step| (next + step) % IDS)
+            .map(|step| (next % IDS + step) % IDS)
             .find(is_free)
             .ok_or_else(|| Error::Collective {
                 reason: format!("{IDS} communicators at a time; drop some"),
@@ -175,7 +175,7 @@ impl Engine {
         Ok(Agreed {
             id,
             channel,
-            tag: u64::from(users + 1) << 32 | u64::from(id),
+            tag: u64::from(users.wrapping_add(1)) << 32 | u64::from(id),
         })
     }
 

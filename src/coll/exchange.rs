@@ -3,16 +3,16 @@
 //! goes ([`super::push`]).
 
 use super::Parts;
+use super::lines::Lines;
 use super::op::{
-    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, behind, describe, described, kind,
-    payload, range_of_stage,
+    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, behind, describe, range_of_stage,
 };
 use super::push::{Gives, Push, WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
 use crate::error::Result;
-use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::coll::{Content, INLINE, Said, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
@@ -73,6 +73,7 @@ pub(crate) struct Exchange {
     pub(crate) turned: bool,
     pub(super) opened: bool,
     pub(super) push: Push,
+    pub(super) lines: Lines,
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
     got: usize,
@@ -95,6 +96,7 @@ impl Exchange {
             turned: false,
             opened: false,
             push: Push::default(),
+            lines: Lines::default(),
             pending: Vec::new(),
             got: 0,
         }
@@ -236,18 +238,17 @@ impl Exchange {
                 break;
             }
             let phase = state.ends[place].look(seq);
-            if phase == 0 {
+            let Some(said) = self.lines.of(state, place, seq)? else {
                 index += 1;
                 continue;
-            }
-            let flags = state.ends[place].info(seq).kind;
-            if self.by_message && flags & kind::MASK == kind::NOTHING {
+            };
+            if self.by_message && said.content == Content::Nothing {
                 self.turned = true;
                 return Ok(Step::Moved);
             }
             let (to, len) = self.takes.of(place);
-            let reads = self.reads(flags, len);
-            let n = self.take(engine, state, seq, place, to, (len, reads))?;
+            let reads = self.reads(&said, len);
+            let n = self.take(engine, state, seq, (place, said), to, (len, reads))?;
             moved += n;
             self.got += n;
             if self.got == reads && (reads == len || phase >= WRITTEN) {
@@ -275,62 +276,40 @@ impl Exchange {
 
     /// Takes bytes of the part that `place` has for this rank, all or the next of them; of `len` bytes it reads the first `reads`.
     fn take(
-        &self,
+        &mut self,
         engine: &mut Engine,
         state: &mut State,
         seq: u32,
-        place: usize,
+        (place, said): (usize, Said),
         to: usize,
         (len, reads): (usize, usize),
     ) -> Result<usize> {
         let Some(recv) = self.recv else {
             return Ok(reads);
         };
-        let me = state.me;
-        let end = &state.ends[place];
-        let info = end.info(seq);
-        let line = payload(end.inline(seq));
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize;
-        // Where this rank's part is, how long it is, and how much there is in all.
-        let (at, there, total) = if info.kind & kind::TABLE != 0 {
-            let entry = end.slot(seq).part(me * ENTRY, ENTRY);
-            let mut bytes = [0; ENTRY];
-            entry.copy_to(&mut bytes, Kernel::Memcpy);
-            (word(&bytes[..8]), word(&bytes[8..]), COLL_SLOT)
-        } else {
-            let total = match info.kind {
-                kind::INLINE => usize::from(info.len),
-                kind::SLOT => word(&line[..8]),
-                _ => described(&line).len as usize,
-            };
-            match self.find {
-                Find::All => (0, total, total),
-                Find::Index => (me.saturating_mul(len), len, total),
-            }
+        // Where this rank's part is, and how long it is.
+        let (at, there) = match (self.lines.entry(state, place, seq)?, said.content) {
+            (Some(entry), _) => entry,
+            (None, _) if self.find == Find::Index => (state.me.saturating_mul(len), len),
+            (None, Content::Inline(all) | Content::Slot(all)) => (0, all),
+            (None, _) => (0, usize::try_from(said.given.len).unwrap_or(usize::MAX)),
         };
-        let mismatch = || reader::mismatch(state, place, there as u64, len);
-        let direct = |view: View<'_>, engine: &mut Engine| -> Result<usize> {
-            if at.checked_add(len).is_none_or(|end| end > view.len()) {
-                return Err(mismatch());
-            }
-            engine.core.loans.write(recv, to, len, |out| {
-                view.part(at, len).copy_to(out, Kernel::Memcpy);
-            })?;
-            Ok(len)
-        };
+        let mismatch = |state: &State| reader::mismatch(state, place, there as u64, len);
         if there != len {
-            return Err(mismatch());
+            return Err(mismatch(state));
         }
-        match info.kind & kind::MASK {
-            kind::INLINE => direct(end.inline(seq).part(0, total.min(INLINE)), engine),
-            kind::SLOT => direct(end.slot(seq).part(0, total.min(COLL_SLOT)), engine),
-            kind::BUFFER => {
-                let source = Source {
-                    seq,
-                    place,
-                    buffer: GIVEN,
-                    range: described(&line),
+        match said.content {
+            Content::Inline(_) | Content::Slot(_) => {
+                let Some(view) = state.ends[place].bytes(seq, &said, at, len) else {
+                    return Err(mismatch(state));
                 };
+                engine.core.loans.write(recv, to, len, |out| {
+                    view.copy_to(out, Kernel::Memcpy);
+                })?;
+                Ok(len)
+            }
+            Content::Buffer => {
+                let source = Source::of(&said, seq, place, GIVEN);
                 if self.got == 0
                     && at
                         .checked_add(reads)
@@ -346,10 +325,13 @@ impl Exchange {
                 };
                 let n = (reads - self.got).min(most);
                 let next = place_of(seq, reads, self.got, n);
+                let Some(from) = at.checked_add(next) else {
+                    return Err(mismatch(state));
+                };
                 let target = Target::Loan(recv, to + next);
-                reader::fetch(engine, state, &source, (at + next) as u64, n, target)
+                reader::fetch(engine, state, &source, from as u64, n, target)
             }
-            _ => Err(mismatch()),
+            Content::Nothing => Err(mismatch(state)),
         }
     }
 }

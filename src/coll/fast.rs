@@ -2,13 +2,13 @@
 //! Short collectives of a program that waits: the same steps as the others', on the caller's slices, without a request. What does not come
 //! soon is handed over to a request, which takes up where this stopped.
 
-use super::op::{FLAT, kind};
+use super::op::FLAT;
 use super::select::{How, how};
 use super::state::State;
 use super::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::comm::Comm;
 use crate::engine::Engine;
-use onecopy_shm::coll::{INLINE, View, accumulate, combine, precede};
+use onecopy_shm::coll::{Brief, INLINE, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use std::ops::Range;
@@ -276,9 +276,10 @@ impl Engine {
             _ => None,
         };
         if let (Some((from, to, len)), Some(send)) = (own, send) {
-            View::of(send)
-                .part(from, len)
-                .copy_to(&mut recv[to..][..len], Kernel::Memcpy);
+            // The plan has seen that both buffers are long enough.
+            if let Some(view) = View::of(send).part(from, len) {
+                view.copy_to(&mut recv[to..][..len], Kernel::Memcpy);
+            }
         }
         Some(seq)
     }
@@ -301,36 +302,39 @@ impl Engine {
             Todo::Nothing => {}
             Todo::Meet => {
                 while *next < size {
-                    if *next != me && !come(state, *next, seq, polls) {
+                    if *next != me && come(state, *next, seq, polls).is_none() {
                         return Some(false);
                     }
                     *next += 1;
                 }
             }
             Todo::Copy { root } => {
-                if !come(state, root, seq, polls) {
+                let Some(brief) = come(state, root, seq, polls) else {
                     return Some(false);
-                }
-                view(state, root, seq, short.len)?.copy_to(recv, Kernel::Memcpy);
+                };
+                let view = state.ends[root].brief_bytes(seq, brief, short.len)?;
+                view.copy_to(recv, Kernel::Memcpy);
             }
             Todo::Collect { part, mine } => {
                 while *next < size - 1 {
                     let place = (me + 1 + *next) % size;
-                    if !come(state, place, seq, polls) {
+                    let Some(brief) = come(state, place, seq, polls) else {
                         return Some(false);
-                    }
+                    };
                     let from = if mine { me * part } else { 0 };
-                    let view = view(state, place, seq, short.len)?.part(from, part);
+                    let all = state.ends[place].brief_bytes(seq, brief, short.len)?;
+                    let view = all.part(from, part)?;
                     view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
                     *next += 1;
                 }
             }
             Todo::Combine { op, elem, begin } if size == 2 => {
                 // This rank's own stands where the result goes already.
-                if !come(state, 1 - me, seq, polls) {
+                let Some(brief) = come(state, 1 - me, seq, polls) else {
                     return Some(false);
-                }
-                let other = view(state, 1 - me, seq, short.len)?.part(begin, short.result);
+                };
+                let all = state.ends[1 - me].brief_bytes(seq, brief, short.len)?;
+                let other = all.part(begin, short.result)?;
                 if me == 0 {
                     accumulate(op, elem, recv, other);
                 } else {
@@ -339,27 +343,32 @@ impl Engine {
             }
             Todo::Combine { op, elem, begin } => {
                 while *next < size {
-                    let place = *next;
-                    if !(place == me || come(state, place, seq, polls)) {
-                        return Some(false);
+                    // The first two at once.
+                    let last = if *next == 0 && size > 1 { 1 } else { *next };
+                    let mut briefs = [None; 2];
+                    for (brief, place) in briefs.iter_mut().zip(*next..=last) {
+                        *brief = if place == me {
+                            Some(state.ends[me].brief(seq))
+                        } else {
+                            come(state, place, seq, polls)
+                        };
+                        if brief.is_none() {
+                            return Some(false);
+                        }
                     }
-                    if place == 0 && size > 1 && !(me == 1 || come(state, 1, seq, polls)) {
-                        return Some(false);
-                    }
-                    let one = |place: usize| -> Option<View<'_>> {
-                        Some(view(state, place, seq, short.len)?.part(begin, short.result))
+                    let one = |index: usize| -> Option<View<'_>> {
+                        let end = &state.ends[*next + index];
+                        let all = end.brief_bytes(seq, briefs[index]?, short.len)?;
+                        all.part(begin, short.result)
                     };
-                    if place == 0 && size > 1 {
+                    if last > *next {
                         combine(op, elem, recv, one(0)?, one(1)?);
-                        *next = 2;
-                        continue;
-                    }
-                    if place == 0 {
+                    } else if *next == 0 {
                         one(0)?.copy_to(recv, Kernel::Memcpy);
                     } else {
-                        accumulate(op, elem, recv, one(place)?);
+                        accumulate(op, elem, recv, one(0)?);
                     }
-                    *next += 1;
+                    *next = last + 1;
                 }
             }
         }
@@ -371,36 +380,17 @@ impl Engine {
     }
 }
 
-/// Polls a line for a while.
+/// Polls a line for a while. Gives what it says, which may be that it has no short contribution.
 #[inline]
-fn come(state: &mut State, place: usize, seq: u32, mut polls: usize) -> bool {
+fn come(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Option<Brief> {
     while state.ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {
-            return false;
+            return None;
         }
         onecopy_shm::sync::spin_hint();
     }
-    let info = state.ends[place].info(seq);
-    state.saw(place, info.done);
-    true
-}
-
-/// A short contribution of so many bytes; none: it is something else.
-#[inline]
-fn view(state: &State, place: usize, seq: u32, len: usize) -> Option<View<'_>> {
-    let end = &state.ends[place];
-    let info = end.info(seq);
-    match info.kind {
-        kind::INLINE if usize::from(info.len) == len => Some(end.inline(seq).part(0, len)),
-        kind::SLOT => {
-            let mut there = [0; 8];
-            end.inline(seq)
-                .part(0, 8)
-                .copy_to(&mut there, Kernel::Memcpy);
-            let there = u64::from_le_bytes(there);
-            (there == len as u64).then(|| end.slot(seq).part(0, len))
-        }
-        _ => None,
-    }
+    let brief = state.ends[place].brief(seq);
+    state.saw(place, brief.done);
+    Some(brief)
 }

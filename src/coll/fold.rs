@@ -7,7 +7,8 @@ pub(super) mod segment;
 mod spread;
 
 use super::exchange::{Given, give};
-use super::op::{GIVEN, Piece, Readers, Shared, behind, described, kind, payload};
+use super::lines::{self, Lines};
+use super::op::{GIVEN, Piece, Readers, Shared, behind};
 use super::push::{WRITTEN, place_of, reaches_all};
 use super::reader::{self, Source, Target};
 use super::select::{How, share};
@@ -19,7 +20,7 @@ use crate::memory::pool::{Place, PoolBuf};
 use crate::peer::Peer;
 use attach::count;
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::coll::{Content, INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
@@ -96,6 +97,9 @@ pub(crate) struct Fold {
     temp: Option<PoolBuf>,
     pending: Vec<usize>,
     got: usize,
+    lines: Lines,
+    /// The flags of this rank's own line.
+    flags: u8,
 }
 
 impl Fold {
@@ -121,6 +125,8 @@ impl Fold {
             temp: None,
             pending: Vec::new(),
             got: 0,
+            lines: Lines::default(),
+            flags: 0,
         }
     }
 
@@ -157,6 +163,7 @@ impl Fold {
             self.readers = Readers::Everyone;
         }
         shared.shares = split;
+        self.flags = flags;
         let given = Given {
             unread: 0..0,
             piece: self.send,
@@ -190,7 +197,7 @@ impl Fold {
                 if !self.find(engine, state, seq)? {
                     return Ok(Step::Idle);
                 }
-                self.aim(engine, state, seq, shared);
+                self.aim(engine, state, seq, shared)?;
             }
             (self.at, result) = (At::Range, Step::Moved);
         }
@@ -254,7 +261,6 @@ impl Fold {
     fn find(&mut self, engine: &Engine, state: &mut State, seq: u32) -> Result<bool> {
         while self.from.len() < self.upto {
             let place = self.from.len();
-            let end = &state.ends[place];
             if place == state.me {
                 self.from.push(if self.send.len <= INLINE {
                     From::Inline
@@ -265,19 +271,16 @@ impl Fold {
                 });
                 continue;
             }
-            if end.look(seq) == 0 {
+            let Some(said) = self.lines.of(state, place, seq)? else {
                 return Ok(false);
-            }
-            let info = end.info(seq);
-            let line = payload(end.inline(seq));
-            let (from, len) = match info.kind {
-                kind::INLINE => (From::Inline, u64::from(info.len)),
-                kind::SLOT => {
-                    let len = line[..8].try_into().unwrap_or_default();
-                    (From::Slot, u64::from_le_bytes(len))
-                }
-                _ => {
-                    let range = described(&line);
+            };
+            // No longer than line or slot: the bytes are taken by this rank's length, which is the same.
+            let (from, len) = match said.content {
+                Content::Inline(len) => (From::Inline, len as u64),
+                Content::Slot(len) => (From::Slot, len as u64),
+                Content::Nothing => (From::Inline, 0),
+                Content::Buffer => {
+                    let range = lines::range(said.given);
                     (reach(engine, state, place, range), range.len)
                 }
             };
@@ -349,11 +352,13 @@ impl Fold {
             let (From::Buffer(range) | From::Attached(range)) = self.from[place] else {
                 break;
             };
+            let said = self.lines.of(state, place, seq)?;
             let source = Source {
                 seq,
                 place,
                 buffer: GIVEN,
                 range,
+                answers: said.is_some_and(|said| said.has(kind::ANSWERS)),
             };
             let to = &mut copies[self.fetched * len..(self.fetched + 1) * len];
             let n = reader::fetch(engine, state, &source, begin as u64, len, Target::Bytes(to))?;
@@ -374,10 +379,11 @@ impl Fold {
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(self.upto);
         for place in 0..self.upto {
             let end = &state.ends[place];
+            let lost = || mismatch(state, place, 0, len);
             views.push(match &self.from[place] {
                 From::Own => None,
-                From::Inline => Some(end.inline(seq).part(begin, len)),
-                From::Slot => Some(end.slot(seq).part(begin, len)),
+                From::Inline => Some(end.in_line(seq, begin, len).ok_or_else(lost)?),
+                From::Slot => Some(end.in_slot(seq, begin, len).ok_or_else(lost)?),
                 From::Buffer(range) | From::Attached(range) => {
                     let copied = absent.iter().position(|&other| other == place);
                     let attached = in_place.iter().find(|(other, _)| *other == place);
@@ -389,7 +395,7 @@ impl Fold {
                         let range = range.part(begin as u64, len as u64);
                         reader::view(&engine.peers, state, place, &range)
                     };
-                    Some(view.ok_or_else(|| mismatch(state, place, 0, len))?)
+                    Some(view.ok_or_else(lost)?)
                 }
             });
         }
@@ -535,22 +541,15 @@ fn reach(engine: &Engine, state: &State, place: usize, range: RemoteRange) -> Fr
 
 /// A short contribution of a member.
 fn small(state: &State, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
-    let end = &state.ends[place];
-    let info = end.info(seq);
-    let there = match info.kind {
-        kind::INLINE => u64::from(info.len),
-        _ => {
-            let line = payload(end.inline(seq));
-            u64::from_le_bytes(line[..8].try_into().unwrap_or_default())
-        }
+    let said = lines::read(state, place, seq)?;
+    let there = match said.content {
+        Content::Inline(there) | Content::Slot(there) => there as u64,
+        Content::Nothing | Content::Buffer => said.given.len,
     };
-    if there != len as u64 {
-        return Err(mismatch(state, place, there, len));
-    }
-    Ok(match info.kind {
-        kind::INLINE => end.inline(seq).part(0, len),
-        _ => end.slot(seq).part(0, len),
-    })
+    state.ends[place]
+        .bytes(seq, &said, 0, len)
+        .filter(|_| there == len as u64)
+        .ok_or_else(|| mismatch(state, place, there, len))
 }
 
 pub(super) fn mismatch(state: &State, place: usize, there: u64, len: usize) -> Error {

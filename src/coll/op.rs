@@ -14,8 +14,7 @@ use crate::error::Result;
 use crate::memory::pool::PoolBuf;
 use crate::request::{RequestId, Status};
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{INLINE, View};
-use onecopy_shm::layout::HeapOffset;
+use onecopy_shm::coll::kind;
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
@@ -25,28 +24,6 @@ pub(crate) struct Piece {
     pub(crate) loan: Loan,
     pub(crate) at: usize,
     pub(crate) len: usize,
-}
-
-/// What the payload of a line is.
-pub(crate) mod kind {
-    /// There is none.
-    pub(crate) const NOTHING: u8 = 0;
-    /// The bytes themselves.
-    pub(crate) const INLINE: u8 = 1;
-    /// The bytes stand in the slot.
-    pub(crate) const SLOT: u8 = 2;
-    /// The bytes stand in a buffer, which the payload describes.
-    pub(crate) const BUFFER: u8 = 3;
-    /// The slot begins with a table of the parts for each member.
-    pub(crate) const TABLE: u8 = 0x10;
-    /// Members may write into the second buffer that the line describes.
-    pub(crate) const OPEN: u8 = 0x20;
-    /// The line's owner writes into the buffers of members that are open.
-    pub(crate) const WRITES: u8 = 0x40;
-    /// The line's owner waits in the call and copies at once what it is asked for.
-    pub(crate) const ANSWERS: u8 = 0x80;
-    /// Without the flags.
-    pub(crate) const MASK: u8 = 0x0f;
 }
 
 /// Bytes of one entry of a table of parts.
@@ -335,28 +312,6 @@ pub(crate) fn describe(range: &RemoteRange, out: &mut [u8]) {
     for (place, word) in out.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }
-}
-
-/// The buffer that `bytes` describe.
-pub(crate) fn described(bytes: &[u8]) -> RemoteRange {
-    let mut words = bytes
-        .chunks_exact(8)
-        .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-    let mut word = || words.next().unwrap_or_default();
-    let (address, heap, len) = (word(), word(), word());
-    RemoteRange {
-        address,
-        heap: (heap != u64::MAX).then_some(HeapOffset(heap)),
-        region: None,
-        len,
-    }
-}
-
-/// Copies a line's payload out.
-pub(crate) fn payload(view: View<'_>) -> [u8; INLINE] {
-    let mut out = [0; INLINE];
-    view.copy_to(&mut out, onecopy_shm::copy::Kernel::Memcpy);
-    out
 }
 
 impl Engine {

@@ -72,7 +72,9 @@ pub(crate) fn fetch(
         if !state.own().is_answered(run.seq, stage, ticket) {
             break;
         }
-        let view = state.own().stage(stage).part(0, bytes);
+        let Some(view) = state.own().stage(stage, bytes) else {
+            break;
+        };
         target.write(&mut engine.core.loans, run.came, bytes, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;

@@ -7,12 +7,14 @@
 //! flags, so writer and receiver agree. The writer's second phase says that all is written.
 
 use super::exchange::{Exchange, Takes};
-use super::op::{GIVEN, Piece, Readers, Shared, described, kind, payload};
+use super::lines;
+use super::op::{GIVEN, Piece, Readers, Shared};
 use super::state::{STEP_MAX, State};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
+use onecopy_shm::coll::{Content, Said, kind};
 use std::io::IoSlice;
 
 /// The phase of a line whose owner has written, or combined, all that it had to.
@@ -59,11 +61,9 @@ pub(crate) fn reaches_all(engine: &Engine, state: &State) -> bool {
         .all(|(place, &rank)| place == state.me || reaches(rank))
 }
 
-/// The receive buffer of a member whose line is there, if members may write into it.
-pub(crate) fn opened(state: &State, place: usize, seq: u32) -> Option<RemoteRange> {
-    let end = &state.ends[place];
-    let is_open = end.info(seq).kind & kind::OPEN != 0;
-    is_open.then(|| described(&payload(end.inline(seq))[24..]))
+/// The receive buffer of the member that says this, if members may write into it.
+pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
+    said.has(kind::OPEN).then(|| lines::range(said.result))
 }
 
 /// Lets `f` write into buffers of `places`, unless one of them has given the communicator up: what belonged to it may be used for
@@ -151,11 +151,11 @@ impl Exchange {
         flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES) | flag(answers, kind::ANSWERS)
     }
 
-    /// Bytes of `len` from the front that this rank reads itself of what `flags` say of their owner.
-    pub(crate) fn reads(&self, flags: u8, len: usize) -> usize {
+    /// Bytes of `len` from the front that this rank reads itself, by what their owner says.
+    pub(crate) fn reads(&self, said: &Said, len: usize) -> usize {
         match self.gives {
-            _ if !self.opened || flags & kind::WRITES == 0 => len,
-            _ if flags & kind::MASK != kind::BUFFER => len,
+            _ if !self.opened || !said.has(kind::WRITES) => len,
+            _ if said.content != Content::Buffer => len,
             Gives::Half => half(len),
             _ => 0,
         }
@@ -189,15 +189,23 @@ impl Exchange {
     fn next_job(&mut self, state: &State, seq: u32) -> Result<Option<Job>> {
         let (size, me) = (state.size(), state.me);
         let mut ready = Vec::new();
-        self.push.targets.retain(|&place| {
-            if state.ends[place].look(seq) == 0 {
-                return true;
+        let mut targets = std::mem::take(&mut self.push.targets);
+        let mut bad = Ok(());
+        targets.retain(|&place| match self.lines.of(state, place, seq) {
+            Ok(None) => true,
+            Ok(Some(said)) => {
+                let range = opened(&said);
+                ready.extend(range.map(|range| (place, range)));
+                // Who is not open reads.
+                range.is_some()
             }
-            let range = opened(state, place, seq);
-            ready.extend(range.map(|range| (place, range)));
-            // Who is not open reads.
-            range.is_some()
+            Err(error) => {
+                bad = Err(error);
+                true
+            }
         });
+        self.push.targets = targets;
+        bad?;
         let own_job = |(from, to, len)| Job {
             from,
             len,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a plea to its owner.
 
-use super::op::kind;
+use super::op::RESULT;
 use super::state::State;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::peer::Peer;
 use crate::proto::rendezvous;
 use onecopy_btl::xpmem::Attached;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::View;
+use onecopy_shm::coll::{Said, View, kind};
 use onecopy_shm::loan::{Loan, LoanTable};
 use std::io::IoSliceMut;
 
@@ -21,6 +21,26 @@ pub(crate) struct Source {
     /// Which of the member's buffers.
     pub(crate) buffer: usize,
     pub(crate) range: RemoteRange,
+    /// Whether the member copies at once what it is asked for.
+    pub(crate) answers: bool,
+}
+
+impl Source {
+    /// One of the two buffers that the line of `place` describes.
+    pub(crate) fn of(said: &Said, seq: u32, place: usize, buffer: usize) -> Self {
+        let described = if buffer == RESULT {
+            said.result
+        } else {
+            said.given
+        };
+        Self {
+            seq,
+            place,
+            buffer,
+            range: super::lines::range(described),
+            answers: said.has(kind::ANSWERS),
+        }
+    }
 }
 
 /// Where bytes go.
@@ -119,12 +139,11 @@ pub(crate) fn fetch(
         core.counters.map_bytes += len as u64;
         return still_good(state, source).map(|()| len);
     }
-    let answers = state.ends[place].info(source.seq).kind & kind::ANSWERS != 0;
     for layer in LayerId::ALL {
         if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
             continue;
         }
-        if answers && matches!(layer, LayerId::Cma | LayerId::Knem) {
+        if source.answers && matches!(layer, LayerId::Cma | LayerId::Knem) {
             break;
         }
         let got = target.write(&mut core.loans, 0, len, |out| {

@@ -7,14 +7,15 @@
 //! from then on it must not give the buffer back before all have read.
 
 use super::exchange::{Exchange, READ_MAX};
-use super::op::{GIVEN, RESULT, Readers, Served, Shared, describe, described, kind, payload};
+use super::lines::Lines;
+use super::op::{GIVEN, RESULT, Readers, Served, Shared, describe};
 use super::push::WRITTEN;
 use super::reader::{self, Source, Target};
 use super::start::whole;
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
 use crate::error::Result;
-use onecopy_shm::coll::INLINE;
+use onecopy_shm::coll::{Content, INLINE, kind};
 use onecopy_shm::layout::PAGE;
 use onecopy_shm::loan::Loan;
 
@@ -44,6 +45,7 @@ pub(crate) struct Relay {
     left: Vec<Part>,
     own: bool,
     now: Option<Piecemeal>,
+    lines: Lines,
 }
 
 /// The shares, the one of `me` first, then those behind it.
@@ -82,6 +84,7 @@ impl Relay {
             left,
             own,
             now: None,
+            lines: Lines::default(),
         }
     }
 
@@ -101,20 +104,24 @@ impl Relay {
         seq: u32,
         shared: &mut Shared,
     ) -> Result<Step> {
-        if state.ends[self.root].look(seq) == 0 {
+        let Some(said) = self.lines.of(state, self.root, seq)? else {
             return Ok(Step::Idle);
-        }
-        let end = &state.ends[self.root];
-        let range = described(&payload(end.inline(seq)));
+        };
+        let range = Source::of(&said, seq, self.root, GIVEN).range;
         let first = range.part(0, range.len.min(1));
-        let in_buffer = end.info(seq).kind & kind::MASK == kind::BUFFER;
-        if !in_buffer || reader::view(&engine.peers, state, self.root, &first).is_some() {
+        if said.content != Content::Buffer
+            || reader::view(&engine.peers, state, self.root, &first).is_some()
+        {
             return self.direct.step(engine, state, seq, shared);
         }
         let mut moved = 0;
         while moved < STEP_MAX {
-            let Some(now) = self.now.or_else(|| self.next(state, seq)) else {
-                return Ok(Step::Done);
+            let now = match self.now {
+                Some(now) => now,
+                None => match self.next(state, seq)? {
+                    Some(next) => next,
+                    None => return Ok(Step::Done),
+                },
             };
             self.now = Some(now);
             let len = self.recv.len();
@@ -142,26 +149,23 @@ impl Relay {
     }
 
     /// What comes next, and from whom.
-    fn next(&self, state: &State, seq: u32) -> Option<Piecemeal> {
-        let source = |place: usize, buffer: usize| Source {
-            seq,
-            place,
-            buffer,
-            range: described(&payload(state.ends[place].inline(seq))[buffer * 24..]),
-        };
+    fn next(&mut self, state: &State, seq: u32) -> Result<Option<Piecemeal>> {
         let has = |part: &Part| !self.own && state.ends[part.owner].look(seq) >= WRITTEN;
         let there = self.left.iter().position(has);
         let part = there.unwrap_or(0);
-        let next = self.left.get(part)?;
-        let from = match there {
-            Some(_) => source(next.owner, RESULT),
-            None => source(self.root, GIVEN),
+        let Some(next) = self.left.get(part).copied() else {
+            return Ok(None);
         };
-        Some(Piecemeal {
+        let (place, buffer) = match there {
+            Some(_) => (next.owner, RESULT),
+            None => (self.root, GIVEN),
+        };
+        let said = self.lines.of(state, place, seq)?;
+        Ok(said.map(|said| Piecemeal {
             part,
-            from,
+            from: Source::of(&said, seq, place, buffer),
             len: (next.end - next.at).min(READ_MAX),
-        })
+        }))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::exchange::{Exchange, Find, Takes};
 use super::fold::Fold;
+use super::lines::Lines;
 use super::messages::{MessageChain, MessageExchange, To};
 use super::op::{Body, Op as Running, Piece, Readers};
 use super::push::Gives;
@@ -277,6 +278,7 @@ impl Collective {
                 passed: 0,
                 temp: None,
                 copied: 0,
+                lines: Lines::default(),
             };
             return Ok(Plan::Stream(stream, To::Prefix { exclusive }));
         }

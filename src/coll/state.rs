@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an engine keeps of each communicator that has collectives, and how they move.
 
-use super::op::Op;
+use super::op::{Op, behind};
 use super::plea::Pleas;
 use crate::comm::Failed;
 use crate::engine::Engine;
@@ -323,16 +323,15 @@ impl Engine {
         let Some(mut state) = self.colls.slots[slot].take() else {
             return false;
         };
+        let served = state.has_channel() && super::plea::serve(self, &mut state);
         let moved = self.step_state(&mut state);
         self.colls.slots[slot] = Some(state);
-        moved
+        served || moved
     }
 
+    /// Moves the collectives of a communicator. Each moves a finite number of times, whatever its members write.
     fn step_state(&mut self, state: &mut State) -> bool {
         let mut moved = false;
-        if state.has_channel() {
-            moved |= super::plea::serve(self, state);
-        }
         let mut ops = std::mem::take(&mut state.ops);
         let mut failure = None;
         for op in &mut ops {
@@ -361,6 +360,12 @@ impl Engine {
         }
         state.ops = ops;
         if let Some(error) = failure {
+            if let Error::Protocol { rank, detail } = &error
+                && self.gone.get(*rank).is_some_and(Option::is_none)
+            {
+                // First the member, so that nobody waits for it.
+                self.fail_peer(*rank as u32, Gone::Protocol(detail.clone()));
+            }
             self.fail_comm(state, error);
             return true;
         }
@@ -436,7 +441,11 @@ impl Engine {
                 continue;
             };
             if state.failed.is_none() && !state.ops.is_empty() {
-                // What can be completed with what the lost member left is completed.
+                // What can be completed with what the lost member left is completed. Members are served once: a
+                // member that asks again and again must not keep this rank here.
+                if state.has_channel() {
+                    super::plea::serve(self, &mut state);
+                }
                 while self.step_state(&mut state) {}
                 if let Some(error) = self.loss(&mut state) {
                     self.fail_comm(&mut state, error);
@@ -449,6 +458,8 @@ impl Engine {
     /// Why the oldest collective under way can never end, if that is known.
     fn loss(&mut self, state: &mut State) -> Option<Error> {
         let last = state.ops.back()?.seq;
+        // One that left and says that it had done its part; of whom all others are such nothing more comes.
+        let mut left = None;
         for place in 0..state.size() {
             let rank = state.members[place];
             if place == state.me {
@@ -456,7 +467,9 @@ impl Engine {
             }
             match &self.gone[rank as usize] {
                 // It may have done its part before it left.
-                Some(Gone::Left) if state.has_channel() && state.has_read(place, last) => {}
+                Some(Gone::Left) if state.has_channel() && state.has_read(place, last) => {
+                    left = Some(rank);
+                }
                 Some(gone) if state.has_channel() || !matches!(gone, Gone::Left) => {
                     return Some(gone.error(rank));
                 }
@@ -468,11 +481,12 @@ impl Engine {
                 return Some(error);
             }
         }
-        if state.has_channel() {
-            None
-        } else {
-            super::messages::poisoned(self, state)
+        if !state.has_channel() {
+            return super::messages::poisoned(self, state);
         }
+        let mut others = behind(state.size(), state.me).map(|place| state.members[place]);
+        let alone = others.all(|rank| self.gone[rank as usize].is_some());
+        left.filter(|_| alone).map(|rank| Gone::Left.error(rank))
     }
 }
 

@@ -7,9 +7,8 @@
 
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
-use super::op::{
-    GIVEN, Piece, RESULT, Readers, Served, Shared, describe, described, kind, payload,
-};
+use super::lines::Lines;
+use super::op::{GIVEN, Piece, RESULT, Readers, Served, Shared, describe};
 use super::reader::{self, Source, Target, part};
 use super::state::{State, Step};
 use super::{ElemType, Op};
@@ -17,7 +16,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::{Place, PoolBuf};
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
@@ -41,6 +40,7 @@ pub(crate) struct Stream {
     pub(crate) temp: Option<PoolBuf>,
     /// Parts of the piece under way that were copied because they cannot be read in place.
     pub(crate) copied: usize,
+    pub(crate) lines: Lines,
 }
 
 /// The piece under way.
@@ -100,10 +100,14 @@ impl Stream {
         let (small, big) = self.units();
         let (me, last, total) = (state.me, state.size() - 1, self.send.len);
         let slots_out = self.in_slots() && me < last;
-        if me > 0 && state.ends[me - 1].look(seq) == 0 {
-            return Ok(Step::Idle);
+        let mut before = None;
+        if let Some(place) = me.checked_sub(1) {
+            before = self.lines.of(state, place, seq)?;
+            if before.is_none() {
+                return Ok(Step::Idle);
+            }
         }
-        let slots_in = me > 0 && state.ends[me - 1].info(seq).kind == kind::SLOT;
+        let slots_in = before.is_some_and(|said| matches!(said.content, Content::Slot(_)));
         let unit = if slots_in || slots_out { small } else { big };
         let mut result = Step::Idle;
         while self.passed < total {
@@ -130,13 +134,15 @@ impl Stream {
             if there.min(total) < begin + len || !free {
                 return Ok(result);
             }
-            if me == 0 {
+            if let Some(said) = &before {
+                if !self.combine(engine, state, seq, now, said, slots_out)? {
+                    return Ok(result);
+                }
+            } else {
                 if !slots_out && me < last {
                     hand_on(engine, state, seq, shared, total.div_ceil(big));
                 }
                 self.first(engine, state, seq, now, slots_out)?;
-            } else if !self.combine(engine, state, seq, now, (slots_in, slots_out))? {
-                return Ok(result);
             }
             self.passed += len;
             if slots_in {
@@ -184,24 +190,20 @@ impl Stream {
         Ok(())
     }
 
-    /// Combines a piece. `false`: something of the rank before has to come first.
+    /// Combines a piece with what the rank before `said` that it has. `false`: something of that has to come first.
     fn combine(
         &mut self,
         engine: &mut Engine,
         state: &mut State,
         seq: u32,
         now: Now,
-        (slots_in, slots_out): (bool, bool),
+        said: &Said,
+        slots_out: bool,
     ) -> Result<bool> {
         let Now { begin, len, .. } = now;
         let before = state.me - 1;
-        let line = payload(state.ends[before].inline(seq));
-        let source = |buffer: usize| Source {
-            seq,
-            place: before,
-            buffer,
-            range: described(&line[buffer * 24..]),
-        };
+        let slots_in = matches!(said.content, Content::Slot(_));
+        let source = |buffer: usize| Source::of(said, seq, before, buffer);
         let (given, result) = (source(GIVEN), source(RESULT));
         let lens = (given.range.len, result.range.len);
         if !slots_in && lens != (self.send.len as u64, self.send.len as u64) {
@@ -250,7 +252,8 @@ impl Stream {
         self.copied = 0;
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
         if slots_in {
-            views.push(Some(state.ends[before].slot(seq).part(now.half, len)));
+            let view = state.ends[before].in_slot(seq, now.half, len);
+            views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
         }
         for (index, range) in ranges.iter().take(parts.len()).enumerate() {
             let copied = || View::of(&copies[index * len..(index + 1) * len]);

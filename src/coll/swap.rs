@@ -3,17 +3,15 @@
 //! parts piece by piece, one half each; otherwise parts go in rounds through temporary buffers, or slots, that hold a piece for each member.
 
 use super::Parts;
-use super::op::{
-    GIVEN, Piece, Readers, Served, Shared, behind, describe, described, kind, payload,
-    range_of_stage,
-};
+use super::lines::Lines;
+use super::op::{GIVEN, Piece, Readers, Served, Shared, behind, describe, range_of_stage};
 use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
 use super::reader::{self, Source, Target};
 use super::state::{State, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{INLINE, View};
+use onecopy_shm::coll::{INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
@@ -45,6 +43,9 @@ pub(crate) struct Swap {
     filled: bool,
     pending: Vec<usize>,
     done: usize,
+    lines: Lines,
+    /// What this rank's own line says: its flags, and the bytes of its temporary buffer.
+    own: (u8, u64),
 }
 
 impl Swap {
@@ -57,6 +58,8 @@ impl Swap {
             filled: false,
             pending: Vec::new(),
             done: 0,
+            lines: Lines::default(),
+            own: (0, 0),
         }
     }
 
@@ -93,29 +96,35 @@ impl Swap {
             describe(&range_of_stage(stage), &mut line[..24]);
             shared.served[GIVEN] = Some(Served::Stage);
         }
+        self.own = (flags, shared.stage.as_ref().map_or(0, |s| s.len() as u64));
         state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
         Ok(())
     }
 
-    fn decide(&self, state: &State, seq: u32) -> Way {
+    /// How it is done; none as long as not all have come.
+    fn decide(&mut self, state: &State, seq: u32) -> Result<Option<Way>> {
         let size = state.size();
-        let lines = || state.ends.iter().map(|end| (end.info(seq).kind, end));
         let both = kind::OPEN | kind::WRITES;
-        if lines().all(|(flags, _)| flags & both == both) {
-            return Way::Buffers;
+        let (flags, mut least) = self.own;
+        let mut all = flags & both == both;
+        for place in behind(size, state.me) {
+            let Some(said) = self.lines.of(state, place, seq)? else {
+                return Ok(None);
+            };
+            all &= said.has(both);
+            // An end without a temporary buffer describes none.
+            least = least.min(said.given.len);
         }
-        // An end without a temporary buffer describes none.
-        let least = lines()
-            .map(|(_, end)| described(&payload(end.inline(seq))).len)
-            .min()
-            .unwrap_or(0);
+        if all {
+            return Ok(Some(Way::Buffers));
+        }
         let unit = |bytes: usize| bytes / size / 16 * 16;
         let staged = unit(least.min(STAGE as u64) as usize);
-        if staged >= WORTH * unit(COLL_SLOT) && staged > 0 {
+        Ok(Some(if staged >= WORTH * unit(COLL_SLOT) && staged > 0 {
             Way::Stages(staged)
         } else {
             Way::Slots(unit(COLL_SLOT))
-        }
+        }))
     }
 
     pub(crate) fn step(
@@ -126,10 +135,10 @@ impl Swap {
         shared: &mut Shared,
     ) -> Result<Step> {
         if self.way == Way::Unknown {
-            if state.ends.iter().any(|end| end.look(seq) == 0) {
+            let Some(way) = self.decide(state, seq)? else {
                 return Ok(Step::Idle);
-            }
-            self.way = self.decide(state, seq);
+            };
+            self.way = way;
             match self.way {
                 Way::Buffers => {
                     let (size, me) = (state.size(), state.me);
@@ -157,7 +166,9 @@ impl Swap {
             // The lower rank has the front.
             let front = half(len);
             let (begin, end) = if me < place { (0, front) } else { (front, len) };
-            let range = opened(state, place, seq)
+            let said = self.lines.of(state, place, seq)?;
+            let range = said
+                .and_then(|said| opened(&said))
                 .filter(|range| range.len >= (len * state.size()) as u64)
                 .ok_or_else(|| Error::Collective {
                     reason: format!("rank {} has a shorter buffer", state.members[place]),
@@ -255,18 +266,20 @@ impl Swap {
                 let (at, len) = self.piece(place, round, unit);
                 let came = match self.way {
                     Way::Stages(_) => {
-                        let source = Source {
-                            seq,
-                            place,
-                            buffer: GIVEN,
-                            range: described(&payload(state.ends[place].inline(seq))),
+                        let Some(said) = self.lines.of(state, place, seq)? else {
+                            left.push(place);
+                            continue;
                         };
+                        let source = Source::of(&said, seq, place, GIVEN);
                         let target = Target::Loan(self.recv, at);
                         let from = (me * unit) as u64;
                         reader::fetch(engine, state, &source, from, len, target)?
                     }
                     _ => {
-                        let view = state.ends[place].slot(seq).part(me * unit, len);
+                        let view = state.ends[place].in_slot(seq, me * unit, len);
+                        let Some(view) = view else {
+                            return Err(reader::mismatch(state, place, 0, len));
+                        };
                         copy_out(engine, self.recv, at, len, view)?;
                         len
                     }

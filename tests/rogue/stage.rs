@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Three ranks: a victim, a friend of it, and the rogue.
 
-use onecopy::wireup::{Card, Wireup, local};
+use onecopy::wireup::local::{self, Local};
+use onecopy::wireup::{Card, Wireup};
 use onecopy::{Comm, Knobs, Options, Runtime};
 use onecopy_shm::cells::MappedCells;
+use onecopy_shm::coll::Channel;
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{OwnSegment, PeerSegment};
@@ -21,14 +23,18 @@ const RANKS: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn geometry() -> Geometry {
+    geometry_of(RANKS)
+}
+
+fn geometry_of(ranks: u32) -> Geometry {
     let knobs = knobs();
     Geometry {
-        ranks: RANKS,
+        ranks,
         ring_slots: knobs.ring_slots as u32,
         chunk_bytes: knobs.chunk_bytes() as u32,
         chunks: (knobs.pool_max / knobs.chunk_bytes()) as u32,
         heap_bytes: 4 << 20,
-        coll_channels: Geometry::channels_for(knobs.coll_pool, RANKS as usize),
+        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks as usize),
     }
 }
 
@@ -38,6 +44,8 @@ fn knobs() -> Knobs {
         chunk_size: Some(8 << 10),
         heap_size: Some(4 << 20),
         coop_min: Some(64 << 10),
+        // Who waits for a rogue that has left learns it soon.
+        liveness_period: Duration::from_millis(5),
         ..Knobs::default()
     }
 }
@@ -100,21 +108,7 @@ pub(crate) fn play<R: Send>(
     let [for_victim, for_friend, for_rogue] =
         <[_; 3]>::try_from(world).unwrap_or_else(|_| panic!("three"));
     let (over, is_over) = mpsc::channel::<()>();
-    let (finished, watch) = mpsc::channel::<()>();
-    let watched = name.to_owned();
-    let watchdog = std::thread::spawn(move || {
-        // A hang cannot be told to the test that hangs.
-        if watch.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "rogue: {watched}: hangs");
-            std::process::abort();
-        }
-    });
-    let options = |wireup| Options {
-        knobs: knobs(),
-        wireup: Some(Box::new(wireup) as Box<dyn Wireup>),
-        ..Options::default()
-    };
+    let watchdog = Watchdog::new(name);
     let result = std::thread::scope(|scope| {
         scope.spawn(move || {
             let rt = Runtime::init_with(options(for_friend)).expect("join");
@@ -127,16 +121,7 @@ pub(crate) fn play<R: Send>(
         });
         scope.spawn(move || {
             let mut wireup = for_rogue;
-            let own = OwnSegment::create(
-                ROGUE as u32,
-                geometry(),
-                HeavyFence::without_membarrier(),
-                77,
-            )
-            .expect("segment");
-            wireup
-                .join(Card::of_this_process(), own.fd())
-                .expect("join");
+            let own = join_by_hand(&mut wireup, RANKS);
             let known = wireup.introduce(VICTIM).expect("introduce");
             let file = File::from(known.segment.try_clone().expect("descriptor"));
             let segment =
@@ -175,9 +160,127 @@ pub(crate) fn play<R: Send>(
         rt.finalize().expect("finalize");
         result
     });
-    drop(finished);
-    watchdog.join().expect("watchdog");
+    watchdog.end();
     result
+}
+
+fn options(wireup: Local) -> Options {
+    Options {
+        knobs: knobs(),
+        wireup: Some(Box::new(wireup) as Box<dyn Wireup>),
+        ..Options::default()
+    }
+}
+
+/// Ends the process, with a word of the reason, when it is not ended in time: a hang cannot be told to the test that
+/// hangs.
+struct Watchdog {
+    finished: mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Watchdog {
+    fn new(name: &str) -> Self {
+        let (finished, watch) = mpsc::channel::<()>();
+        let name = name.to_owned();
+        let thread = std::thread::spawn(move || {
+            if watch.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                use std::io::Write;
+                let _ = writeln!(std::io::stderr(), "rogue: {name}: hangs");
+                std::process::abort();
+            }
+        });
+        Self { finished, thread }
+    }
+
+    fn end(self) {
+        drop(self.finished);
+        self.thread.join().expect("watchdog");
+    }
+}
+
+/// Joins a job as a rank that no engine runs: gives its segment.
+pub(crate) fn join_by_hand(wireup: &mut Local, ranks: u32) -> OwnSegment {
+    let rank = wireup.rank() as u32;
+    let fence = HeavyFence::without_membarrier();
+    let own = OwnSegment::create(rank, geometry_of(ranks), fence, 77).expect("segment");
+    if let Some(end) = own.channel(0) {
+        end.open(1, 0);
+    }
+    wireup
+        .join(Card::of_this_process(), own.fd())
+        .expect("join");
+    own
+}
+
+/// A job of `ranks`, all of them correct but the one that is `rogue`: it does what `line` says to its end of the
+/// channel of all ranks, and leaves. Gives what `body` came to, by rank.
+pub(crate) fn collective<R: Send>(
+    name: &str,
+    ranks: u32,
+    rogue: usize,
+    line: impl FnOnce(&Channel) + Send,
+    body: impl Fn(&Comm) -> R + Sync,
+) -> Vec<R> {
+    let watchdog = Watchdog::new(name);
+    let world = local::world(ranks as usize).expect("a job of threads");
+    let mut line = Some(line);
+    let results = std::thread::scope(|scope| {
+        let mut correct = Vec::new();
+        for mut wireup in world {
+            if wireup.rank() == rogue {
+                let line = line.take().expect("one rogue");
+                scope.spawn(move || {
+                    let own = join_by_hand(&mut wireup, ranks);
+                    line(&own.channel(0).expect("a channel"));
+                    wireup.leave().expect("leave");
+                });
+                continue;
+            }
+            let body = &body;
+            correct.push(scope.spawn(move || {
+                let rt = Runtime::init_with(options(wireup)).expect("join");
+                let result = body(&rt.world());
+                rt.finalize().expect("finalize");
+                result
+            }));
+        }
+        let all = correct.into_iter().map(|thread| thread.join());
+        all.map(|result| result.expect("no rank panics")).collect()
+    });
+    watchdog.end();
+    results
+}
+
+/// Three ranks: rank 0 runs `body`, rank 1 joins and leaves, and rank 2, the rogue, has its end of the channel of all
+/// ranks and the victim's.
+pub(crate) fn asked_without_end(
+    name: &str,
+    rogue: impl FnOnce(&Channel, &Channel) + Send,
+    body: impl FnOnce(&Comm) + Send,
+) {
+    let watchdog = Watchdog::new(name);
+    let world = local::world(3).expect("a job of threads");
+    let [first, mut second, mut third] =
+        <[_; 3]>::try_from(world).unwrap_or_else(|_| panic!("three"));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _own = join_by_hand(&mut second, 3);
+            second.leave().expect("leave");
+        });
+        scope.spawn(move || {
+            let own = join_by_hand(&mut third, 3);
+            let known = third.introduce(0).expect("introduce");
+            let victim = PeerSegment::open(known.segment, 0, 2, &geometry_of(3)).expect("open");
+            let ends = (own.channel(0), victim.channel(0));
+            rogue(&ends.0.expect("a channel"), &ends.1.expect("a channel"));
+            third.leave().expect("leave");
+        });
+        let rt = Runtime::init_with(options(first)).expect("join");
+        body(&rt.world());
+        rt.finalize().expect("finalize");
+    });
+    watchdog.end();
 }
 
 /// Messages of all protocols between victim and friend.

@@ -14,9 +14,13 @@ pub mod line;
 #[cfg(not(loom))]
 mod channel;
 #[cfg(not(loom))]
+mod said;
+#[cfg(not(loom))]
 mod view;
 
 #[cfg(not(loom))]
 pub use channel::{Channel, INLINE, Info, Plea};
+#[cfg(not(loom))]
+pub use said::{BadLine, Brief, Content, Described, Said, kind};
 #[cfg(not(loom))]
 pub use view::{View, accumulate, combine, precede};

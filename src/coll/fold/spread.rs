@@ -2,7 +2,7 @@
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
 use super::super::exchange::READ_MAX;
-use super::super::op::{RESULT, Readers, Shared, described, kind, payload};
+use super::super::op::{RESULT, Readers, Shared};
 use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader::{self, Source, Target};
 use super::super::select::{How, share};
@@ -10,6 +10,7 @@ use super::super::state::{STEP_MAX, State, Step};
 use super::{EVERYWHERE, Fold, HELPED_MIN, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
+use onecopy_shm::coll::kind;
 
 impl Fold {
     /// Whether members may combine ranges of the result for the root.
@@ -30,17 +31,27 @@ impl Fold {
             return Ok(true);
         };
         let me = state.me;
-        let flags = |state: &State, place: usize| state.ends[place].info(seq).kind;
-        if me != root && flags(state, me) & kind::WRITES == 0 {
+        if me != root && self.flags & kind::WRITES == 0 {
             shared.readers = Readers::Only(root);
             return Ok(true);
         }
         if !self.find(engine, state, seq)? {
             return Ok(false);
         }
-        let helped = flags(state, root) & kind::OPEN != 0
-            && (0..state.size())
-                .all(|place| place == root || flags(state, place) & kind::WRITES != 0);
+        // Of its own line a rank knows what it has written there.
+        let mut helped = me != root || self.flags & kind::OPEN != 0;
+        let mut open = None;
+        for place in (0..state.size()).filter(|&place| place != me) {
+            let Some(said) = self.lines.of(state, place, seq)? else {
+                return Ok(false);
+            };
+            if place == root {
+                open = opened(&said);
+                helped &= open.is_some();
+            } else {
+                helped &= said.has(kind::WRITES);
+            }
+        }
         if !helped {
             shared.readers = if me == root {
                 Readers::Nobody
@@ -51,9 +62,7 @@ impl Fold {
         }
         self.range = share(self.send.len, self.elem, state.size(), me);
         self.helps = true;
-        if me != root
-            && let Some(range) = opened(state, root, seq)
-        {
+        if let Some(range) = open {
             if range.len != self.send.len as u64 || !reaches_all(engine, state) {
                 return Err(mismatch(state, root, range.len, self.send.len));
             }
@@ -63,18 +72,26 @@ impl Fold {
     }
 
     /// Finds out whether the result can be written to where all others need it.
-    pub(super) fn aim(&mut self, engine: &Engine, state: &State, seq: u32, shared: &Shared) {
+    pub(super) fn aim(
+        &mut self,
+        engine: &Engine,
+        state: &State,
+        seq: u32,
+        shared: &Shared,
+    ) -> Result<()> {
         if self.how != How::Split || shared.stage.is_some() || !reaches_all(engine, state) {
-            return;
+            return Ok(());
         }
-        let others = (0..state.size()).filter(|&place| place != state.me);
-        let targets: Option<Vec<_>> = others
-            .map(|place| {
-                let range = opened(state, place, seq)?;
-                (range.len == self.send.len as u64).then_some((place, range))
-            })
-            .collect();
-        self.targets = targets.unwrap_or_default();
+        let mut targets = Vec::with_capacity(state.size());
+        for place in (0..state.size()).filter(|&place| place != state.me) {
+            let said = self.lines.of(state, place, seq)?;
+            match said.as_ref().and_then(opened) {
+                Some(range) if range.len == self.send.len as u64 => targets.push((place, range)),
+                _ => return Ok(()),
+            }
+        }
+        self.targets = targets;
+        Ok(())
     }
 
     /// Writes a segment of the result to where it is needed: from this rank's own buffer, or from `helped`.
@@ -120,19 +137,16 @@ impl Fold {
         let (mut moved, mut index) = (0, 0);
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
-            let end = &state.ends[place];
-            if end.look(seq) < WRITTEN {
+            if state.ends[place].look(seq) < WRITTEN {
                 index += 1;
                 continue;
             }
-            let line = payload(end.inline(seq));
-            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
-            let source = Source {
-                seq,
-                place,
-                buffer: RESULT,
-                range: described(&line[24..]),
+            let Some(said) = self.lines.of(state, place, seq)? else {
+                index += 1;
+                continue;
             };
+            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+            let source = Source::of(&said, seq, place, RESULT);
             let at = begin + self.got;
             let n = (end - at).min(READ_MAX);
             let target = Target::Loan(loan, to + at);

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
 
 use super::line::{Done, Head};
+use super::said::{BadLine, Brief, Content, Place, Said, check};
 use super::view::View;
 use crate::copy::{self, Kernel};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
@@ -118,6 +119,8 @@ pub struct Channel {
     map: Arc<Mapping>,
     lines: NonNull<Lines>,
     begin: u64,
+    /// Bytes of the owner's heap.
+    heap_bytes: u64,
 }
 
 // SAFETY: see Mapping; control words are atomics, the rest is raw bytes.
@@ -126,12 +129,13 @@ unsafe impl Send for Channel {}
 unsafe impl Sync for Channel {}
 
 impl Channel {
-    pub(crate) fn new(map: &Arc<Mapping>, at: SegOffset) -> Self {
+    pub(crate) fn new(map: &Arc<Mapping>, at: SegOffset, heap_bytes: u64) -> Self {
         let lines = NonNull::from(map.shared::<Lines>(at.0));
         Self {
             map: Arc::clone(map),
             lines,
             begin: at.0,
+            heap_bytes,
         }
     }
 
@@ -262,20 +266,67 @@ impl Channel {
         self.line(seq).head.look(seq)
     }
 
-    /// What stands in the line of `seq`, which was found published.
-    #[inline]
-    #[must_use]
-    pub fn info(&self, seq: u32) -> Info {
-        Info::decode(self.line(seq).info.load(Ordering::Relaxed))
+    /// What the line of `seq` says, which was found published: read once, and checked.
+    pub fn said(&self, seq: u32) -> Result<Said, BadLine> {
+        let line = self.line(seq);
+        let info = Info::decode(line.info.load(Ordering::Relaxed));
+        let mut payload = [0; INLINE];
+        for (out, word) in payload.chunks_exact_mut(8).zip(&line.payload) {
+            out.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        check(seq, info, &payload, self.heap_bytes)
     }
 
-    /// The payload in the line of `seq`.
+    /// As [`Self::said`], for who wants nothing but a short contribution.
     #[inline]
     #[must_use]
-    pub fn inline(&self, seq: u32) -> View<'_> {
+    pub fn brief(&self, seq: u32) -> Brief {
+        let line = self.line(seq);
+        let info = Info::decode(line.info.load(Ordering::Relaxed));
+        Brief::of(info, || line.payload[0].load(Ordering::Relaxed))
+    }
+
+    /// The bytes of a short contribution, if they are so many.
+    #[inline]
+    #[must_use]
+    pub fn brief_bytes(&self, seq: u32, brief: Brief, len: usize) -> Option<View<'_>> {
+        if brief.len as usize != len {
+            return None;
+        }
+        match brief.place {
+            Place::Line => self.in_line(seq, 0, len),
+            Place::Slot => self.in_slot(seq, 0, len),
+            Place::Elsewhere => None,
+        }
+    }
+
+    /// Bytes from `offset` on of what the line of `seq` carries, or its slot; none if they do not lie within what the
+    /// line said.
+    #[must_use]
+    pub fn bytes(&self, seq: u32, said: &Said, offset: usize, len: usize) -> Option<View<'_>> {
+        match said.content {
+            Content::Inline(there) => self.in_line(seq, 0, there)?.part(offset, len),
+            Content::Slot(there) => self.in_slot(seq, 0, there)?.part(offset, len),
+            Content::Nothing | Content::Buffer => None,
+        }
+    }
+
+    /// Bytes of the payload in the line of `seq`; none if they do not lie in it.
+    #[inline]
+    #[must_use]
+    pub fn in_line(&self, seq: u32, offset: usize, len: usize) -> Option<View<'_>> {
         let payload = NonNull::from(&self.line(seq).payload).cast();
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(payload, INLINE) }
+        unsafe { View::new(payload, INLINE) }.part(offset, len)
+    }
+
+    /// Bytes of the slot of `seq`; none if they do not lie in it.
+    #[inline]
+    #[must_use]
+    pub fn in_slot(&self, seq: u32, offset: usize, len: usize) -> Option<View<'_>> {
+        let at = self.area(SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT, COLL_SLOT);
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(at, COLL_SLOT) }.part(offset, len)
     }
 
     /// A hint that the line of `seq` is written soon.
@@ -328,15 +379,6 @@ impl Channel {
         self.map
             .at("a channel", self.begin + offset as u64, len as u64)
             .expect("channels lie in the part of the segment that all map")
-    }
-
-    /// The bytes of the slot of `seq`.
-    #[inline]
-    #[must_use]
-    pub fn slot(&self, seq: u32) -> View<'_> {
-        let at = self.area(SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT, COLL_SLOT);
-        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(at, COLL_SLOT) }
     }
 
     /// Writes to the slot of `seq`; for the owner.
@@ -429,11 +471,11 @@ impl Channel {
         self.lines().answers[stage % COLL_STAGES].0.look(seq) == ticket
     }
 
-    /// The bytes of a stage.
+    /// The first `len` bytes of a stage; none if it has fewer.
     #[must_use]
-    pub fn stage(&self, stage: usize) -> View<'_> {
+    pub fn stage(&self, stage: usize, len: usize) -> Option<View<'_>> {
         let at = self.area(STAGES + stage % COLL_STAGES * COLL_STAGE, COLL_STAGE);
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(at, COLL_STAGE) }
+        unsafe { View::new(at, COLL_STAGE) }.part(0, len)
     }
 }

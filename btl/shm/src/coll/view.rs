@@ -56,26 +56,22 @@ impl<'m> View<'m> {
         self.len == 0
     }
 
-    /// The `len` bytes from `offset` on.
-    ///
-    /// # Panics
-    /// If they do not lie in the view.
+    /// The `len` bytes from `offset` on; none if they do not lie in the view.
     #[inline]
     #[must_use]
-    pub fn part(self, offset: usize, len: usize) -> Self {
-        assert!(offset <= self.len && len <= self.len - offset);
-        Self {
+    pub fn part(self, offset: usize, len: usize) -> Option<Self> {
+        (offset <= self.len && len <= self.len - offset).then(|| Self {
             // SAFETY: offset <= len.
             at: unsafe { self.at.add(offset) },
             len,
             _of: PhantomData,
-        }
+        })
     }
 
     /// Copies the bytes out. `out` may overlap the view.
     ///
     /// # Panics
-    /// If the lengths differ.
+    /// If the lengths differ: a caller makes the view as long as `out` by [`Self::part`], never as long as a peer says.
     #[inline]
     pub fn copy_to(self, out: &mut [u8], kernel: Kernel) {
         assert_eq!(self.len, out.len());

@@ -202,8 +202,13 @@ impl OwnSegment {
     /// This rank's end of a channel, for its lines alone; none if there is no such channel.
     #[must_use]
     pub fn channel(&self, channel: u32) -> Option<Channel> {
-        (channel < self.geometry.coll_channels)
-            .then(|| Channel::new(&self.map, self.geometry.channel_offset(channel)))
+        (channel < self.geometry.coll_channels).then(|| {
+            Channel::new(
+                &self.map,
+                self.geometry.channel_offset(channel),
+                self.geometry.heap_bytes,
+            )
+        })
     }
     /// Reserves a part of a channel, before it is used for the first time.
     pub fn reserve_channel(&self, channel: u32, part: ChannelPart) -> Result<(), SegmentError> {

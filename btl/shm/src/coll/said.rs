@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a member's line says. A line is memory that peers write: it is read once, checked, and only then used. Nobody
+//! above gets its raw words, so no length or range that does not hold can reach a copy.
+
+use super::channel::{INLINE, Info};
+use crate::layout::COLL_SLOT;
+
+/// What the payload of a line is.
+pub mod kind {
+    /// There is none.
+    pub const NOTHING: u8 = 0;
+    /// The bytes themselves.
+    pub const INLINE: u8 = 1;
+    /// The bytes stand in the slot.
+    pub const SLOT: u8 = 2;
+    /// The bytes stand in a buffer, which the payload describes.
+    pub const BUFFER: u8 = 3;
+    /// The slot begins with a table of the parts for each member.
+    pub const TABLE: u8 = 0x10;
+    /// Members may write into the second buffer that the line describes.
+    pub const OPEN: u8 = 0x20;
+    /// The line's owner writes into the buffers of members that are open.
+    pub const WRITES: u8 = 0x40;
+    /// The line's owner waits in the call and copies at once what it is asked for.
+    pub const ANSWERS: u8 = 0x80;
+    /// Without the flags.
+    pub const MASK: u8 = 0x0f;
+}
+
+/// Where a member's buffer is, within its heap and its address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Described {
+    /// Its address in the member.
+    pub address: u64,
+    /// Its place in the member's heap, if it lies there.
+    pub heap: Option<u64>,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// Where the bytes are that a member contributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// There are none.
+    Nothing,
+    /// So many in the line; no more than fit.
+    Inline(usize),
+    /// So many in the slot; no more than fit.
+    Slot(usize),
+    /// In the first buffer that the line describes.
+    Buffer,
+}
+
+/// What a line says, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said {
+    /// Up to which collective the writer has read; to be believed as far as there can be collectives.
+    pub done: u32,
+    /// Where the contribution is.
+    pub content: Content,
+    /// The buffer that the writer gives; empty if the line describes none.
+    pub given: Described,
+    /// The buffer in which the writer receives; empty if the line describes none.
+    pub result: Described,
+    flags: u8,
+}
+
+impl Said {
+    /// Whether the line has this flag.
+    #[must_use]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag == flag
+    }
+}
+
+/// A line that no correct member writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the line of collective {seq} is of kind {kind:#04x} with {len} bytes: {what}")]
+pub struct BadLine {
+    /// The collective.
+    pub seq: u32,
+    /// What it says that it is.
+    pub kind: u8,
+    /// How many bytes it says that it has.
+    pub len: u8,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+fn word(payload: &[u8; INLINE], at: usize) -> u64 {
+    payload
+        .get(at..at + 8)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
+}
+
+fn describe(payload: &[u8; INLINE], at: usize, heap_bytes: u64) -> Option<Described> {
+    let (address, heap, len) = (
+        word(payload, at),
+        word(payload, at + 8),
+        word(payload, at + 16),
+    );
+    let heap = (heap != u64::MAX).then_some(heap);
+    let ends = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
+    let lies = ends(address, u64::MAX) && heap.is_none_or(|heap| ends(heap, heap_bytes));
+    lies.then_some(Described { address, heap, len })
+}
+
+/// Checks what was copied out of a line of a member whose heap has `heap_bytes`.
+pub(super) fn check(
+    seq: u32,
+    info: Info,
+    payload: &[u8; INLINE],
+    heap_bytes: u64,
+) -> Result<Said, BadLine> {
+    let bad = |what| BadLine {
+        seq,
+        kind: info.kind,
+        len: info.len,
+        what,
+    };
+    let len = usize::from(info.len);
+    let (mut given, mut result) = (Described::default(), Described::default());
+    let content = match info.kind & kind::MASK {
+        kind::NOTHING if len == 0 || len == INLINE => Content::Nothing,
+        kind::INLINE if len <= INLINE => Content::Inline(len),
+        // A slot with a table, or with a piece of a stream, whose reader knows how much is in it.
+        kind::SLOT if len == 0 => Content::Slot(COLL_SLOT),
+        kind::SLOT if len == 8 => match usize::try_from(word(payload, 0)) {
+            Ok(there) if there <= COLL_SLOT => Content::Slot(there),
+            _ => return Err(bad("more bytes than a slot has")),
+        },
+        kind::BUFFER if len == INLINE => Content::Buffer,
+        kind::NOTHING | kind::INLINE | kind::SLOT | kind::BUFFER => {
+            return Err(bad("such a line has another length"));
+        }
+        _ => return Err(bad("there is no such kind")),
+    };
+    if matches!(content, Content::Nothing | Content::Buffer) && len == INLINE {
+        let outside = || bad("a buffer outside of its owner's memory");
+        given = describe(payload, 0, heap_bytes).ok_or_else(outside)?;
+        result = describe(payload, 24, heap_bytes).ok_or_else(outside)?;
+    }
+    Ok(Said {
+        done: info.done,
+        content,
+        given,
+        result,
+        flags: info.kind & !kind::MASK,
+    })
+}
+
+/// What a line says of a short contribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brief {
+    /// As in [`Said`].
+    pub done: u32,
+    pub(super) place: Place,
+    pub(super) len: u32,
+}
+
+/// Where a short contribution stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Line,
+    Slot,
+    /// It is no short one, or the line says nonsense.
+    Elsewhere,
+}
+
+impl Brief {
+    /// `first` gives the first word of the payload.
+    #[inline]
+    pub(super) fn of(info: Info, first: impl FnOnce() -> u64) -> Self {
+        let (place, len) = match info.kind {
+            kind::INLINE if usize::from(info.len) <= INLINE => (Place::Line, u32::from(info.len)),
+            kind::SLOT if info.len == 8 => {
+                let there = first();
+                if there <= COLL_SLOT as u64 {
+                    (Place::Slot, there as u32)
+                } else {
+                    (Place::Elsewhere, 0)
+                }
+            }
+            _ => (Place::Elsewhere, 0),
+        };
+        Self {
+            done: info.done,
+            place,
+            len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAP: u64 = 1 << 20;
+
+    /// All kinds, lengths and words at the limits: what comes through lies in line, slot, heap and address space.
+    #[test]
+    fn what_comes_through_can_be_copied() {
+        let words = [
+            0,
+            1,
+            8,
+            COLL_SLOT as u64,
+            COLL_SLOT as u64 + 1,
+            HEAP,
+            HEAP + 1,
+            1 << 32,
+            1 << 63,
+            u64::MAX - 1,
+            u64::MAX,
+        ];
+        let (mut good, mut bad) = (0u64, 0u64);
+        for kind in 0..=u8::MAX {
+            for len in 0..=u8::MAX {
+                for (i, &word) in words.iter().enumerate() {
+                    let mut payload = [0u8; INLINE];
+                    for (at, out) in payload.chunks_exact_mut(8).enumerate() {
+                        let of = words[(i + at * usize::from(kind & 7)) % words.len()];
+                        out.copy_from_slice(&of.to_le_bytes());
+                    }
+                    payload[..8].copy_from_slice(&word.to_le_bytes());
+                    let info = Info { done: 1, kind, len };
+                    let brief = Brief::of(info, || word);
+                    match brief.place {
+                        Place::Line => assert!(brief.len as usize <= INLINE),
+                        Place::Slot => assert!(brief.len as usize <= COLL_SLOT),
+                        Place::Elsewhere => {}
+                    }
+                    let Ok(said) = check(7, info, &payload, HEAP) else {
+                        bad += 1;
+                        continue;
+                    };
+                    good += 1;
+                    match said.content {
+                        Content::Inline(len) => assert!(len <= INLINE),
+                        Content::Slot(len) => assert!(len <= COLL_SLOT),
+                        Content::Nothing | Content::Buffer => {}
+                    }
+                    for range in [said.given, said.result] {
+                        assert!(range.address.checked_add(range.len).is_some());
+                        let heap = range.heap.unwrap_or(0);
+                        assert!(heap.checked_add(range.len).is_some());
+                        assert!(range.heap.is_none() || heap + range.len <= HEAP);
+                    }
+                }
+            }
+        }
+        assert!(good > 1000 && bad > 1000, "{good} and {bad}");
+    }
+
+    #[test]
+    fn a_bad_line_names_the_collective_and_what_is_wrong() {
+        let info = Info {
+            done: 0,
+            kind: kind::INLINE,
+            len: 49,
+        };
+        let bad = check(5, info, &[0; INLINE], 0).expect_err("49 bytes in a line");
+        let text = bad.to_string();
+        assert!(
+            text.contains("collective 5") && text.contains("49 bytes"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What members' lines say of a collective under way. Each is read and checked once, when it is there; everything
+//! later goes by that, whatever its owner writes there meanwhile.
+
+use super::op::ENTRY;
+use super::state::State;
+use crate::error::{Error, Result};
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{Described, Said, kind};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::HeapOffset;
+
+/// A line that was read.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    said: Said,
+    /// What its table says of this rank's part, if that was asked for: where it is, and its bytes.
+    entry: Option<(usize, usize)>,
+}
+
+/// The lines of one collective, by place.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Vec<Option<Known>>);
+
+impl Lines {
+    /// What the line of `place` says of `seq`; none as long as it is not there. An error fails the member.
+    pub(crate) fn of(&mut self, state: &State, place: usize, seq: u32) -> Result<Option<Said>> {
+        Ok(self.known(state, place, seq)?.map(|known| known.said))
+    }
+
+    fn known(&mut self, state: &State, place: usize, seq: u32) -> Result<Option<&mut Known>> {
+        if self.0.is_empty() {
+            self.0.resize(state.size(), None);
+        }
+        let Some(known) = self.0.get_mut(place) else {
+            return Ok(None);
+        };
+        if known.is_none() {
+            if state.ends[place].look(seq) == 0 {
+                return Ok(None);
+            }
+            let said = read(state, place, seq)?;
+            *known = Some(Known { said, entry: None });
+        }
+        Ok(known.as_mut())
+    }
+
+    /// Where in its offer `place` has this rank's part, by the table in its slot, and how long that is.
+    pub(crate) fn entry(
+        &mut self,
+        state: &State,
+        place: usize,
+        seq: u32,
+    ) -> Result<Option<(usize, usize)>> {
+        let Some(known) = self.known(state, place, seq)? else {
+            return Ok(None);
+        };
+        if known.entry.is_none()
+            && known.said.has(kind::TABLE)
+            && let Some(view) = state.ends[place].in_slot(seq, state.me * ENTRY, ENTRY)
+        {
+            let mut bytes = [0; ENTRY];
+            view.copy_to(&mut bytes, Kernel::Memcpy);
+            let (at, len) = bytes.split_at(8);
+            let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default()) as usize;
+            known.entry = Some((word(at), word(len)));
+        }
+        Ok(known.entry)
+    }
+}
+
+/// What the line of `place` says, which is there. For who looks at it once.
+pub(crate) fn read(state: &State, place: usize, seq: u32) -> Result<Said> {
+    state.ends[place].said(seq).map_err(|bad| Error::Protocol {
+        rank: state.members[place] as usize,
+        detail: bad.to_string(),
+    })
+}
+
+/// A buffer that a line describes.
+pub(crate) fn range(described: Described) -> RemoteRange {
+    RemoteRange {
+        address: described.address,
+        heap: described.heap.map(HeapOffset),
+        region: None,
+        len: described.len,
+    }
+}

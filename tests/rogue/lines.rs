@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lines of collectives: every kind, length and phase, and what they describe, in every collective. A rank that reads
+//! nonsense fails the collective and the member, by its name; whatever it reads, it ends, and it does not crash.
+
+use super::stage::collective;
+use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy::{Comm, Error, Result};
+use onecopy_shm::coll::{Channel, INLINE, Info, kind};
+use onecopy_shm::layout::COLL_SLOT;
+
+/// What the rogue writes.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    kind: u8,
+    len: u8,
+    words: [u64; 6],
+}
+
+const NO_HEAP: u64 = u64::MAX;
+/// As `stage::knobs` has it.
+const HEAP: u64 = 4 << 20;
+
+impl Line {
+    const fn of(kind: u8, len: usize, words: [u64; 6]) -> Self {
+        let len = len as u8;
+        Self { kind, len, words }
+    }
+
+    fn publish(&self, end: &Channel, phase: u32, done: u32) {
+        let info = Info {
+            done,
+            kind: self.kind,
+            len: self.len,
+        };
+        let payload: Vec<u8> = self.words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        end.publish(1, phase, info, &payload);
+    }
+}
+
+/// Lines that no correct member writes.
+fn nonsense() -> Vec<Line> {
+    let mut lines = Vec::new();
+    for len in [49, 64, 100, 255] {
+        lines.push(Line::of(kind::INLINE, len, [1; 6]));
+    }
+    for there in [COLL_SLOT as u64 + 1, 100_000, 1 << 32, 1 << 63, u64::MAX] {
+        lines.push(Line::of(kind::SLOT, 8, [there, 0, 0, 0, 0, 0]));
+    }
+    for len in [1, 7, 9, INLINE, 49, 255] {
+        lines.push(Line::of(kind::SLOT, len, [8; 6]));
+    }
+    for len in [0, 24, 47, 49, 255] {
+        lines.push(Line::of(kind::BUFFER, len, [0; 6]));
+    }
+    for of in 4..=kind::MASK {
+        lines.push(Line::of(of, INLINE, [8; 6]));
+    }
+    for [address, heap, len] in [
+        [0, 0, HEAP + 1],
+        [0, HEAP, 1],
+        [0, NO_HEAP - 1, 8],
+        [0, 1 << 63, 1 << 63],
+        [u64::MAX, NO_HEAP, 1],
+        [1 << 63, NO_HEAP, u64::MAX],
+    ] {
+        lines.push(Line::of(
+            kind::BUFFER,
+            INLINE,
+            [address, heap, len, 0, 0, 0],
+        ));
+        let open = kind::BUFFER | kind::OPEN;
+        lines.push(Line::of(open, INLINE, [0, 0, 8, address, heap, len]));
+    }
+    lines
+}
+
+/// Lines that could be right, of which some are lies.
+fn lies() -> Vec<Line> {
+    let mut lines = Vec::new();
+    for flags in [
+        0,
+        kind::TABLE,
+        kind::OPEN,
+        kind::WRITES,
+        kind::ANSWERS,
+        0xf0,
+    ] {
+        lines.push(Line::of(kind::NOTHING | flags, 0, [0; 6]));
+        lines.push(Line::of(kind::NOTHING | flags, INLINE, [0; 6]));
+        for len in [0, 8, INLINE] {
+            lines.push(Line::of(kind::INLINE | flags, len, [3; 6]));
+        }
+        for there in [0, 8, 2000, COLL_SLOT as u64] {
+            lines.push(Line::of(kind::SLOT | flags, 8, [there; 6]));
+        }
+        lines.push(Line::of(kind::SLOT | flags, 0, [9; 6]));
+        for len in [0, 8, 2000, 100_000, 200_000] {
+            // In the heap, where the victim maps it, and at an address of nothing.
+            let mapped = [4096, 0, len, 4096, 0, len];
+            lines.push(Line::of(kind::BUFFER | flags, INLINE, mapped));
+            let plain = [4096, NO_HEAP, len, 4096, NO_HEAP, len];
+            lines.push(Line::of(kind::BUFFER | flags, INLINE, plain));
+        }
+    }
+    lines
+}
+
+/// A collective of two ranks, and how the victim calls it.
+struct Call {
+    name: &'static str,
+    victim: usize,
+    what: Collective,
+    send: Option<usize>,
+    recv: Option<usize>,
+}
+
+fn calls() -> Vec<Call> {
+    let sum = || Op::from(PredefinedOp::Sum);
+    let first = || Op::user(|left, right| right.copy_from_slice(left));
+    let elem = ElemType::U64;
+    let mut calls = Vec::new();
+    let mut add = |name, victim, what, send: usize, recv: usize| {
+        calls.push(Call {
+            name,
+            victim,
+            what,
+            send: (send > 0).then_some(send),
+            recv: (recv > 0).then_some(recv),
+        });
+    };
+    // In the line, in the slot, in a buffer.
+    for n in [8, 2000, 100_000] {
+        let (equal, listed) = (Parts::Equal(n), Parts::listed(&[n, n], &[0, n], 1));
+        add("bcast", 0, Collective::Bcast { root: 1 }, 0, n);
+        let gather = |parts: &Parts| Collective::Gather {
+            root: 0,
+            parts: parts.clone(),
+        };
+        add("gather", 0, gather(&equal), n, 2 * n);
+        let scatter = Collective::Scatter {
+            root: 1,
+            parts: equal.clone(),
+        };
+        add("scatter", 0, scatter, 0, n);
+        for parts in [&equal, &listed] {
+            let allgather = Collective::Allgather {
+                parts: parts.clone(),
+            };
+            add("allgather", 0, allgather, n, 2 * n);
+            let alltoall = Collective::Alltoall {
+                send: parts.clone(),
+                recv: parts.clone(),
+            };
+            add("alltoall", 0, alltoall.clone(), 2 * n, 2 * n);
+            add("alltoall in place", 0, alltoall, 0, 2 * n);
+        }
+        for op in [sum(), first()] {
+            let reduce = Collective::Reduce {
+                root: 0,
+                elem,
+                op: op.clone(),
+            };
+            add("reduce", 0, reduce, n, n);
+            let allreduce = Collective::Allreduce {
+                elem,
+                op: op.clone(),
+            };
+            add("allreduce", 0, allreduce.clone(), n, n);
+            add("allreduce in place", 1, allreduce, 0, n);
+            let scatter = Collective::ReduceScatter {
+                parts: equal.clone(),
+                elem,
+                op: op.clone(),
+            };
+            add("reduce scatter", 0, scatter, 2 * n, n);
+            let scan = Collective::Scan {
+                elem,
+                op: op.clone(),
+            };
+            add("scan", 1, scan, n, n);
+            let exscan = Collective::Exscan { elem, op };
+            add("exscan", 1, exscan.clone(), n, n);
+            add("exscan in place", 1, exscan, 0, n);
+        }
+    }
+    calls
+}
+
+impl Call {
+    /// Blocking, on slices, or by a request.
+    fn run(&self, world: &Comm, blocking: bool) -> Result<()> {
+        let buffer = |len: Option<usize>| len.map(|len| vec![1u8; len]);
+        let (send, mut recv) = (buffer(self.send), buffer(self.recv));
+        if blocking {
+            return world.run(&self.what, send.as_deref(), recv.as_deref_mut());
+        }
+        world
+            .start(&self.what, send, recv)?
+            .wait()?
+            .1
+            .map_or(Ok(()), |_| Ok(()))
+    }
+
+    fn play(&self, blocking: bool, name: &str, line: impl FnOnce(&Channel) + Send) -> Result<()> {
+        let rogue = 1 - self.victim;
+        let mut results = collective(name, 2, rogue, line, |world| self.run(world, blocking));
+        results.pop().expect("the victim's")
+    }
+}
+
+#[test]
+fn nonsense_fails_the_member_by_its_name() {
+    let lines = nonsense();
+    for (at, call) in calls().iter().enumerate() {
+        let rogue = 1 - call.victim;
+        // Each collective meets a part of the lines, and all lines are met by several of each length.
+        for (index, line) in lines.iter().enumerate().skip(at % 3).step_by(3) {
+            let name = format!("{}: {line:?}", call.name);
+            let publish = |end: &Channel| line.publish(end, 1, 0);
+            let result = call.play(index % 2 == 0, &name, publish);
+            assert!(
+                matches!(&result, Err(Error::Protocol { rank, .. }) if *rank == rogue),
+                "{name}: {result:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn whatever_a_line_says_the_collective_ends() {
+    let lines: Vec<Line> = nonsense().into_iter().chain(lies()).collect();
+    let phases = [1, 2, 3, 1 << 20, u32::MAX];
+    for (at, call) in calls().iter().enumerate() {
+        for (index, line) in lines.iter().enumerate().skip(at % 4).step_by(4) {
+            let phase = phases[(at + index) % phases.len()];
+            let done = [0, 1, 9, 1 << 31, u32::MAX][(at * 3 + index) % 5];
+            let name = format!("{}, phase {phase}, done {done}: {line:?}", call.name);
+            let publish = |end: &Channel| {
+                end.write_slot(1, 0, &[0xff; COLL_SLOT][..(index * 509) % COLL_SLOT]);
+                end.set_done(done);
+                end.set_ack(1, phase);
+                line.publish(end, phase, done);
+            };
+            // It may well be a result: a rogue can contribute what it likes.
+            let _ = call.play(index % 2 == 1, &name, publish);
+        }
+    }
+}
+
+/// A line that changes all the time: what was checked is what is used.
+#[test]
+fn a_line_that_changes_while_it_is_read() {
+    let lines: Vec<Line> = nonsense().into_iter().chain(lies()).collect();
+    for (at, call) in calls().iter().enumerate() {
+        let name = format!("{} with a line that changes", call.name);
+        let publish = |end: &Channel| {
+            for round in 0..3000 {
+                let line = &lines[(at + round * 7) % lines.len()];
+                line.publish(end, 1 + round as u32 % 3, 0);
+            }
+        };
+        let _ = call.play(at % 2 == 0, &name, publish);
+    }
+}
+
+/// More ranks than share a line at once: reductions of short vectors go up a tree.
+#[test]
+fn nonsense_in_a_tree() {
+    let sum = Op::from(PredefinedOp::Sum);
+    let elem = ElemType::U64;
+    for line in nonsense().iter().step_by(4) {
+        for (rogue, n) in [(0, 8), (9, 8), (9, 2000)] {
+            let name = format!("a tree of 10, rank {rogue}: {line:?}");
+            let allreduce = Collective::Allreduce {
+                elem,
+                op: sum.clone(),
+            };
+            let publish = |end: &Channel| line.publish(end, 1, 0);
+            let results = collective(&name, 10, rogue, publish, |world| {
+                let (send, mut recv) = (vec![1u8; n], vec![0u8; n]);
+                world.run(&allreduce, Some(&send), Some(&mut recv))
+            });
+            assert!(results.iter().all(Result::is_err), "{name}: {results:?}");
+            let named = |result: &Result<()>| matches!(result, Err(Error::Protocol { rank, .. }) if *rank == rogue);
+            assert!(results.iter().any(named), "{name}: {results:?}");
+        }
+    }
+}
+
+/// A rogue that asks and asks, while its victim waits for another rank that has died: the victim learns of the death.
+#[test]
+fn pleas_without_end_do_not_keep_the_victim() {
+    use onecopy_shm::coll::Plea;
+    use onecopy_shm::layout::COLL_STAGE;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (over, name) = (AtomicBool::new(false), "pleas without end");
+    super::stage::asked_without_end(
+        name,
+        |own, victim| {
+            let mut ticket = 0u32;
+            // It gives what it has to give as all do, so that the victim is served by it, and waits for the third
+            // rank only.
+            let info = Info {
+                done: 0,
+                kind: kind::BUFFER,
+                len: INLINE as u8,
+            };
+            let payload: Vec<u8> = [4096u64, 0, 100_000, 0, 0, 0]
+                .iter()
+                .flat_map(|w| w.to_le_bytes())
+                .collect();
+            own.publish(1, 1, info, &payload);
+            while !over.load(Ordering::Relaxed) {
+                ticket = ticket.wrapping_add(1).max(1);
+                let plea = Plea {
+                    seq: 1,
+                    ticket,
+                    owner: 0,
+                    buffer: 0,
+                    offset: 0,
+                    len: COLL_STAGE as u32,
+                };
+                own.ask(victim, 2, ticket as usize, plea);
+            }
+        },
+        |world| {
+            let (send, mut recv) = (vec![1u8; 100_000], vec![0u8; 300_000]);
+            let parts = Parts::Equal(100_000);
+            let result = world.run(
+                &Collective::Allgather { parts },
+                Some(&send),
+                Some(&mut recv),
+            );
+            over.store(true, Ordering::Relaxed);
+            assert!(result.is_err(), "a rank is missing");
+        },
+    );
+}
