@@ -109,9 +109,21 @@ pub(crate) fn until<R>(
         engine.core.waits.end_rest();
     }
     engine.core.waits.watched = true;
+    let on_panic = Watching(gate);
     let (result, mut engine) = watch(gate, segment, engine, done);
+    std::mem::forget(on_panic);
     engine.core.waits.end_watch();
     result
+}
+
+/// Hands the watch on when the thread that watches panics, in an operator of the program for example: the others
+/// would wait for ever. When it is dropped the thread has given the engine back.
+struct Watching<'g>(&'g Gate<Engine>);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.enter().core.waits.end_watch();
+    }
 }
 
 /// Moves what can move, and looks. Who asks again and again in vain makes room as one who waits.
@@ -220,6 +232,46 @@ fn look(engine: &mut Engine, looked: &mut Option<Instant>, period: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::local_of;
+    use std::sync::{Mutex, mpsc};
+
+    /// The thread that watches panics while another one rests; then the message comes that the other one waits for.
+    #[test]
+    fn a_watcher_that_panics_hands_the_watch_on() {
+        let (panicked, told) = mpsc::channel();
+        let told = Mutex::new(told);
+        local_of(2, &Knobs::default(), Threads::Multiple, |rt| {
+            let world = rt.world();
+            if rt.rank() == 1 {
+                // Not before the other rank's watcher is gone.
+                told.lock().expect("lock").recv().expect("the word");
+                world.send(&[7u8], 0, 0).expect("send");
+                rt.finalize().expect("finalize");
+                return;
+            }
+            let handle = rt.handle();
+            std::thread::scope(|scope| {
+                let watcher = scope.spawn(|| {
+                    until::<()>(&handle.gate, &handle.segment, |engine| {
+                        assert!(engine.core.waits.threads() < 2, "on purpose");
+                        None
+                    });
+                });
+                while !handle.gate.enter().core.waits.watched {
+                    std::thread::yield_now();
+                }
+                let waiting = scope.spawn(|| {
+                    let mut got = [0u8];
+                    world.recv(&mut got, 1, 0).map(|_| got)
+                });
+                assert!(watcher.join().is_err(), "the watcher has panicked");
+                panicked.send(()).expect("somebody listens");
+                let got = waiting.join().expect("no panic").expect("a message");
+                assert_eq!(got, [7]);
+            });
+            rt.finalize().expect("finalize");
+        });
+    }
 
     fn card(affinity: &[u16]) -> Card {
         Card {

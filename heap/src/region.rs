@@ -47,7 +47,10 @@ pub(crate) fn threshold() -> usize {
 /// Whether a pointer is the region's.
 #[inline]
 pub(crate) fn contains(pointer: *mut c_void) -> bool {
-    let bytes = BYTES.load(Ordering::Relaxed);
+    // A thread that sees the size sees the place, too: with a base of zero, pointers that are not the region's would
+    // pass.
+    // SYNC(region.made): acquire the base
+    let bytes = BYTES.load(Ordering::Acquire);
     (pointer as usize).wrapping_sub(BASE.load(Ordering::Relaxed)) < bytes
 }
 
@@ -157,7 +160,8 @@ pub(crate) fn with_made<R>(f: impl FnOnce(&mut Region) -> R) -> Option<R> {
         *state = match Region::create() {
             Some(region) => {
                 BASE.store(region.base, Ordering::Relaxed);
-                BYTES.store(region.bytes, Ordering::Relaxed);
+                // SYNC(region.made): release the base
+                BYTES.store(region.bytes, Ordering::Release);
                 State::Made(region)
             }
             None => State::Refused,

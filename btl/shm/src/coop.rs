@@ -12,7 +12,7 @@
 //!
 //! The receiver never trusts the block for its own state: chunks that it claimed are known to it privately.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The words of a cooperative transfer. All zero: none is open.
 #[derive(Debug, Default)]
@@ -87,6 +87,9 @@ const fn split(word: u64) -> (u32, u32) {
 impl CoopBlock {
     /// Opens a transfer. The previous one must be over.
     pub fn open(&self, transfer: &CoopTransfer) {
+        // The description of the last transfer is overwritten only when it is known to be closed: see `joined`.
+        // SYNC(coop.close): release that it is closed, before the words that follow
+        fence(Ordering::Release);
         self.address.store(transfer.address, Ordering::Relaxed);
         self.heap
             .store(transfer.heap.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -107,13 +110,18 @@ impl CoopBlock {
             return None;
         }
         let heap = self.heap.load(Ordering::Relaxed);
-        Some(CoopTransfer {
+        let joined = CoopTransfer {
             id,
             address: self.address.load(Ordering::Relaxed),
             heap: (heap != u64::MAX).then_some(heap),
             len: self.len.load(Ordering::Relaxed),
             chunk: self.chunk.load(Ordering::Relaxed),
-        })
+        };
+        // Who has read a word of the next transfer sees from here on that this one is closed: it can take no chunk of
+        // it by a wrong description.
+        // SYNC(coop.close): acquire that it was closed, if a word of a later transfer was read
+        fence(Ordering::Acquire);
+        (split(self.counter.load(Ordering::Relaxed)).0 == id).then_some(joined)
     }
 
     /// The id of the open transfer, 0 if none is open.
@@ -211,6 +219,7 @@ impl CoopBlock {
 
     /// Closes the block: nobody finds a transfer here.
     pub fn close(&self) {
+        // Ordered before the next description by the fence in `open`; before nothing else that anyone reads.
         self.counter.store(0, Ordering::Release);
         crate::fault::point("coop.closed");
     }

@@ -282,9 +282,10 @@ impl<C: Cells> Consumer<C> {
         self.cells.header(at).load(Ordering::Relaxed) == self.read[at]
     }
 
-    /// The record at the head, if one is published there. No-ops are passed.
+    /// The record at the head, if one is published there. No-ops are passed, as many at a time as the ring holds.
     #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
+        let begin = self.head;
         loop {
             let at = self.head as usize & (self.cells.slots() - 1);
             // SYNC(ring.publish): acquire the payload and the meta word
@@ -297,6 +298,11 @@ impl<C: Cells> Consumer<C> {
                 return Ok(Some(record));
             }
             self.advance(record);
+            if self.head - begin > self.cells.slots() as u64 {
+                // More no-ops than the ring holds: whoever writes them as fast as they are passed must not keep its
+                // reader here.
+                return Ok(None);
+            }
         }
     }
 

@@ -87,6 +87,27 @@ fn every_chunk_is_copied_once() {
     });
 }
 
+/// The receiver closes transfer 1 and opens transfer 2 in the same block, while the sender reads what transfer 1 is
+/// about: what it is told is all of transfer 1, or nothing.
+#[test]
+fn a_description_is_of_one_transfer() {
+    model(3, || {
+        let block = Arc::new(CoopBlock::default());
+        let sender = thread::spawn({
+            let block = Arc::clone(&block);
+            move || {
+                if let Some(joined) = block.joined(1) {
+                    assert_eq!(joined, transfer(1, 0, 1));
+                }
+            }
+        });
+        block.open(&transfer(1, 0, 1));
+        block.close();
+        block.open(&transfer(2, 1, 3));
+        sender.join().expect("sender");
+    });
+}
+
 /// The sender still means transfer 1 while the receiver is at transfer 2, in the same block: it takes nothing of it.
 #[test]
 fn no_chunk_of_another_transfer_is_taken() {
