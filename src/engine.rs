@@ -77,8 +77,9 @@ pub(crate) struct Core {
     pub(crate) busy: Vec<u32>,
     /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
     pub(crate) unacknowledged: Vec<u32>,
-    /// Peers found out in the middle of something, and at what; they are failed at the end of a round of progress.
-    pub(crate) broken: Vec<(u32, String)>,
+    /// Peers that cannot be talked with any more, found in the middle of something; they are failed at the end of a
+    /// round of progress.
+    pub(crate) broken: Vec<(u32, Gone)>,
     /// Something that ends every wait.
     pub(crate) fatal: Option<Error>,
     /// Whether a wait may sleep, and how long it polls first.
@@ -94,6 +95,8 @@ pub(crate) struct Engine {
     /// Ranks whose rings are polled.
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
+    /// Ranks that have sent something and could not be connected with yet.
+    pub(crate) knocking: Vec<progress::Knock>,
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
     /// What each rank told of its memory when it joined.

@@ -2,7 +2,9 @@
 //! What can go wrong, as the program sees it.
 
 use crate::wireup::{Death, WireupError};
+use nix::errno::Errno;
 use onecopy_obs::KnobError;
+use onecopy_shm::fdpass::FdPassError;
 use onecopy_shm::heap::AllocError;
 use onecopy_shm::segment::SegmentError;
 use std::sync::Arc;
@@ -123,6 +125,43 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+}
+
+impl Error {
+    /// Whether the same may work a little later: descriptors or memory were short.
+    pub(crate) fn may_go_over(&self) -> bool {
+        let short = |source: &std::io::Error| {
+            matches!(
+                source.raw_os_error().map(Errno::from_raw),
+                Some(
+                    Errno::EMFILE
+                        | Errno::ENFILE
+                        | Errno::ENOMEM
+                        | Errno::EAGAIN
+                        | Errno::ENOBUFS
+                        | Errno::EINTR
+                )
+            )
+        };
+        match self {
+            Self::Wireup(error) => match &**error {
+                WireupError::System { source, .. } => short(source),
+                WireupError::Transport { source, .. } => match source {
+                    FdPassError::FdsLost | FdPassError::WouldBlock => true,
+                    FdPassError::System { source, .. } => short(source),
+                    _ => false,
+                },
+                WireupError::NoAnswer { .. } => true,
+                _ => false,
+            },
+            Self::Segment(error) => match &**error {
+                SegmentError::Call { source, .. } => short(source),
+                SegmentError::Reserve { .. } => true,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
 }
 
 impl From<onecopy_shm::loan::LoanError> for Error {

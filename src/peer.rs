@@ -11,11 +11,20 @@ use onecopy_shm::cells::MappedCells;
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, PeerSegment};
+use onecopy_shm::sync::Ordering;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use crate::wire::{BODY, Kind};
+
+/// Messages to one peer that it has to answer, announced or synchronous, and has not: a sender holds back further
+/// ones. So a receiver never has to remember more of them, and fails a peer that announces more.
+pub(crate) const UNANSWERED_MAX: u32 = 1 << 18;
+
+/// Control records that wait for room in the ring to a peer. There are no more than a few for each message that it
+/// has to be answered: a peer that asks for more than so many answers without reading one is failed.
+pub(crate) const REPLIES_MAX: usize = 4 * UNANSWERED_MAX as usize;
 
 /// Why a peer is not talked with any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +37,14 @@ pub(crate) enum Gone {
 }
 
 impl Gone {
+    /// The peer says that it does not talk with this rank any more.
+    pub(crate) fn given_up() -> Self {
+        Self::Unreachable(
+            "it has given up talking with this rank, which it could not reach or caught at a fault; its output says why"
+                .into(),
+        )
+    }
+
     pub(crate) fn error(&self, rank: u32) -> crate::error::Error {
         let rank = rank as usize;
         match self {
@@ -110,6 +127,8 @@ pub(crate) struct Peer {
     pub(crate) pipes: VecDeque<PipeOut>,
     pub(crate) announced: VecDeque<Announced>,
     pub(crate) next_join: u32,
+    /// Messages to the peer that it has to answer, and has not.
+    pub(crate) unanswered: u32,
     pub(crate) credit_used: u64,
     pub(crate) credit_limit: u64,
 
@@ -127,6 +146,8 @@ pub(crate) struct Peer {
     pub(crate) credit_back: u64,
     pub(crate) credit_told: u64,
     pub(crate) unexpected_bytes: u64,
+    /// Announcements of the peer's that no receive has matched.
+    pub(crate) unmatched: u32,
     /// The transfer that uses the cooperative block of this peer.
     pub(crate) coop_in_use: Option<u32>,
 
@@ -142,12 +163,16 @@ impl Peer {
         !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
     }
 
+    /// Whether the peer has said that it does not talk with this rank any more.
+    pub(crate) fn has_given_up(&self) -> bool {
+        // SYNC(pair.given_up): acquire what it wrote before
+        self.tx_control.given_up.load(Ordering::Acquire) != 0
+    }
+
     /// Tells the peer whether this rank can read its messages by the kernel module only from regions.
     pub(crate) fn tell_how_it_reads(&self) {
         let said = if self.link.wants_region() { 2 } else { 1 };
-        self.rx_control
-            .wants_region
-            .store(said, onecopy_shm::sync::Ordering::Relaxed);
+        self.rx_control.wants_region.store(said, Ordering::Relaxed);
     }
 
     /// A chunk was read. The tail, which gives it back, is published every few chunks: its line travels to the sender.
@@ -196,10 +221,6 @@ impl Peer {
     #[inline]
     pub(crate) fn notify_room(&self) -> bool {
         onecopy_shm::sync::light_fence(self.strong);
-        self.rx_control
-            .sender_waits
-            .load(onecopy_shm::sync::Ordering::Relaxed)
-            != 0
-            && self.segment.bell().ring()
+        self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.bell().ring()
     }
 }

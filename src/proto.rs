@@ -24,7 +24,7 @@ pub(crate) mod rendezvous;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::peer::Peer;
+use crate::peer::{Gone, Peer, REPLIES_MAX, UNANSWERED_MAX};
 use crate::request::{RequestId, SendPlan, State, Status};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use held::Held;
@@ -249,6 +249,7 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
     let waits = awaiting(core, peer, fin.request, true)?;
+    peer.unanswered = peer.unanswered.saturating_sub(1);
     let id = RequestId(fin.request);
     // Nearly always the first: a receiver finishes in the order of announcements.
     if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
@@ -276,6 +277,11 @@ pub(crate) fn complete_send(core: &mut Core, id: RequestId) {
 /// Queues a control record for the peer and writes it if there is room.
 pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BODY]) {
     if peer.gone.is_some() {
+        return;
+    }
+    if peer.replies.len() >= REPLIES_MAX {
+        let detail = format!("it has left {REPLIES_MAX} answers unread");
+        core.broken.push((peer.rank, Gone::Protocol(detail)));
         return;
     }
     peer.replies.push_back((kind, body));
@@ -317,6 +323,11 @@ fn make_ring(core: &mut Core, peer: &mut Peer) -> bool {
         Err(error) => {
             // Nothing can go to this peer: everything queued for it fails with the reason.
             let error = Error::from(error);
+            if !peer.replies.is_empty() || !peer.pipes.is_empty() {
+                // It waits for these: it is told that nothing will come.
+                let gone = Gone::Unreachable(error.to_string());
+                core.broken.push((peer.rank, gone));
+            }
             for id in peer.outbox.drain(..) {
                 core.requests.complete(id, Err(error.clone()));
             }
@@ -392,14 +403,23 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
             peer.outbox.pop_front();
             continue;
         };
+        let sync = request.sync;
         let plan = match plan {
             SendPlan::Slots => eager::plan(core, peer, id),
             other => other,
         };
+        let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
+        let asks = sync || matches!(plan, SendPlan::Announced { .. });
+        if begins && asks && peer.unanswered >= UNANSWERED_MAX {
+            // The receiver need not remember more; its next answer makes room.
+            break;
+        }
         let gone_out = match plan {
             SendPlan::Slots => eager::send_slots(core, peer, id),
             SendPlan::Chunks { sent } => eager::send_chunks(core, peer, id, sent, &mut moved),
             SendPlan::Announced { join } => rendezvous::announce(core, peer, id, join),
+            // Nothing that is queued was announced before.
+            SendPlan::Piped { .. } => true,
         };
         if !gone_out {
             break;
@@ -439,6 +459,10 @@ pub(crate) fn accept(
             }
         }
         Message::Announced(announcement) => {
+            peer.unmatched = peer.unmatched.saturating_sub(1);
+            let list = announcement.list_charge();
+            peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(list);
+            give_credit(core, peer, list);
             rendezvous::start(core, peer, envelope, announcement, id)
         }
         Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),

@@ -114,6 +114,8 @@ pub(crate) enum SendPlan {
     Chunks { sent: u64 },
     /// Announced, or about to be. `join` names it for a cooperative transfer.
     Announced { join: u32 },
+    /// Announced, and the receiver has been promised a range of it in chunks.
+    Piped { join: u32 },
 }
 
 /// Where a request is in its life.

@@ -35,6 +35,7 @@ fn as_rank() {
     match role.as_str() {
         "flood" => flood(&rt),
         "flood unseen" => flood_unseen(&rt),
+        "held back" => held_back(&rt),
         "ahead" => ahead(&rt),
         "rewritten" => rewritten(&rt),
         "idle" => idle(&rt),
@@ -130,6 +131,39 @@ fn flood(rt: &Runtime) {
     assert_eq!(rt.counters().unexpected_bytes_now, 0);
     let peak = rt.counters().unexpected_bytes_peak;
     assert!(peak <= limit, "{peak} bytes");
+}
+
+/// More messages than a receiver remembers, before any of them is received: the sender keeps back what is too much,
+/// and all arrive in order.
+fn held_back(rt: &Runtime) {
+    const MANY: usize = 300_000;
+    let world = rt.world();
+    if rt.rank() == 1 {
+        let requests: Vec<_> = (0..MANY)
+            .map(|i| world.isend(vec![i as u64], 0, 1).expect("isend"))
+            .collect();
+        world.barrier().expect("barrier");
+        onecopy::wait_all(requests).expect("wait");
+        return;
+    }
+    let before = resident();
+    world.barrier().expect("barrier");
+    // What is there comes in, but nothing is received.
+    let mut known = 0;
+    while rt.counters().recv_unexpected > known {
+        known = rt.counters().recv_unexpected;
+        for _ in 0..1000 {
+            assert!(world.iprobe(1, 2).expect("iprobe").is_none());
+        }
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(known < MANY as u64, "{known} messages were remembered");
+    assert!(grown < 128 << 20, "grew by {grown} bytes");
+    for i in 0..MANY as u64 {
+        let mut got = [u64::MAX];
+        world.recv(&mut got, 1, 1).expect("recv");
+        assert_eq!(got, [i]);
+    }
 }
 
 /// Waits, without a look at messages, until another rank has written to the file.
@@ -378,6 +412,11 @@ fn crowd(rt: &Runtime) {
 fn a_flood_to_a_rank_that_does_not_receive_is_bounded() {
     Ranks::new(2, "flood").run().expect_success();
     Ranks::new(4, "flood").run().expect_success();
+}
+
+#[test]
+fn a_sender_of_more_than_a_receiver_remembers_is_held_back() {
+    Ranks::new(2, "held back").run().expect_success();
 }
 
 /// Two ranks with an empty file for a word of one to the other.

@@ -10,6 +10,7 @@ use crate::request::State;
 use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
+use onecopy_shm::sync::{Ordering, light_fence};
 use std::os::fd::{AsFd, BorrowedFd};
 
 impl Engine {
@@ -19,12 +20,17 @@ impl Engine {
         self.core.counters.polls_slow += 1;
         let mut news = false;
         let mut ended = Vec::new();
+        let mut left_alone = Vec::new();
+        self.try_again();
         {
             let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
             let mut ranks = Vec::new();
             for peer in self.peers.iter().flatten() {
                 if peer.gone.is_some() {
                     continue;
+                }
+                if peer.has_given_up() {
+                    left_alone.push(peer.rank);
                 }
                 // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process is not.
                 let patience = 2 * self.core.patience.period;
@@ -47,6 +53,10 @@ impl Engine {
             if looked.is_err() {
                 news = true;
             }
+        }
+        // Before the news that it has left, which would say less.
+        for rank in left_alone {
+            self.mark_gone(rank, Gone::given_up());
         }
         if news {
             self.take_news();
@@ -184,8 +194,11 @@ impl Engine {
                 }
             }
             if let Some(peer) = &mut self.peers[rank as usize] {
-                while !peer.rx.is_empty() {
-                    if proto::drain(&mut self.core, peer, proto::Drain::All).is_err() {
+                // No more than the ring holds: whoever else writes there does not keep this rank here.
+                for _ in 0..2 * self.geometry.ring_slots {
+                    if peer.rx.is_empty()
+                        || proto::drain(&mut self.core, peer, proto::Drain::All).is_err()
+                    {
                         break;
                     }
                 }
@@ -193,6 +206,9 @@ impl Engine {
         }
         let error = gone.error(rank);
         self.gone[rank as usize] = Some(gone.clone());
+        if matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_)) {
+            self.tell_given_up(rank);
+        }
         self.core.waits.gone = self.core.waits.gone.wrapping_add(1);
         // A rank that finalized in order fails no receive from any source.
         if !matches!(gone, Gone::Left) {
@@ -238,6 +254,20 @@ impl Engine {
         });
         for receive in failed {
             self.core.complete_posted(receive, Err(error.clone()));
+        }
+    }
+
+    /// Tells a rank that lives that this one does not talk with it any more, so that it does not wait for what will
+    /// not come. It finds the word in this rank's segment when it is woken, or with its next look at the lives of its
+    /// peers.
+    fn tell_given_up(&mut self, rank: u32) {
+        let control = self.core.segment.control_handle(rank);
+        // SYNC(pair.given_up): release everything before
+        control.given_up.store(1, Ordering::Release);
+        if let Some(peer) = &self.peers[rank as usize] {
+            peer.segment.set_active();
+            light_fence(true);
+            peer.segment.bell().ring();
         }
     }
 

@@ -10,6 +10,16 @@ use std::time::Instant;
 
 /// So many receives of messages of a few slots are posted between two looks for what came meanwhile.
 const LEFT_ALONE: usize = 32;
+/// How often a rank that has sent something is tried to be reached.
+const TRIES: u32 = 50;
+
+/// A rank that has sent something and could not be connected with yet.
+#[derive(Debug)]
+pub(crate) struct Knock {
+    rank: u32,
+    tries: u32,
+}
+
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 impl Engine {
@@ -52,14 +62,22 @@ impl Engine {
         }
         if !self.core.transfers.is_empty() {
             moved |= proto::rendezvous::step_all(&mut self.core, &mut self.peers);
-            while let Some((rank, detail)) = self.core.broken.pop() {
-                self.fail_peer(rank, Gone::Protocol(detail));
-            }
+        }
+        if !self.core.broken.is_empty() {
+            self.fail_broken();
         }
         if !self.colls.active.is_empty() {
             moved |= self.step_colls();
         }
         moved
+    }
+
+    /// Fails the peers that were found out since the last round.
+    #[cold]
+    fn fail_broken(&mut self) {
+        while let Some((rank, gone)) = self.core.broken.pop() {
+            self.fail_peer(rank, gone);
+        }
     }
 
     /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its message behind that. Says whether
@@ -149,26 +167,69 @@ impl Engine {
             bits &= bits - 1;
             if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
             {
+                self.knocking.retain(|knock| knock.rank != rank);
                 continue;
             }
             if let Err(error) = self.peer(rank) {
-                let reason = match error {
-                    Error::Unreachable { reason, .. } => reason,
-                    other => other.to_string(),
-                };
-                tracing::warn!("rank {rank} has sent something, but cannot be reached: {reason}");
-                // What broke the protocol is gone already, for that reason.
-                self.mark_gone(rank, Gone::Unreachable(reason));
+                self.unreached(rank, error);
                 continue;
             }
+            self.knocking.retain(|knock| knock.rank != rank);
             let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
             };
+            if peer.has_given_up() {
+                self.mark_gone(rank, Gone::given_up());
+                continue;
+            }
             peer.rx.set_polling(true);
             peer.idle_polls = 0;
             if !peer.polled {
                 peer.polled = true;
                 self.polled.push(rank);
+            }
+        }
+    }
+
+    /// A rank has sent something and could not be connected with. What may go over is tried again with each look at
+    /// the peers' lives; otherwise the pair is given up, and the rank learns of that.
+    #[cold]
+    fn unreached(&mut self, rank: u32, error: Error) {
+        let tries = match self.knocking.iter_mut().find(|knock| knock.rank == rank) {
+            Some(knock) => {
+                knock.tries += 1;
+                knock.tries
+            }
+            None => {
+                self.knocking.push(Knock { rank, tries: 1 });
+                1
+            }
+        };
+        if error.may_go_over() && tries < TRIES {
+            if tries == 1 {
+                tracing::warn!(
+                    "rank {rank} has sent something, but cannot be reached yet: {error}"
+                );
+            }
+            return;
+        }
+        self.knocking.retain(|knock| knock.rank != rank);
+        let reason = match error {
+            Error::Unreachable { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        tracing::warn!("rank {rank} has sent something, but cannot be reached: {reason}");
+        // What broke the protocol is gone already, for that reason.
+        self.mark_gone(rank, Gone::Unreachable(reason));
+    }
+
+    /// Tries again to reach those who have sent something.
+    #[cold]
+    pub(super) fn try_again(&mut self) {
+        for at in (0..self.knocking.len()).rev() {
+            // One that is reached or given up leaves the list.
+            if let Some(&Knock { rank, .. }) = self.knocking.get(at) {
+                self.activate(rank as usize / 64, 1 << (rank % 64));
             }
         }
     }

@@ -2,6 +2,7 @@
 //! Getting ready to sleep, and waking up.
 
 use super::Engine;
+use crate::peer::UNANSWERED_MAX;
 use onecopy_shm::sync::Ordering;
 
 impl Engine {
@@ -71,7 +72,9 @@ impl crate::peer::Peer {
         if joined != 0 && self.announced.iter().any(|a| !a.out && a.join == joined) {
             return true;
         }
-        if !self.has_output() {
+        let waits_for_answers =
+            self.unanswered >= UNANSWERED_MAX && self.replies.is_empty() && self.pipes.is_empty();
+        if !self.has_output() || waits_for_answers {
             return false;
         }
         let Some(tx) = &mut self.tx else { return true };

@@ -136,6 +136,7 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     peer.credit_used += charge(len as u64);
     count_sent(core, slots, len);
     if sync {
+        peer.unanswered += 1;
         if let Some(request) = core.requests.get_mut(id) {
             request.state = State::Awaiting(SendPlan::Slots);
         }
@@ -297,6 +298,7 @@ pub(crate) fn send_chunks(
     core.counters.sends_chunk += 1;
     core.counters.bytes_sent += len;
     if sync {
+        peer.unanswered += 1;
         if let Some(request) = core.requests.get_mut(id) {
             request.state = State::Awaiting(SendPlan::Chunks { sent });
         }
@@ -339,6 +341,8 @@ pub(crate) fn arrive(
         return Ok(());
     }
     hold(core, peer, len as u64)?;
+    core.counters.recv_unexpected += 1;
+    core.counters.hold_unexpected(len as u64);
     let mut bytes = core.place_to_hold(len);
     if let Some(room) = bytes.extend(len) {
         peer.rx.read(record, skip, room);
@@ -348,17 +352,15 @@ pub(crate) fn arrive(
     Ok(())
 }
 
-/// Charges the peer for a message that no receive waits for.
-fn hold(core: &mut Core, peer: &mut Peer, len: u64) -> Result<(), String> {
+/// Charges the peer for `len` bytes that are kept until a receive takes them.
+pub(crate) fn hold(core: &Core, peer: &mut Peer, len: u64) -> Result<(), String> {
     let unmatched = peer.unexpected_bytes.saturating_add(len).saturating_add(64);
     if unmatched > 2 * core.knobs.eager_credit as u64 {
         return Err(format!(
-            "it has {unmatched} bytes of eager messages unmatched, more than its credit"
+            "it has {unmatched} bytes of eager messages and lists unmatched, more than its credit"
         ));
     }
     peer.unexpected_bytes += charge(len);
-    core.counters.recv_unexpected += 1;
-    core.counters.hold_unexpected(len);
     Ok(())
 }
 
@@ -427,6 +429,8 @@ pub(crate) fn first_chunk(
         }
         None => {
             hold(core, peer, body.total)?;
+            core.counters.recv_unexpected += 1;
+            core.counters.hold_unexpected(body.total);
             let bytes = core.place_to_hold(body.total as usize);
             Target::Entry(core.unexpected.keep(
                 envelope,

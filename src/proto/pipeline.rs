@@ -7,7 +7,7 @@ use super::rendezvous;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
-use crate::request::RequestId;
+use crate::request::{RequestId, SendPlan, State};
 use crate::wire::{ChunkBody, Kind};
 use onecopy_shm::copy::Kernel;
 
@@ -20,13 +20,24 @@ pub(crate) fn wanted(
     offset: u64,
     len: u64,
 ) -> Result<(), String> {
-    let total = core.requests.get(id).map_or(0, |request| request.len);
+    let Some(request) = core.requests.get_mut(id) else {
+        return Ok(());
+    };
+    let total = request.len;
     let end = offset
         .checked_add(len)
         .filter(|&end| end <= total && len > 0);
     let Some(end) = end else {
         return Err(format!("it wants {len} bytes at {offset} of {total}"));
     };
+    // One range at a time: so no more wait here than there are messages announced.
+    let State::Awaiting(SendPlan::Announced { join }) = request.state else {
+        return Err(format!(
+            "it wants chunks of request {:#x}, which was not announced, or of which others are on their way",
+            id.0
+        ));
+    };
+    request.state = State::Awaiting(SendPlan::Piped { join });
     peer.pipes.push_back(PipeOut {
         request: id,
         transfer,
@@ -83,6 +94,11 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             pipe.offset += u64::from(piece);
             if pipe.offset == end {
                 peer.pipes.pop_front();
+                if let Some(request) = core.requests.get_mut(id)
+                    && let State::Awaiting(SendPlan::Piped { join }) = request.state
+                {
+                    request.state = State::Awaiting(SendPlan::Announced { join });
+                }
                 warm_chunks(core, peer, total, step);
             }
         }

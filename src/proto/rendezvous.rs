@@ -10,15 +10,15 @@ mod layers;
 pub(crate) use announce::{announce, announced};
 pub(crate) use layers::{demote, detach, note_attachments};
 
-use super::{coop, receipt_for, reply, send_fin};
+use super::{charge, coop, receipt_for, reply, send_fin};
 use crate::engine::Core;
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::peer::Peer;
+use crate::peer::{Gone, Peer};
 use crate::request::{RequestId, State, UserBuf};
 use crate::select::observed::{self, Rival};
 use crate::select::{Ends, Way};
-use crate::wire::{Cts, Kind, Wanted};
+use crate::wire::{Cts, Kind, LIST_ENTRY, Wanted};
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use std::io::IoSliceMut;
 use std::time::Instant;
@@ -67,6 +67,21 @@ pub(crate) struct Announcement {
     pub(crate) request: u64,
     pub(crate) remote: Remote,
     pub(crate) join: u32,
+}
+
+impl Announcement {
+    /// Bytes of its list, if it came with one.
+    pub(crate) fn list_bytes(&self) -> Option<u64> {
+        match &self.remote {
+            Remote::Many(ranges) => Some((ranges.len() * LIST_ENTRY) as u64),
+            Remote::One(_) | Remote::Unknown => None,
+        }
+    }
+
+    /// What is charged against the sender's credit for it until it is matched.
+    pub(crate) fn list_charge(&self) -> u64 {
+        self.list_bytes().map_or(0, charge)
+    }
 }
 
 /// What is being done about the first range of a transfer.
@@ -321,7 +336,7 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     }
                     coop::Step::Broken(detail) => {
                         // The request ends with the peer.
-                        core.broken.push((peer.rank, detail));
+                        core.broken.push((peer.rank, Gone::Protocol(detail)));
                         core.transfers.put_back(index, transfer);
                         return true;
                     }

@@ -254,7 +254,10 @@ pub struct PairControl {
     tail: AtomicU64,
     /// Bytes of eager credit that the receiver has given back, ever.
     pub credit: AtomicU64,
-    _pad1: [AtomicU64; 5],
+    /// Nonzero when the receiver does not talk with the sender any more; written by the receiver, once.
+    pub given_up: AtomicU32,
+    _pad0: AtomicU32,
+    _pad1: [AtomicU64; 4],
     /// Nonzero while the sender waits for slots, chunks or credit; written by the sender.
     pub sender_waits: AtomicU32,
     _pad2: [AtomicU32; 15],

@@ -4,8 +4,8 @@
 use super::{Announcement, Remote, start};
 use crate::engine::Core;
 use crate::matching::Envelope;
-use crate::peer::{Announced, Peer};
-use crate::proto::{Message, eager, put_body};
+use crate::peer::{Announced, Peer, UNANSWERED_MAX};
+use crate::proto::{Message, charge, eager, give_credit, put_body};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::observed;
 use crate::wire::{self, Kind, LIST_ENTRY, NONE, Place, Rts};
@@ -24,54 +24,63 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         request.buf.clone(),
     );
     let mut list = None;
-    let place = match &buf {
-        UserBuf::One(loan) => {
-            let heap = core.segment.heap_offset_of(loan.address(), loan.len());
-            let address = loan.address() as u64;
-            let cookie = match heap {
-                None => expose(core, peer, id, &buf, len),
-                Some(_) => None,
-            };
-            match cookie {
-                Some(cookie) => Place::Region { address, cookie },
-                None => Place::One {
-                    address,
-                    heap: heap.map(|h| h.0),
-                },
+    let mut list_bytes = 0;
+    let place = 'place: {
+        match &buf {
+            UserBuf::One(loan) => {
+                let heap = core.segment.heap_offset_of(loan.address(), loan.len());
+                let address = loan.address() as u64;
+                let cookie = match heap {
+                    None => expose(core, peer, id, &buf, len),
+                    Some(_) => None,
+                };
+                match cookie {
+                    Some(cookie) => Place::Region { address, cookie },
+                    None => Place::One {
+                        address,
+                        heap: heap.map(|h| h.0),
+                    },
+                }
             }
-        }
-        UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.chunks.bytes => {
-            let share = core.chunks.share;
-            let Some(chunk) = eager::take_chunk(core, peer, share) else {
-                return false;
-            };
-            let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
-            for loan in loans.iter() {
-                let heap = core
+            UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.chunks.bytes => {
+                // The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the
+                // message is collected by its sender, as one in too many pieces is.
+                list_bytes = loans.len() * LIST_ENTRY;
+                if !eager::has_credit(core, peer, charge(list_bytes as u64)) {
+                    break 'place Place::Scattered;
+                }
+                let share = core.chunks.share;
+                let Some(chunk) = eager::take_chunk(core, peer, share) else {
+                    return false;
+                };
+                let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
+                for loan in loans.iter() {
+                    let heap = core
+                        .segment
+                        .heap_offset_of(loan.address(), loan.len())
+                        .map_or(NONE, |h| h.0);
+                    for word in [loan.address() as u64, heap, loan.len() as u64] {
+                        bytes.extend_from_slice(&word.to_le_bytes());
+                    }
+                }
+                if core
                     .segment
-                    .heap_offset_of(loan.address(), loan.len())
-                    .map_or(NONE, |h| h.0);
-                for word in [loan.address() as u64, heap, loan.len() as u64] {
-                    bytes.extend_from_slice(&word.to_le_bytes());
+                    .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
+                    .is_err()
+                {
+                    core.pool.give(chunk);
+                    Place::Scattered
+                } else {
+                    list = Some(chunk);
+                    Place::List {
+                        chunk,
+                        count: loans.len() as u32,
+                        cookie: expose(core, peer, id, &buf, len),
+                    }
                 }
             }
-            if core
-                .segment
-                .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
-                .is_err()
-            {
-                core.pool.give(chunk);
-                Place::Scattered
-            } else {
-                list = Some(chunk);
-                Place::List {
-                    chunk,
-                    count: loans.len() as u32,
-                    cookie: expose(core, peer, id, &buf, len),
-                }
-            }
+            UserBuf::Many(_) => Place::Scattered,
         }
-        UserBuf::Many(_) => Place::Scattered,
     };
     let join = if core.knobs.coop || list.is_none() {
         join
@@ -96,7 +105,9 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
             .as_ref()
             .map_or(0, onecopy_shm::ring::Producer::position);
         peer.outstanding.push(position, chunk);
+        peer.credit_used += charge(list_bytes as u64);
     }
+    peer.unanswered += 1;
     if join != 0 {
         peer.announced.push_back(Announced {
             join,
@@ -223,9 +234,19 @@ pub(crate) fn announced(
     match core.take_posted(&envelope) {
         Some(id) => {
             core.counters.recv_expected += 1;
+            give_credit(core, peer, announcement.list_charge());
             start(core, peer, envelope, announcement, id);
         }
         None => {
+            if peer.unmatched >= UNANSWERED_MAX {
+                return Err(format!(
+                    "it has announced more than {UNANSWERED_MAX} messages that no receive has matched"
+                ));
+            }
+            if let Some(list) = announcement.list_bytes() {
+                eager::hold(core, peer, list)?;
+            }
+            peer.unmatched += 1;
             core.counters.recv_unexpected += 1;
             core.unexpected
                 .keep(envelope, Message::Announced(announcement));
