@@ -3,9 +3,10 @@
 //! learn of it.
 
 use onecopy::wireup::local::{self, Local};
-use onecopy::wireup::{Card, Event, Introduction, Wireup, WireupError};
+use onecopy::wireup::{Card, Emergency, Event, Introduction, Wireup, WireupError};
 use onecopy::{Error, Knobs, Options, Runtime};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A wire-up whose first introductions fail as they do where descriptors are short; or for good.
@@ -51,8 +52,8 @@ impl Wireup for Short {
     fn leave(&mut self) -> Result<(), WireupError> {
         self.inner.leave()
     }
-    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
-        self.inner.abort(code)
+    fn emergency(&self) -> Arc<dyn Emergency> {
+        self.inner.emergency()
     }
 }
 

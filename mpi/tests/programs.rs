@@ -250,9 +250,9 @@ fn calls_with_a_dead_member_leave_nothing_under_way() {
 fn strings_are_bytes() {
     passes("names", &[1]);
     let program = compile("names");
-    let mut command = job(&place().directory, 300, &["-n", "1"], &program);
-    let argument = OsStr::from_bytes(b"a\x80 argument \xff");
-    let output = command.arg(argument).output().expect("timeout");
+    let mut command = job(&place().directory, &["-n", "1"], &program);
+    command.arg(OsStr::from_bytes(b"a\x80 argument \xff"));
+    let output = limit::output(&mut command);
     is_good("names with an argument that is no UTF-8", &output);
 }
 
@@ -318,11 +318,11 @@ fn an_aborted_job_never_ends_with_0() {
             assert_eq!(output.status.code(), Some(expected), "{code}, {place}");
         }
         // Without a launcher the process is all there is.
-        let alone = Command::new(&program)
+        let mut alone = Command::new(&program);
+        alone
             .args(["plain", &code.to_string(), "single"])
-            .env("LD_LIBRARY_PATH", &place().directory)
-            .output()
-            .expect("the program");
+            .env("LD_LIBRARY_PATH", &place().directory);
+        let alone = limit::output(&mut alone);
         assert_eq!(alone.status.code(), Some(expected), "{code}, alone");
     }
     // A class of the program's own, whose low byte is 0, that is fatal.
@@ -333,6 +333,7 @@ fn an_aborted_job_never_ends_with_0() {
 /// Each wait of a rank, when the job is aborted and when the peer that it waits for dies.
 #[test]
 fn every_wait_ends() {
+    limit::usual_signals();
     let program = compile("aborted");
     for how in [
         ["one"].as_slice(),

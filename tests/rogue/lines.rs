@@ -292,7 +292,7 @@ fn nonsense_in_a_tree() {
 fn pleas_without_end_do_not_keep_the_victim() {
     use onecopy_shm::coll::Plea;
     use onecopy_shm::layout::COLL_STAGE;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use onecopy_shm::sync::{AtomicBool, Ordering};
     let (over, name) = (AtomicBool::new(false), "pleas without end");
     super::stage::asked_without_end(
         name,

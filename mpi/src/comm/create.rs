@@ -186,7 +186,7 @@ pub(crate) fn comm_split_type(
     let hints = info::pairs_or_none(info)?;
     let by_memory = hints
         .iter()
-        .any(|(key, value)| key == "mpi_hw_resource_type" && value == "mpi_shared_memory");
+        .any(|(key, value)| key == b"mpi_hw_resource_type" && value == b"mpi_shared_memory");
     let color = match kind {
         // All ranks of a job share the node.
         c::COMM_TYPE_SHARED => 0,

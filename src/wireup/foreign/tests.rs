@@ -24,8 +24,7 @@ fn host(size: usize, what: &str, limit: Duration) -> (Foreign, Address, [u8; 16]
     let inner = Launched::new(socket, HOST, size).expect("rank 0");
     let rank = Foreign {
         inner: Inner::Launched(inner),
-        pmi: None,
-        host: Some(host),
+        rest: Rest::new(None, Some(host)),
     };
     (rank, Address::Abstract(name), secret)
 }
