@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ABI itself: its version, and handles as integers. Handles fit an `int`, so the conversions change nothing.
 
-use crate::failure::Outcome;
+use crate::failure::{Outcome, fail};
 use crate::ffi::{
     Addr, Comm, Datatype, Errhandler, File, Group, Info, Message, Op, Out, Request, Session, Win,
 };
@@ -45,6 +45,7 @@ static BOOLEANS: Mutex<Option<Booleans>> = Mutex::new(None);
 
 pub(crate) fn abi_set_fortran_booleans(size: i32, yes: Addr, no: Addr) -> Outcome<()> {
     let size = logical_size(size)?;
+    present(yes, no)?;
     let (yes, no) = (
         crate::memory::copy_out(yes, size),
         crate::memory::copy_out(no, size),
@@ -53,10 +54,17 @@ pub(crate) fn abi_set_fortran_booleans(size: i32, yes: Addr, no: Addr) -> Outcom
     Ok(())
 }
 
+fn present(yes: Addr, no: Addr) -> Outcome<()> {
+    if yes.pointer().is_null() || no.pointer().is_null() {
+        return Err(fail(c::ERR_ARG, "the pointer to a logical value is null"));
+    }
+    Ok(())
+}
+
 fn logical_size(size: i32) -> Outcome<usize> {
     match size {
         1 | 2 | 4 | 8 | 16 => Ok(size as usize),
-        _ => Err(crate::failure::fail(
+        _ => Err(fail(
             c::ERR_ARG,
             format!("a Fortran logical has 1, 2, 4, 8 or 16 bytes, not {size}"),
         )),
@@ -70,6 +78,7 @@ pub(crate) fn abi_get_fortran_booleans(
     is_set: Out<i32>,
 ) -> Outcome<()> {
     let size = logical_size(size)?;
+    present(yes, no)?;
     match &*crate::job::lock(&BOOLEANS) {
         Some((known, true_bytes, false_bytes)) if *known == size => {
             crate::memory::copy_in(yes, true_bytes);

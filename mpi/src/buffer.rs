@@ -140,6 +140,9 @@ fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<(
     if size < 0 {
         return Err(fail(c::ERR_ARG, format!("a buffer of {size} bytes")));
     }
+    if size > 0 && address.pointer().is_null() {
+        return Err(fail(c::ERR_BUFFER, "the buffer to attach is null"));
+    }
     let store = Arc::new(Store::default());
     job::lock(&STORES).push(Arc::clone(&store));
     *slot = Some(Attached {
@@ -151,6 +154,10 @@ fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<(
 }
 
 fn detach(slot: &Mutex<Option<Attached>>, address: Addr, size: OutInts) -> Outcome<()> {
+    // A call that cannot say what was attached leaves it so.
+    if address.pointer().is_null() || size.is_null() {
+        return Err(fail(c::ERR_ARG, "the pointer to a result is null"));
+    }
     let attached = job::lock(slot)
         .take()
         .ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;

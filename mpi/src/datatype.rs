@@ -17,7 +17,7 @@ pub(crate) use fortran::*;
 
 use crate::attr::Attributes;
 use crate::failure::{Failure, Outcome, fail};
-use crate::ffi::{Datatype, Out, OutInts, OutText, Text};
+use crate::ffi::{Addr, Datatype, Out, OutInts, OutText, Text};
 use crate::handle::{Table, Uses};
 use crate::{attr, c, job};
 use contents::Contents;
@@ -63,6 +63,30 @@ impl TypeObject {
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.shape.size()
+    }
+
+    /// Bytes of the packed form of so many instances.
+    #[inline]
+    pub(crate) fn bytes(&self, count: u64) -> Outcome<u64> {
+        addressable(self.size().checked_mul(count))
+    }
+
+    /// As [`Self::bytes`], of a buffer that is there. Only a datatype of the program can have its bytes at addresses of their own.
+    #[inline]
+    pub(crate) fn bytes_at(&self, buf: Addr, count: u64) -> Outcome<u64> {
+        let bytes = self.bytes(count)?;
+        if bytes > 0 && buf.pointer().is_null() && self.named().is_some() {
+            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes from a buffer's begin to the instance of this number.
+    #[inline]
+    pub(crate) fn displacement(&self, number: i64) -> Outcome<i64> {
+        number
+            .checked_mul(self.shape.extent())
+            .ok_or_else(|| fail(c::ERR_COUNT, "a displacement beyond what can be addressed"))
     }
 
     /// What repeats itself in the packed form: its bytes, its basic elements.
@@ -123,6 +147,14 @@ impl TypeObject {
     pub(crate) fn named(&self) -> Option<Element> {
         self.contents.named()
     }
+}
+
+/// So many bytes, unless a buffer cannot have as many: a product that came to none, or more than half of what can be addressed.
+#[inline]
+pub(crate) fn addressable(bytes: Option<u64>) -> Outcome<u64> {
+    bytes
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a buffer can have"))
 }
 
 static TYPES: Table<Arc<TypeObject>> = Table::new(4);

@@ -124,6 +124,9 @@ impl Handler {
 }
 
 fn create(function: Callback, kind: Kind, errhandler: Out<Errhandler>) -> Outcome<()> {
+    if function.number() == 0 {
+        return Err(fail(c::ERR_ARG, "the function of an error handler is null"));
+    }
     let object = Object {
         function,
         kind,

@@ -61,9 +61,12 @@ impl From<onecopy::Error> for Box<Failure> {
             E::NoSuchRank { .. } => c::ERR_RANK,
             E::BadTag { .. } => c::ERR_TAG,
             E::Alloc(_) | E::Segment(_) => c::ERR_NO_MEM,
-            E::Knob(_) | E::TuneFile { .. } | E::Wireup(_) | E::Aborted { .. } | E::Forked => {
-                c::ERR_OTHER
-            }
+            E::Collective { .. }
+            | E::Knob(_)
+            | E::TuneFile { .. }
+            | E::Wireup(_)
+            | E::Aborted { .. }
+            | E::Forked => c::ERR_OTHER,
             _ => c::ERR_INTERN,
         };
         fail(class, error.to_string())

@@ -293,6 +293,13 @@ pub(crate) enum OutInts {
 }
 
 impl OutInts {
+    pub(crate) fn is_null(self) -> bool {
+        match self {
+            Self::Narrow(p) => p.is_null(),
+            Self::Wide(p) => p.is_null(),
+        }
+    }
+
     pub(crate) unsafe fn narrow(pointer: *mut i32) -> Self {
         Self::Narrow(Out(pointer))
     }

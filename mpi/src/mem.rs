@@ -16,6 +16,9 @@ pub(crate) fn alloc_mem(size: i64, info: Info, base: Addr) -> Outcome<()> {
     info::pairs_or_none(info)?;
     let size = usize::try_from(size)
         .map_err(|_| fail(c::ERR_ARG, format!("{size} bytes cannot be allocated")))?;
+    if base.pointer().is_null() {
+        return Err(fail(c::ERR_ARG, "the pointer to a result is null"));
+    }
     let mut buffer = job::with_runtime(|runtime| Ok(runtime.alloc(size.max(1))?))?;
     let address = memory::address_of(&mut buffer);
     job::lock(&GIVEN).insert(address.number(), buffer);

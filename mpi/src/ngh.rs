@@ -179,7 +179,11 @@ fn same(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
 fn equal(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
     let mut blocks = same(n, count, datatype)?;
     for (index, block) in blocks.iter_mut().enumerate() {
-        block.at = index as i64 * count * block.datatype.shape.extent();
+        // The counts of all neighbours together are a count, too.
+        let before = (index as i64)
+            .checked_mul(count)
+            .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a buffer can have"))?;
+        block.at = block.datatype.displacement(before)?;
     }
     Ok(blocks)
 }
@@ -190,7 +194,7 @@ fn listed(n: usize, counts: Ints, displacements: Ints, datatype: Datatype) -> Ou
     (0..n)
         .map(|index| {
             Ok(Block {
-                at: displacements.at(index)? * object.shape.extent(),
+                at: object.displacement(displacements.at(index)?)?,
                 count: check_count(counts.at(index)?)?,
                 datatype: Arc::clone(object),
             })

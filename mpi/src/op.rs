@@ -42,6 +42,9 @@ pub(crate) fn get(handle: Op) -> Outcome<Operation> {
 }
 
 pub(crate) fn op_create(large: bool, function: Callback, commute: i32, op: Out<Op>) -> Outcome<()> {
+    if function.number() == 0 {
+        return Err(fail(c::ERR_ARG, "the function of an operation is null"));
+    }
     let user = User {
         function,
         large,

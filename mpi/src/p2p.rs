@@ -72,7 +72,9 @@ fn dense_bytes(buf: Addr, count: i64, datatype: Datatype) -> Option<usize> {
     if count < 0 || (buf.pointer().is_null() && count > 0) {
         return None;
     }
-    (count as usize).checked_mul(size)
+    // A buffer has at most half of what can be addressed.
+    let bytes = (count as isize).checked_mul(size as isize)?;
+    Some(bytes as usize)
 }
 
 #[inline(always)]

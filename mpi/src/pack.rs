@@ -4,7 +4,7 @@
 mod external;
 
 use crate::comm;
-use crate::datatype;
+use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Text};
 use crate::p2p::check_count;
@@ -26,11 +26,17 @@ fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
     }
 }
 
-/// Bytes of `count` instances of so many.
-fn bytes_of(size: u64, count: i64) -> Outcome<u64> {
-    size.checked_mul(check_count(count)?)
-        .filter(|&bytes| i64::try_from(bytes).is_ok())
-        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))
+/// The packed bytes are somewhere.
+fn present(packed: Addr, bytes: u64) -> Outcome<()> {
+    if bytes > 0 && packed.pointer().is_null() {
+        return Err(fail(c::ERR_BUFFER, "the buffer of the packed form is null"));
+    }
+    Ok(())
+}
+
+/// Bytes of so many instances in `external32`.
+fn external_bytes(object: &TypeObject, count: u64) -> Outcome<u64> {
+    datatype::addressable(external::size(object).checked_mul(count))
 }
 
 pub(crate) fn pack(
@@ -43,11 +49,12 @@ pub(crate) fn pack(
     comm: Comm,
 ) -> Outcome<()> {
     comm::get(comm)?;
-    let layout = datatype::committed(datatype)?
-        .shape
-        .layout_of(check_count(count)?);
-    let bytes = layout.size();
+    let object = datatype::committed(datatype)?;
+    let count = check_count(count)?;
+    let bytes = object.bytes_at(inbuf, count)?;
+    let layout = object.shape.layout_of(count);
     let at = room(position.get()?, bytes, size)?;
+    present(outbuf, bytes)?;
     memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
         memory::gather(&layout, inbuf, 0..bytes, out);
     });
@@ -64,11 +71,12 @@ pub(crate) fn unpack(
     comm: Comm,
 ) -> Outcome<()> {
     comm::get(comm)?;
-    let layout = datatype::committed(datatype)?
-        .shape
-        .layout_of(check_count(count)?);
-    let bytes = layout.size();
+    let object = datatype::committed(datatype)?;
+    let count = check_count(count)?;
+    let bytes = object.bytes_at(outbuf, count)?;
+    let layout = object.shape.layout_of(count);
     let at = room(position.get()?, bytes, size)?;
+    present(inbuf, bytes)?;
     memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
         memory::scatter(&layout, outbuf, 0, bytes);
     });
@@ -77,7 +85,7 @@ pub(crate) fn unpack(
 
 pub(crate) fn pack_size(count: i64, datatype: Datatype, comm: Comm, size: OutInts) -> Outcome<()> {
     comm::get(comm)?;
-    size.set(bytes_of(datatype::get(datatype)?.size(), count)? as i64)
+    size.set(datatype::get(datatype)?.bytes(check_count(count)?)? as i64)
 }
 
 fn check_representation(name: Text) -> Outcome<()> {
@@ -100,7 +108,7 @@ pub(crate) fn pack_external_size(
 ) -> Outcome<()> {
     check_representation(representation)?;
     let object = datatype::get(datatype)?;
-    size.set(bytes_of(external::size(object), count)? as i64)
+    size.set(external_bytes(object, check_count(count)?)? as i64)
 }
 
 pub(crate) fn pack_external(
@@ -114,9 +122,11 @@ pub(crate) fn pack_external(
 ) -> Outcome<()> {
     check_representation(representation)?;
     let object = datatype::committed(datatype)?;
-    let bytes = bytes_of(external::size(object), count)?;
     let count = check_count(count)?;
+    let bytes = external_bytes(object, count)?;
+    object.bytes_at(inbuf, count)?;
     let at = room(position.get()?, bytes, size)?;
+    present(outbuf, bytes)?;
     memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
         external::pack(object, count, inbuf, out);
     });
@@ -134,9 +144,11 @@ pub(crate) fn unpack_external(
 ) -> Outcome<()> {
     check_representation(representation)?;
     let object = datatype::committed(datatype)?;
-    let bytes = bytes_of(external::size(object), count)?;
     let count = check_count(count)?;
+    let bytes = external_bytes(object, count)?;
+    object.bytes_at(outbuf, count)?;
     let at = room(position.get()?, bytes, size)?;
+    present(inbuf, bytes)?;
     memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
         external::unpack(object, count, outbuf, bytes);
     });

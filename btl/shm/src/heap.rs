@@ -133,6 +133,10 @@ impl Heap {
             let begin = front.alloc(size, align)?.0;
             return Some(begin..begin + size);
         }
+        // The allocator of ranges adds to what it is asked for before it compares.
+        if size > self.limit() {
+            return None;
+        }
         let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
         ranges.allocate_range_aligned(size, align).ok()
     }

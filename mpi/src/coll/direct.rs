@@ -11,6 +11,12 @@ use crate::ffi::{Addr, Comm, Datatype, Op};
 use crate::memory;
 use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
 
+/// So many bytes, if a buffer can have as many: at most half of what can be addressed.
+#[inline]
+fn addressable(bytes: Option<usize>) -> Option<usize> {
+    bytes.filter(|&bytes| isize::try_from(bytes).is_ok())
+}
+
 /// Hands a collective to the runtime, on so many bytes that are sent, and received.
 #[inline]
 fn run(
@@ -41,7 +47,7 @@ fn vector(
     let (elem, op) = known(op, datatype)?;
     let count = usize::try_from(count).ok()?;
     let usual = !sendbuf.is_in_place() && !sendbuf.pointer().is_null();
-    let bytes = count.checked_mul(elem.size())?;
+    let bytes = addressable(count.checked_mul(elem.size()))?;
     usual.then_some((elem, Operator::Predefined(op), bytes))
 }
 
@@ -98,7 +104,7 @@ pub(crate) fn reduce_scatter_block(
     let of = comm::get(comm)?;
     if !recvbuf.pointer().is_null()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
-        && let Some(all) = bytes.checked_mul(of.size())
+        && let Some(all) = addressable(bytes.checked_mul(of.size()))
     {
         let parts = Parts::Equal(bytes);
         let collective = Collective::ReduceScatter { parts, elem, op };
@@ -116,7 +122,7 @@ fn part(
 ) -> Option<(usize, usize)> {
     let size = dense_size(sendtype.0)?;
     let bytes = usize::try_from(sendcount).ok()?.checked_mul(size)?;
-    let all = bytes.checked_mul(ranks)?;
+    let all = addressable(bytes.checked_mul(ranks))?;
     let usual = sendtype == recvtype
         && sendcount == recvcount
         && !sendbuf.is_in_place()

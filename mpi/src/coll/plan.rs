@@ -51,11 +51,8 @@ fn equal(
 ) -> Outcome<(Side, Parts)> {
     let object = datatype::committed(datatype)?;
     let count = check_count(count)?;
-    let all = count.checked_mul(n as u64);
-    let len = object.size().checked_mul(count);
-    let (Some(all), Some(len)) = (all, len) else {
-        return Err(fail(c::ERR_COUNT, "more bytes than can be addressed"));
-    };
+    let len = object.bytes(count)?;
+    let all = datatype::addressable(count.checked_mul(n as u64))?;
     let side = Side::one(buf, all, object, give, take)?;
     Ok((side, Parts::Equal(len as usize)))
 }
@@ -70,11 +67,10 @@ fn listed(
     take: bool,
 ) -> Outcome<(Side, Parts)> {
     let object = datatype::committed(datatype)?;
-    let extent = object.shape.extent();
     let blocks = counts
         .iter()
         .zip(displacements)
-        .map(|(&count, &at)| Ok((at * extent, check_count(count)?, &**object)))
+        .map(|(&count, &at)| Ok((object.displacement(at)?, check_count(count)?, &**object)))
         .collect::<Outcome<Vec<Block<'_>>>>()?;
     Side::of(buf, &blocks, give, take)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of one side of a collective.
 
-use crate::datatype::TypeObject;
 use crate::datatype::layout::Layout;
+use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
 use crate::{c, memory};
@@ -56,8 +56,7 @@ impl Side {
         give: bool,
         take: bool,
     ) -> Outcome<Self> {
-        if let (Some(offset), Some(len)) =
-            (object.shape.dense(count), object.size().checked_mul(count))
+        if let (Some(offset), Some(len)) = (object.shape.dense(count), object.bytes(count).ok())
             && (len == 0 || !base.pointer().is_null())
         {
             let first = if len == 0 { 0 } else { offset };
@@ -76,12 +75,19 @@ impl Side {
         let mut dense = Vec::with_capacity(blocks.len());
         let mut total = 0u64;
         for &(at, count, object) in blocks {
-            let len = object
-                .size()
-                .checked_mul(count)
-                .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))?;
-            total += len;
-            dense.push(object.shape.dense(count).map(|offset| (at + offset, len)));
+            let len = object.bytes(count)?;
+            total = datatype::addressable(total.checked_add(len))?;
+            let place = |offset: i64| {
+                at.checked_add(offset)
+                    .filter(|first| first.checked_add(len as i64).is_some())
+            };
+            dense.push(match object.shape.dense(count).map(place) {
+                Some(None) => {
+                    let reason = "a displacement beyond what can be addressed";
+                    return Err(fail(c::ERR_COUNT, reason));
+                }
+                place => place.flatten().map(|first| (first, len)),
+            });
         }
         if total > 0
             && base.pointer().is_null()

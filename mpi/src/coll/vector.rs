@@ -23,9 +23,9 @@ impl Vector {
     /// The bytes of `count` elements.
     pub(super) fn side(&self, buf: Addr, count: i64, give: bool, take: bool) -> Outcome<Side> {
         let count = check_count(count)?;
-        if count > 0 && buf.pointer().is_null() && self.datatype.named().is_some() {
-            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
-        }
+        self.datatype.bytes_at(buf, count)?;
+        let extent = u64::try_from(self.datatype.shape.extent()).unwrap_or(0);
+        datatype::addressable(count.checked_mul(extent))?;
         Ok(Side::with_gaps(buf, count, self.datatype, give, take))
     }
 }
@@ -189,7 +189,10 @@ pub(crate) fn reduce_here(
 ) -> Outcome<()> {
     let object = datatype::committed(datatype)?;
     let count = check_count(count)?;
-    match op::get(handle)? {
+    let operation = op::get(handle)?;
+    object.bytes_at(inbuf, count)?;
+    object.bytes_at(inout, count)?;
+    match operation {
         Operation::Predefined(op) if op == c::NO_OP => Ok(()),
         Operation::Predefined(op) if op == c::REPLACE => {
             let layout = object.shape.layout_of(count);

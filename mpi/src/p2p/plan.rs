@@ -39,10 +39,7 @@ fn bytes_of(
     object: &TypeObject,
     span: fn(Addr, usize) -> Span,
 ) -> Outcome<Bytes> {
-    let size = object
-        .size()
-        .checked_mul(count)
-        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))?;
+    let size = object.bytes(count)?;
     if size == 0 {
         return Ok(Bytes::One([span(buf, 0)]));
     }
@@ -168,6 +165,7 @@ pub(crate) fn begin_send(
 pub(crate) fn pack(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Vec<u8>> {
     let count = check_count(count)?;
     let object = datatype::committed(datatype)?;
+    object.bytes_at(buf, count)?;
     let layout = object.shape.layout_of(count);
     let mut packed = vec![0; layout.size() as usize];
     memory::gather(&layout, buf, 0..layout.size(), &mut packed);

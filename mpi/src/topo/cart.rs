@@ -165,6 +165,11 @@ pub(crate) fn cartdim_get(comm: Comm, ndims: Out<i32>) -> Outcome<()> {
     ndims.set(of(comm::get(comm)?)?.dims.len() as i32)
 }
 
+/// How many dimensions the program has room for.
+fn room(max: i32) -> Outcome<usize> {
+    usize::try_from(max).map_err(|_| fail(c::ERR_ARG, format!("room for {max} dimensions")))
+}
+
 pub(crate) fn cart_get(
     comm: Comm,
     max: i32,
@@ -174,7 +179,7 @@ pub(crate) fn cart_get(
 ) -> Outcome<()> {
     let comm = comm::get(comm)?;
     let cart = of(comm)?;
-    let n = cart.dims.len().min(usize::try_from(max).unwrap_or(0));
+    let n = cart.dims.len().min(room(max)?);
     let here = cart.coordinates(comm.rank);
     let all = cart.dims.iter().zip(&cart.periodic).zip(here);
     for (index, ((dim, periodic), coordinate)) in all.take(n).enumerate() {
@@ -204,7 +209,7 @@ pub(crate) fn cart_coords(comm: Comm, rank: i32, max: i32, coordinates: Out<i32>
         .ok()
         .filter(|&rank| rank < comm.size())
         .ok_or_else(|| fail(c::ERR_RANK, format!("rank {rank} is not in the grid")))?;
-    let n = usize::try_from(max).unwrap_or(0);
+    let n = room(max)?;
     for (index, at) in cart.coordinates(rank).into_iter().enumerate().take(n) {
         coordinates.set_at(index, at)?;
     }

@@ -107,7 +107,7 @@ pub(crate) fn graphdims_get(comm: Comm, nodes: Out<i32>, edges: Out<i32>) -> Out
 }
 
 fn put(values: &[i32], max: i32, out: Out<i32>) -> Outcome<()> {
-    let n = values.len().min(usize::try_from(max).unwrap_or(0));
+    let n = values.len().min(length(max)?);
     out.set_all(&values[..n])
 }
 
