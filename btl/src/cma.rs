@@ -16,6 +16,7 @@
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
 use crate::heap::{pieces, pieces_mut, walk};
+use onecopy_shm::failing;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -53,6 +54,9 @@ fn transfer(
     local: &[libc::iovec],
     remote: &[libc::iovec],
 ) -> io::Result<usize> {
+    for step in ["cma.refused", "cma.gone", "cma.fault"] {
+        failing::attempt(step)?;
+    }
     let (l, r) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
     let moved = match direction {
         // SAFETY: the local pieces are valid for writes (made from exclusive slices by the callers); remote addresses are the kernel's to check.

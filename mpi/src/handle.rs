@@ -12,8 +12,8 @@
 //! another call uses it, and that no two calls complete the same request at once.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
-use onecopy_shm::fault;
 use onecopy_shm::sync::{AtomicU32, Ordering};
+use onecopy_shm::{failing, fault};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -104,6 +104,7 @@ impl<T> Table<T> {
     /// A place that no object is in; `None` if there are too many objects.
     #[cold]
     pub(crate) fn reserve(&self) -> Option<Place> {
+        failing::attempt("handle.place").ok()?;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.list.pop() {
             return Some(Place(index));

@@ -91,6 +91,10 @@ impl Doorbell {
     /// Sleeps until rung, at most `bound`. The caller has armed the bell and looked for work after its heavy fence.
     #[cfg(not(loom))]
     pub fn sleep(&self, bound: Duration) -> Woken {
+        if crate::failing::attempt("bell.sleep").is_err() {
+            self.disarm();
+            return Woken::Refused;
+        }
         let time = libc::timespec {
             tv_sec: bound.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(bound.subsec_nanos() as i32),

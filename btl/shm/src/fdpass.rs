@@ -130,6 +130,11 @@ fn system(call: &'static str, errno: Errno) -> FdPassError {
     }
 }
 
+/// A step that a test may let fail.
+fn attempt(step: &'static str, call: &'static str) -> Result<(), FdPassError> {
+    crate::failing::attempt(step).map_err(|source| FdPassError::System { call, source })
+}
+
 /// A connected pair of sequenced-packet sockets without a name, both close-on-exec.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), FdPassError> {
     socketpair(
@@ -175,6 +180,7 @@ pub fn send(
     let rights = [ControlMessage::ScmRights(&raw)];
     let control = if raw.is_empty() { &[] } else { &rights[..] };
     let flags = flags(wait) | MsgFlags::MSG_NOSIGNAL;
+    attempt("socket.send", "sendmsg")?;
     loop {
         match sendmsg::<()>(
             socket.as_raw_fd(),
@@ -209,6 +215,7 @@ pub fn recv(
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = CONTROL_BYTES as _;
     let flags = flags(wait) | MsgFlags::MSG_CMSG_CLOEXEC;
+    attempt("socket.receive", "recvmsg")?;
     let len = loop {
         // SAFETY: `header` names one iovec over `buffer`, which is borrowed mutably for the whole call, and `control` with its true size;
         // both outlive the call. The socket is a borrowed, hence open descriptor.

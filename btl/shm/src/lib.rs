@@ -16,6 +16,8 @@ pub mod coop;
 #[cfg(not(loom))]
 pub mod copy;
 pub mod doorbell;
+#[cfg(not(loom))]
+pub mod failing;
 pub mod fault;
 #[cfg(not(loom))]
 pub mod fdpass;

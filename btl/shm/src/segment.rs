@@ -23,6 +23,7 @@ pub use peer::PeerSegment;
 use crate::cells::MappedCells;
 use crate::coop::CoopBlock;
 use crate::doorbell::Doorbell;
+use crate::failing;
 use crate::layout::{
     BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, OutOfBounds, PAGE, SegOffset,
     check_range,
@@ -30,7 +31,6 @@ use crate::layout::{
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use libc::off_t;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -168,6 +168,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(io::Error::other)?;
+        failing::attempt("segment.map")?;
         // By number, which spares a second descriptor; `fd` is open for the whole call.
         let fd = fd.as_raw_fd();
         let mut options = MmapOptions::new();
@@ -318,14 +319,18 @@ fn reserve(
     bytes: u64,
 ) -> Result<(), SegmentError> {
     loop {
-        match fallocate(fd, FallocateFlags::empty(), offset as off_t, bytes as off_t) {
+        let reserved = failing::attempt("segment.reserve").and_then(|()| {
+            let (offset, bytes) = (offset as off_t, bytes as off_t);
+            Ok(fallocate(fd, FallocateFlags::empty(), offset, bytes)?)
+        });
+        match reserved {
             Ok(()) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(errno) => {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => {
                 return Err(SegmentError::Reserve {
                     bytes,
                     what,
-                    source: errno.into(),
+                    source,
                     available: available_memory(),
                 });
             }

@@ -13,6 +13,7 @@ use crate::cells::MappedCells;
 use crate::coll::Channel;
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
+use crate::failing;
 use crate::front::Front;
 use crate::layout::{
     BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
@@ -323,11 +324,11 @@ impl OwnSegment {
 /// A memfd of this size that nobody can resize.
 fn sealed_memfd(rank: u32, bytes: u64) -> Result<OwnedFd, SegmentError> {
     let object = || format!("the segment of rank {rank}");
-    let fd = memfd_create(
-        "onecopy",
-        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-    )
-    .map_err(|e| {
+    let made = failing::attempt("segment.create").and_then(|()| {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        Ok(memfd_create("onecopy", flags)?)
+    });
+    let fd = made.map_err(|e| {
         call_failed(
             "memfd_create",
             object(),
