@@ -3,6 +3,8 @@
 
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
+#[path = "wrong/suite.rs"]
+mod wrong;
 
 use onecopy::launch::Output::Lines;
 use onecopy::launch::{Job, Stream};
@@ -51,6 +53,10 @@ fn place() -> &'static Place {
             "--bin",
             "onecopy",
         ]);
+        // As the tests of the whole workspace are built, so that nothing is compiled a second time.
+        if cfg!(feature = "fault-points") {
+            build.args(["--features", "fault-points"]);
+        }
         if profile.ends_with("release") {
             build.arg("--release");
         }

@@ -31,6 +31,7 @@ use crate::layout::{
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use libc::off_t;
 use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -8,6 +8,7 @@ pub mod coverage;
 pub mod edge;
 pub mod header;
 mod parse;
+pub mod wrong;
 
 pub use parse::{TableError, parse_constants, parse_functions};
 
