@@ -8,13 +8,13 @@ use crate::{Failure, root, tidy, verify, vm};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Leave out the long steps: the pages of the API, the models under loom, and the virtual machines
+    /// Leave out the long steps: the pages of the API, the models under loom, the sanitizer, and the virtual machines
     #[arg(long)]
     quick: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(if args.quick { 4 } else { 7 });
+    let mut steps = Steps::new(if args.quick { 4 } else { 8 });
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
     });
@@ -52,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             show(cargo().args(doc).env("RUSTDOCFLAGS", "-D warnings"))
         });
         steps.tests("models under loom", verify::loom::run);
+        steps.tests("C programs under AddressSanitizer", verify::asan::reduced);
         steps.tests("other kernels", vm::ci);
     }
     steps.finish()

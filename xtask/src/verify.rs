@@ -6,7 +6,10 @@ use clap::ValueEnum;
 use crate::Failure;
 use crate::steps::{Steps, Tally};
 
+pub(crate) mod asan;
 pub(crate) mod loom;
+mod miri;
+mod tsan;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,29 +22,47 @@ pub(crate) struct Args {
 enum Tool {
     /// Every interleaving of the ring, the pool and the doorbell
     Loom,
+    /// C programs on the library under AddressSanitizer
+    Asan,
+    /// Unit tests under Miri, or what comes nearest to it here
+    Miri,
+    /// Threads under ThreadSanitizer, where it can run
+    Tsan,
+    /// All of them
+    All,
 }
 
 impl Tool {
     const fn title(self) -> &'static str {
         match self {
             Self::Loom => "models under loom",
+            Self::Asan => "C programs under AddressSanitizer",
+            Self::Miri => "unit tests under Miri or in a checked build",
+            Self::Tsan => "threads under ThreadSanitizer",
+            Self::All => "all tools",
         }
     }
 
     fn run(self) -> Result<Tally, (Tally, Failure)> {
         match self {
             Self::Loom => loom::run(),
+            Self::Asan => asan::run(),
+            Self::Miri => miri::run(),
+            Self::Tsan => tsan::run(),
+            Self::All => Ok(Tally::default()),
         }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let tools = if args.tools.is_empty() {
+    let all = args.tools.is_empty() || args.tools.contains(&Tool::All);
+    let tools = if all {
         Tool::value_variants()
     } else {
         &args.tools
     };
-    let mut steps = Steps::new(tools.len());
+    let tools = tools.iter().filter(|&&tool| tool != Tool::All);
+    let mut steps = Steps::new(tools.clone().count());
     for tool in tools {
         steps.tests(tool.title(), || tool.run());
     }
