@@ -2,30 +2,21 @@
 //! Traffic in which one step after the other fails: the job ends, with the right bytes or with an
 //! error that names itself.
 
-use crate::{compile_file, job, package, place, say};
+use crate::{compile_file, job, limit, package, place, say};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
-
-/// A job that takes longer waits for ever.
-const LIMIT: u64 = 60;
 
 fn run(order: &str) -> Output {
     let source = package().join("tests/wrong/failing.c");
     static PROGRAM: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
     let program = PROGRAM.get_or_init(|| compile_file(&source, &place().directory.join("failing")));
-    let mut command = job(&place().directory, LIMIT, &["-n", "2"], program);
-    command
-        .env("ONECOPY_JOB_FAIL", order)
-        .output()
-        .expect("timeout")
+    let mut command = job(&place().directory, &["-n", "2"], program);
+    limit::output(command.env("ONECOPY_JOB_FAIL", order))
 }
 
 /// What was wrong with how a job ended.
 fn verdict(output: &Output) -> Option<&'static str> {
     let errors = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(124) {
-        return Some("it does not end");
-    }
     let crashed = output.status.signal().is_some()
         || [
             "panicked",
