@@ -23,7 +23,7 @@ use onecopy_obs::{KnobError, Knobs, LogLevel};
 /// Messages between the processes of one node with at most one copy of the payload.
 #[derive(Debug, Parser)]
 #[command(name = "onecopy", version, after_help = AFTER_HELP, max_term_width = 110)]
-struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }

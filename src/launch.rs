@@ -26,7 +26,7 @@ mod bind;
 mod conduct;
 pub mod guard;
 mod output;
-mod pmi;
+pub(crate) mod pmi;
 mod signals;
 mod start;
 mod sweep;

@@ -10,6 +10,9 @@ pub mod coll;
 mod comm;
 mod engine;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod launch;
 mod light;
 pub mod machine;

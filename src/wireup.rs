@@ -7,7 +7,7 @@
 
 pub mod alone;
 pub(crate) mod broker;
-mod environment;
+pub(crate) mod environment;
 mod foreign;
 mod host;
 pub mod launched;

@@ -21,6 +21,9 @@ mod env;
 mod errors;
 mod failure;
 mod ffi;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod handle;
 mod info;

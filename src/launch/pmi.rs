@@ -26,7 +26,7 @@ const HIGH_WATER: usize = 64 << 10;
 
 /// What the launcher should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(crate) enum Notice {
     /// A rank wants the job to end.
     Abort { rank: usize, code: i32 },
     /// A rank broke the rules and lost its connection.
@@ -54,7 +54,7 @@ struct Desk {
 
 /// Serves the ranks of one job.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     desks: Vec<Desk>,
     name: String,
     table: BTreeMap<String, String>,
@@ -62,14 +62,14 @@ pub(super) struct Server {
 }
 
 /// A connection for one rank: our end and its end.
-pub(super) fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     socketpair(AddressFamily::Unix, SockType::Stream, None, flags)
 }
 
 impl Server {
     /// A server of a job of `ranks`, without connections.
-    pub(super) fn new(ranks: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         let mapping = format!("(vector,(0,1,{ranks}))");
         Self {
             desks: Vec::new(),
@@ -80,7 +80,7 @@ impl Server {
     }
 
     /// Adds the next rank: our end of its connection.
-    pub(super) fn add(&mut self, socket: OwnedFd) {
+    pub(crate) fn add(&mut self, socket: OwnedFd) {
         self.desks.push(Desk {
             socket: Some(socket),
             rest: Vec::new(),
@@ -93,7 +93,7 @@ impl Server {
     }
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, bool, bool)> {
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, bool, bool)> {
         self.desks.iter().enumerate().filter_map(|(rank, desk)| {
             let socket = desk.socket.as_ref()?.as_fd();
             let read = desk.out.len() < HIGH_WATER;
@@ -102,12 +102,12 @@ impl Server {
     }
 
     /// What the launcher should know since it last asked.
-    pub(super) fn notices(&mut self) -> Vec<Notice> {
+    pub(crate) fn notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
     /// The process of this rank has ended.
-    pub(super) fn ended(&mut self, rank: usize) {
+    pub(crate) fn ended(&mut self, rank: usize) {
         // What it said before it ended comes first.
         self.ready(rank);
         self.desks[rank].ended = true;
@@ -118,7 +118,7 @@ impl Server {
     }
 
     /// Serves a connection that is ready.
-    pub(super) fn ready(&mut self, rank: usize) {
+    pub(crate) fn ready(&mut self, rank: usize) {
         self.flush(rank);
         // Bounded, so that one talkative rank does not keep the others waiting.
         for _ in 0..16 {

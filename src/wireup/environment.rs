@@ -8,17 +8,17 @@ use super::message::MAX_RANKS;
 
 /// A rank's place in a job, by the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Job {
-    pub(super) launcher: &'static str,
-    pub(super) rank: usize,
-    pub(super) size: usize,
+pub(crate) struct Job {
+    pub(crate) launcher: &'static str,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
     /// What no other job of this user has at the same time.
     id: String,
 }
 
 impl Job {
     /// The name at which the ranks of this job meet.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let uid = nix::unistd::getuid();
         let text = format!("{}\0{}\0{}\0{uid}", self.launcher, self.id, self.size);
         format!("onecopy-{:032x}", xxh3_128(text.as_bytes()))
@@ -39,9 +39,9 @@ pub(super) fn find() -> Result<Option<Job>, WireupError> {
     })
 }
 
-type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn find_in(get: Variables<'_>) -> Result<Option<Job>, WireupError> {
+pub(crate) fn find_in(get: Variables<'_>) -> Result<Option<Job>, WireupError> {
     if get("OMPI_COMM_WORLD_RANK").is_some() {
         return open_mpi(get).map(Some);
     }

@@ -28,7 +28,7 @@ const MAX_LINE: usize = 16 * 1024;
 
 /// A conversation with a PMI-1 server.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: OwnedFd,
     /// What was read behind the last line.
     rest: Vec<u8>,
@@ -128,7 +128,7 @@ impl Client {
         Self::new(stream, rank, size, limit).map(Some)
     }
 
-    fn new(
+    pub(crate) fn new(
         stream: OwnedFd,
         rank: usize,
         size: usize,
@@ -164,7 +164,7 @@ impl Client {
     }
 
     /// Puts a value, which has no blanks, into the job's table. Others see it after a barrier.
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         call: &'static str,
         key: &str,
@@ -184,7 +184,7 @@ impl Client {
     }
 
     /// The value that some rank put.
-    pub(super) fn get(&mut self, call: &'static str, key: &str) -> Result<String, WireupError> {
+    pub(crate) fn get(&mut self, call: &'static str, key: &str) -> Result<String, WireupError> {
         let line = format!("cmd=get kvsname={} key={key}", self.table);
         let answer = self.ask(call, &line, "get_result")?;
         let value = answer.get("value").map(str::to_owned);
@@ -192,17 +192,17 @@ impl Client {
     }
 
     /// Waits until all ranks have come here.
-    pub(super) fn barrier(&mut self, call: &'static str) -> Result<(), WireupError> {
+    pub(crate) fn barrier(&mut self, call: &'static str) -> Result<(), WireupError> {
         self.ask(call, "cmd=barrier_in", "barrier_out").map(drop)
     }
 
     /// Tells the launcher that the end of this process is no failure.
-    pub(super) fn finalize(&mut self) -> Result<(), WireupError> {
+    pub(crate) fn finalize(&mut self) -> Result<(), WireupError> {
         self.ask("leave", "cmd=finalize", "finalize_ack").map(drop)
     }
 
     /// Has the launcher end the job. There is no answer.
-    pub(super) fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+    pub(crate) fn abort(&mut self, code: i32) -> Result<(), WireupError> {
         self.say("abort", &format!("cmd=abort exitcode={code}"))
     }
 

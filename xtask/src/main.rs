@@ -34,7 +34,7 @@ enum Task {
     Test(test::Args),
     /// Check what a program can check of the rules in ARCHITECTURE.md
     Tidy,
-    /// Run a tool that checks the lock-free core
+    /// Run a tool that finds what tests do not
     Verify(verify::Args),
     /// Run tests that find more the longer they run
     Soak(soak::Args),

@@ -7,6 +7,7 @@ use crate::Failure;
 use crate::steps::{Steps, Tally};
 
 pub(crate) mod asan;
+pub(crate) mod fuzz;
 pub(crate) mod loom;
 mod miri;
 mod tsan;
@@ -16,12 +17,16 @@ pub(crate) struct Args {
     /// Which tools; all of them if none is named
     #[arg(value_enum)]
     tools: Vec<Tool>,
+    #[command(flatten)]
+    fuzz: fuzz::Limits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tool {
-    /// Every interleaving of the ring, the pool and the doorbell
+    /// Every interleaving of the lock-free core
     Loom,
+    /// What peers, launchers and users write, by coverage-guided fuzzing
+    Fuzz,
     /// C programs on the library under AddressSanitizer
     Asan,
     /// Unit tests under Miri, or what comes nearest to it here
@@ -36,6 +41,7 @@ impl Tool {
     const fn title(self) -> &'static str {
         match self {
             Self::Loom => "models under loom",
+            Self::Fuzz => "fuzzing",
             Self::Asan => "C programs under AddressSanitizer",
             Self::Miri => "unit tests under Miri or in a checked build",
             Self::Tsan => "threads under ThreadSanitizer",
@@ -43,9 +49,10 @@ impl Tool {
         }
     }
 
-    fn run(self) -> Result<Tally, (Tally, Failure)> {
+    fn run(self, args: &Args) -> Result<Tally, (Tally, Failure)> {
         match self {
             Self::Loom => loom::run(),
+            Self::Fuzz => fuzz::run(&args.fuzz),
             Self::Asan => asan::run(),
             Self::Miri => miri::run(),
             Self::Tsan => tsan::run(),
@@ -64,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let tools = tools.iter().filter(|&&tool| tool != Tool::All);
     let mut steps = Steps::new(tools.clone().count());
     for tool in tools {
-        steps.tests(tool.title(), || tool.run());
+        steps.tests(tool.title(), || tool.run(args));
     }
     steps.finish()
 }

@@ -46,6 +46,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["onecopy", "onecopy-obs", "onecopy-shm", "onecopy-mpi-abi"],
     ),
     ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
+    (
+        "onecopy-fuzz",
+        &["onecopy", "onecopy-mpi", "onecopy-obs", "onecopy-shm"],
+    ),
     ("onecopy-vm", &[]),
     ("onecopy-peers", &["onecopy", "onecopy-vm"]),
     ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),

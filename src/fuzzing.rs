@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doors for `tests/fuzz` to internals that no public call reaches one by one. Not part of the API.
+//!
+//! Each function takes what an untrusted side says, runs the production code on it, and checks what
+//! must hold whatever was said. A failed check panics, which is what a fuzzer looks for.
+
+use crate::launch::pmi;
+use crate::wire::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
+use crate::wireup::broker::{Broker, Source};
+use crate::wireup::{self, Death};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::Pid;
+use onecopy_shm::fdpass::{self, Wait};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Decodes a record's body. What decodes must encode to a body that means the same.
+pub fn wire(kind: u8, envelope: u64, body: &[u8; 48]) -> bool {
+    let (context, tag) = from_meta(envelope);
+    assert_eq!(meta(context, tag), envelope);
+    let Ok(kind) = Kind::try_from(kind) else {
+        return false;
+    };
+    match kind {
+        Kind::Eager | Kind::EagerSync => true,
+        Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => {
+            let Ok(chunk) = ChunkBody::decode(kind, body) else {
+                return false;
+            };
+            assert!(chunk.offset + u64::from(chunk.piece) <= chunk.total);
+            assert_eq!(ChunkBody::decode(kind, &chunk.encode(kind)), Ok(chunk));
+            true
+        }
+        Kind::Rts => same(Rts::decode(body), |rts| Rts::decode(&rts.encode())),
+        Kind::Cts => same(Cts::decode(body), |cts| Cts::decode(&cts.encode())),
+        Kind::Fin => same(Fin::decode(body), |fin| Fin::decode(&fin.encode())),
+        Kind::BreakOff => BreakOff::decode(body).is_ok(),
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug, E: PartialEq + std::fmt::Debug>(
+    first: Result<T, E>,
+    again: impl Fn(&T) -> Result<T, E>,
+) -> bool {
+    let Ok(value) = first else { return false };
+    assert_eq!(again(&value), Ok(value));
+    true
+}
+
+/// What happens at a broker.
+#[derive(Debug, Clone)]
+pub enum AtBroker<'a> {
+    /// A rank sends a packet with so many descriptors.
+    Says(usize, &'a [u8], usize),
+    /// The broker looks at a rank's connection.
+    Serve(usize),
+    /// A rank reads what it was answered.
+    Listen(usize),
+    /// A rank closes its connection.
+    HangUp(usize),
+    /// The launcher's child of this rank ends.
+    Ends(usize, i32),
+    /// So many milliseconds pass.
+    Tick(u16),
+}
+
+/// Serves a job of `ranks` by a broker, whose connections are real sockets. Every answer must be a
+/// message; nothing may be kept without bound.
+pub fn broker<'a>(ranks: usize, script: impl Iterator<Item = AtBroker<'a>>) {
+    let mut broker = Broker::new(Duration::from_millis(500));
+    let mut ends: Vec<Option<OwnedFd>> = Vec::new();
+    for _ in 0..ranks {
+        let Ok((ours, theirs)) = fdpass::pair() else {
+            return;
+        };
+        if fdpass::ask_for_credentials(ours.as_fd()).is_err() {
+            return;
+        }
+        broker.add(ours, Pid::this(), None);
+        ends.push(Some(theirs));
+    }
+    let Ok(file) = memfd_create("segment", MFdFlags::MFD_CLOEXEC) else {
+        return;
+    };
+    let mut now = Instant::now();
+    let mut buffer = vec![0; wireup::message::MAX_MESSAGE];
+    for event in script {
+        match event {
+            AtBroker::Says(rank, packet, fds) => {
+                if let Some(end) = &ends[rank % ranks] {
+                    let fds = vec![file.as_fd(); fds.min(fdpass::MAX_FDS)];
+                    // A full socket refuses; that is the rank's own loss.
+                    let _ = fdpass::send(end.as_fd(), packet, &fds, Wait::Never);
+                }
+            }
+            AtBroker::Serve(rank) => {
+                let rank = rank % ranks;
+                let source = broker
+                    .sources()
+                    .map(|(source, _, read, _)| (source, read))
+                    .find(|(source, read)| *read && *source == Source::Socket(rank));
+                if let Some((source, _)) = source {
+                    broker.ready(source, now);
+                }
+            }
+            AtBroker::Listen(rank) => listen(ends[rank % ranks].as_ref(), &mut buffer),
+            AtBroker::HangUp(rank) => ends[rank % ranks] = None,
+            AtBroker::Ends(rank, code) => {
+                broker.child_ended(rank % ranks, Death::Code(code), now);
+            }
+            AtBroker::Tick(by) => {
+                now += Duration::from_millis(by.into());
+                drop(broker.tick(now));
+            }
+        }
+        let _ = (broker.deadline(), broker.is_settled(), broker.is_deserted());
+    }
+    for end in &ends {
+        listen(end.as_ref(), &mut buffer);
+    }
+}
+
+fn listen(end: Option<&OwnedFd>, buffer: &mut [u8]) {
+    while let Some(end) = end
+        && let Ok(got) = fdpass::recv(end.as_fd(), buffer, fdpass::MAX_FDS, Wait::Never)
+    {
+        let message = wireup::message::ToRank::decode(&buffer[..got.len]);
+        assert!(
+            message.is_ok(),
+            "the broker says what no rank understands: {message:?}"
+        );
+    }
+}
+
+/// Serves PMI-1 to ranks that say these bytes, one piece after the other. Every answer is a line.
+pub fn pmi_server<'a>(ranks: usize, script: impl Iterator<Item = (usize, bool, &'a [u8])>) {
+    let mut server = pmi::Server::new(ranks);
+    let mut ends = Vec::new();
+    for _ in 0..ranks {
+        let Ok((ours, theirs)) = pmi::pair() else {
+            return;
+        };
+        server.add(ours);
+        let end = UnixStream::from(theirs);
+        if end.set_nonblocking(true).is_err() {
+            return;
+        }
+        ends.push(end);
+    }
+    let mut heard = vec![0u8; 4096];
+    for (rank, ends_now, bytes) in script {
+        let rank = rank % ranks;
+        // A connection that the server has closed refuses.
+        let _ = (&ends[rank]).write(bytes);
+        server.ready(rank);
+        if ends_now {
+            server.ended(rank);
+        }
+        drop(server.notices());
+        if let Ok(got) = (&ends[rank]).read(&mut heard)
+            && got < heard.len()
+            && got > 0
+        {
+            assert_eq!(heard[got - 1], b'\n', "an answer that is no line");
+            assert!(heard.starts_with(b"cmd="));
+        }
+    }
+}
+
+/// Talks to a PMI-1 server that answers these bytes, whatever it is asked.
+pub fn pmi_client(answers: &[u8]) {
+    let Ok((ours, theirs)) = UnixStream::pair() else {
+        return;
+    };
+    if theirs.set_nonblocking(true).is_err() {
+        return;
+    }
+    // All that it will ever say, at once; then it says no more, though it still listens.
+    let _ = (&theirs).write(answers);
+    let _ = theirs.shutdown(std::net::Shutdown::Write);
+    let client = wireup::pmi::Client::new(ours.into(), 0, 2, Duration::from_secs(5));
+    if let Ok(mut client) = client {
+        let _ = client.put("fuzz", "key", "value");
+        let _ = client.barrier("fuzz");
+        let _ = client.get("fuzz", "key");
+        let _ = client.finalize();
+        let _ = client.abort(3);
+    }
+}
+
+/// Looks for a job in an environment. A rank that is found is one of the job's.
+pub fn environment(get: &dyn Fn(&str) -> Option<String>) {
+    if let Ok(Some(job)) = wireup::environment::find_in(get) {
+        assert!(job.rank < job.size);
+        assert!(job.name().len() < 100);
+    }
+}
+
+/// Parses a command line, as the `onecopy` program does; runs nothing.
+pub fn command_line(arguments: &[String]) -> bool {
+    use clap::Parser;
+    let name = "onecopy".to_owned();
+    crate::cli::Cli::try_parse_from(std::iter::once(&name).chain(arguments)).is_ok()
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is decoded: records of a ring, messages of the wire-up, and how datatypes name bytes.
+
+use crate::input::Input;
+use crate::stage::sealed;
+use onecopy::fuzzing::{self, AtBroker};
+use onecopy::wireup::message::{ToLauncher, ToRank};
+use onecopy::wireup::{Card, Death, Event, Missing};
+
+/// A record: kind, envelope, and either a body as it stands or five words that are sealed.
+pub(crate) fn wire(data: &[u8]) {
+    let mut input = Input::new(data);
+    let (kind, is_sealed) = (input.byte(), input.byte() % 4 != 0);
+    let envelope = input.word();
+    let body = if is_sealed {
+        sealed(kind, [(); 5].map(|()| input.word()))
+    } else {
+        [(); 48].map(|()| input.byte())
+    };
+    fuzzing::wire(kind, envelope, &body);
+}
+
+pub(crate) fn wire_seeds() -> Vec<Vec<u8>> {
+    let words: [[u64; 5]; 3] = [
+        [10_000, 0, 4000 << 32, u64::MAX, 0],
+        [1 << 20, 1, 1 << 40, 64, 5],
+        [300, 3, 2 << 32, 9, 1 << 32 | 4],
+    ];
+    let kinds = (1..=9u8).flat_map(|kind| words.map(|words| (kind, words)));
+    kinds
+        .map(|(kind, words)| {
+            let mut seed = vec![kind, 1, 5];
+            seed.extend(words.iter().flat_map(|&word| Input::spell(word)));
+            seed
+        })
+        .collect()
+}
+
+/// A message from a rank or from the launcher. What decodes must come back.
+pub(crate) fn wireup(data: &[u8]) {
+    if let Ok(message) = ToLauncher::decode(data) {
+        assert_eq!(ToLauncher::decode(&message.encode()), Ok(message));
+    }
+    if let Ok(message) = ToRank::decode(data) {
+        assert_eq!(ToRank::decode(&message.encode()), Ok(message));
+    }
+}
+
+fn card() -> Card {
+    Card {
+        pid_ns: 1,
+        user_ns: 2,
+        uid: 0,
+        affinity: vec![0, 1, 2, 8, 9],
+        quota_cpus: 1.5,
+        version: onecopy::wireup::PROTOCOL_VERSION,
+        offer: Default::default(),
+    }
+}
+
+fn to_launcher() -> Vec<Vec<u8>> {
+    let messages = [
+        ToLauncher::Join { card: card() },
+        ToLauncher::Introduce { peer: 1 },
+        ToLauncher::Leave,
+        ToLauncher::Abort { code: 7 },
+        ToLauncher::Hello {
+            rank: 1,
+            size: 2,
+            secret: [9; 16],
+        },
+    ];
+    messages.iter().map(ToLauncher::encode).collect()
+}
+
+pub(crate) fn wireup_seeds() -> Vec<Vec<u8>> {
+    let missing = vec![Missing {
+        rank: 1,
+        running: true,
+    }];
+    let answers = [
+        ToRank::Cards {
+            first: 0,
+            total: 2,
+            cards: vec![card(), card()],
+        },
+        ToRank::Absent {
+            waited_ms: 5,
+            missing,
+        },
+        ToRank::Introduction {
+            peer: 1,
+            uid: 0,
+            pid: 77,
+            pid_ns: 1,
+            pidfd: true,
+            grant: false,
+        },
+        ToRank::Refused {
+            reason: "no".to_owned(),
+        },
+        ToRank::Event(Event::Died {
+            rank: 1,
+            how: Death::Signal(9),
+        }),
+        ToRank::Event(Event::Left { rank: 1 }),
+        ToRank::Event(Event::Abort { code: 3 }),
+        ToRank::Welcome,
+    ];
+    let mut seeds = to_launcher();
+    seeds.extend(answers.iter().map(ToRank::encode));
+    seeds
+}
+
+/// A job of some ranks at a broker: what they say, as it stands or one of the messages that a
+/// correct rank would send with a byte changed, with descriptors, in any order.
+pub(crate) fn broker(data: &[u8]) {
+    let mut input = Input::new(data);
+    let ranks = 1 + input.below(4) as usize;
+    let correct = to_launcher();
+    let mut packets: Vec<Vec<u8>> = Vec::new();
+    let mut plan = Vec::new();
+    while !input.is_over() && plan.len() < 400 {
+        let (step, rank) = (input.below(8), input.below(4) as usize);
+        plan.push((step, rank, packets.len(), input.byte()));
+        match step {
+            0 => packets.push(input.piece(200)),
+            1 | 2 => {
+                let mut packet = correct[input.below(5) as usize].clone();
+                if step == 2 {
+                    let at = usize::from(input.byte()) % packet.len();
+                    packet[at] = input.byte();
+                }
+                packets.push(packet);
+            }
+            _ => {}
+        }
+    }
+    let script = plan.iter().map(|&(step, rank, packet, number)| match step {
+        0..=2 => AtBroker::Says(rank, &packets[packet], usize::from(number % 5)),
+        3 | 4 => AtBroker::Serve(rank),
+        5 => AtBroker::Listen(rank),
+        6 if number < 32 => AtBroker::HangUp(rank),
+        6 => AtBroker::Ends(rank, i32::from(number)),
+        _ => AtBroker::Tick(u16::from(number)),
+    });
+    fuzzing::broker(ranks, script);
+}
+
+pub(crate) fn broker_seeds() -> Vec<Vec<u8>> {
+    // Both join with a segment, ask for one another, and leave; the second dies first.
+    let join = |rank| [1, rank, 1, 0, 3, rank, 0];
+    let ask = |rank| [1, rank, 0, 1, 3, rank, 0, 5, rank, 0];
+    let leave = |rank| [1, rank, 0, 2, 3, rank, 0];
+    let mut whole = vec![1];
+    for rank in 0..2 {
+        whole.extend(join(rank));
+    }
+    for rank in 0..2 {
+        whole.extend(ask(rank));
+    }
+    let mut dies = whole.clone();
+    for rank in 0..2 {
+        whole.extend(leave(rank));
+    }
+    dies.extend([6, 1, 40, 7, 0, 30, 5, 0, 0]);
+    let mut late = vec![2];
+    late.extend(join(0));
+    late.extend([7, 0, 255, 7, 0, 255, 5, 0, 0]);
+    late.extend(join(1));
+    vec![whole, dies, late]
+}
+
+/// Random constructors.
+pub(crate) fn datatypes(data: &[u8]) {
+    let mut input = Input::new(data);
+    let next = || (!input.is_over()).then(|| input.word());
+    mpi_abi::fuzzing::datatypes(next);
+}
+
+pub(crate) fn datatypes_seeds() -> Vec<Vec<u8>> {
+    vec![
+        vec![0, 20, 1, 5, 7, 2, 0, 100],
+        vec![0, 30, 3, 3, 2, 60, 7, 3, 1, 90],
+        vec![0, 10, 0, 11, 4, 1, 100, 120, 5, 64, 100, 7, 2, 3, 50],
+        vec![0, 9, 2, 4, 20, 6, 90, 1, 3, 7, 1, 0, 120],
+    ]
+}
