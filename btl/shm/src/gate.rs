@@ -7,11 +7,22 @@
 //! that thread alone). In multi-threaded mode passes exclude one another by a lock bit with acquire and release ordering.
 #![allow(unsafe_code, reason = "a lock, and whose thread this is")]
 
+#[cfg(not(loom))]
 use crate::fork;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, yield_now};
+#[cfg(not(loom))]
 use crossbeam_utils::Backoff;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
+
+/// No model forks.
+#[cfg(loom)]
+mod fork {
+    pub(super) fn watch() {}
+    pub(super) fn generation() -> u32 {
+        0
+    }
+}
 
 /// How many threads may use a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +61,8 @@ pub struct Pass<'g, T: Guarded> {
     gate: &'g Gate<T>,
 }
 
-/// Spins of a thread that stands back, before it yields its processor.
-const STAND_BACK: u32 = 64;
+/// Spins of a thread that stands back, before it yields its processor. Under loom each is a branch.
+const STAND_BACK: u32 = if cfg!(loom) { 1 } else { 64 };
 
 /// A number that no two living threads share.
 ///
@@ -147,9 +158,13 @@ impl<T: Guarded> Gate<T> {
     fn lock_slowly(&self) {
         self.wanted.fetch_add(1, Ordering::Relaxed);
         // Spins a little, then yields: whoever holds the gate may have lost its processor.
+        #[cfg(not(loom))]
         let backoff = Backoff::new();
         while self.held.load(Ordering::Relaxed) != 0 || !self.try_lock() {
+            #[cfg(not(loom))]
             backoff.snooze();
+            #[cfg(loom)]
+            yield_now();
         }
         self.wanted.fetch_sub(1, Ordering::Relaxed);
     }
@@ -182,7 +197,7 @@ impl<T: Guarded> Gate<T> {
             }
             crate::sync::spin_hint();
         }
-        std::thread::yield_now();
+        yield_now();
     }
 }
 

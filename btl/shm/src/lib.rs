@@ -25,7 +25,6 @@ pub mod fdpass;
 pub mod fork;
 #[cfg(not(loom))]
 pub mod front;
-#[cfg(not(loom))]
 pub mod gate;
 #[cfg(not(loom))]
 pub mod guard;

@@ -15,8 +15,12 @@
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub use std::sync::atomic::{Ordering, compiler_fence, fence};
+#[cfg(not(loom))]
+pub use std::thread::yield_now;
 
 // Aliases, not re-exports: clippy would report a re-export of a disallowed type wherever it is used.
 /// The standard library's, unless the models run.
@@ -38,7 +42,7 @@ pub fn spin_hint() {
     #[cfg(not(loom))]
     std::hint::spin_loop();
     #[cfg(loom)]
-    loom::thread::yield_now();
+    yield_now();
 }
 
 /// The cheap half of the asymmetric fence: the store before it is ordered before the load after it, provided that the other side

@@ -15,8 +15,12 @@ mod cells;
 mod coll;
 #[path = "models/coop.rs"]
 mod coop;
+#[path = "models/gate.rs"]
+mod gate;
 #[path = "models/pool.rs"]
 mod pool;
+#[path = "models/retire.rs"]
+mod retire;
 #[path = "models/ring.rs"]
 mod ring;
 #[path = "models/watched.rs"]

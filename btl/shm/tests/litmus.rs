@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The asymmetric fence on the real machine. loom knows neither `membarrier` nor compiler fences, so the models run with full fences
+//! instead; that the pair does what a pair of full fences does is seen here, by the store-buffering test: each of two threads stores to
+//! its own word and then loads the other's. Without fences both may load the old value.
+#![cfg(not(loom))]
+
+use onecopy_shm::sync::{AtomicU32, HeavyFence, Ordering, compiler_fence, light_fence};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Turns of the test with the pair of fences.
+const TURNS: u32 = 20_000;
+/// The longest that a variant is tried.
+const LIMIT: Duration = Duration::from_secs(5);
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Alone(AtomicU32);
+
+/// How often both loads gave the old value, and in how many turns; stops at the first if `first`.
+fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u32, u32) {
+    let words = [Alone::default(), Alone::default()];
+    // Each thread says to which turn it has come, so that they meet in the middle of each.
+    let here = [Alone::default(), Alone::default()];
+    let seen = [Alone::default(), Alone::default()];
+    let over = Alone::default();
+    let begun = Instant::now();
+    let side = |me: usize, fence: &(dyn Fn() + Sync)| {
+        let mut found = 0;
+        for turn in 1.. {
+            words[me].0.store(0, Ordering::Relaxed);
+            meet(&here, me, 2 * turn - 1);
+            if over.0.load(Ordering::Relaxed) != 0 {
+                return (found, turn - 1);
+            }
+            // Not always at the same distance.
+            for _ in 0..turn % (8 + me as u32) {
+                std::hint::spin_loop();
+            }
+            words[me].0.store(1, Ordering::Relaxed);
+            fence();
+            let other = words[1 - me].0.load(Ordering::Relaxed);
+            seen[me].0.store(other, Ordering::Relaxed);
+            meet(&here, me, 2 * turn);
+            found += u32::from(seen.iter().all(|seen| seen.0.load(Ordering::Relaxed) == 0));
+            let enough = turn >= TURNS && !first || first && found > 0;
+            if me == 0 && (enough || begun.elapsed() > LIMIT) {
+                over.0.store(1, Ordering::Relaxed);
+            }
+        }
+        (found, 0)
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| side(1, &heavy));
+        let result = side(0, &light);
+        other.join().expect("no panic");
+        result
+    })
+}
+
+fn meet(here: &[Alone; 2], me: usize, turn: u32) {
+    here[me].0.store(turn, Ordering::SeqCst);
+    let mut polls = 0u32;
+    while here[1 - me].0.load(Ordering::SeqCst) < turn {
+        polls += 1;
+        if polls.is_multiple_of(1 << 12) {
+            // There may be one processor for both.
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn the_pair_of_fences_orders_stores_before_loads() {
+    let fence = HeavyFence::register();
+    let strong = !fence.is_expedited();
+    let (found, turns) = both_old(false, || light_fence(strong), || fence.issue());
+    assert!(turns > 0);
+    assert_eq!(
+        found, 0,
+        "both loads were before both stores, in {turns} turns"
+    );
+}
+
+/// What is forbidden above does happen here without the fences: else the test above could not fail.
+#[test]
+fn without_the_pair_the_machine_shows_the_weak_outcome() {
+    let none = || compiler_fence(Ordering::SeqCst);
+    let (found, turns) = both_old(true, none, none);
+    if found == 0 {
+        // One processor has one store buffer: there is nothing to see then.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let _ = writeln!(
+            std::io::stderr(),
+            "litmus: the weak outcome was not seen in {turns} turns on {processors} processors; the test of the pair proves little here"
+        );
+    }
+}
+
+/// Half of the pair is not enough: the light side alone is no fence.
+#[test]
+fn half_of_the_pair_is_seen_to_fail() {
+    let fence = HeavyFence::register();
+    if !fence.is_expedited() {
+        return;
+    }
+    let (found, turns) = both_old(
+        true,
+        || light_fence(false),
+        || onecopy_shm::sync::fence(Ordering::SeqCst),
+    );
+    if found == 0 {
+        let _ = writeln!(
+            std::io::stderr(),
+            "litmus: the heavy half was not missed in {turns} turns"
+        );
+    }
+}
