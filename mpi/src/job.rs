@@ -191,17 +191,18 @@ pub(crate) fn abort(code: i32) -> ! {
             // From what the program does at its exit.
             end::now(exit_code(code));
         }
-        loop {
+        // A child of a process that was aborted has the number of a thread that is not there.
+        while !is_forked() {
             std::thread::park();
         }
     }
-    // Nothing is possible any more: what the program does at its exit must not find an engine that is in use.
-    PHASE.store(OVER, Ordering::Release);
     // A child that a rank has forked ends itself alone.
-    if !is_forked()
-        && let Some(emergency) = EMERGENCY.get()
-    {
-        let _ = emergency.abort(code);
+    if !is_forked() {
+        // Nothing is possible any more: what the program does at its exit must not find an engine that is in use.
+        PHASE.store(OVER, Ordering::Release);
+        if let Some(emergency) = EMERGENCY.get() {
+            let _ = emergency.abort(code);
+        }
     }
     std::process::exit(exit_code(code))
 }

@@ -10,7 +10,7 @@ use onecopy::wireup::{Card, Death, Event, Missing};
 /// A record: kind, envelope, and either a body as it stands or five words that are sealed.
 pub(crate) fn wire(data: &[u8]) {
     let mut input = Input::new(data);
-    let (kind, is_sealed) = (input.byte(), input.byte() % 4 != 0);
+    let (kind, is_sealed) = (input.byte(), !input.byte().is_multiple_of(4));
     let envelope = input.word();
     let body = if is_sealed {
         sealed(kind, [(); 5].map(|()| input.word()))

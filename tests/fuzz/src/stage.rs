@@ -9,7 +9,7 @@
 
 use crate::input::Input;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use onecopy::wireup::{Card, Event, Introduction, Wireup, WireupError};
+use onecopy::wireup::{Card, Emergency, Event, Introduction, Wireup, WireupError};
 use onecopy::{Knobs, Options, Runtime};
 use onecopy_obs::{LayerList, WaitSleep};
 use onecopy_shm::cells::MappedCells;
@@ -267,7 +267,7 @@ impl Script {
             }
             4 => peer.end.advance(seq, phase(input.byte())),
             5 => {
-                let offset = usize::from(input.short()) % 4096 & !7;
+                let offset = (usize::from(input.short()) % 4096) & !7;
                 peer.end
                     .write_slot(seq, offset, &input.word().to_le_bytes());
             }
@@ -383,7 +383,16 @@ impl Wireup for Stage {
     fn leave(&mut self) -> Result<(), WireupError> {
         Ok(())
     }
-    fn abort(&mut self, _code: i32) -> Result<(), WireupError> {
+    fn emergency(&self) -> Arc<dyn Emergency> {
+        Arc::new(Nobody)
+    }
+}
+
+/// An abort ends nobody: the peers are a script.
+struct Nobody;
+
+impl Emergency for Nobody {
+    fn abort(&self, _code: i32) -> Result<(), WireupError> {
         Ok(())
     }
 }
