@@ -191,8 +191,8 @@ fn nonsense_in_a_line_is_an_error_of_the_collective() {
     let program = compile("rogue");
     // Kind, length, first word: too long for a line, too long for a slot, of no kind, a buffer outside of the heap.
     let lines = [
-        ["1", "49", "0"],
-        ["2", "8", "4097"],
+        ["1", "56", "0"],
+        ["2", "8", "8000"],
         ["7", "48", "0"],
         ["3", "48", "0x4000000000000000"],
     ];

@@ -129,7 +129,7 @@ fn calls() -> Vec<Call> {
         });
     };
     // In the line, in the slot, in a buffer.
-    for n in [8, 2000, 100_000] {
+    for n in [8, 64, 2000, 100_000] {
         let (equal, listed) = (Parts::Equal(n), Parts::listed(&[n, n], &[0, n], 1));
         add("bcast", 0, Collective::Bcast { root: 1 }, 0, n);
         let gather = |parts: &Parts| Collective::Gather {

@@ -3,6 +3,7 @@
  * error, and ends the job with code 42.
  *
  * The arguments: the collective, the kind that the line says, its length, and the first word of its payload. */
+#define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
 #include <stdint.h>
@@ -76,9 +77,9 @@ int main(int argc, char **argv) {
     }
     int code = MPI_SUCCESS;
     if (!strcmp(argv[1], "allreduce"))
-        code = MPI_Allreduce(send, recv, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        code = MPI_Allreduce(send, recv, 7, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     else if (!strcmp(argv[1], "longer"))
-        code = MPI_Allreduce(send, recv, 250, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        code = MPI_Allreduce(send, recv, 1000, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     else if (!strcmp(argv[1], "bcast"))
         code = MPI_Bcast(recv, 1, MPI_DOUBLE, 1, MPI_COMM_WORLD);
     else if (!strcmp(argv[1], "allgather"))
