@@ -75,7 +75,10 @@ impl TypeObject {
     #[inline]
     pub(crate) fn bytes_at(&self, buf: Addr, count: u64) -> Outcome<u64> {
         let bytes = self.bytes(count)?;
-        if bytes > 0 && buf.pointer().is_null() && self.named().is_some() {
+        let first = self.shape.dense(count).map(|offset| buf.offset(offset));
+        let nowhere = first.is_some_and(|first| first.pointer().is_null())
+            || (buf.pointer().is_null() && self.named().is_some());
+        if bytes > 0 && nowhere {
             return Err(fail(c::ERR_BUFFER, "the buffer is null"));
         }
         Ok(bytes)
@@ -149,11 +152,14 @@ impl TypeObject {
     }
 }
 
-/// So many bytes, unless a buffer cannot have as many: a product that came to none, or more than half of what can be addressed.
+/// No buffer has more bytes: a process addresses as many at most. Sums of a few such numbers do not overflow.
+pub(crate) const LONGEST: usize = 1 << 56;
+
+/// So many bytes, unless a buffer cannot have as many, or the product that they are came to none.
 #[inline]
 pub(crate) fn addressable(bytes: Option<u64>) -> Outcome<u64> {
     bytes
-        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .filter(|&bytes| bytes <= LONGEST as u64)
         .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a buffer can have"))
 }
 

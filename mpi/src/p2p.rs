@@ -11,6 +11,7 @@ pub(crate) use plan::{Buffer, Outgoing, begin_receive, begin_send, check_count, 
 pub(crate) use probe::*;
 
 use crate::comm::{self, CommObject};
+use crate::datatype::LONGEST;
 use crate::datatype::predefined::dense_size;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
@@ -72,9 +73,9 @@ fn dense_bytes(buf: Addr, count: i64, datatype: Datatype) -> Option<usize> {
     if count < 0 || (buf.pointer().is_null() && count > 0) {
         return None;
     }
-    // A buffer has at most half of what can be addressed.
-    let bytes = (count as isize).checked_mul(size as isize)?;
-    Some(bytes as usize)
+    (count as usize)
+        .checked_mul(size)
+        .filter(|&bytes| bytes <= LONGEST)
 }
 
 #[inline(always)]

@@ -5,16 +5,17 @@
 use super::forms::blocking;
 use super::vector::known;
 use crate::comm::{self, CommObject};
+use crate::datatype::LONGEST;
 use crate::datatype::predefined::dense_size;
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, Op};
 use crate::memory;
 use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
 
-/// So many bytes, if a buffer can have as many: at most half of what can be addressed.
+/// So many bytes, if a buffer can have as many.
 #[inline]
 fn addressable(bytes: Option<usize>) -> Option<usize> {
-    bytes.filter(|&bytes| isize::try_from(bytes).is_ok())
+    bytes.filter(|&bytes| bytes <= LONGEST)
 }
 
 /// Hands a collective to the runtime, on so many bytes that are sent, and received.
