@@ -22,7 +22,7 @@ pub use onecopy_shm::gate::Threads;
 /// What communicators, requests and the runtime share.
 pub(crate) struct Shared {
     pub(crate) gate: Gate<Engine>,
-    /// Beside the gate: who ends the job may be in it.
+    /// Beside the gate, as the thread that ends the job may be in it.
     pub(crate) emergency: Arc<dyn Emergency>,
     pub(crate) segment: Arc<OwnSegment>,
     pub(crate) heap: Arc<Heap>,

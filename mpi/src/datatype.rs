@@ -152,10 +152,10 @@ impl TypeObject {
     }
 }
 
-/// No buffer has more bytes: a process addresses as many at most. Sums of a few such numbers do not overflow.
+/// The most bytes that a buffer can have: no process addresses more. Sums of a few such numbers do not overflow.
 pub(crate) const LONGEST: usize = 1 << 56;
 
-/// So many bytes, unless a buffer cannot have as many, or the product that they are came to none.
+/// Checks a number of bytes: `None`, a product that overflowed, and more than [`LONGEST`] are errors.
 #[inline]
 pub(crate) fn addressable(bytes: Option<u64>) -> Outcome<u64> {
     bytes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What members' lines say of a collective under way. Each is read and checked once, when it is there; everything
-//! later goes by that, whatever its owner writes there meanwhile.
+//! What members' lines say of a collective under way. Each line is read and checked once; every later step uses that
+//! copy, as the owner may write to the line meanwhile.
 
 use super::op::ENTRY;
 use super::state::State;
@@ -69,7 +69,7 @@ impl Lines {
     }
 }
 
-/// What the line of `place` says, which is there. For who looks at it once.
+/// What the line of `place` says, which is there. For a collective that looks at it once and needs no [`Lines`].
 pub(crate) fn read(state: &State, place: usize, seq: u32) -> Result<Said> {
     state.ends[place].said(seq).map_err(|bad| Error::Protocol {
         rank: state.members[place] as usize,

@@ -458,7 +458,8 @@ impl Engine {
     /// Why the oldest collective under way can never end, if that is known.
     fn loss(&mut self, state: &mut State) -> Option<Error> {
         let last = state.ops.back()?.seq;
-        // One that left and says that it had done its part; of whom all others are such nothing more comes.
+        // A member that left after it published `done`: it may lie about its part. Where all others have left or
+        // died, nobody else can bring that part.
         let mut left = None;
         for place in 0..state.size() {
             let rank = state.members[place];

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// So many receives of messages of a few slots are posted between two looks for what came meanwhile.
 const LEFT_ALONE: usize = 32;
-/// How often a rank that has sent something is tried to be reached.
+/// How often this rank tries to reach one that has sent something.
 const TRIES: u32 = 50;
 
 /// A rank that has sent something and could not be connected with yet.
@@ -191,8 +191,8 @@ impl Engine {
         }
     }
 
-    /// A rank has sent something and could not be connected with. What may go over is tried again with each look at
-    /// the peers' lives; otherwise the pair is given up, and the rank learns of that.
+    /// A rank has sent something and could not be connected with. A shortage is tried again with each look at the
+    /// peers' lives; otherwise this rank gives the pair up, and the other one learns of that.
     #[cold]
     fn unreached(&mut self, rank: u32, error: Error) {
         let tries = match self.knocking.iter_mut().find(|knock| knock.rank == rank) {

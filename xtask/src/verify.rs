@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask verify`: tools that check more than tests do, one file each. A run that executed nothing has failed.
+//! `cargo xtask verify`: tools that check more than tests do, one file each. A run that
+//! executed nothing has failed, but for ThreadSanitizer where it cannot run.
 
 use clap::ValueEnum;
 

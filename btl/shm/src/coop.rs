@@ -117,8 +117,8 @@ impl CoopBlock {
             len: self.len.load(Ordering::Relaxed),
             chunk: self.chunk.load(Ordering::Relaxed),
         };
-        // Who has read a word of the next transfer sees from here on that this one is closed: it can take no chunk of
-        // it by a wrong description.
+        // A sender that has read a word of the next transfer sees from here on that this one is closed, so it
+        // takes no chunk by a wrong description.
         // SYNC(coop.close): acquire that it was closed, if a word of a later transfer was read
         fence(Ordering::Acquire);
         (split(self.counter.load(Ordering::Relaxed)).0 == id).then_some(joined)

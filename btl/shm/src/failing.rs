@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steps that a test lets fail, though the machine would let them pass.
+//! Steps that a test lets fail, though the machine would let them pass. Points at which a test kills
+//! the process are in [`crate::fault`].
 //!
 //! Without the feature `fault-points` nothing of this is in the program. With it,
 //! `ONECOPY_JOB_FAIL=label:count[:rank]` in the environment makes the `count`-th attempt of a step

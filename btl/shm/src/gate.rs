@@ -15,7 +15,7 @@ use crossbeam_utils::Backoff;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-/// No model forks.
+/// The models under loom do not fork.
 #[cfg(loom)]
 mod fork {
     pub(super) fn watch() {}

@@ -103,8 +103,8 @@ pub fn machine_heap_bytes() -> usize {
     }
 }
 
-/// Address range of a heap for which no size was set: [`machine_heap_bytes`], or less, or none, if the limit of the size of files
-/// (`ulimit -f`), which holds for segments too, leaves less.
+/// Address range of a heap for which no size was set: [`machine_heap_bytes`], or what the limit on
+/// the size of files (`ulimit -f`) leaves of it, as that limit holds for segments too.
 #[must_use]
 pub fn default_heap_bytes() -> usize {
     let room = usize::try_from(file_size_limit().saturating_sub(HEAP_AT)).unwrap_or(usize::MAX);
@@ -182,10 +182,10 @@ impl Mapping {
         Ok(Self { map })
     }
 
-    /// As [`new`](Self::new), for what a child of a fork has no business with: it is not there in one.
+    /// As [`new`](Self::new), but a child of a fork does not inherit the mapping.
     fn new_own(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
         let mapping = Self::new(fd, offset, len, writable)?;
-        // A kernel that refuses leaves it to the gate alone to keep children out.
+        // Where the kernel refuses, the gate alone keeps children out.
         mapping.advise(0, mapping.len(), libc::MADV_DONTFORK);
         Ok(mapping)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Eight threads in each rank under ThreadSanitizer, where the toolchain has the standard library's
+//! Unit tests of the runtime under ThreadSanitizer, where the toolchain has the standard library's
 //! sources.
 //!
 //! A standard library that was built without the sanitizer hides what its locks order, and every

@@ -277,7 +277,7 @@ impl Channel {
         check(seq, info, &payload, self.heap_bytes)
     }
 
-    /// As [`Self::said`], for who wants nothing but a short contribution.
+    /// As [`Self::said`], for a reader that can use a short contribution only.
     #[inline]
     #[must_use]
     pub fn brief(&self, seq: u32) -> Brief {

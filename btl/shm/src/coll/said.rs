@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a member's line says. A line is memory that peers write: it is read once, checked, and only then used. Nobody
-//! above gets its raw words, so no length or range that does not hold can reach a copy.
+//! What a member's line says. A line is memory that peers write, so it is copied out once and checked before use.
+//! No code above this gets the raw words, so no length or range that does not hold can reach a copy.
 
 use super::channel::{INLINE, Info};
 use crate::layout::COLL_SLOT;
@@ -54,7 +54,8 @@ pub enum Content {
 /// What a line says, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said {
-    /// Up to which collective the writer has read; to be believed as far as there can be collectives.
+    /// Up to which collective the writer has read. Not checked here: a reader
+    /// believes it only as far ahead of its own number as there are lines.
     pub done: u32,
     /// Where the contribution is.
     pub content: Content,

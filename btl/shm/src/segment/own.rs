@@ -87,9 +87,9 @@ impl OwnSegment {
                 )
             })
         };
-        // The program's own memory is there in its children, as ever; the rest is not.
         // The heap apart, so that the hole before it takes no address space; a front has mapped it already.
         let map = mapped(0, geometry.pool_end().0)?;
+        // Children inherit the heap, which is memory of the program, and nothing else of a segment.
         map.advise(0, map.len(), libc::MADV_DONTFORK);
         let heap = match (&front, geometry.heap_bytes) {
             (Some(_), _) | (None, 0) => None,
