@@ -180,10 +180,8 @@ fn equal(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
     let mut blocks = same(n, count, datatype)?;
     for (index, block) in blocks.iter_mut().enumerate() {
         // The counts of all neighbours together are a count, too.
-        let before = (index as i64)
-            .checked_mul(count)
-            .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a buffer can have"))?;
-        block.at = block.datatype.displacement(before)?;
+        let before = datatype::addressable((index as u64).checked_mul(block.count))?;
+        block.at = block.datatype.displacement(before as i64)?;
     }
     Ok(blocks)
 }

@@ -47,7 +47,7 @@ pub(crate) fn status_set_elements(
     let mut changed = status.get()?;
     let bytes = object
         .bytes_of_elements(count)
-        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than can be addressed"))?;
+        .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a status can tell"))?;
     changed.set_bytes(bytes);
     status.set(changed)
 }

@@ -182,7 +182,7 @@ fn communicators() {
 
 #[test]
 fn errors() {
-    passes("errors", &[1, 2]);
+    passes("errors", &[1, 2, 3]);
 }
 
 /// A peer's line that no correct peer writes is an error of the call, not the end of the process.

@@ -471,10 +471,16 @@ pub(super) fn reduce_scatter(
         .iter()
         .map(|&count| check_count(count).map(|count| count as usize))
         .collect::<Outcome<Vec<usize>>>()?;
+    let size = of.elem.size();
+    // All parts together are a buffer, too.
+    let total = lens
+        .iter()
+        .try_fold(0usize, |sum, &len| sum.checked_add(len));
+    datatype::addressable(total.and_then(|n| n.checked_mul(size)).map(|n| n as u64))?;
     let sum = |lens: &[usize]| lens.iter().sum::<usize>() as i64;
     let before = sum(lens.get(..comm.rank).unwrap_or(&[]));
     let mine = counts.get(comm.rank).copied().unwrap_or(0);
-    let parts = Parts::packed(&lens, of.elem.size());
+    let parts = Parts::packed(&lens, size);
     reduce_parts(*sendbuf, *recvbuf, [before, mine, sum(&lens)], parts, of)
 }
 
@@ -487,13 +493,11 @@ pub(super) fn reduce_scatter_block(
     op: &Op,
 ) -> Outcome<Plan> {
     let of = vector(*op, *datatype)?;
-    let mine = check_count(*count)? as i64;
-    let places = [comm.rank as i64, 1, comm.size() as i64].map(|n| mine.checked_mul(n));
-    let ([Some(before), _, Some(total)], Some(len)) =
-        (places, (mine as usize).checked_mul(of.elem.size()))
-    else {
-        return Err(fail(c::ERR_COUNT, "more bytes than can be addressed"));
-    };
+    let mine = check_count(*count)?;
+    let bytes = |n: u64| mine.checked_mul(n)?.checked_mul(of.elem.size() as u64);
+    datatype::addressable(bytes(comm.size() as u64))?;
+    let len = mine as usize * of.elem.size();
+    let [before, mine, total] = [comm.rank, 1, comm.size()].map(|n| mine as i64 * n as i64);
     reduce_parts(
         *sendbuf,
         *recvbuf,

@@ -27,6 +27,10 @@ int main(int argc, char **argv) {
     RAISES(MPI_ERR_ROOT, MPI_Bcast(&value, 1, MPI_INT, size, MPI_COMM_WORLD));
     RAISES(MPI_ERR_OP, MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT, MPI_OP_NULL, MPI_COMM_WORLD));
     RAISES(MPI_ERR_OP, MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_BAND, MPI_COMM_WORLD));
+    /* Counts that only together are more than a buffer can have. */
+    MPI_Count each[3] = {1LL << 62, 1LL << 62, 1LL << 62};
+    RAISES(MPI_ERR_COUNT, MPI_Reduce_scatter_c(&value, &value, each, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+    RAISES(MPI_ERR_COUNT, MPI_Reduce_scatter_block_c(&value, &value, 1LL << 62, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
     MPI_Request bad = (MPI_Request)0x7777777;
     RAISES(MPI_ERR_REQUEST, MPI_Wait(&bad, MPI_STATUS_IGNORE));
     MPI_Request posted, ended;
