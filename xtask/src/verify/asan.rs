@@ -23,7 +23,11 @@ const WRAPPER: &str = r#"#!/bin/sh
 set -e
 source=
 for argument; do
-    case $argument in *.c) source=$argument ;; esac
+    case $argument in
+    *.c) source=$argument ;;
+    # What makes no program is of a build script.
+    -c | -E) exec REAL "$@" ;;
+    esac
 done
 [ -n "$source" ] || exec REAL "$@"
 object=$(mktemp --suffix=.o)
