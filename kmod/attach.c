@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Views: open files of a segment, and the VMAs that they make. A VMA has no state of its own but its page offset, so that splitting, partial
- * unmapping, mapping over and exit need no code.
+ * Views: open files of a segment, and the VMAs that they make.
  */
 #include <linux/anon_inodes.h>
 #include <linux/mman.h>
@@ -22,16 +21,16 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	/* VM_MAYSHARE: VM_SHARED is dropped where the file may only be read. */
 	if (!(vma->vm_flags & VM_MAYSHARE))
 		return -EINVAL;
-	err = oc_subscribe_early(vma);
-	if (err)
-		return err;
 	if (vma->vm_pgoff >= OC_GENERATION_PGOFF)
 		return oc_generation_mmap(seg, vma);
 	if (!oc_within(off, vma->vm_end - vma->vm_start, seg->size))
 		return -EINVAL;
+	err = oc_attachment_create(seg, vma);
+	if (err)
+		return err;
 	vma->vm_pgoff += seg->start >> PAGE_SHIFT;
 	vm_flags_clear(vma, VM_MAYEXEC | VM_EXEC);
-	vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+	vm_flags_set(vma, OC_VM_FLAGS);
 	vma->vm_ops = &oc_vm_ops;
 	oc_count(OC_ATTACHES, 1);
 	trace_onecopy_attach(seg, vma->vm_start, vma->vm_end - vma->vm_start, seg->start + off, view->write);
@@ -142,16 +141,19 @@ int oc_detach(unsigned long addr)
 	end = vma->vm_end;
 	pgoff = vma->vm_pgoff;
 	file = vma->vm_file;
+	oc_attachment_clear(vma);
 	while ((near = find_vma(mm, start - 1)) && near->vm_end == start && oc_vma_ours(near) && near->vm_file == file &&
 	       near->vm_pgoff + vma_pages(near) == pgoff) {
 		start = near->vm_start;
 		pgoff = near->vm_pgoff;
+		oc_attachment_clear(near);
 	}
 	pgoff = vma->vm_pgoff + vma_pages(vma);
 	while ((near = find_vma(mm, end)) && near->vm_start == end && oc_vma_ours(near) && near->vm_file == file &&
 	       near->vm_pgoff == pgoff) {
 		end = near->vm_end;
 		pgoff += vma_pages(near);
+		oc_attachment_clear(near);
 	}
 	mmap_read_unlock(mm);
 	/*
@@ -181,6 +183,7 @@ int oc_detach_file(struct file *file)
 			if (oc_vma_ours(vma) && vma->vm_file == file) {
 				start = vma->vm_start;
 				end = vma->vm_end;
+				oc_attachment_clear(vma);
 				break;
 			}
 		}

@@ -33,6 +33,25 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, unsigned long flag
 }
 #endif
 
+/* For a VMA that is in no address space. */
+static inline void oc_vm_flags_init(struct vm_area_struct *vma, unsigned long flags)
+{
+#if OC_KERNEL(6, 3)
+	vm_flags_init(vma, flags);
+#else
+	vma->vm_flags = flags;
+#endif
+}
+
+static inline void oc_zap_special(struct vm_area_struct *vma, unsigned long addr, unsigned long len)
+{
+#if OC_KERNEL(7, 1)
+	zap_special_vma_range(vma, addr, len);
+#else
+	zap_vma_ptes(vma, addr, len);
+#endif
+}
+
 #ifndef VM_SHADOW_STACK
 #define VM_SHADOW_STACK 0UL
 #endif

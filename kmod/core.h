@@ -7,6 +7,7 @@
 #include <linux/cred.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/interval_tree.h>
 #include <linux/kref.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
@@ -14,6 +15,8 @@
 #include <linux/percpu.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "compat.h"
 #include "pure.h"
@@ -146,10 +149,14 @@ struct oc_seg {
 	kgid_t gid;
 	struct user_namespace *ns;
 	struct oc_user *user;
-	struct address_space mapping; /* all VMAs that show the segment; their page offset is the owner's page number */
+	/* Only what the kernel links its VMAs by, whose page offset is the owner's page number. */
+	struct address_space mapping;
 	struct mmu_interval_notifier notifier;
 	struct page *generation;
 	struct page *scratch; /* what is written to holes goes here */
+
+	struct work_struct reap;
+	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
 
 	struct mutex lock; /* leaf: taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards what follows: */
 	u32 state; /* ONECOPY_STATE_* */
@@ -161,6 +168,8 @@ struct oc_seg {
 	unsigned int verdict_hand;
 	unsigned long ahead_at; /* the page that comes next if importers go through memory in order */
 	unsigned int ahead;
+	bool reaped;
+	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -212,6 +221,35 @@ int oc_detach(unsigned long addr);
 int oc_detach_file(struct file *file);
 long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
+/* ---- attachments, and how their entries are taken away (zap.c) ---- */
+#define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
+
+/* What one mmap() made; VMAs that it was split into share it. */
+struct oc_attachment {
+	struct kref ref; /* one for each VMA */
+	struct oc_seg *seg;
+	struct file *file; /* that of its VMAs, which hold it */
+	unsigned long start; /* importer's addresses */
+	unsigned long end;
+	struct mmu_interval_notifier notifier; /* of the importer's memory */
+	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
+};
+
+struct oc_stretch;
+int oc_zap_init(void);
+void oc_zap_exit(void);
+bool oc_zaps(void);
+void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
+void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 before);
+void oc_zap_later(struct oc_seg *seg);
+bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);
+int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma);
+void oc_attachment_open(struct vm_area_struct *vma);
+void oc_attachment_close(struct vm_area_struct *vma);
+void oc_attachment_clear(struct vm_area_struct *vma);
+struct oc_stretch *oc_stretch_alloc(void);
+bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh);
+
 /* ---- fault.c ---- */
 extern const struct vm_operations_struct oc_vm_ops;
 extern struct page *oc_hole_page;
@@ -253,10 +291,7 @@ struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 
 /* ---- invalidate.c ---- */
 extern const struct mmu_interval_notifier_ops oc_notifier_ops;
-void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
-void oc_invalidate_init(void);
 void oc_unsubscribe(struct mmu_interval_notifier *notifier);
-int oc_subscribe_early(struct vm_area_struct *vma);
 
 /* ---- populate.c ---- */
 bool oc_vma_hidden(const struct vm_area_struct *vma);

@@ -238,6 +238,7 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 	bool write = vmf->flags & FAULT_FLAG_WRITE, zap;
 	struct mutex *install = oc_install_lock_of(vmf);
 	struct oc_snap *snap, *old = fresh;
+	struct oc_stretch *stretch = NULL;
 	unsigned int large = 0;
 	struct oc_fill f;
 	pmd_t pmd;
@@ -267,6 +268,15 @@ again:
 		goto unlock;
 	if (!oc_snap_suffices(snap, owner, write))
 		goto unlock;
+	if (!oc_stretch_fill(vmf->vma, f.target, &stretch)) {
+		mutex_unlock(&seg->lock);
+		stretch = oc_stretch_alloc();
+		if (!stretch) {
+			err = OC_NO_TABLE;
+			goto out;
+		}
+		goto again;
+	}
 	/* The part of the window that the snapshot covers. */
 	if (w.at < snap->start) {
 		w.lo += snap->start - w.at;
@@ -318,6 +328,7 @@ unlock:
 	oc_count(OC_LARGE, large != 0);
 out:
 	mutex_unlock(install);
+	kfree(stretch);
 	kfree(fresh);
 	if (old != fresh)
 		kfree(old);
@@ -331,6 +342,8 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	bool write = vmf->flags & FAULT_FLAG_WRITE;
 	struct mutex *install = oc_install_lock_of(vmf);
 	struct oc_seg *seg = view->seg;
+	struct oc_stretch *stretch = NULL;
+	vm_fault_t ret = VM_FAULT_NOPAGE;
 	struct oc_hole_fill h;
 	struct oc_mark *mark;
 
@@ -356,16 +369,24 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 		if (!pmd_none(pmd) && pmd_leaf(pmd))
 			break;
 		h.fill.conflict = false;
-		if (apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole, &h)) {
-			mutex_unlock(install);
-			return VM_FAULT_OOM;
+		if (!stretch)
+			stretch = oc_stretch_alloc();
+		/* Allocates, hence without the segment's lock. */
+		if (!stretch || apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_no_entry, NULL)) {
+			ret = VM_FAULT_OOM;
+			break;
 		}
+		mutex_lock(&seg->lock);
+		if (oc_stretch_fill(vmf->vma, h.fill.target, &stretch))
+			apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole, &h);
+		mutex_unlock(&seg->lock);
 		if (!h.fill.conflict)
 			break;
 		oc_zap(seg, owner, owner + PAGE_SIZE);
 	}
 	mutex_unlock(install);
-	return VM_FAULT_NOPAGE;
+	kfree(stretch);
+	return ret;
 }
 
 /*
@@ -514,6 +535,8 @@ static int oc_mremap(struct vm_area_struct *vma)
 }
 
 const struct vm_operations_struct oc_vm_ops = {
+	.open = oc_attachment_open,
+	.close = oc_attachment_close,
 	.fault = oc_fault,
 	.pfn_mkwrite = oc_mkwrite,
 	.mremap = oc_mremap,

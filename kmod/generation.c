@@ -49,6 +49,7 @@ int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma)
 		return -EACCES;
 	/* Never writable later either; VM_SHARED would let a shared mapping become so. */
 	vm_flags_clear(vma, VM_MAYWRITE | VM_MAYEXEC | VM_EXEC);
-	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
+	/* As attachments, it is not inherited. */
+	vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
 	return vm_insert_page(vma, vma->vm_start, seg->generation);
 }

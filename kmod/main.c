@@ -35,10 +35,14 @@ static int __init oc_init(void)
 		return -EOPNOTSUPP;
 	}
 #endif
-	oc_invalidate_init();
-	err = oc_fault_init();
+	err = oc_zap_init();
 	if (err)
 		return err;
+	err = oc_fault_init();
+	if (err) {
+		oc_zap_exit();
+		return err;
+	}
 	oc_inject_init();
 	for (i = 0; i < ARRAY_SIZE(oc_devices); i++) {
 		err = misc_register(oc_devices[i]);
@@ -54,6 +58,7 @@ devices:
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
 	oc_knem_exit();
+	oc_zap_exit();
 	oc_fault_exit();
 	return err;
 }
@@ -66,6 +71,7 @@ static void __exit oc_exit(void)
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
 	oc_knem_exit();
+	oc_zap_exit();
 	mmu_notifier_synchronize();
 	oc_fault_exit();
 }

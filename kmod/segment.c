@@ -63,6 +63,8 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	}
 	kref_init(&seg->ref);
 	mutex_init(&seg->lock);
+	init_waitqueue_head(&seg->zapped);
+	seg->stretches = RB_ROOT_CACHED;
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;

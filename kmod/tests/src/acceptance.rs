@@ -11,6 +11,7 @@ mod grant;
 mod holes;
 mod hostile;
 mod limits;
+mod locks;
 mod owner;
 mod pages;
 mod regions;
@@ -45,5 +46,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
     async_copy: status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
+    locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
+        unmap_while_holes_are_punched = 120;
     limits: locked_memory, locked_memory_is_given_back, descriptors, memory_cgroup;
 };

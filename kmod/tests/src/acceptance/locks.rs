@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Locks of memory management, which the owner's notifier meets: of files' mappings, and of whole
+//! address spaces. A deadlock here is one of the machine.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::device::{self, attach_all, export, make, map};
+use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::outcome::{At, Outcome};
+use crate::peer::{Link, Peer, peer};
+
+const SIZE: usize = 16 * PAGE;
+/// How long both sides go on at least, unless STORM_SECONDS says, and how often they get round.
+const STORM: u64 = 4;
+const ROUNDS: u64 = 20;
+
+/// Whether it goes on.
+fn blows(begin: Instant, rounds: u64) -> bool {
+    let asked = std::env::var("STORM_SECONDS").ok();
+    let seconds = asked.and_then(|text| text.parse().ok()).unwrap_or(STORM);
+    begin.elapsed() < Duration::from_secs(seconds) || rounds < ROUNDS
+}
+
+fn file() -> Outcome<OwnedFd> {
+    let file = memfd_create(c"locks", MFdFlags::MFD_CLOEXEC).at("memfd_create")?;
+    nix::unistd::ftruncate(&file, SIZE as i64).at("ftruncate")?;
+    Ok(file)
+}
+
+/// Punches holes into the file until the word is set. This takes the lock of the file's mappings,
+/// and then tells everybody's notifiers.
+fn puncher(file: &OwnedFd, over: &Area) -> Outcome<Peer> {
+    let (file, over) = (file.try_clone().at("dup")?, *over);
+    peer(move |_| {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        while over.load(0) == 0 {
+            for page in 0..SIZE / PAGE {
+                fallocate(&file, flags, (page * PAGE) as i64, PAGE as i64).at("fallocate")?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A child inherits the owner's mappings; its first export takes the locks of all of them.
+pub(super) fn fork_and_export_while_holes_are_punched() -> Outcome {
+    let file = file()?;
+    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, true)?;
+    let segment = export(&area, true)?;
+    // Lies before the file's mapping, so its lock is taken before that one's.
+    let page = device::generation(&segment)?;
+    let over = Area::shared(PAGE)?;
+    let puncher = puncher(&file, &over)?;
+    let begin = Instant::now();
+    let mut rounds = 0;
+    while blows(begin, rounds) {
+        area.mark(rounds);
+        peer(|_| {
+            let own = Area::new(PAGE)?;
+            make(&device::xpmem()?, &own, 0o600).map(|_| ())
+        })?
+        .join()?;
+        rounds += 1;
+    }
+    over.store(0, 1);
+    drop(page);
+    puncher.join()
+}
+
+/// A process that has attachments gets a notifier, as one does that starts a virtual machine.
+pub(super) fn register_a_notifier_while_holes_are_punched() -> Outcome {
+    let file = file()?;
+    let over = Area::shared(PAGE)?;
+    let theirs = file.try_clone().at("dup")?;
+    let owner = peer(move |link: &Link| {
+        let area = Area::file(theirs.as_fd(), SIZE, READ | WRITE, true)?;
+        link.give(export(&area, true)?.as_fd())?;
+        let device = device::xpmem()?;
+        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.hear().map(|_| ())
+    })?;
+    let own = Area::file(file.as_fd(), SIZE, READ | WRITE, true)?;
+    let segment = device::segment(owner.link.take()?);
+    let view = map(&segment, SIZE, true)?;
+    let legacy = attach_all(&device::xpmem()?, owner.link.hear()?, SIZE)?;
+    let puncher = puncher(&file, &over)?;
+    let begin = Instant::now();
+    let mut rounds = 0;
+    while blows(begin, rounds) {
+        for page in 0..SIZE / PAGE {
+            own.store(page * PAGE, rounds);
+            let _ = view.load(page * PAGE);
+            let _ = legacy.try_store(page * PAGE + 8, rounds);
+        }
+        drop(File::open("/dev/onecopy-notify").at("open /dev/onecopy-notify")?);
+        rounds += 1;
+    }
+    over.store(0, 1);
+    puncher.join()?;
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+/// What an importer unmaps, whole or in part, while the owner's memory changes: its tables go while
+/// somebody looks for entries in them.
+pub(super) fn unmap_while_holes_are_punched() -> Outcome {
+    let file = file()?;
+    let over = Area::shared(PAGE)?;
+    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, true)?;
+    let segment = export(&area, true)?;
+    let others: Vec<Peer> = (0..2)
+        .map(|_| {
+            peer(|_| {
+                let begin = Instant::now();
+                let mut rounds = 0;
+                while blows(begin, rounds) {
+                    let view = map(&segment, SIZE, true)?;
+                    for page in 0..SIZE / PAGE {
+                        view.store(page * PAGE, rounds);
+                    }
+                    let part = view.part(4 * PAGE, 4 * PAGE);
+                    match rounds % 4 {
+                        0 => part.unmap()?,
+                        1 => part.replace()?,
+                        2 => part.protect(READ).at("mprotect")?,
+                        // Refused, and entries that it moved come back.
+                        _ => drop(view.remap(SIZE, libc::MREMAP_MAYMOVE, None)),
+                    }
+                    for page in 8..SIZE / PAGE {
+                        view.store(page * PAGE, rounds);
+                    }
+                    view.unmap()?;
+                    rounds += 1;
+                }
+                Ok(())
+            })
+        })
+        .collect::<Outcome<_>>()?;
+    let puncher = puncher(&file, &over)?;
+    for other in others {
+        other.join()?;
+    }
+    over.store(0, 1);
+    puncher.join()
+}

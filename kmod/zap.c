@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Where attachments may have page table entries, and how these are taken away. A notifier calls for
+ * that, with any lock of memory management held; so nothing here waits for a map lock or for the
+ * lock of a file's mappings (i_mmap_rwsem). What keeps the importer's page tables in place instead
+ * is a notifier of its own: README.md, Taking away.
+ */
+#include <linux/completion.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "core.h"
+
+/*
+ * A part of an attachment in which there may be entries: one VMA, as it was when it was first
+ * touched. VMAs of ours split and shrink, but never grow, merge or move. Under the segment's lock.
+ */
+struct oc_stretch {
+	struct oc_attachment *att;
+	struct interval_tree_node shown; /* in the segment's tree, by the owner's address */
+	struct interval_tree_node here; /* in the attachment's, by the importer's */
+	u64 since; /* invalidations recorded when it came */
+	unsigned int zappers; /* who walks its page tables just now: those stay */
+	bool filled; /* there may be entries */
+	bool leaving; /* it is being unmapped; no more entries are written */
+};
+
+static struct oc_marks oc_zapping;
+/* Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. */
+static struct workqueue_struct *oc_zappers, *oc_reapers;
+
+int oc_zap_init(void)
+{
+	oc_marks_init(&oc_zapping);
+	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI, 0);
+	if (!oc_zappers)
+		return -ENOMEM;
+	oc_reapers = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	if (!oc_reapers) {
+		destroy_workqueue(oc_zappers);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void oc_zap_exit(void)
+{
+	destroy_workqueue(oc_reapers);
+	destroy_workqueue(oc_zappers);
+}
+
+/* Does this task take attachments apart just now? Nothing was ever derived from an attachment. */
+bool oc_zaps(void)
+{
+	return oc_mark_find(&oc_zapping);
+}
+
+/*
+ * Under the segment's lock, which is given up meanwhile. Takes away the entries of [lo, hi) of the
+ * importer's addresses. The stretch is in the trees afterwards too.
+ */
+static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned long lo,
+			   unsigned long hi)
+{
+	struct oc_attachment *att = s->att;
+	struct vm_area_struct vma;
+	struct oc_mark mark;
+
+	lockdep_assert_held(&seg->lock);
+	if (lo == s->here.start && hi == s->here.last + 1)
+		s->filled = false; /* entries written from here on set it anew */
+	s->zappers++;
+	mutex_unlock(&seg->lock);
+
+	/* No VMA of the importer's may be looked at without its map lock: one that says the same. */
+	memset(&vma, 0, sizeof(vma));
+	vma.vm_mm = att->notifier.mm;
+	vma.vm_start = s->here.start;
+	vma.vm_end = s->here.last + 1;
+	vma.vm_pgoff = s->shown.start >> PAGE_SHIFT;
+	vma.vm_file = att->file;
+	vma.vm_ops = &oc_vm_ops;
+	oc_vm_flags_init(&vma, OC_VM_FLAGS | VM_SHARED | VM_MAYSHARE | VM_READ | VM_MAYREAD);
+	oc_mark_set(&oc_zapping, &mark);
+	oc_zap_special(&vma, lo, hi - lo);
+	oc_mark_clear(&oc_zapping, &mark);
+
+	mutex_lock(&seg->lock);
+	if (!--s->zappers && s->leaving)
+		wake_up_all(&seg->zapped);
+}
+
+static bool oc_stretch_matters(const struct oc_stretch *s, u64 before)
+{
+	return s->since < before && (s->filled || s->zappers);
+}
+
+static struct oc_stretch *oc_stretch_first(struct oc_seg *seg, unsigned long start,
+					   unsigned long end, u64 before)
+{
+	struct interval_tree_node *n = interval_tree_iter_first(&seg->stretches, start, end - 1);
+
+	for (; n; n = interval_tree_iter_next(n, start, end - 1)) {
+		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
+
+		if (oc_stretch_matters(s, before))
+			return s;
+	}
+	return NULL;
+}
+
+/* Under the segment's lock: may attachments have entries for these addresses of the owner? */
+bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end)
+{
+	lockdep_assert_held(&seg->lock);
+	return oc_stretch_first(seg, start, end, U64_MAX);
+}
+
+static void oc_zap_before(struct oc_seg *seg, unsigned long start, unsigned long end, u64 before)
+{
+	struct interval_tree_node *n;
+
+	mutex_lock(&seg->lock);
+	n = interval_tree_iter_first(&seg->stretches, start, end - 1);
+	for (; n; n = interval_tree_iter_next(n, start, end - 1)) {
+		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
+		unsigned long from = max(start, n->start), to = min(end - 1, n->last) + 1;
+
+		if (oc_stretch_matters(s, before))
+			oc_zap_stretch(seg, s, s->here.start + (from - n->start),
+				       s->here.start + (to - n->start));
+	}
+	mutex_unlock(&seg->lock);
+}
+
+/*
+ * Take the pages [start, end) of the owner's addresses out of every attachment. Not within a
+ * notification: this raises notifications for the importers' address spaces.
+ */
+void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end)
+{
+	oc_zap_before(seg, start, end, U64_MAX);
+}
+
+struct oc_zap_work {
+	struct work_struct work;
+	struct completion done;
+	struct oc_seg *seg;
+	struct oc_stretch *stretch; /* all of it; or, NULL, of all stretches ... */
+	unsigned long start; /* ... these of the owner's addresses ... */
+	unsigned long end;
+	u64 before; /* ... as far as they were there so many invalidations ago */
+};
+
+static void oc_zap_run(struct work_struct *work)
+{
+	struct oc_zap_work *w = container_of(work, struct oc_zap_work, work);
+	struct oc_stretch *s = w->stretch;
+
+	if (s) {
+		mutex_lock(&w->seg->lock);
+		oc_zap_stretch(w->seg, s, s->here.start, s->here.last + 1);
+		mutex_unlock(&w->seg->lock);
+	} else {
+		oc_zap_before(w->seg, w->start, w->end, w->before);
+	}
+	complete(&w->done);
+}
+
+static void oc_zap_wait(struct oc_zap_work *w)
+{
+	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
+	init_completion(&w->done);
+	queue_work(oc_zappers, &w->work);
+	wait_for_completion(&w->done);
+	destroy_work_on_stack(&w->work);
+}
+
+/*
+ * The same for a notifier, within a notification: by a worker, since notifications do not nest.
+ * What came after the `before`th invalidation was recorded knows of it.
+ */
+void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 before)
+{
+	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .before = before };
+
+	oc_zap_wait(&w);
+}
+
+static void oc_reap_run(struct work_struct *work)
+{
+	struct oc_seg *seg = container_of(work, struct oc_seg, reap);
+
+	oc_zap(seg, seg->start, oc_seg_end(seg));
+	oc_seg_put(seg);
+}
+
+/* All of a dead segment, for who cannot wait and will come again. Under its lock. */
+void oc_zap_later(struct oc_seg *seg)
+{
+	lockdep_assert_held(&seg->lock);
+	if (seg->reaped || !kref_get_unless_zero(&seg->ref))
+		return;
+	seg->reaped = true;
+	INIT_WORK(&seg->reap, oc_reap_run);
+	queue_work(oc_reapers, &seg->reap);
+}
+
+/* ---- attachments ---- */
+
+/* Under the segment's lock. */
+static void oc_stretch_remove(struct oc_seg *seg, struct oc_stretch *s)
+{
+	interval_tree_remove(&s->shown, &seg->stretches);
+	interval_tree_remove(&s->here, &s->att->stretches);
+	kfree(s);
+}
+
+static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long lo,
+					unsigned long hi, bool leaving)
+{
+	struct interval_tree_node *n = interval_tree_iter_first(&att->stretches, lo, hi - 1);
+
+	for (; n; n = interval_tree_iter_next(n, lo, hi - 1)) {
+		struct oc_stretch *s = container_of(n, struct oc_stretch, here);
+
+		if (leaving || !s->leaving)
+			return s;
+	}
+	return NULL;
+}
+
+/*
+ * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
+ * may go as soon as this returns. No entry may be left, since nobody could take it away, and nobody
+ * may walk those tables. The map lock is held for writing, or was when the VMAs were taken out; or
+ * there is no task left that could use an entry.
+ */
+static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
+			       const struct mmu_notifier_range *range)
+{
+	bool release = range->event == MMU_NOTIFY_RELEASE;
+	struct oc_seg *seg = att->seg;
+	struct oc_stretch *s;
+
+	if (mmu_notifier_range_blockable(range))
+		mutex_lock(&seg->lock);
+	else if (!mutex_trylock(&seg->lock))
+		return false;
+	while ((s = oc_stretch_at(att, lo, hi, true))) {
+		s->leaving = true;
+		if (release)
+			s->filled = false; /* nobody is left who could use an entry */
+		if (!s->filled && !s->zappers) {
+			oc_stretch_remove(seg, s);
+			continue;
+		}
+		mutex_unlock(&seg->lock);
+		if (!mmu_notifier_range_blockable(range))
+			return false;
+		if (s->filled) {
+			struct oc_zap_work w = { .seg = seg, .stretch = s };
+
+			oc_zap_wait(&w);
+		} else {
+			wait_event(seg->zapped, !READ_ONCE(s->zappers));
+		}
+		mutex_lock(&seg->lock);
+	}
+	mutex_unlock(&seg->lock);
+	return true;
+}
+
+static bool oc_importer_changes(struct mmu_interval_notifier *notifier,
+				const struct mmu_notifier_range *range, unsigned long seq)
+{
+	struct oc_attachment *att = container_of(notifier, struct oc_attachment, notifier);
+
+	mmu_interval_set_seq(notifier, seq);
+	/* Whatever else changes entries leaves the tables. */
+	if (range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE)
+		return true;
+	return oc_stretches_leave(att, max(range->start, att->start), min(range->end, att->end),
+				  range);
+}
+
+static const struct mmu_interval_notifier_ops oc_importer_ops = { .invalidate = oc_importer_changes };
+
+/* For a VMA that mmap() makes: its map lock is held for writing. */
+int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
+{
+	struct oc_attachment *att = kzalloc(sizeof(*att), GFP_KERNEL_ACCOUNT);
+	int err;
+
+	if (!att)
+		return -ENOMEM;
+	kref_init(&att->ref);
+	att->seg = seg;
+	att->file = vma->vm_file;
+	att->start = vma->vm_start;
+	att->end = vma->vm_end;
+	att->stretches = RB_ROOT_CACHED;
+	err = mmu_interval_notifier_insert_locked(&att->notifier, vma->vm_mm, att->start,
+						  att->end - att->start, &oc_importer_ops);
+	if (err) {
+		kfree(att);
+		/* A signal interrupts the first one of an address space; nothing was done. */
+		return err == -EINTR ? -ERESTARTNOINTR : err;
+	}
+	/* While memory of this process changes, it waits in a list and hears nothing. */
+	mmu_interval_read_begin(&att->notifier);
+	oc_seg_get(seg);
+	vma->vm_private_data = att;
+	return 0;
+}
+
+void oc_attachment_open(struct vm_area_struct *vma)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+
+	kref_get(&att->ref);
+}
+
+static void oc_attachment_free(struct kref *ref)
+{
+	struct oc_attachment *att = container_of(ref, struct oc_attachment, ref);
+	struct oc_seg *seg = att->seg;
+
+	oc_unsubscribe(&att->notifier);
+	WARN_ON_ONCE(!RB_EMPTY_ROOT(&att->stretches.rb_root));
+	kfree(att);
+	/* Never the last one: the VMA holds its file, and that the segment, until this returns. */
+	oc_seg_put(seg);
+}
+
+void oc_attachment_close(struct vm_area_struct *vma)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+
+	kref_put(&att->ref, oc_attachment_free);
+}
+
+struct oc_stretch *oc_stretch_alloc(void)
+{
+	return kzalloc(sizeof(struct oc_stretch), GFP_KERNEL_ACCOUNT);
+}
+
+/*
+ * Under the segment's lock and the importer's map lock: entries are about to be written into the
+ * VMA, at addr. Takes *fresh where there is no stretch yet; false: there is none, nor a fresh one.
+ */
+bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+	struct oc_stretch *s = oc_stretch_at(att, addr, addr + PAGE_SIZE, false);
+	struct oc_seg *seg = att->seg;
+
+	lockdep_assert_held(&seg->lock);
+	if (!s) {
+		s = *fresh;
+		if (!s)
+			return false;
+		*fresh = NULL;
+		s->att = att;
+		s->here.start = vma->vm_start;
+		s->here.last = vma->vm_end - 1;
+		s->shown.start = vma->vm_pgoff << PAGE_SHIFT;
+		s->shown.last = s->shown.start + (vma->vm_end - vma->vm_start) - 1;
+		s->since = seg->seq;
+		interval_tree_insert(&s->shown, &seg->stretches);
+		interval_tree_insert(&s->here, &att->stretches);
+	}
+	WRITE_ONCE(s->filled, true);
+	return true;
+}
+
+/*
+ * The VMA is about to be unmapped by its own process, which holds its map lock for reading: what is
+ * taken away now needs no worker then.
+ */
+void oc_attachment_clear(struct vm_area_struct *vma)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+	struct interval_tree_node *n;
+	struct oc_seg *seg = att->seg;
+
+	mutex_lock(&seg->lock);
+	n = interval_tree_iter_first(&att->stretches, vma->vm_start, vma->vm_end - 1);
+	for (; n; n = interval_tree_iter_next(n, vma->vm_start, vma->vm_end - 1)) {
+		struct oc_stretch *s = container_of(n, struct oc_stretch, here);
+
+		if (s->filled)
+			oc_zap_stretch(seg, s, n->start, n->last + 1);
+	}
+	mutex_unlock(&seg->lock);
+}
