@@ -20,6 +20,12 @@ struct oc_piece {
 	unsigned long n;
 };
 
+/* Whose memory is pinned: regions end with the address space, whoever holds the file. */
+struct oc_pinner {
+	struct mmu_notifier notifier; /* one for each address space; regions have references */
+	struct list_head regions; /* lock: that of the cookies */
+};
+
 /* Pinned memory, named by a cookie. Also the local side of a copy that the worker does: then without a cookie. */
 struct oc_region {
 	struct kref ref;
@@ -34,7 +40,11 @@ struct oc_region {
 	bool any_user;
 	kuid_t uid;
 	struct user_namespace *ns;
-	struct mm_struct *mm; /* grabbed: whose limit the pins count against */
+	bool dead; /* its address space has ended */
+	struct list_head pinned_by; /* of its pinner; lock: that of the cookies */
+	struct oc_pinner *pinner;
+	struct mm_struct *mm; /* the pinner's */
+	struct user_struct *account; /* whose limit the pins count against; NULL: nobody's */
 	struct oc_user *user;
 	unsigned long pinned; /* pages counted */
 	u64 total; /* bytes */

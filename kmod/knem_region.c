@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Regions: pinned memory that others name by a cookie. The pins count against the creator's RLIMIT_MEMLOCK. */
+/*
+ * Regions: pinned memory that others name by a cookie. The pins count against RLIMIT_MEMLOCK of the
+ * creator's user, as those of io_uring do, and end with the creator's address space.
+ */
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/rculist.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
@@ -19,16 +23,20 @@ static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU *
 static int oc_account(struct oc_region *r, unsigned long pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	u64 now;
 
 	/* More than there is, or than one array of pages can name: not even for who has no limit. */
 	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
 		return -ENOMEM;
-	now = atomic64_add_return(pages, &r->mm->pinned_vm);
-	if (now > limit && !capable(CAP_IPC_LOCK)) {
-		atomic64_sub(pages, &r->mm->pinned_vm);
-		return -ENOMEM;
+	if (!capable(CAP_IPC_LOCK)) {
+		struct user_struct *user = current_user();
+
+		if (atomic_long_add_return(pages, &user->locked_vm) > limit) {
+			atomic_long_sub(pages, &user->locked_vm);
+			return -ENOMEM;
+		}
+		r->account = get_uid(user);
 	}
+	atomic64_add(pages, &r->mm->pinned_vm);
 	r->pinned = pages;
 	atomic_long_add(pages, &oc_pinned_pages);
 	return 0;
@@ -48,7 +56,16 @@ static void oc_region_free(struct kref *ref)
 		atomic64_sub(r->pinned, &r->mm->pinned_vm);
 		atomic_long_sub(r->pinned, &oc_pinned_pages);
 	}
-	mmdrop(r->mm);
+	if (r->account) {
+		atomic_long_sub(r->pinned, &r->account->locked_vm);
+		free_uid(r->account);
+	}
+	if (r->pinner) {
+		spin_lock(&oc_regions_lock);
+		list_del(&r->pinned_by);
+		spin_unlock(&oc_regions_lock);
+		mmu_notifier_put(&r->pinner->notifier);
+	}
 	put_user_ns(r->ns);
 	oc_uncharge(r->user, OC_REGIONS);
 	kvfree(r->piece);
@@ -59,6 +76,85 @@ static void oc_region_free(struct kref *ref)
 void oc_region_put(struct oc_region *region)
 {
 	kref_put(&region->ref, oc_region_free);
+}
+
+/* Under the lock. True for the one caller who did it, and who then has the reference. */
+static bool oc_region_unpublish(struct oc_region *region)
+{
+	lockdep_assert_held(&oc_regions_lock);
+	if (hlist_unhashed(&region->node))
+		return false;
+	hlist_del_init_rcu(&region->node);
+	list_del_init(&region->link);
+	return true;
+}
+
+/* ---- whose memory it is ---- */
+static struct mmu_notifier *oc_pinner_alloc(struct mm_struct *mm)
+{
+	struct oc_pinner *pinner = kzalloc(sizeof(*pinner), GFP_KERNEL_ACCOUNT);
+
+	if (!pinner)
+		return ERR_PTR(-ENOMEM);
+	INIT_LIST_HEAD(&pinner->regions);
+	return &pinner->notifier;
+}
+
+static void oc_pinner_free(struct mmu_notifier *notifier)
+{
+	kfree(container_of(notifier, struct oc_pinner, notifier));
+}
+
+/* The address space ends. What still copies to or from a region stops at the next MiB. */
+static void oc_pinner_release(struct mmu_notifier *notifier, struct mm_struct *mm)
+{
+	struct oc_pinner *pinner = container_of(notifier, struct oc_pinner, notifier);
+	bool published, mine;
+	struct oc_region *r;
+
+	do {
+		published = false;
+		mine = false;
+		spin_lock(&oc_regions_lock);
+		r = list_first_entry_or_null(&pinner->regions, struct oc_region, pinned_by);
+		if (r) {
+			list_del_init(&r->pinned_by);
+			WRITE_ONCE(r->dead, true);
+			mine = kref_get_unless_zero(&r->ref);
+			published = oc_region_unpublish(r);
+		}
+		spin_unlock(&oc_regions_lock);
+		if (published)
+			oc_region_put(r);
+		if (mine)
+			oc_region_put(r);
+	} while (r);
+}
+
+static const struct mmu_notifier_ops oc_pinner_ops = {
+	.alloc_notifier = oc_pinner_alloc,
+	.free_notifier = oc_pinner_free,
+	.release = oc_pinner_release,
+};
+
+static int oc_region_own(struct oc_region *r)
+{
+	struct mm_struct *mm = current->mm;
+	struct mmu_notifier *notifier;
+
+	/* The first notifier of an address space waits for its map lock in a way that no kill ends. */
+	if (mmap_write_lock_killable(mm))
+		return -EINTR;
+	notifier = mmu_notifier_get_locked(&oc_pinner_ops, mm);
+	mmap_write_unlock(mm);
+	if (IS_ERR(notifier)) /* any signal interrupts the first one; nothing was done */
+		return PTR_ERR(notifier) == -EINTR ? -ERESTARTNOINTR : PTR_ERR(notifier);
+	r->pinner = container_of(notifier, struct oc_pinner, notifier);
+	r->mm = mm;
+	spin_lock(&oc_regions_lock);
+	list_add(&r->pinned_by, &r->pinner->regions);
+	spin_unlock(&oc_regions_lock);
+	return 0;
 }
 
 /* Pages at addr up to `max`, of one mapping, and how to pin them for long: -errno or flags. */
@@ -186,6 +282,7 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 	kref_init(&r->ref);
 	INIT_HLIST_NODE(&r->node);
 	INIT_LIST_HEAD(&r->link);
+	INIT_LIST_HEAD(&r->pinned_by);
 	r->user = user;
 	r->iov = iov;
 	r->n = n;
@@ -193,16 +290,16 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 	r->write = write;
 	r->uid = current_euid();
 	r->ns = get_user_ns(current_user_ns());
-	r->mm = current->mm;
-	mmgrab(r->mm);
 	r->total = oc_iovec_total(iov, n, TASK_SIZE);
 	for (i = 0; i < n; i++)
 		pages += oc_pages_of(iov[i].base, iov[i].len);
 	r->piece = kvcalloc(n, sizeof(*r->piece), GFP_KERNEL_ACCOUNT);
 	if (!r->piece)
 		goto fail;
+	err = oc_region_own(r);
 	/* Before the first pin: what may not be pinned never is. */
-	err = oc_account(r, pages);
+	if (!err)
+		err = oc_account(r, pages);
 	for (i = 0; !err && i < n; i++)
 		err = oc_pin_piece(&r->piece[i], &iov[i], write);
 	if (!err)
@@ -233,17 +330,6 @@ void oc_region_publish(struct oc_region *region, struct list_head *file)
 		}
 		spin_unlock(&oc_regions_lock);
 	} while (taken);
-}
-
-/* Under the lock. True for the one caller who did it, and who then has the reference. */
-static bool oc_region_unpublish(struct oc_region *region)
-{
-	lockdep_assert_held(&oc_regions_lock);
-	if (hlist_unhashed(&region->node))
-		return false;
-	hlist_del_init_rcu(&region->node);
-	list_del_init(&region->link);
-	return true;
 }
 
 int oc_region_destroy(struct list_head *file, u64 cookie)
@@ -294,7 +380,7 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 		}
 	}
 	rcu_read_unlock();
-	/* A dead process's memory is nobody's any more, even where a child still holds the file. */
+	/* A dead process's memory is nobody's any more, also before it has been taken apart. */
 	if (!found || !atomic_read(&found->mm->mm_users))
 		err = -EINVAL;
 	else if (!found->any_user && !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
@@ -345,6 +431,8 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 		n = min_t(u64, n, SZ_1M);
 		if (fatal_signal_pending(current) || (stop && READ_ONCE(*stop)))
 			return -EINTR;
+		if (READ_ONCE(dst->dead) || READ_ONCE(src->dead))
+			return -ESRCH;
 		oc_copy_pages(to, d_at, from, s_at, n);
 		oc_iovec_advance(&d, dst->iov, dst->n, n);
 		oc_iovec_advance(&s, src->iov, src->n, n);
@@ -366,6 +454,9 @@ int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec
 		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n), oc_iovec_left(&u, iov, n)), at;
 		struct page *const *pages = oc_place(region, &r, &at);
 
+		piece = min_t(u64, piece, SZ_1M);
+		if (READ_ONCE(region->dead))
+			return -ESRCH;
 		if (oc_copy_user(pages, at, piece, iov[u.index].base + u.offset, to_user) != piece)
 			return fatal_signal_pending(current) ? -EINTR : -EFAULT;
 		oc_iovec_advance(&r, region->iov, region->n, piece);

@@ -48,5 +48,5 @@ pub(crate) const TESTS: &[Test] = tests! {
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
-    limits: locked_memory, locked_memory_is_given_back, descriptors, memory_cgroup;
+    limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, descriptors, memory_cgroup;
 };

@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use crate::device::{self, knem, region, try_region, vector};
 use crate::mem::{Area, PAGE, READ, WRITE};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
-use crate::peer::peer;
+use crate::peer::{Link, peer};
 use crate::system::{self, OpenToAll};
 
 pub(super) fn locked_memory() -> Outcome {
@@ -76,6 +76,41 @@ pub(super) fn locked_memory_is_given_back() -> Outcome {
         .join()?;
     }
     Ok(())
+}
+
+/// The limit is the user's, not that of each process, and pins end with the process whose memory
+/// it is, though its parent holds the file.
+pub(super) fn locked_memory_of_children() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    peer(|_| {
+        setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).at("setrlimit")?;
+        system::become_user(1001)?;
+        let device = knem()?;
+        for round in 0..20 {
+            let child = peer(|link: &Link| {
+                let area = Area::new(48 << 10)?;
+                region(&device, &area, READ, 0)?;
+                link.turn()
+            })?;
+            child.link.hear()?;
+            let area = Area::new(48 << 10)?;
+            refused(
+                try_region(&device, &[vector(&area)], READ, 0),
+                &[ENOMEM, EPERM, EAGAIN],
+                "a region beyond the user's limit",
+            )?;
+            if round % 2 == 0 {
+                child.link.tell(0)?;
+                child.join()?;
+            } else {
+                child.kill()?;
+            }
+            let cookie = region(&device, &area, READ, 0)?;
+            device.destroy_region(cookie).at("DESTROY_REGION")?;
+        }
+        Ok(())
+    })?
+    .join()
 }
 
 pub(super) fn descriptors() -> Outcome {
