@@ -26,6 +26,115 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 	return min(run, len);
 }
 
+/*
+ * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing is waited for in between: no fault, no lock.
+ */
+static int oc_copy_begin(struct oc_seg *seg)
+{
+	int err;
+
+	if (!seg)
+		return 0;
+	atomic_inc(&seg->copying);
+	smp_mb__after_atomic(); /* either this sees that the segment is dead, or oc_copy_drain() sees this */
+	err = oc_seg_error(seg);
+	if (err && atomic_dec_and_test(&seg->copying))
+		wake_up_all(&seg->copied);
+	return err;
+}
+
+static void oc_copy_end(struct oc_seg *seg)
+{
+	if (seg && atomic_dec_and_test(&seg->copying) && oc_seg_error(seg))
+		wake_up_all(&seg->copied);
+}
+
+/* The segment is dead: wait until what had begun before has ended, a copy of some pages. */
+void oc_copy_drain(struct oc_seg *seg)
+{
+	smp_mb(); /* see oc_copy_begin() */
+	wait_event(seg->copied, !atomic_read(&seg->copying));
+}
+
+/*
+ * One's own memory is not there, or not as it is wanted: have it faulted in, with some of what follows for who misses page after page. A kill ends
+ * the wait for whoever answers the faults.
+ */
+static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int pages)
+{
+	struct mm_struct *mm = current->mm;
+	int err, locked = 1;
+	unsigned int i;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	pages = min_t(u64, pages, oc_pages_of(addr, len));
+	addr &= PAGE_MASK;
+	err = oc_fault_in(mm, addr, write, false, &locked);
+	for (i = 1; !err && locked && i < pages; i++)
+		if (oc_fault_in(mm, addr + i * PAGE_SIZE, write, false, NULL))
+			break;
+	if (locked)
+		mmap_read_unlock(mm);
+	return err;
+}
+
+#define OC_COPY_TRIES 1000 /* without one byte more, of memory that is there each time: it may not be used so */
+#define OC_COPY_AHEAD 16
+
+/*
+ * Between byte `off` of a segment's pages and the current address space. *done bytes were copied, whatever is returned. Bytes move with faults
+ * disabled, so that a revocation need not wait for whoever answers the faults of the caller.
+ */
+static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
+{
+	unsigned int tries = 0, ahead = 1;
+	int err;
+
+	*done = 0;
+	if (!access_ok(u64_to_user_ptr(user), len))
+		return -EFAULT;
+	while (*done < len) {
+		struct page *page = pages[(off + *done) >> PAGE_SHIFT];
+		u64 n = min_t(u64, oc_run(pages, off + *done, len - *done), SZ_1M);
+		void __user *u = u64_to_user_ptr(user + *done);
+		unsigned long left;
+		void *map, *k;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		map = oc_map_page(page);
+		k = map + ((off + *done) & ~PAGE_MASK);
+		err = oc_copy_begin(seg);
+		if (err) {
+			oc_unmap_page(page, map);
+			return err;
+		}
+		pagefault_disable();
+		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
+		if (to_user)
+			left = __copy_to_user_inatomic(u, k, n);
+		else
+			left = __copy_from_user_inatomic(k, u, n);
+		pagefault_enable();
+		oc_copy_end(seg);
+		oc_unmap_page(page, map);
+		*done += n - left;
+		cond_resched();
+		if (!left)
+			continue;
+		/* Page after page is missing: more at once. */
+		ahead = n - left <= ahead * PAGE_SIZE ? min(ahead * 2, (unsigned int)OC_COPY_AHEAD) : 1;
+		tries = n == left ? tries + 1 : 0;
+		if (tries > OC_COPY_TRIES)
+			return -EFAULT;
+		err = oc_copy_fault(user + *done, len - *done, to_user, ahead);
+		if (err)
+			return err == -EINTR ? err : -EFAULT;
+	}
+	return 0;
+}
+
 /* Between byte `off` of the pages and the current address space. Returns how many bytes were copied: all but after a bad address or a kill. */
 u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user)
 {
@@ -112,27 +221,42 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 	const struct oc_side *side = to_user ? src : dst;
 	u64 addr = to_user ? from : to;
 	long got, more;
+	int err;
 
 	got = oc_pin(side, addr, n, !to_user, far);
 	if (got < 0)
 		return got;
 	n = min_t(u64, n, ((u64)got << PAGE_SHIFT) - (addr & ~PAGE_MASK));
 	if (!both) {
-		u64 copied = oc_copy_user(far, addr & ~PAGE_MASK, n, to_user ? to : from, to_user);
+		u64 copied;
 
+		if (side->seg) {
+			err = oc_copy_gated(side->seg, far, addr & ~PAGE_MASK, n, to_user ? to : from, to_user, &copied);
+		} else {
+			copied = oc_copy_user(far, addr & ~PAGE_MASK, n, to_user ? to : from, to_user);
+			err = fatal_signal_pending(current) ? -EINTR : -EFAULT;
+		}
 		oc_unpin(far, got, !to_user);
-		if (copied)
-			return copied;
-		return fatal_signal_pending(current) ? -EINTR : -EFAULT;
+		return copied ?: err;
 	}
 	more = oc_pin(src, from, n, false, near);
-	if (more > 0) {
-		n = min_t(u64, n, ((u64)more << PAGE_SHIFT) - (from & ~PAGE_MASK));
-		oc_copy_pages(far, to & ~PAGE_MASK, near, from & ~PAGE_MASK, n);
-		oc_unpin(near, more, false);
+	if (more <= 0) {
+		oc_unpin(far, got, false);
+		return more;
 	}
-	oc_unpin(far, got, more > 0);
-	return more > 0 ? n : more;
+	n = min_t(u64, n, ((u64)more << PAGE_SHIFT) - (from & ~PAGE_MASK));
+	err = oc_copy_begin(dst->seg);
+	if (!err) {
+		err = oc_copy_begin(src->seg);
+		if (!err) {
+			oc_copy_pages(far, to & ~PAGE_MASK, near, from & ~PAGE_MASK, n);
+			oc_copy_end(src->seg);
+		}
+		oc_copy_end(dst->seg);
+	}
+	oc_unpin(near, more, false);
+	oc_unpin(far, got, !err);
+	return err ?: n;
 }
 
 /* The caller checked rights and bounds. *done bytes were copied, whatever is returned. */

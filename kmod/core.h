@@ -156,6 +156,8 @@ struct oc_seg {
 	struct page *scratch; /* what is written to holes goes here */
 
 	struct work_struct reap;
+	atomic_t copying; /* batches of COPY that move bytes just now */
+	wait_queue_head_t copied; /* the last of them is done, of a segment that is dead */
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
 
 	struct mutex lock; /* leaf: taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards what follows: */
@@ -309,6 +311,7 @@ struct oc_side {
 };
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done);
 u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
+void oc_copy_drain(struct oc_seg *seg);
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off, u64 len);
 
 /* ---- devices ---- */

@@ -64,6 +64,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	kref_init(&seg->ref);
 	mutex_init(&seg->lock);
 	init_waitqueue_head(&seg->zapped);
+	init_waitqueue_head(&seg->copied);
 	seg->stretches = RB_ROOT_CACHED;
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
@@ -134,7 +135,10 @@ struct oc_seg *oc_seg_find(u64 id)
 	return found;
 }
 
-/* Unpublished and taken back from everybody. Idempotent: the first reason stays. The caller holds a reference. */
+/*
+ * Unpublished and taken back from everybody; no byte moves afterwards. Idempotent: the first reason stays. The caller holds a reference, and
+ * no lock.
+ */
 void oc_seg_kill(struct oc_seg *seg, u32 state)
 {
 	spin_lock(&oc_table_lock);
@@ -149,6 +153,7 @@ void oc_seg_kill(struct oc_seg *seg, u32 state)
 	}
 	mutex_unlock(&seg->lock);
 	oc_zap(seg, seg->start, oc_seg_end(seg));
+	oc_copy_drain(seg);
 }
 
 /* Why a segment cannot be used any more. */

@@ -30,7 +30,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         segment_info, descriptor_outlives_device;
     holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
         prefault, prefault_errors;
-    copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, counters;
+    copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy,
+        counters;
     owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, mremap,
         maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;

@@ -3,13 +3,14 @@
 
 use std::os::fd::AsFd;
 
-use libc::{EACCES, EBADF, EFAULT, EINVAL, EOVERFLOW, EPERM, ESRCH};
+use libc::{EACCES, EBADF, EFAULT, EINVAL, EKEYREVOKED, EOVERFLOW, EPERM, ESRCH};
 use onecopy_sys::{Place, Segment};
 
 use crate::device::{self, copy, export};
 use crate::mem::{Area, HUGE, NONE, PAGE, READ, mix};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
+use crate::{system, uffd};
 
 const SIZE: usize = 600 * PAGE;
 
@@ -272,6 +273,61 @@ pub(super) fn lengths_and_alignments() -> Outcome {
         }
     }
     end(first)
+}
+
+/// A COPY waits in the middle for memory of its caller; once REVOKE has returned no byte moves.
+pub(super) fn revoke_stops_a_copy() -> Outcome {
+    let area = Area::new(SIZE)?;
+    for to_segment in [false, true] {
+        area.fill(9);
+        let segment = export(&area, true)?;
+        let caller = peer(|link: &Link| {
+            let local = Area::new(SIZE)?;
+            let blocked = local.part(2 * PAGE, SIZE - 2 * PAGE);
+            local.part(0, 2 * PAGE).fill(1);
+            let fd = uffd::block(&blocked)?;
+            link.tell(0)?;
+            std::thread::scope(|scope| {
+                // Told by the owner, after its revocation, to let the memory be there.
+                scope.spawn(move || {
+                    let _ = link.hear();
+                    drop(fd);
+                });
+                let (theirs, mine) = (Place::Segment(&segment, 0), own(&local, 0));
+                let (from, to) = if to_segment {
+                    (mine, theirs)
+                } else {
+                    (theirs, mine)
+                };
+                let progress = copy(&device::onecopy()?, from, to, SIZE);
+                check!(
+                    progress.done <= 2 * PAGE as u64,
+                    "bytes moved after REVOKE: {progress:?}"
+                );
+                refused(progress.result, &[EKEYREVOKED], "COPY while REVOKE")?;
+                for offset in (0..blocked.length()).step_by(8) {
+                    check_eq!(blocked.load(offset), 0, "a byte that came after REVOKE");
+                }
+                Ok(())
+            })
+        })?;
+        caller.link.hear()?;
+        if let Err(fault) = system::until_asleep(caller.pid()) {
+            return Err(caller.join().err().unwrap_or(fault));
+        }
+        segment.revoke().at("REVOKE")?;
+        let rest = area.part(2 * PAGE, SIZE - 2 * PAGE);
+        let before: Vec<u64> = (0..rest.length())
+            .step_by(8)
+            .map(|at| rest.load(at))
+            .collect();
+        caller.link.tell(0)?;
+        caller.join()?;
+        for (word, at) in before.iter().zip((0..).step_by(8)) {
+            check_eq!(rest.load(at), *word, "a byte that moved after REVOKE");
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn after_revoke() -> Outcome {
