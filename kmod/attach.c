@@ -121,13 +121,12 @@ int oc_may_export(unsigned long start, unsigned long len)
 	return attachment ? -EOPNOTSUPP : 0;
 }
 
-/* The whole stretch of attachment around addr: pieces into which mprotect() or the like split it belong together. */
+/* The attachment around addr: pieces into which mprotect() or the like split it belong together, but not a neighbour of the same file. */
 int oc_detach(unsigned long addr)
 {
 	struct mm_struct *mm = current->mm;
 	struct vm_area_struct *vma, *near;
-	unsigned long start, end, pgoff;
-	struct file *file;
+	unsigned long start, end;
 	int err;
 
 	if (mmap_read_lock_killable(mm))
@@ -139,20 +138,15 @@ int oc_detach(unsigned long addr)
 	}
 	start = vma->vm_start;
 	end = vma->vm_end;
-	pgoff = vma->vm_pgoff;
-	file = vma->vm_file;
 	oc_attachment_clear(vma);
-	while ((near = find_vma(mm, start - 1)) && near->vm_end == start && oc_vma_ours(near) && near->vm_file == file &&
-	       near->vm_pgoff + vma_pages(near) == pgoff) {
+	while ((near = find_vma(mm, start - 1)) && near->vm_end == start && oc_vma_ours(near) &&
+	       near->vm_private_data == vma->vm_private_data) {
 		start = near->vm_start;
-		pgoff = near->vm_pgoff;
 		oc_attachment_clear(near);
 	}
-	pgoff = vma->vm_pgoff + vma_pages(vma);
-	while ((near = find_vma(mm, end)) && near->vm_start == end && oc_vma_ours(near) && near->vm_file == file &&
-	       near->vm_pgoff == pgoff) {
+	while ((near = find_vma(mm, end)) && near->vm_start == end && oc_vma_ours(near) &&
+	       near->vm_private_data == vma->vm_private_data) {
 		end = near->vm_end;
-		pgoff += vma_pages(near);
 		oc_attachment_clear(near);
 	}
 	mmap_read_unlock(mm);

@@ -29,7 +29,7 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 /*
  * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing is waited for in between: no fault, no lock.
  */
-static int oc_copy_begin(struct oc_seg *seg)
+int oc_copy_begin(struct oc_seg *seg)
 {
 	int err;
 
@@ -43,7 +43,7 @@ static int oc_copy_begin(struct oc_seg *seg)
 	return err;
 }
 
-static void oc_copy_end(struct oc_seg *seg)
+void oc_copy_end(struct oc_seg *seg)
 {
 	if (seg && atomic_dec_and_test(&seg->copying) && oc_seg_error(seg))
 		wake_up_all(&seg->copied);

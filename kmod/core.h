@@ -153,7 +153,6 @@ struct oc_seg {
 	struct address_space mapping;
 	struct mmu_interval_notifier notifier;
 	struct page *generation;
-	struct page *scratch; /* what is written to holes goes here */
 
 	struct work_struct reap;
 	atomic_t copying; /* batches of COPY that move bytes just now */
@@ -234,6 +233,7 @@ struct oc_attachment {
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
 	struct mmu_interval_notifier notifier; /* of the importer's memory */
+	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
 };
 
@@ -266,14 +266,17 @@ struct oc_quiet {
 };
 void oc_quiet_begin(struct oc_quiet *q);
 int oc_quiet_end(struct oc_quiet *q);
-bool oc_is_hole_pfn(const struct oc_seg *seg, unsigned long pfn);
+bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn);
+
+/* ---- access.c ---- */
+int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write);
 
 /* ---- snapshot.c ---- */
 /* What is asked of the owner's memory. */
 struct oc_want {
 	unsigned long page;
 	bool write;
-	unsigned long lost; /* the end of what was there from `page` on until the owner took it away; 0: nothing */
+	unsigned long lost; /* to read: the end of what was there from `page` on until the owner took it away; 0: nothing */
 	unsigned long last; /* the end of what is asked for beside the page, and waited for; 0: nothing */
 };
 
@@ -311,6 +314,8 @@ struct oc_side {
 };
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done);
 u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
+int oc_copy_begin(struct oc_seg *seg);
+void oc_copy_end(struct oc_seg *seg);
 void oc_copy_drain(struct oc_seg *seg);
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off, u64 len);
 

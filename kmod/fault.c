@@ -61,9 +61,11 @@ int oc_quiet_end(struct oc_quiet *q)
 	return q->err;
 }
 
-bool oc_is_hole_pfn(const struct oc_seg *seg, unsigned long pfn)
+bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn)
 {
-	return pfn == page_to_pfn(oc_hole_page) || pfn == page_to_pfn(seg->scratch);
+	struct page *scratch = READ_ONCE(att->scratch);
+
+	return pfn == page_to_pfn(oc_hole_page) || (scratch && pfn == page_to_pfn(scratch));
 }
 
 /* What one fault may map. */
@@ -336,10 +338,27 @@ out:
 	return err;
 }
 
+/*
+ * What is written to holes goes into a page of the attachment: another importer must not see it. The process that mapped it may, as before a hole
+ * was filled by the owner.
+ */
+static bool oc_scratch(struct oc_attachment *att)
+{
+	struct page *page;
+
+	if (READ_ONCE(att->scratch))
+		return true;
+	page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (page && cmpxchg(&att->scratch, NULL, page))
+		__free_page(page); /* another thread was faster */
+	return page;
+}
+
 /* There is no memory of the owner behind the page, or it may not be used so. */
 static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned long owner, int err)
 {
 	bool write = vmf->flags & FAULT_FLAG_WRITE;
+	struct oc_attachment *att = vmf->vma->vm_private_data;
 	struct mutex *install = oc_install_lock_of(vmf);
 	struct oc_seg *seg = view->seg;
 	struct oc_stretch *stretch = NULL;
@@ -359,10 +378,12 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	oc_generation_hole(seg);
 	oc_fill_init(&h.fill, vmf);
 	h.write = write;
-	h.pfn = page_to_pfn(write ? seg->scratch : oc_hole_page);
+	if (write && !oc_scratch(att))
+		return VM_FAULT_OOM;
+	h.pfn = page_to_pfn(write ? att->scratch : oc_hole_page);
 	mutex_lock(install);
 	if (write)
-		memset(page_address(seg->scratch), 0, PAGE_SIZE);
+		clear_page(page_address(att->scratch));
 	for (;;) {
 		pmd_t pmd = READ_ONCE(*vmf->pmd);
 
@@ -539,5 +560,6 @@ const struct vm_operations_struct oc_vm_ops = {
 	.close = oc_attachment_close,
 	.fault = oc_fault,
 	.pfn_mkwrite = oc_mkwrite,
+	.access = oc_access,
 	.mremap = oc_mremap,
 };

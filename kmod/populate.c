@@ -99,27 +99,25 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 
 /*
  * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what is wanted beside the page, as far as that goes. Some
- * pages behind it too, but none that has to be waited for: all that was there before, since whoever took it away is about to fill it anew, or does so
- * just now; or some, for who reads on (oc_ahead). Anonymous memory that was there comes back writable where it may, or its owner's next store would copy
- * it and take it away from everybody once more. The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is waited for
- * and the lock is kept, -EAGAIN where that does not do; the snapshot has been taken then.
+ * pages behind it too, but none that has to be waited for: some for who goes on in order (oc_ahead); or, to read, all anonymous memory that was there
+ * before, which comes back as pages of zeroes: whoever took it away may fill it anew, or does so just now, but what nobody writes costs him nothing. The
+ * owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is waited for and the lock is kept, -EAGAIN where that does not
+ * do; the snapshot has been taken then.
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
 	unsigned long addr = want->page, last = want->last;
 	bool resolved = locked; /* and no other map lock is held */
-	bool write = want->write;
 	struct mm_struct *mm = seg->mm;
+	struct vm_area_struct *vma = find_vma(mm, addr);
+	/* A hole of shared memory that is read costs a page. */
+	unsigned long lost = vma && vma_is_anonymous(vma) ? want->lost : 0;
+	bool write = want->write;
 	/* The owner fills anew what it took away, from its begin on as a rule: from the end on, the two do not do the same. */
-	bool backwards = want->lost && !last;
+	bool backwards = lost && !last;
 	unsigned int faults = 0, i, n;
 	int err;
 
-	if (want->lost) {
-		struct vm_area_struct *vma = find_vma(mm, addr);
-
-		write |= vma && vma_is_anonymous(vma) && (vma->vm_flags & VM_WRITE);
-	}
 	if (resolved || !oc_snap_suffices(snap, addr, want->write)) {
 		err = oc_fault_in(mm, addr, write, true, locked);
 		if (!err)
@@ -128,7 +126,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 			return err;
 	}
 	if (!last) {
-		last = want->lost ? min(want->lost, addr + OC_AHEAD_MAX * PAGE_SIZE) : addr + oc_ahead(seg, addr) * PAGE_SIZE;
+		last = lost ? min(lost, addr + OC_AHEAD_MAX * PAGE_SIZE) : addr + oc_ahead(seg, addr) * PAGE_SIZE;
 		locked = NULL;
 	}
 	n = (min(last, oc_snap_end(snap)) - addr) >> PAGE_SHIFT;
@@ -137,7 +135,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 		if (oc_snap_suffices(snap, addr, want->write))
 			continue;
 		err = oc_fault_in(mm, addr, write, true, locked);
-		if (err == -EFAULT && want->lost)
+		if (err == -EFAULT && lost)
 			continue; /* gone for good */
 		if (err)
 			break; /* whoever gets there finds out why */
@@ -192,9 +190,11 @@ out:
 }
 
 /* The end of what is mapped from addr on, as far as `end`; holes do not count and are taken away. Our map lock is held. */
-static unsigned long oc_present_until(struct mm_struct *mm, struct oc_seg *seg, unsigned long owner, unsigned long addr, unsigned long end,
-				      bool write)
+static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg *seg, unsigned long owner, unsigned long addr,
+				      unsigned long end, bool write)
 {
+	struct mm_struct *mm = vma->vm_mm;
+
 	while (addr < end) {
 		unsigned long next = pmd_addr_end(addr, end);
 		pgd_t *pgd = pgd_offset(mm, addr);
@@ -227,7 +227,7 @@ static unsigned long oc_present_until(struct mm_struct *mm, struct oc_seg *seg, 
 
 			if (!pte_present(pte))
 				return addr;
-			if (oc_is_hole_pfn(seg, pte_pfn(pte))) {
+			if (oc_is_hole_pfn(vma->vm_private_data, pte_pfn(pte))) {
 				oc_zap(seg, owner, owner + PAGE_SIZE);
 				return addr;
 			}
@@ -276,7 +276,7 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 		}
 		seg = ((struct oc_view *)vma->vm_file->private_data)->seg;
 		owner = (vma->vm_pgoff << PAGE_SHIFT) + (addr - vma->vm_start);
-		next = oc_present_until(mm, seg, owner, addr, min(end, vma->vm_end), write);
+		next = oc_present_until(vma, seg, owner, addr, min(end, vma->vm_end), write);
 		if (next > addr) {
 			mmap_read_unlock(mm);
 			addr = next;

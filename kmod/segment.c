@@ -33,8 +33,6 @@ static void oc_seg_free(struct kref *ref)
 	for (i = 0; i < OC_SNAPS; i++)
 		kfree(seg->snap[i]);
 	oc_generation_free(seg);
-	if (seg->scratch)
-		__free_page(seg->scratch);
 	put_user_ns(seg->ns);
 	oc_uncharge(seg->user, OC_SEGMENTS);
 	kfree(seg);
@@ -77,8 +75,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	seg->gid = current_egid();
 	seg->ns = get_user_ns(current_user_ns());
 	seg->state = ONECOPY_STATE_ALIVE;
-	seg->scratch = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-	if (!seg->scratch || oc_generation_init(seg))
+	if (oc_generation_init(seg))
 		goto fail;
 	/* A process's first notifier waits for its map lock in a way that no kill ends; so it finds the lock taken. */
 	if (mmap_write_lock_killable(current->mm)) {

@@ -175,7 +175,7 @@ void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
 		oc_snap_refresh(seg, snap);
 		while (lost < *end && snap->entry[(lost - snap->start) >> PAGE_SHIFT] == OC_E_WRITE)
 			lost += PAGE_SIZE;
-		want->lost = lost > want->page ? lost : 0;
+		want->lost = !want->write && lost > want->page ? lost : 0;
 		while (lo > *start && !oc_snap_suffices(snap, lo - PAGE_SIZE, want->write))
 			lo -= PAGE_SIZE;
 		do

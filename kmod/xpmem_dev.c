@@ -213,9 +213,10 @@ static long oc_xpmem_release_permit(struct oc_xpmem *x, struct xpmem_cmd_release
 	return err;
 }
 
-/* A place of one's own choice is taken, whatever lies there, except another attachment. */
-static int oc_place_check(unsigned long start, unsigned long len)
+/* A place of one's own choice is taken, whatever lies there, except another attachment, and what is to be attached. */
+static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsigned long start, unsigned long len)
 {
+	unsigned long source = seg->start + offset;
 	struct mm_struct *mm = current->mm;
 	struct vm_area_struct *vma;
 	unsigned long end = start + len;
@@ -224,6 +225,8 @@ static int oc_place_check(unsigned long start, unsigned long len)
 	err = oc_check_pages(start, len, TASK_SIZE);
 	if (err)
 		return err;
+	if (seg->mm == mm && start < source + len && source < end)
+		return -EINVAL;
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	while (!err && start < end && (vma = find_vma(mm, start)) && vma->vm_start < end) {
@@ -263,7 +266,7 @@ static long oc_xpmem_attach(struct oc_xpmem *x, struct xpmem_cmd_attach __user *
 	err = oc_seg_error(view->seg) ? -ENOENT : 0;
 	if (err)
 		goto out;
-	err = a.vaddr ? oc_place_check(a.vaddr, len) : 0;
+	err = a.vaddr ? oc_place_check(view->seg, a.offset, a.vaddr, len) : 0;
 	if (err)
 		goto out;
 	at = vm_mmap(file, a.vaddr, len, PROT_READ | (view->write ? PROT_WRITE : 0), MAP_SHARED | (a.vaddr ? MAP_FIXED : 0), a.offset);

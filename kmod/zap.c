@@ -330,6 +330,8 @@ static void oc_attachment_free(struct kref *ref)
 
 	oc_unsubscribe(&att->notifier);
 	WARN_ON_ONCE(!RB_EMPTY_ROOT(&att->stretches.rb_root));
+	if (att->scratch)
+		__free_page(att->scratch);
 	kfree(att);
 	/* Never the last one: the VMA holds its file, and that the segment, until this returns. */
 	oc_seg_put(seg);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A debugger looks at an attachment, which it cannot take references through: /proc/PID/mem, ptrace(). */
+#include <linux/highmem.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+
+#include "core.h"
+
+#define OC_ACCESS_TRIES 50 /* ticks of patience with an owner whose map lock is taken, or who swaps in */
+
+/* One page at most. The owner's map lock is only tried, and nobody in user space is waited for, since the importer's is held. */
+static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner, void *buf, int len, bool write)
+{
+	struct mm_struct *mm = seg->mm;
+	struct page *page;
+	void *map;
+	long got;
+
+	if (!mmget_not_zero(mm))
+		return -ESRCH;
+	got = -EAGAIN;
+	if (mm != held && !mmap_read_trylock(mm))
+		goto put;
+	got = oc_owner_vma_check(mm, owner & PAGE_MASK, write);
+	if (!got)
+		got = oc_get_remote(mm, owner & PAGE_MASK, 1, FOLL_NOWAIT | (write ? FOLL_WRITE : 0), &page, NULL);
+	if (got > 0) {
+		got = oc_copy_begin(seg);
+		if (!got) {
+			map = oc_map_page(page);
+			if (write)
+				memcpy(map + offset_in_page(owner), buf, len);
+			else
+				memcpy(buf, map + offset_in_page(owner), len);
+			oc_unmap_page(page, map);
+			oc_copy_end(seg);
+			if (write)
+				set_page_dirty_lock(page);
+			got = len;
+		}
+		put_page(page);
+	} else if (!got) {
+		got = -EAGAIN;
+	}
+	if (mm != held)
+		mmap_read_unlock(mm);
+put:
+	mmput_async(mm);
+	return got;
+}
+
+/* The importer's map lock is held for reading. How many bytes, or what is told as EIO. */
+int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+	unsigned long owner = (vma->vm_pgoff << PAGE_SHIFT) + (addr - vma->vm_start);
+	int tries, n = -EACCES;
+
+	/* Whoever may not store here may not have a debugger do it. */
+	if (write && !(vma->vm_flags & VM_WRITE))
+		return n;
+	len = min_t(unsigned long, len, PAGE_SIZE - offset_in_page(owner));
+	for (tries = 0; tries < OC_ACCESS_TRIES; tries++) {
+		n = oc_access_page(att->seg, vma->vm_mm, owner, buf, len, write);
+		if (n != -EAGAIN || fatal_signal_pending(current))
+			break;
+		schedule_timeout_killable(1);
+	}
+	return n;
+}

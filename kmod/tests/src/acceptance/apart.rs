@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What attachments keep from one another and from their owner, and what a debugger sees of them.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use libc::{EINVAL, SIGSEGV};
+
+use crate::device::{self, attach_over, export, get, make, map};
+use crate::mem::{Area, PAGE, READ, mix};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::peer::{Link, peer};
+use crate::system;
+
+const SIZE: usize = 16 * PAGE;
+
+/// Two attachments of one permit that lie side by side, as if they were one.
+pub(super) fn detach_of_a_neighbour() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let device = device::xpmem()?;
+    let apid = get(&device, make(&device, &area, 0o600)? as u64)?;
+    for by_first in [true, false] {
+        let place = Area::new(SIZE)?;
+        let (low, high) = (place.part(0, SIZE / 2), place.part(SIZE / 2, SIZE / 2));
+        attach_over(&device, apid, 0, &low).at("ATTACH")?;
+        attach_over(&device, apid, SIZE / 2, &high).at("ATTACH beside it")?;
+        let (gone, left) = if by_first { (low, high) } else { (high, low) };
+        // mprotect() splits one into pieces, which belong together.
+        gone.part(PAGE, PAGE).protect(READ).at("mprotect")?;
+        device::detach(&device, &gone).at("DETACH")?;
+        for page in 0..gone.pages() {
+            check_eq!(gone.try_load(page * PAGE), Err(SIGSEGV), "a detached page");
+        }
+        let offset = left.base() - place.base();
+        for page in 0..left.pages() {
+            let at = offset + page * PAGE;
+            check_eq!(
+                left.try_load(page * PAGE),
+                Ok(mix(1, at)),
+                "a page of the neighbour"
+            );
+        }
+        device::detach(&device, &left).at("DETACH of the neighbour")?;
+    }
+    Ok(())
+}
+
+/// An attachment cannot take the place of what it shows.
+pub(super) fn attach_over_the_source() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(2);
+    let device = device::xpmem()?;
+    let apid = get(&device, make(&device, &area, 0o600)? as u64)?;
+    // All of it, its begin, its end; the source of each is what is shown.
+    let (first, last) = (area.part(0, PAGE), area.part(SIZE - PAGE, PAGE));
+    for (offset, over) in [(0, area), (0, first), (SIZE - PAGE, last)] {
+        refused(
+            attach_over(&device, apid, offset, &over),
+            &[EINVAL],
+            "ATTACH over its own source",
+        )?;
+    }
+    area.verify(2)?;
+    // Beside it there is nothing against it.
+    let place = Area::new(SIZE)?;
+    attach_over(&device, apid, 0, &place).at("ATTACH at a place")?;
+    place.verify(2)
+}
+
+/// What one importer writes to a hole, no other can read there.
+pub(super) fn holes_are_not_shared() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(3);
+    let segment = export(&area, true)?;
+    area.part(PAGE, 2 * PAGE).unmap()?;
+    let other = peer(|link: &Link| {
+        let view = map(&segment, SIZE, true)?;
+        link.turn()?;
+        // Makes the page writable, and leaves the word after it.
+        view.store(PAGE, 1);
+        for offset in (PAGE + 8..2 * PAGE).step_by(8) {
+            check_eq!(
+                view.load(offset),
+                0,
+                "a word that another wrote to the hole"
+            );
+        }
+        link.turn()?;
+        for offset in (PAGE + 8..2 * PAGE).step_by(8) {
+            check_eq!(
+                view.load(offset),
+                0,
+                "a word that another wrote to the hole"
+            );
+        }
+        Ok(())
+    })?;
+    let view = map(&segment, SIZE, true)?;
+    other.link.hear()?;
+    view.store(PAGE, 7);
+    other.link.turn()?;
+    for offset in (PAGE + 8..2 * PAGE).step_by(8) {
+        view.store(offset, 0x5ec2e7);
+    }
+    other.link.tell(0)?;
+    other.join()
+}
+
+/// An importer that only reads costs the owner no memory, whatever was there before.
+pub(super) fn reads_allocate_nothing() -> Outcome {
+    const PAGES: usize = 1024;
+    let area = Area::new(PAGES * PAGE)?;
+    area.mark(4);
+    let segment = export(&area, false)?;
+    let other = peer(|link: &Link| {
+        let view = map(&segment, PAGES * PAGE, false)?;
+        view.verify_marks(4)?;
+        link.turn()?;
+        for page in (0..PAGES).step_by(PAGES / 8) {
+            check_eq!(view.load(page * PAGE), 0, "a page that its owner gave back");
+        }
+        link.turn()
+    })?;
+    other.link.hear()?;
+    area.advise(0, area.length(), libc::MADV_DONTNEED)?;
+    let own = || system::number("/proc/self/smaps_rollup", "Anonymous").unwrap_or(0);
+    let before = own();
+    other.link.turn()?;
+    let after = own();
+    check!(
+        after <= before + 64,
+        "8 words that were read cost their owner {} KiB",
+        after - before
+    );
+    other.link.tell(0)?;
+    other.join()
+}
+
+/// `/proc/PID/mem` shows an attachment as any memory, and stores where its process may.
+pub(super) fn debugger() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(5);
+    let segment = export(&area, true)?;
+    let other = peer(|link: &Link| {
+        for write in [true, false] {
+            let view = map(&segment, SIZE, write)?;
+            link.tell(view.base() as u64)?;
+        }
+        link.hear().map(|_| ())
+    })?;
+    let path = format!("/proc/{}/mem", other.pid());
+    let mem = OpenOptions::new().read(true).write(true).open(path);
+    let mem = mem.at("open /proc/PID/mem")?;
+    for writable in [true, false] {
+        let base = other.link.hear()?;
+        let mut word = [0; 8];
+        for offset in [0, 8, PAGE, SIZE - 8] {
+            mem.read_exact_at(&mut word, base + offset as u64)
+                .at("read of /proc/PID/mem")?;
+            check_eq!(u64::from_ne_bytes(word), area.load(offset), "a word");
+        }
+        let mut bytes = [0; 3 * PAGE];
+        mem.read_exact_at(&mut bytes, base + 8)
+            .at("read of /proc/PID/mem")?;
+        let words = bytes.as_chunks::<8>().0.iter();
+        for (bytes, offset) in words.zip((8..).step_by(8)) {
+            check_eq!(u64::from_ne_bytes(*bytes), area.load(offset), "a word");
+        }
+        let stored = mem.write_at(&99u64.to_ne_bytes(), base + 16);
+        if writable {
+            check_eq!(stored.at("write to /proc/PID/mem")?, 8, "bytes stored");
+            check_eq!(area.load(16), 99, "what a debugger stored");
+            area.store(16, mix(5, 16));
+        } else {
+            check!(stored.is_err(), "a debugger stored where nobody may");
+            check_eq!(area.load(16), mix(5, 16), "a word that nobody may store");
+        }
+    }
+    other.link.tell(0)?;
+    other.join()
+}
