@@ -78,6 +78,9 @@ extern atomic_long_t oc_pinned_pages;
 struct oc_user;
 struct oc_user *oc_charge(enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
+struct oc_space;
+struct oc_space *oc_space_charge(void);
+void oc_space_uncharge(struct oc_space *space);
 
 /* ---- parameters (main.c) ---- */
 extern bool oc_other_users;
@@ -149,6 +152,7 @@ struct oc_seg {
 	kgid_t gid;
 	struct user_namespace *ns;
 	struct oc_user *user;
+	struct oc_space *space;
 	/* Only what the kernel links its VMAs by, whose page offset is the owner's page number. */
 	struct address_space mapping;
 	struct mmu_interval_notifier notifier;

@@ -92,6 +92,7 @@ struct oc_knem {
 	u8 *status; /* set once, before `worker` */
 	u32 statuses;
 	struct task_struct *worker;
+	struct task_struct *caller; /* for whom it runs */
 	struct oc_user *user; /* whose quota the worker counts against */
 	bool stop;
 

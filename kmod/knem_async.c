@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Copies that a worker does: both sides are pinned, so it never faults and never waits for anybody. */
+#include <linux/cgroup.h>
 #include <linux/kthread.h>
 #include <linux/sched.h>
+#include <linux/sched/task.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -28,11 +30,36 @@ static struct oc_work *oc_work_next(struct oc_knem *k)
 	return w;
 }
 
+/*
+ * The worker runs for a caller, so in its cgroups, and where it may run: on processors of its cpuset, of which it may have asked for some. Not done
+ * by the caller, who holds his map lock, which those who move tasks between cpusets wait for.
+ */
+static int oc_worker_place(struct oc_knem *k)
+{
+	cpumask_var_t mask;
+	int err;
+
+	err = cgroup_attach_task_all(k->caller, current);
+	if (err)
+		return err;
+	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
+		return -ENOMEM;
+	/* The cpuset has set this; where there is none, it is all processors. */
+	cpumask_and(mask, current->cpus_ptr, cpumask_empty(k->cpus) ? k->caller->cpus_ptr : k->cpus);
+	/* What was asked for is not the caller's to have: where he runs himself. */
+	if (!cpumask_intersects(mask, cpu_online_mask))
+		cpumask_copy(mask, k->caller->cpus_ptr);
+	err = set_cpus_allowed_ptr(current, mask);
+	free_cpumask_var(mask);
+	return err;
+}
+
 static int oc_worker(void *data)
 {
 	struct oc_knem *k = data;
 	struct oc_work *w;
 	bool failed;
+	int err = oc_worker_place(k);
 
 	while (!kthread_should_stop()) {
 		w = oc_work_next(k);
@@ -40,12 +67,14 @@ static int oc_worker(void *data)
 			wait_event_idle(k->worker_wait, !list_empty_careful(&k->queue) || kthread_should_stop());
 			continue;
 		}
-		failed = oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
+		failed = err || oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
 		/* Who sees the status may ask for the next copy at once. */
 		oc_async_cancel(k, true, false);
 		oc_async_complete(k, w->index, w->notify, failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
 		oc_work_free(w);
 	}
+	/* Its end is waited for, but not that it leaves its cgroups, which may be about to be removed. */
+	cgroup_attach_task_all(&init_task, current);
 	return 0;
 }
 
@@ -71,8 +100,7 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 	worker = kthread_create(oc_worker, k, "onecopy-knem");
 	if (IS_ERR(worker))
 		goto fail;
-	if (!cpumask_empty(k->cpus))
-		set_cpus_allowed_ptr(worker, k->cpus);
+	k->caller = get_task_struct(current);
 	k->status = status;
 	k->statuses = statuses;
 	k->user = user;
@@ -96,6 +124,7 @@ void oc_async_stop(struct oc_knem *k)
 		return;
 	WRITE_ONCE(k->stop, true);
 	kthread_stop(k->worker);
+	put_task_struct(k->caller);
 	while ((w = oc_work_next(k)))
 		oc_work_free(w);
 	vfree(k->status);

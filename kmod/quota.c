@@ -2,6 +2,7 @@
 /* Counters without shared cache lines, and how much of each kind of object a user may have. */
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 
@@ -24,6 +25,9 @@ u64 oc_stat_sum(enum oc_stat what)
 static unsigned int max_segments = 16384;
 module_param(max_segments, uint, 0644);
 MODULE_PARM_DESC(max_segments, "Segments that a user may export at a time (xpmem and onecopy)");
+static unsigned int max_process_segments = 1024;
+module_param(max_process_segments, uint, 0644);
+MODULE_PARM_DESC(max_process_segments, "Segments that a process may export at a time: each makes changes of its memory dearer");
 static unsigned int max_permits = 65536;
 module_param(max_permits, uint, 0644);
 MODULE_PARM_DESC(max_permits, "xpmem access permits that a user may hold at a time");
@@ -44,6 +48,15 @@ struct oc_user {
 };
 static struct hlist_head oc_users[1 << OC_USER_BITS];
 static DEFINE_SPINLOCK(oc_users_lock);
+
+/* Address spaces that have segments, which keep them from being freed. Under the users' lock. */
+#define OC_SPACE_BITS 8
+struct oc_space {
+	struct hlist_node node;
+	struct mm_struct *mm;
+	unsigned long segments;
+};
+static struct hlist_head oc_spaces[1 << OC_SPACE_BITS];
 
 static unsigned int oc_limit(enum oc_quota what)
 {
@@ -108,4 +121,48 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what)
 	}
 	spin_unlock(&oc_users_lock);
 	kfree(none);
+}
+
+/* One more segment of the caller's address space, or EDQUOT. */
+struct oc_space *oc_space_charge(void)
+{
+	struct mm_struct *mm = current->mm;
+	struct hlist_head *head = &oc_spaces[hash_ptr(mm, OC_SPACE_BITS)];
+	struct oc_space *space, *fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
+
+	if (!fresh)
+		return ERR_PTR(-ENOMEM);
+	fresh->mm = mm;
+	spin_lock(&oc_users_lock);
+	hlist_for_each_entry(space, head, node)
+		if (space->mm == mm)
+			goto found;
+	space = fresh;
+	fresh = NULL;
+	mmgrab(mm);
+	hlist_add_head(&space->node, head);
+found:
+	/* The first one is always let in, so there is no entry without any. */
+	if (space->segments && space->segments >= READ_ONCE(max_process_segments))
+		space = ERR_PTR(-EDQUOT);
+	else
+		space->segments++;
+	spin_unlock(&oc_users_lock);
+	kfree(fresh);
+	return space;
+}
+
+void oc_space_uncharge(struct oc_space *space)
+{
+	bool none;
+
+	spin_lock(&oc_users_lock);
+	none = !--space->segments;
+	if (none)
+		hlist_del(&space->node);
+	spin_unlock(&oc_users_lock);
+	if (none) {
+		mmdrop(space->mm);
+		kfree(space);
+	}
 }

@@ -34,6 +34,8 @@ static void oc_seg_free(struct kref *ref)
 		kfree(seg->snap[i]);
 	oc_generation_free(seg);
 	put_user_ns(seg->ns);
+	if (seg->space)
+		oc_space_uncharge(seg->space);
 	oc_uncharge(seg->user, OC_SEGMENTS);
 	kfree(seg);
 }
@@ -75,6 +77,12 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	seg->gid = current_egid();
 	seg->ns = get_user_ns(current_user_ns());
 	seg->state = ONECOPY_STATE_ALIVE;
+	seg->space = oc_space_charge();
+	if (IS_ERR(seg->space)) {
+		err = PTR_ERR(seg->space);
+		seg->space = NULL;
+		goto fail;
+	}
 	if (oc_generation_init(seg))
 		goto fail;
 	/* A process's first notifier waits for its map lock in a way that no kill ends; so it finds the lock taken. */

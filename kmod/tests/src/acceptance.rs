@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         munmap_whole, munmap_part, map_over, mremap_of_attachment, detach, attach_at_an_address, many_attachments, importer_of_importer,
         both_ways, state_belongs_to_the_file, closing_ends_all;
     access: device_modes, other_user, other_user_by_parameter, ids_are_not_guessed, user_namespace, namespace_root, mode_bits,
-        quota_of_segments;
+        quota_of_segments, quota_of_a_process;
     grant: to_another_user, to_another_namespace, read_only_stays_read_only, restricted, close_on_exec, bad_structures,
         segment_info, descriptor_outlives_device;
     holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
@@ -43,11 +43,11 @@ pub(crate) const TESTS: &[Test] = tests! {
         unload_refused;
     waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, only_for_what_is_asked, blocked_owner_lets_others_go_on,
         stopped_owner;
-    hostile: signal_leaves_no_error, secret_memory, queue_is_bounded, quota_of_workers,
+    hostile: reaped_while_attached, signal_leaves_no_error, secret_memory, queue_is_bounded, quota_of_workers,
         kill_while_the_owner_changes = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
-    async_copy: status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
+    async_copy: worker_stays_in_its_cpuset, status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;

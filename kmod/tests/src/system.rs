@@ -265,6 +265,73 @@ pub(crate) fn secret_memory(length: u64) -> Outcome<OwnedFd> {
     Ok(fd)
 }
 
+/// Kills a child, and holds it where its end begins, with its memory. It goes on when this task ends
+/// or lets it go.
+pub(crate) fn kill_and_hold(pid: Pid) -> Outcome {
+    let request = |what, data: libc::c_long| -> Outcome {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: takes numbers.
+        let result = unsafe { libc::ptrace(what, pid.as_raw(), none, data) };
+        if result < 0 {
+            return Err(io::Error::last_os_error()).at(format_args!("ptrace({what})"));
+        }
+        Ok(())
+    };
+    request(
+        libc::PTRACE_SEIZE,
+        libc::c_long::from(libc::PTRACE_O_TRACEEXIT),
+    )?;
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).at("kill")?;
+    let mut status = 0;
+    // SAFETY: the word outlives the call.
+    let waited = unsafe { libc::waitpid(pid.as_raw(), &raw mut status, libc::__WALL) };
+    if waited != pid.as_raw() || !libc::WIFSTOPPED(status) {
+        return Err(Fault::Fail(format!(
+            "a killed process does not stop at its end: {waited}, {status:#x}"
+        )));
+    }
+    Ok(())
+}
+
+/// Lets go of a process that is held.
+pub(crate) fn let_go(pid: Pid) {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: takes numbers.
+    unsafe { libc::ptrace(libc::PTRACE_DETACH, pid.as_raw(), none, none) };
+}
+
+/// Takes the memory of a killed process, as the OOM reaper does, without waiting for anything.
+pub(crate) fn reap(pid: Pid) -> io::Result<()> {
+    const PROCESS_MRELEASE: libc::c_long = 448;
+    // SAFETY: takes numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let Ok(fd @ 0..) = i32::try_from(fd) else {
+        return Err(io::Error::last_os_error());
+    };
+    // SAFETY: the kernel has just made it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: takes numbers.
+    let result = unsafe { libc::syscall(PROCESS_MRELEASE, fd.as_raw_fd(), 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// The kernel's threads of a name, which belong to nobody else just now.
+pub(crate) fn kernel_threads(name: &str) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.map(Pid::from_raw)
+        .filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+        })
+        .collect()
+}
+
 /// A number of /proc/meminfo, /proc/vmstat or alike, by its name.
 pub(crate) fn number(file: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;

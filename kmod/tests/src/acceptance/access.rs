@@ -21,6 +21,7 @@ const BOB: u32 = 1002;
 const OTHERS: &str = "other_users";
 /// The parameter that bounds the segments of a user.
 const SEGMENTS: &str = "max_segments";
+const PROCESS_SEGMENTS: &str = "max_process_segments";
 
 pub(super) fn device_modes() -> Outcome {
     for path in ["/dev/xpmem", "/dev/knem", "/dev/onecopy"] {
@@ -215,6 +216,28 @@ pub(super) fn mode_bits() -> Outcome {
         end(owner)?;
     }
     Ok(())
+}
+
+/// Each segment makes changes of its process's memory dearer, so there is a limit of their own.
+pub(super) fn quota_of_a_process() -> Outcome {
+    let _quota = Parameter::set(PROCESS_SEGMENTS, "20")?;
+    let area = Area::new(SIZE)?;
+    let device = device::xpmem()?;
+    let mut made = Vec::new();
+    for _ in 0..20 {
+        made.push(make(&device, &area, 0o600)?);
+    }
+    refused(
+        device::try_export(area.base(), SIZE as u64, false),
+        &[libc::EDQUOT],
+        "EXPORT beyond the process's quota",
+    )?;
+    // A child has a memory of its own.
+    peer(|_| make(&device::xpmem()?, &area, 0o600).map(|_| ()))?.join()?;
+    for segid in made {
+        device.remove(segid as _).at("REMOVE")?;
+    }
+    make(&device, &area, 0o600).map(|_| ())
 }
 
 pub(super) fn quota_of_segments() -> Outcome {

@@ -173,6 +173,58 @@ pub(super) fn notification_ring_is_bounded() -> Outcome {
     end(owner)
 }
 
+/// The worker is in its caller's cgroup, and where that may run, whatever it is asked for.
+pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
+    const ROOT: &str = "/sys/fs/cgroup";
+    let group = format!("{ROOT}/onecopy-worker");
+    std::fs::write(format!("{ROOT}/cgroup.subtree_control"), "+cpuset")
+        .at("enabling the cpuset controller")?;
+    std::fs::create_dir(&group).at("mkdir of a cgroup")?;
+    let (owner, cookie) = owner(SIZE)?;
+    let inside = peer(|_| {
+        std::fs::write(format!("{group}/cpuset.cpus"), "0").at("cpuset.cpus")?;
+        std::fs::write(format!("{group}/cgroup.procs"), "0").at("entering a cgroup")?;
+        for (flags, mask) in [
+            (KNEM_BIND_FLAG_CUSTOM, 2),
+            (KNEM_BIND_FLAG_CUSTOM, 3),
+            (KNEM_BIND_FLAG_CURRENT_REVERSED, 0),
+        ] {
+            let device = knem()?;
+            device
+                .bind_offload(flags, &[mask])
+                .at(format_args!("BIND_OFFLOAD {flags}"))?;
+            let status = device.map_status(1).at("mmap of the status array")?;
+            let area = Area::new(SIZE)?;
+            let inline = Inline {
+                flags: KNEM_FLAG_MEMCPYTHREAD,
+                ..Inline::read(cookie, SIZE)
+            };
+            // Once it has copied, it is where it stays.
+            if start(&device, &status, inline, &area)? == PENDING {
+                finish(&status, 0)?;
+            }
+            let workers = system::kernel_threads("onecopy-knem");
+            check_eq!(workers.len(), 1, "workers");
+            for pid in workers {
+                let read = |name| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+                let text = read("status").at("reading a worker's status")?;
+                let allowed = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                check_eq!(allowed.map(str::trim), Some("0"), "its processors");
+                let theirs = read("cgroup").at("reading a worker's cgroup")?;
+                let own = std::fs::read_to_string("/proc/self/cgroup").at("reading a cgroup")?;
+                check_eq!(theirs, own, "its cgroup");
+            }
+        }
+        Ok(())
+    })?
+    .join();
+    std::fs::remove_dir(&group).at("rmdir of a cgroup")?;
+    inside?;
+    end(owner)
+}
+
 pub(super) fn bind() -> Outcome {
     let (owner, cookie) = owner(SIZE)?;
     // So that "where the caller may not run" is somewhere.

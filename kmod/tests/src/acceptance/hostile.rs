@@ -2,15 +2,16 @@
 //! What a user may try against others, against the kernel, or against himself.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use knem_sys::KNEM_FLAG_MEMCPYTHREAD;
-use libc::{EBUSY, EDQUOT, EFAULT};
+use libc::{EAGAIN, EBUSY, EDQUOT, EFAULT, ENOSYS};
 use nix::sys::signal::Signal;
 use onecopy_sys::Place;
 
 use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
 use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
-use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::system::{self, OpenToAll, Parameter};
 use crate::{probe, uffd};
@@ -68,6 +69,52 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
     importer.join()?;
     owner.link.tell(0)?;
     owner.join()
+}
+
+/// The OOM reaper gets the memory of a killed process that others have attached.
+pub(super) fn reaped_while_attached() -> Outcome {
+    const BYTES: usize = 8 << 20;
+    let owner = peer(|link: &Link| {
+        let area = Area::new(BYTES)?;
+        area.mark(1);
+        link.give(export(&area, true)?.as_fd())?;
+        link.turn()
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let view = map(&segment, BYTES, true)?;
+    let page = device::generation(&segment)?;
+    view.verify_marks(1)?;
+    owner.link.hear()?;
+    let status = format!("/proc/{}/status", owner.pid());
+    let own = || system::number(&status, "RssAnon").unwrap_or(0);
+    let before = own();
+    check!(before >= BYTES as u64 / 1024, "{before} KiB before");
+    system::kill_and_hold(owner.pid())?;
+    let mut last = None;
+    let reaped = system::until(Duration::from_secs(20), || {
+        let result = system::reap(owner.pid());
+        let done = !matches!(&result, Err(error) if error.raw_os_error() == Some(EAGAIN));
+        last = Some(result);
+        done
+    });
+    let after = own();
+    system::let_go(owner.pid());
+    owner.kill()?;
+    match last {
+        Some(Err(error)) if error.raw_os_error() == Some(ENOSYS) => {
+            return Err(Fault::Skip(format!("no process_mrelease: {error}")));
+        }
+        Some(result) if reaped => result.at("process_mrelease")?,
+        _ => {}
+    }
+    check!(reaped, "the reaper does not get memory that is attached");
+    check!(
+        after + BYTES as u64 / 2048 < before,
+        "{after} of {before} KiB are left to a process that was reaped"
+    );
+    check_eq!(view.try_load(0), Ok(0), "memory that was reaped");
+    check!(device::read(&page).holes > 0, "no hole was counted");
+    Ok(())
 }
 
 /// memfd_secret() hides memory from all other processes; a grant of all memory does not show it.
@@ -215,7 +262,7 @@ pub(super) fn kill_while_the_owner_changes() -> Outcome {
             }
         })?;
         importer.link.hear()?;
-        std::thread::sleep(std::time::Duration::from_millis(20 + 13 * round));
+        std::thread::sleep(Duration::from_millis(20 + 13 * round));
         importer.kill().at("an importer")?;
     }
     over.store(0, 1);
