@@ -115,6 +115,7 @@ pub(super) fn reads_allocate_nothing() -> Outcome {
     let segment = export(&area, false)?;
     let other = peer(|link: &Link| {
         let view = map(&segment, PAGES * PAGE, false)?;
+        link.turn()?;
         view.verify_marks(4)?;
         link.turn()?;
         for page in (0..PAGES).step_by(PAGES / 8) {
@@ -123,6 +124,9 @@ pub(super) fn reads_allocate_nothing() -> Outcome {
         link.turn()
     })?;
     other.link.hear()?;
+    // The fork made the pages common: they are the owner's own, and writable, from here on.
+    area.mark(4);
+    other.link.turn()?;
     area.advise(0, area.length(), libc::MADV_DONTNEED)?;
     let own = || system::number("/proc/self/smaps_rollup", "Anonymous").unwrap_or(0);
     let before = own();
