@@ -98,6 +98,7 @@ static void oc_test_permit(struct kunit *test)
 
 			KUNIT_EXPECT_TRUE(test, id > 0);
 			KUNIT_EXPECT_EQ(test, oc_permit_slot(id), slots[i]);
+			KUNIT_EXPECT_EQ(test, id >> OC_ID_BITS, 0LL);
 		}
 	}
 	KUNIT_EXPECT_TRUE(test, oc_permit_encode(7, 1) != oc_permit_encode(7, 2));

@@ -3,6 +3,7 @@
 #ifndef OC_PURE_H
 #define OC_PURE_H
 
+#include <linux/bits.h>
 #include <linux/kernel.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
@@ -65,10 +66,13 @@ static inline unsigned int oc_mode_bits(umode_t mode, bool owner, bool group)
 	return (owner ? mode >> 6 : group ? mode >> 3 : mode) & 7;
 }
 
-/* A permit: the place in its table and random bits that make the number unguessable; always positive. */
+/* Ids are positive numbers of so many bits, in 14 hexadecimal digits. */
+#define OC_ID_BITS 56
+
+/* A permit: the place in its table and random bits that make the number unguessable. */
 static inline s64 oc_permit_encode(u32 slot, u32 nonce)
 {
-	return (s64)(((u64)(nonce & 0x7fffffff) << 32) | slot);
+	return (s64)(((u64)(nonce & GENMASK(OC_ID_BITS - 33, 0)) << 32) | slot);
 }
 
 static inline u32 oc_permit_slot(s64 id)

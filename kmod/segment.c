@@ -11,14 +11,14 @@
 static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
 
-/* Never zero, positive as s64. */
+/* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
 u64 oc_random_id(void)
 {
 	u64 id;
 
 	do {
 		get_random_bytes(&id, sizeof(id));
-		id &= S64_MAX;
+		id &= GENMASK_ULL(OC_ID_BITS - 1, 0);
 	} while (!id);
 	return id;
 }

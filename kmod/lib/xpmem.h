@@ -31,7 +31,10 @@ extern "C" {
 /* xpmem_make(): up to the end of the address space. */
 #define XPMEM_MAXADDR_SIZE ((size_t)(-1L))
 
-/* What may be sent to another process. Opaque. */
+/* errno of the module for a process that has not opened the device, as a forked child; the functions here open it anew. */
+#define XPMEM_ERRNO_NOPROC 2004
+
+/* What may be sent to another process. Opaque, positive, of at most 56 bits. */
 typedef __s64 xpmem_segid_t;
 /* What that process got for it. Opaque. */
 typedef __s64 xpmem_apid_t;

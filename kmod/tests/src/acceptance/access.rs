@@ -144,6 +144,15 @@ pub(super) fn ids_are_not_guessed() -> Outcome {
         "ids whose upper halves are alike: {:x?}",
         &ids[..4]
     );
+    // Programs print two of them into 32 bytes.
+    for segid in &ids {
+        let apid = device.get(*segid, XPMEM_RDONLY).at("GET")?;
+        check!(
+            *segid > 0 && segid >> 56 == 0 && apid > 0 && apid >> 56 == 0,
+            "ids of more than 56 bits: {segid:x}, {apid:x}"
+        );
+        device.release(apid).at("RELEASE")?;
+    }
     // What can be made up from a process's number reaches nothing, even for the same user.
     let own = i64::from(Pid::this().as_raw());
     let mut reached = 0;
