@@ -13,6 +13,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/sizes.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
 #include <linux/wait.h>
@@ -88,7 +89,8 @@ extern bool oc_huge;
 extern unsigned int oc_fault_around;
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
-#define OC_WINDOW_PAGES (PMD_SIZE / PAGE_SIZE)
+/* With pages of 64 KiB a PMD is 512 MiB: too much to look at in one fault. */
+#define OC_WINDOW_PAGES ((PMD_SIZE < SZ_2M ? PMD_SIZE : SZ_2M) / PAGE_SIZE)
 /* Without HMM pages are looked for one by one. */
 #ifdef OC_HMM
 #define OC_WINDOW_MAX OC_WINDOW_PAGES
@@ -108,7 +110,7 @@ struct oc_snap {
 	u64 seq;
 	unsigned long start;
 	unsigned int pages;
-	unsigned long entry[];
+	unsigned long *entry; /* by itself: a page for a whole window */
 };
 
 static inline unsigned long oc_snap_end(const struct oc_snap *s)
@@ -292,6 +294,7 @@ static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long pa
 }
 
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp);
+void oc_snap_free(struct oc_snap *snap);
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved);
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap);
 struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page);

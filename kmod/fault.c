@@ -8,6 +8,7 @@
 #include <linux/pgtable.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/swap.h>
 
 #include "core.h"
 #include "inject.h"
@@ -150,8 +151,13 @@ static int oc_fill_entry(pte_t *ptep, unsigned long addr, void *data)
 
 	if (!(e & OC_E_VALID))
 		return 0;
-	if (oc_set_entry(f, ptep, addr, oc_entry_pfn(e), write) && write)
+	if (!oc_set_entry(f, ptep, addr, oc_entry_pfn(e), write))
+		return 0;
+	if (write)
 		oc_dirty(oc_entry_pfn(e));
+	/* Nor does anybody look at its accessed bit: reclaim would take what only importers use. */
+	if (addr == f->target)
+		mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
 	return 0;
 }
 
@@ -247,7 +253,7 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 	int err;
 
 	if (mutex_lock_killable(install)) {
-		kfree(fresh);
+		oc_snap_free(fresh);
 		return -EINTR;
 	}
 	oc_fill_init(&f, vmf);
@@ -297,8 +303,10 @@ again:
 			if (writable)
 				oc_dirty(oc_entry_pfn(e));
 			err = oc_insert_pmd(vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR ? OC_NO_TABLE : 0;
-			if (!err)
+			if (!err) {
 				large = OC_WINDOW_PAGES;
+				mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
+			}
 			goto unlock;
 		}
 #endif
@@ -331,9 +339,9 @@ unlock:
 out:
 	mutex_unlock(install);
 	kfree(stretch);
-	kfree(fresh);
+	oc_snap_free(fresh);
 	if (old != fresh)
-		kfree(old);
+		oc_snap_free(old);
 	trace_onecopy_fault(seg, vmf->address, owner, write, f.filled + large, err);
 	return err;
 }
@@ -466,7 +474,7 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 		if (snap && !*err && !oc_snap_all(snap, want) && vma_is_anonymous(find_vma(mm, want->page)))
 			*err = oc_populate(seg, snap, want, NULL);
 		if (*err) {
-			kfree(snap);
+			oc_snap_free(snap);
 			snap = NULL;
 		}
 	}

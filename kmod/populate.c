@@ -184,7 +184,7 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, const
 		snap = old;
 	}
 out:
-	kfree(snap);
+	oc_snap_free(snap);
 	mmput_async(mm);
 	return err;
 }

@@ -31,7 +31,7 @@ static void oc_seg_free(struct kref *ref)
 	if (seg->mm)
 		oc_unsubscribe(&seg->notifier);
 	for (i = 0; i < OC_SNAPS; i++)
-		kfree(seg->snap[i]);
+		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
 	put_user_ns(seg->ns);
 	if (seg->space)

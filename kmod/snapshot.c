@@ -16,12 +16,24 @@ struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 
 	if (oc_inject(OC_INJECT_ALLOC))
 		return NULL;
-	snap = kmalloc(struct_size(snap, entry, pages), gfp);
-	if (snap) {
-		snap->start = start;
-		snap->pages = pages;
+	snap = kmalloc(sizeof(*snap), gfp);
+	if (!snap)
+		return NULL;
+	snap->start = start;
+	snap->pages = pages;
+	snap->entry = kmalloc_array(pages, sizeof(*snap->entry), gfp);
+	if (!snap->entry) {
+		kfree(snap);
+		return NULL;
 	}
 	return snap;
+}
+
+void oc_snap_free(struct oc_snap *snap)
+{
+	if (snap)
+		kfree(snap->entry);
+	kfree(snap);
 }
 
 /*
