@@ -82,6 +82,29 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
 #define OC_COPY_TRIES 1000 /* without one byte more, of memory that is there each time: it may not be used so */
 #define OC_COPY_AHEAD 16
 
+/* With faults disabled. False: something is missing. True: all is done, or somebody wants this processor. */
+static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
+{
+	do {
+		struct page *page = pages[(off + *done) >> PAGE_SHIFT];
+		u64 n = min_t(u64, oc_run(pages, off + *done, len - *done), SZ_1M);
+		void __user *u = u64_to_user_ptr(user + *done);
+		void *map = oc_map_page(page), *k = map + ((off + *done) & ~PAGE_MASK);
+		unsigned long left;
+
+		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
+		if (to_user)
+			left = __copy_to_user_inatomic(u, k, n);
+		else
+			left = __copy_from_user_inatomic(k, u, n);
+		oc_unmap_page(page, map);
+		*done += n - left;
+		if (left)
+			return false;
+	} while (*done < len && !need_resched());
+	return true;
+}
+
 /*
  * Between byte `off` of a segment's pages and the current address space. *done bytes were copied, whatever is returned. Bytes move with faults
  * disabled, so that a revocation need not wait for whoever answers the faults of the caller.
@@ -89,43 +112,30 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
 static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
 {
 	unsigned int tries = 0, ahead = 1;
+	bool missing;
 	int err;
 
 	*done = 0;
 	if (!access_ok(u64_to_user_ptr(user), len))
 		return -EFAULT;
 	while (*done < len) {
-		struct page *page = pages[(off + *done) >> PAGE_SHIFT];
-		u64 n = min_t(u64, oc_run(pages, off + *done, len - *done), SZ_1M);
-		void __user *u = u64_to_user_ptr(user + *done);
-		unsigned long left;
-		void *map, *k;
+		u64 before = *done;
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		map = oc_map_page(page);
-		k = map + ((off + *done) & ~PAGE_MASK);
 		err = oc_copy_begin(seg);
-		if (err) {
-			oc_unmap_page(page, map);
+		if (err)
 			return err;
-		}
 		pagefault_disable();
-		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
-		if (to_user)
-			left = __copy_to_user_inatomic(u, k, n);
-		else
-			left = __copy_from_user_inatomic(k, u, n);
+		missing = !oc_copy_present(pages, off, len, user, to_user, done);
 		pagefault_enable();
 		oc_copy_end(seg);
-		oc_unmap_page(page, map);
-		*done += n - left;
 		cond_resched();
-		if (!left)
+		if (!missing)
 			continue;
 		/* Page after page is missing: more at once. */
-		ahead = n - left <= ahead * PAGE_SIZE ? min(ahead * 2, (unsigned int)OC_COPY_AHEAD) : 1;
-		tries = n == left ? tries + 1 : 0;
+		ahead = *done - before <= ahead * PAGE_SIZE ? min(ahead * 2, (unsigned int)OC_COPY_AHEAD) : 1;
+		tries = *done == before ? tries + 1 : 0;
 		if (tries > OC_COPY_TRIES)
 			return -EFAULT;
 		err = oc_copy_fault(user + *done, len - *done, to_user, ahead);
