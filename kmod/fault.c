@@ -391,7 +391,7 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	h.pfn = page_to_pfn(write ? att->scratch : oc_hole_page);
 	mutex_lock(install);
 	if (write)
-		clear_page(page_address(att->scratch));
+		memset(page_address(att->scratch), 0, PAGE_SIZE);
 	for (;;) {
 		pmd_t pmd = READ_ONCE(*vmf->pmd);
 

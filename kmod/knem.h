@@ -44,7 +44,7 @@ struct oc_region {
 	struct list_head pinned_by; /* of its pinner; lock: that of the cookies */
 	struct oc_pinner *pinner;
 	struct mm_struct *mm; /* the pinner's */
-	struct user_struct *account; /* whose limit the pins count against; NULL: nobody's */
+	const struct cred *account; /* of the user whose limit the pins count against; NULL: nobody's */
 	struct oc_user *user;
 	unsigned long pinned; /* pages counted */
 	u64 total; /* bytes */

@@ -37,6 +37,7 @@ static struct oc_work *oc_work_next(struct oc_knem *k)
 static int oc_worker_place(struct oc_knem *k)
 {
 	cpumask_var_t mask;
+	bool moved;
 	int err;
 
 	err = cgroup_attach_task_all(k->caller, current);
@@ -44,8 +45,14 @@ static int oc_worker_place(struct oc_knem *k)
 		return err;
 	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
 		return -ENOMEM;
+	rcu_read_lock();
+	moved = task_dfl_cgroup(current) == task_dfl_cgroup(k->caller);
+	rcu_read_unlock();
 	/* The cpuset has set this; where there is none, it is all processors. */
 	cpumask_and(mask, current->cpus_ptr, cpumask_empty(k->cpus) ? k->caller->cpus_ptr : k->cpus);
+	/* Old kernels move nobody in version 2 of cgroups: of a cpuset there only the affinity is known. */
+	if (!moved)
+		cpumask_and(mask, mask, k->caller->cpus_ptr);
 	/* What was asked for is not the caller's to have: where he runs himself. */
 	if (!cpumask_intersects(mask, cpu_online_mask))
 		cpumask_copy(mask, k->caller->cpus_ptr);

@@ -3,6 +3,7 @@
  * Regions: pinned memory that others name by a cookie. The pins count against RLIMIT_MEMLOCK of the
  * creator's user, as those of io_uring do, and end with the creator's address space.
  */
+#include <linux/cred.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/rculist.h>
@@ -34,7 +35,7 @@ static int oc_account(struct oc_region *r, unsigned long pages)
 			atomic_long_sub(pages, &user->locked_vm);
 			return -ENOMEM;
 		}
-		r->account = get_uid(user);
+		r->account = get_current_cred(); /* and with it the user */
 	}
 	atomic64_add(pages, &r->mm->pinned_vm);
 	r->pinned = pages;
@@ -57,8 +58,8 @@ static void oc_region_free(struct kref *ref)
 		atomic_long_sub(r->pinned, &oc_pinned_pages);
 	}
 	if (r->account) {
-		atomic_long_sub(r->pinned, &r->account->locked_vm);
-		free_uid(r->account);
+		atomic_long_sub(r->pinned, &r->account->user->locked_vm);
+		put_cred(r->account);
 	}
 	if (r->pinner) {
 		spin_lock(&oc_regions_lock);
