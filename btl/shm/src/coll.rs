@@ -11,16 +11,18 @@
 
 pub mod line;
 
-#[cfg(not(loom))]
 mod channel;
 #[cfg(not(loom))]
+mod home;
+#[cfg(loom)]
+#[path = "coll/checked.rs"]
+mod home;
 mod said;
 #[cfg(not(loom))]
 mod view;
 
-#[cfg(not(loom))]
 pub use channel::{Channel, INLINE, Info, Plea};
-#[cfg(not(loom))]
+pub use home::Home;
 pub use said::{BadLine, Brief, Content, Described, Said, kind};
 #[cfg(not(loom))]
 pub use view::{View, accumulate, combine, precede};

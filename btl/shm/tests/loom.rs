@@ -11,12 +11,16 @@
 mod bell;
 #[path = "models/cells.rs"]
 mod cells;
+#[path = "models/channel.rs"]
+mod channel;
 #[path = "models/coll.rs"]
 mod coll;
 #[path = "models/coop.rs"]
 mod coop;
 #[path = "models/gate.rs"]
 mod gate;
+#[path = "models/plea.rs"]
+mod plea;
 #[path = "models/pool.rs"]
 mod pool;
 #[path = "models/retire.rs"]

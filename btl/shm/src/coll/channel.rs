@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A member's end of a channel, as its owner or a peer sees it.
 //!
-//! # Safety
-//! The pointer leads into a mapping that the channel keeps alive; [`crate::segment`] constructs channels with offsets of a checked geometry.
-//! Control words are atomics. Payload, slots and stages are raw bytes after a range check that holds in release builds too.
-#![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
+//! The words and their order are here. Where they lie, and how bytes get there, is [`Home`]'s: a
+//! mapping in production, memory that loom checks in the models.
 
+use super::home::{Home, Payload, View};
 use super::line::{Done, Head};
 use super::said::{BadLine, Brief, Content, Place, Said, check};
-use super::view::View;
-use crate::copy::{self, Kernel};
-use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
-use crate::prefetch;
-use crate::segment::{Mapping, SharedStruct};
+use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use std::ops::Range;
-use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// Bytes that a line carries itself.
 pub const INLINE: usize = 48;
@@ -64,19 +56,19 @@ pub struct Plea {
     pub len: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct Line {
+pub(super) struct Line {
     head: Head,
     info: AtomicU64,
-    payload: [AtomicU64; 6],
+    pub(super) payload: Payload,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Alone<T>(T);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct PleaLine {
     /// Number of the collective and ticket.
@@ -86,9 +78,9 @@ struct PleaLine {
     len: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct Lines {
+pub(super) struct Lines {
     /// The communicator that uses the channel at this member; 0: none.
     tag: AtomicU64,
     /// Why the communicator failed here; 0: it did not.
@@ -102,51 +94,32 @@ struct Lines {
     pleas: [PleaLine; COLL_STAGES],
     answers: [Alone<Head>; COLL_STAGES],
     acks: [Alone<Head>; COLL_DEPTH],
-    lines: [Line; COLL_DEPTH],
+    pub(super) lines: [Line; COLL_DEPTH],
     _pad: AtomicU32,
 }
-
-const _: () = assert!(size_of::<Lines>() <= PAGE);
-// SAFETY: all atomics.
-unsafe impl SharedStruct for Lines {}
-
-const SLOTS: usize = PAGE;
-const STAGES: usize = SLOTS + COLL_DEPTH * COLL_SLOT;
 
 /// One member's end of a channel.
 #[derive(Debug, Clone)]
 pub struct Channel {
-    map: Arc<Mapping>,
-    lines: NonNull<Lines>,
-    begin: u64,
+    pub(super) home: Home,
     /// Bytes of the owner's heap.
     heap_bytes: u64,
 }
 
-// SAFETY: see Mapping; control words are atomics, the rest is raw bytes.
-unsafe impl Send for Channel {}
-// SAFETY: as above.
-unsafe impl Sync for Channel {}
-
 impl Channel {
-    pub(crate) fn new(map: &Arc<Mapping>, at: SegOffset, heap_bytes: u64) -> Self {
-        let lines = NonNull::from(map.shared::<Lines>(at.0));
-        Self {
-            map: Arc::clone(map),
-            lines,
-            begin: at.0,
-            heap_bytes,
-        }
+    /// The end that lies in `home`.
+    #[must_use]
+    pub fn new(home: Home, heap_bytes: u64) -> Self {
+        Self { home, heap_bytes }
     }
 
     #[inline(always)]
     fn lines(&self) -> &Lines {
-        // SAFETY: made from a reference into the mapping that this channel keeps alive.
-        unsafe { self.lines.as_ref() }
+        self.home.lines()
     }
 
     #[inline(always)]
-    fn line(&self, seq: u32) -> &Line {
+    pub(super) fn line(&self, seq: u32) -> &Line {
         &self.lines().lines[seq as usize % COLL_DEPTH]
     }
 
@@ -245,8 +218,7 @@ impl Channel {
         assert!(payload.len() <= INLINE);
         let line = self.line(seq);
         line.info.store(info.encode(), Ordering::Relaxed);
-        // SAFETY: the payload fits into the line, which does not overlap memory of the program.
-        unsafe { copy::copy_to_raw(line.payload.as_ptr().cast_mut().cast(), payload) };
+        self.home.put_line(line, payload);
         crate::fault::point("coll.publish");
         line.head.publish(seq, phase);
         crate::fault::point("coll.published");
@@ -270,11 +242,7 @@ impl Channel {
     pub fn said(&self, seq: u32) -> Result<Said, BadLine> {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        let mut payload = [0; INLINE];
-        for (out, word) in payload.chunks_exact_mut(8).zip(&line.payload) {
-            out.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
-        check(seq, info, &payload, self.heap_bytes)
+        check(seq, info, &self.home.payload(line), self.heap_bytes)
     }
 
     /// As [`Self::said`], for a reader that can use a short contribution only.
@@ -283,7 +251,7 @@ impl Channel {
     pub fn brief(&self, seq: u32) -> Brief {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        Brief::of(info, || line.payload[0].load(Ordering::Relaxed))
+        Brief::of(info, || self.home.first_word(line))
     }
 
     /// The bytes of a short contribution, if they are so many.
@@ -315,51 +283,15 @@ impl Channel {
     #[inline]
     #[must_use]
     pub fn in_line(&self, seq: u32, offset: usize, len: usize) -> Option<View<'_>> {
-        let payload = NonNull::from(&self.line(seq).payload).cast();
-        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(payload, INLINE) }.part(offset, len)
+        self.home.view_line(self.line(seq)).part(offset, len)
     }
 
     /// Bytes of the slot of `seq`; none if they do not lie in it.
     #[inline]
     #[must_use]
     pub fn in_slot(&self, seq: u32, offset: usize, len: usize) -> Option<View<'_>> {
-        let at = self.area(SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT, COLL_SLOT);
-        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(at, COLL_SLOT) }.part(offset, len)
-    }
-
-    /// A hint that the line of `seq` is written soon.
-    #[inline]
-    pub fn will_publish(&self, seq: u32) {
-        prefetch::for_write(NonNull::from(self.line(seq)));
-    }
-
-    /// A hint that `part` of the slot of `seq` is written soon; for the owner.
-    #[inline]
-    pub fn will_fill_slot(&self, seq: u32, part: Range<usize>) {
-        let (at, len) = self.part_of_slot(seq, &part);
-        prefetch::range_for_write(at, len);
-    }
-
-    /// A hint that others read `part` of the slot of `seq` now; for the owner, who has published it.
-    #[inline]
-    pub fn hand_over_slot(&self, seq: u32, part: Range<usize>) {
-        let (at, len) = self.part_of_slot(seq, &part);
-        copy::demote_range(at, len);
-    }
-
-    /// A hint that others read the line of `seq` now; for the owner, who has published it.
-    #[inline]
-    pub fn hand_over(&self, seq: u32) {
-        copy::demote_range(NonNull::from(self.line(seq)).cast(), size_of::<Line>());
-    }
-
-    fn part_of_slot(&self, seq: u32, part: &Range<usize>) -> (NonNull<u8>, usize) {
-        let (begin, end) = (part.start.min(COLL_SLOT), part.end.min(COLL_SLOT));
-        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
-        let len = end.saturating_sub(begin);
-        (self.area(slot + begin, len), len)
+        let slot = seq as usize % COLL_DEPTH;
+        self.home.view_slot(slot).part(offset, len)
     }
 
     /// Says that the owner has come to `phase` in reading others' contributions to `seq`.
@@ -375,12 +307,6 @@ impl Channel {
         self.lines().acks[seq as usize % COLL_DEPTH].0.look(seq)
     }
 
-    fn area(&self, offset: usize, len: usize) -> NonNull<u8> {
-        self.map
-            .at("a channel", self.begin + offset as u64, len as u64)
-            .expect("channels lie in the part of the segment that all map")
-    }
-
     /// Writes to the slot of `seq`; for the owner.
     ///
     /// # Panics
@@ -388,10 +314,7 @@ impl Channel {
     #[inline]
     pub fn write_slot(&self, seq: u32, offset: usize, bytes: &[u8]) {
         assert!(offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
-        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
-        let at = self.area(slot + offset, bytes.len());
-        // SAFETY: the range lies in the slot, which does not overlap memory of the program.
-        unsafe { copy::copy_to_raw(at.as_ptr(), bytes) };
+        self.home.put_slot(seq as usize % COLL_DEPTH, offset, bytes);
     }
 
     /// The slot of `seq` as memory of the owner alone, to compute in before it is published.
@@ -458,9 +381,7 @@ impl Channel {
     pub fn answer(&self, stage: usize, plea: &Plea, bytes: &[u8]) {
         let stage = stage % COLL_STAGES;
         let len = bytes.len().min(COLL_STAGE);
-        let at = self.area(STAGES + stage * COLL_STAGE, len);
-        // SAFETY: the range lies in the stage, which does not overlap memory of the program.
-        unsafe { copy::copy(Kernel::Memcpy, at.as_ptr(), bytes.as_ptr(), len) };
+        self.home.put_stage(stage, &bytes[..len]);
         crate::fault::point("coll.answer");
         self.lines().answers[stage].0.publish(plea.seq, plea.ticket);
     }
@@ -474,8 +395,6 @@ impl Channel {
     /// The first `len` bytes of a stage; none if it has fewer.
     #[must_use]
     pub fn stage(&self, stage: usize, len: usize) -> Option<View<'_>> {
-        let at = self.area(STAGES + stage % COLL_STAGES * COLL_STAGE, COLL_STAGE);
-        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(at, COLL_STAGE) }.part(0, len)
+        self.home.view_stage(stage % COLL_STAGES).part(0, len)
     }
 }

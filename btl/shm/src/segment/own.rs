@@ -10,7 +10,7 @@ use super::{
     set_size,
 };
 use crate::cells::MappedCells;
-use crate::coll::Channel;
+use crate::coll::{Channel, Home};
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::failing;
@@ -204,11 +204,8 @@ impl OwnSegment {
     #[must_use]
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
-            Channel::new(
-                &self.map,
-                self.geometry.channel_offset(channel),
-                self.geometry.heap_bytes,
-            )
+            let at = self.geometry.channel_offset(channel);
+            Channel::new(Home::new(&self.map, at), self.geometry.heap_bytes)
         })
     }
     /// Reserves a part of a channel, before it is used for the first time.

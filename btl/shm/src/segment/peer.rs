@@ -7,7 +7,7 @@
 
 use super::{ControlHandle, Header, Mapping, SegmentError, call_failed, cells, reserve};
 use crate::cells::MappedCells;
-use crate::coll::{Channel, View};
+use crate::coll::{Channel, Home, View};
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::layout::{
@@ -159,11 +159,8 @@ impl PeerSegment {
     #[must_use]
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
-            Channel::new(
-                &self.control,
-                self.geometry.channel_offset(channel),
-                self.geometry.heap_bytes,
-            )
+            let at = self.geometry.channel_offset(channel);
+            Channel::new(Home::new(&self.control, at), self.geometry.heap_bytes)
         })
     }
     /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where an end of a channel lies: in a segment, which all members map.
+//!
+//! # Safety
+//! The pointer leads into a mapping that the home keeps alive; [`crate::segment`] constructs homes
+//! with offsets of a checked geometry. Control words are atomics. Payload, slots and stages are raw
+//! bytes after a range check that holds in release builds too.
+#![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
+
+use super::channel::{Channel, INLINE, Line, Lines};
+pub(super) use super::view::View;
+use crate::copy::{self, Kernel};
+use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
+use crate::prefetch;
+use crate::segment::{Mapping, SharedStruct};
+use crate::sync::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What a line carries itself.
+pub(super) type Payload = [AtomicU64; INLINE / 8];
+
+const _: () = assert!(size_of::<Lines>() <= PAGE);
+// SAFETY: all atomics.
+unsafe impl SharedStruct for Lines {}
+
+const SLOTS: usize = PAGE;
+const STAGES: usize = SLOTS + COLL_DEPTH * COLL_SLOT;
+
+/// The memory of one end.
+#[derive(Debug, Clone)]
+pub struct Home {
+    map: Arc<Mapping>,
+    lines: NonNull<Lines>,
+    begin: u64,
+}
+
+// SAFETY: see Mapping; control words are atomics, the rest is raw bytes.
+unsafe impl Send for Home {}
+// SAFETY: as above.
+unsafe impl Sync for Home {}
+
+impl Home {
+    pub(crate) fn new(map: &Arc<Mapping>, at: SegOffset) -> Self {
+        let lines = NonNull::from(map.shared::<Lines>(at.0));
+        Self {
+            map: Arc::clone(map),
+            lines,
+            begin: at.0,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn lines(&self) -> &Lines {
+        // SAFETY: made from a reference into the mapping that this home keeps alive.
+        unsafe { self.lines.as_ref() }
+    }
+
+    #[inline]
+    fn area(&self, offset: usize, len: usize) -> NonNull<u8> {
+        self.map
+            .at("a channel", self.begin + offset as u64, len as u64)
+            .expect("channels lie in the part of the segment that all map")
+    }
+
+    /// Writes the payload of a line.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    #[inline(always)]
+    #[expect(clippy::unused_self, reason = "the models' home needs it")]
+    pub(super) fn put_line(&self, line: &Line, bytes: &[u8]) {
+        assert!(bytes.len() <= INLINE);
+        // SAFETY: the bytes fit into the payload, which does not overlap memory of the program.
+        unsafe { copy::copy_to_raw(line.payload.as_ptr().cast_mut().cast(), bytes) };
+    }
+
+    /// The payload of a line, each word read once.
+    #[inline(always)]
+    pub(super) fn payload(&self, line: &Line) -> [u8; INLINE] {
+        let mut payload = [0; INLINE];
+        for (out, word) in payload.chunks_exact_mut(8).zip(&line.payload) {
+            out.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        payload
+    }
+
+    /// The first word of a line's payload.
+    #[inline(always)]
+    pub(super) fn first_word(&self, line: &Line) -> u64 {
+        line.payload[0].load(Ordering::Relaxed)
+    }
+
+    /// All of a line's payload.
+    #[inline(always)]
+    pub(super) fn view_line<'m>(&'m self, line: &'m Line) -> View<'m> {
+        let payload = NonNull::from(&line.payload).cast();
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(payload, INLINE) }
+    }
+
+    /// Writes to a slot.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in the slot.
+    #[inline]
+    pub(super) fn put_slot(&self, slot: usize, offset: usize, bytes: &[u8]) {
+        assert!(slot < COLL_DEPTH && offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
+        let at = self.area(SLOTS + slot * COLL_SLOT + offset, bytes.len());
+        // SAFETY: the range lies in the slot, which does not overlap memory of the program.
+        unsafe { copy::copy_to_raw(at.as_ptr(), bytes) };
+    }
+
+    /// All of a slot.
+    #[inline]
+    pub(super) fn view_slot(&self, slot: usize) -> View<'_> {
+        let at = self.area(SLOTS + slot * COLL_SLOT, COLL_SLOT);
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(at, COLL_SLOT) }
+    }
+
+    /// Writes to the front of a stage.
+    ///
+    /// # Panics
+    /// If the bytes do not lie in the stage.
+    #[inline]
+    pub(super) fn put_stage(&self, stage: usize, bytes: &[u8]) {
+        assert!(stage < COLL_STAGES && bytes.len() <= COLL_STAGE);
+        let at = self.area(STAGES + stage * COLL_STAGE, bytes.len());
+        // SAFETY: the range lies in the stage, which does not overlap memory of the program.
+        unsafe { copy::copy(Kernel::Memcpy, at.as_ptr(), bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// All of a stage.
+    #[inline]
+    pub(super) fn view_stage(&self, stage: usize) -> View<'_> {
+        let at = self.area(STAGES + stage * COLL_STAGE, COLL_STAGE);
+        // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
+        unsafe { View::new(at, COLL_STAGE) }
+    }
+}
+
+/// Hints to the processor, which nothing depends on.
+impl Channel {
+    /// A hint that the line of `seq` is written soon.
+    #[inline]
+    pub fn will_publish(&self, seq: u32) {
+        prefetch::for_write(NonNull::from(self.line(seq)));
+    }
+
+    /// A hint that `part` of the slot of `seq` is written soon; for the owner.
+    #[inline]
+    pub fn will_fill_slot(&self, seq: u32, part: Range<usize>) {
+        let (at, len) = self.part_of_slot(seq, &part);
+        prefetch::range_for_write(at, len);
+    }
+
+    /// A hint that others read `part` of the slot of `seq` now; for the owner, who has published
+    /// it.
+    #[inline]
+    pub fn hand_over_slot(&self, seq: u32, part: Range<usize>) {
+        let (at, len) = self.part_of_slot(seq, &part);
+        copy::demote_range(at, len);
+    }
+
+    /// A hint that others read the line of `seq` now; for the owner, who has published it.
+    #[inline]
+    pub fn hand_over(&self, seq: u32) {
+        copy::demote_range(NonNull::from(self.line(seq)).cast(), size_of::<Line>());
+    }
+
+    fn part_of_slot(&self, seq: u32, part: &Range<usize>) -> (NonNull<u8>, usize) {
+        let (begin, end) = (part.start.min(COLL_SLOT), part.end.min(COLL_SLOT));
+        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
+        let len = end.saturating_sub(begin);
+        (self.home.area(slot + begin, len), len)
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A member's end of a channel: lines that are published, moved on and used again, and a
+//! communicator that is given up.
+
+use super::model;
+use super::watched::Watched;
+use loom::sync::Arc;
+use loom::thread;
+use onecopy_shm::coll::line::reached;
+use onecopy_shm::coll::{Channel, Content, Home, Info, kind};
+use onecopy_shm::layout::COLL_DEPTH;
+use onecopy_shm::sync::{AtomicU64, Ordering, spin_hint};
+
+const TAG: u64 = 9;
+/// The collective that uses the line of collective 1 again.
+const AGAIN: u32 = 1 + COLL_DEPTH as u32;
+
+/// An end that is open for collectives from 1 on.
+pub(crate) fn end() -> Channel {
+    let end = Channel::new(Home::default(), 0);
+    end.open(TAG, 0);
+    end
+}
+
+pub(crate) fn wait(ready: impl Fn() -> bool) {
+    while !ready() {
+        spin_hint();
+    }
+}
+
+fn inline(done: u32) -> Info {
+    Info {
+        done,
+        kind: kind::INLINE,
+        len: 8,
+    }
+}
+
+fn value(seq: u32, of: u64) -> [u8; 8] {
+    (u64::from(seq) * 10 + of).to_le_bytes()
+}
+
+/// Waits for a contribution to `seq`, and reads it as an exchange does. Gives what stands beside
+/// it.
+fn read(end: &Channel, seq: u32, of: u64) -> u32 {
+    wait(|| end.look(seq) > 0);
+    let said = end.said(seq).expect("a good line");
+    assert_eq!(said.content, Content::Inline(8));
+    let bytes = end.bytes(seq, &said, 0, 8).expect("they are there");
+    assert_eq!(bytes.bytes(), value(seq, of));
+    said.done
+}
+
+/// A payload in the line, and later one in the slot, which a second phase of the line publishes.
+#[test]
+fn what_is_published_is_seen_whole() {
+    model(3, || {
+        let owner = end();
+        let reader = {
+            let owner = owner.clone();
+            thread::spawn(move || {
+                assert_eq!(read(&owner, 1, 0), 0);
+                wait(|| owner.look(1) == 2);
+                let slot = owner.in_slot(1, 8, 8).expect("within the slot");
+                assert_eq!(slot.bytes(), value(1, 5));
+            })
+        };
+        owner.publish(1, 1, inline(0), &value(1, 0));
+        owner.write_slot(1, 8, &value(1, 5));
+        owner.advance(1, 2);
+        reader.join().expect("no panic");
+    });
+}
+
+/// A communicator opens an end; who finds its tag there finds nothing of the one before.
+#[test]
+fn a_new_communicator_finds_a_new_end() {
+    model(3, || {
+        let owner = end();
+        owner.publish(1, 1, inline(0), &value(1, 0));
+        owner.set_done(1);
+        owner.fail(3);
+        let peer = {
+            let owner = owner.clone();
+            thread::spawn(move || {
+                wait(|| owner.tag() == TAG + 1);
+                // `failure` last: it has a fence of its own.
+                assert_eq!((owner.done(), owner.look(1), owner.failure()), (0, 0, 0));
+            })
+        };
+        owner.open(TAG + 1, 0);
+        peer.join().expect("no panic");
+    });
+}
+
+/// A line is used again once the reader has set its `done`: the reader's last look at it comes
+/// before.
+#[test]
+fn a_line_is_used_again_after_done() {
+    model(3, || {
+        let (owner, reader) = (end(), end());
+        let other = {
+            let (owner, reader) = (owner.clone(), reader.clone());
+            thread::spawn(move || {
+                for seq in [1, AGAIN] {
+                    wait(|| owner.look(seq) > 0);
+                    let brief = owner.brief(seq);
+                    let bytes = owner.brief_bytes(seq, brief, 8).expect("eight bytes");
+                    assert_eq!(bytes.bytes(), value(seq, 0));
+                    assert_eq!(
+                        owner.in_slot(seq, 0, 8).expect("there").bytes(),
+                        [seq as u8; 8]
+                    );
+                    reader.set_done(seq);
+                }
+            })
+        };
+        for seq in [1, AGAIN] {
+            let before = seq.saturating_sub(COLL_DEPTH as u32);
+            wait(|| reached(reader.done(), before));
+            owner.write_slot(seq, 0, &[seq as u8; 8]);
+            owner.publish(seq, 1, inline(0), &value(seq, 0));
+        }
+        other.join().expect("no panic");
+    });
+}
+
+/// As above, but what a member has read stands in its own lines alone, where the other finds it.
+#[test]
+fn a_line_is_used_again_after_a_line_said_done() {
+    model(2, || {
+        let ends = [end(), end()];
+        let play = |me: usize, ends: [Channel; 2]| {
+            let (own, other) = (&ends[me], &ends[1 - me]);
+            let mut read_before = 0;
+            for seq in [1, 2, AGAIN] {
+                own.publish(seq, 1, inline(read_before), &value(seq, me as u64));
+                let done = read(other, seq, 1 - me as u64);
+                assert_eq!(done, read_before);
+                // The next line but one is that of the first collective: here the other has said
+                // that it has read that.
+                read_before = seq;
+            }
+        };
+        let second = {
+            let ends = ends.clone();
+            thread::spawn(move || play(1, ends))
+        };
+        play(0, ends);
+        second.join().expect("no panic");
+    });
+}
+
+/// A member gives up and uses its buffer for something else: a reader that saw the other contents
+/// knows that they are no contribution.
+#[test]
+fn who_gave_up_is_found_out() {
+    model(3, || {
+        // The contents are an atomic here: that a reader sees torn bytes is allowed, that it
+        // believes them is not.
+        let (owner, contents) = (end(), Arc::new(AtomicU64::new(1)));
+        let reader = {
+            let (owner, contents) = (owner.clone(), Arc::clone(&contents));
+            thread::spawn(move || {
+                wait(|| owner.look(1) > 0);
+                let seen = contents.load(Ordering::Relaxed);
+                if owner.failure() == 0 {
+                    assert_eq!(seen, 1);
+                }
+            })
+        };
+        owner.publish(1, 1, inline(0), &value(1, 0));
+        owner.fail(3);
+        contents.store(2, Ordering::Relaxed);
+        reader.join().expect("no panic");
+    });
+}
+
+/// A member gives up while another writes into its buffer, again and again: once it has waited for
+/// the writer, nothing is written there.
+#[test]
+fn no_write_comes_after_a_member_gave_up() {
+    model(3, || {
+        let (giver, writer) = (end(), end());
+        let buffer = Arc::new(Watched::new(0));
+        let other = {
+            let (giver, writer, buffer) = (giver.clone(), writer.clone(), Arc::clone(&buffer));
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    writer.begin_writes();
+                    let lost = giver.failure() != 0;
+                    if !lost {
+                        buffer.change(|bytes| *bytes = 5);
+                    }
+                    writer.end_writes();
+                }
+            })
+        };
+        giver.fail(3);
+        wait(|| !writer.is_writing());
+        buffer.change(|bytes| *bytes = 7);
+        other.join().expect("no panic");
+        assert_eq!(buffer.look(|&bytes| bytes), 7);
+    });
+}
