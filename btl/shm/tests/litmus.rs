@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 /// Turns of the test with the pair of fences.
 const TURNS: u32 = 20_000;
-/// The longest that a variant is tried.
+/// The longest that the pair is tried.
 const LIMIT: Duration = Duration::from_secs(5);
+/// The longest that a weak outcome is looked for: both threads must run at the same time once, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[repr(align(128))]
 #[derive(Default)]
@@ -25,6 +27,7 @@ fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u
     let seen = [Alone::default(), Alone::default()];
     let over = Alone::default();
     let begun = Instant::now();
+    let limit = if first { PATIENCE } else { LIMIT };
     let side = |me: usize, fence: &(dyn Fn() + Sync)| {
         let mut found = 0;
         for turn in 1.. {
@@ -44,7 +47,7 @@ fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u
             meet(&here, me, 2 * turn);
             found += u32::from(seen.iter().all(|seen| seen.0.load(Ordering::Relaxed) == 0));
             let enough = turn >= TURNS && !first || first && found > 0;
-            if me == 0 && (enough || begun.elapsed() > LIMIT) {
+            if me == 0 && (enough || begun.elapsed() > limit) {
                 over.0.store(1, Ordering::Relaxed);
             }
         }
@@ -86,15 +89,7 @@ fn the_pair_of_fences_orders_stores_before_loads() {
 #[test]
 fn without_the_pair_the_machine_shows_the_weak_outcome() {
     let none = || compiler_fence(Ordering::SeqCst);
-    let (found, turns) = both_old(true, none, none);
-    if found == 0 {
-        // One processor has one store buffer: there is nothing to see then.
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let _ = writeln!(
-            std::io::stderr(),
-            "litmus: the weak outcome was not seen in {turns} turns on {processors} processors; the test of the pair proves little here"
-        );
-    }
+    weak_outcome_is_seen("no fence", both_old(true, none, none));
 }
 
 /// Half of the pair is not enough: the light side alone is no fence.
@@ -104,15 +99,23 @@ fn half_of_the_pair_is_seen_to_fail() {
     if !fence.is_expedited() {
         return;
     }
-    let (found, turns) = both_old(
-        true,
-        || light_fence(false),
-        || onecopy_shm::sync::fence(Ordering::SeqCst),
-    );
-    if found == 0 {
+    let full = || onecopy_shm::sync::fence(Ordering::SeqCst);
+    let light = || light_fence(false);
+    weak_outcome_is_seen("half of the pair", both_old(true, light, full));
+}
+
+/// x86-64 has store buffers, so two processors show it sooner or later. One processor never does; of others nothing is assumed.
+fn weak_outcome_is_seen(with: &str, (found, turns): (u32, u32)) {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if cfg!(target_arch = "x86_64") && processors > 1 {
+        assert!(
+            found > 0,
+            "{with}: no weak outcome in {turns} turns on {processors} processors"
+        );
+    } else if found == 0 {
         let _ = writeln!(
             std::io::stderr(),
-            "litmus: the heavy half was not missed in {turns} turns"
+            "litmus: {with}: no weak outcome in {turns} turns on {processors} processors"
         );
     }
 }
