@@ -22,6 +22,10 @@ use crate::wire::{BODY, Kind};
 /// ones. So a receiver never has to remember more of them, and fails a peer that announces more.
 pub(crate) const UNANSWERED_MAX: u32 = 1 << 18;
 
+/// What such messages in further contexts may take beyond that, while one context is held back: the library's own, for
+/// example, without which nobody comes to the receives that would answer.
+pub(crate) const UNANSWERED_MORE: u32 = 1 << 12;
+
 /// Control records that wait for room in the ring to a peer. There are no more than a few for each message that it
 /// has to be answered: a peer that asks for more than so many answers without reading one is failed.
 pub(crate) const REPLIES_MAX: usize = 4 * UNANSWERED_MAX as usize;
@@ -103,6 +107,50 @@ pub(crate) struct Announced {
     pub(crate) out: bool,
 }
 
+/// Sends that go out once the peer has answered others. Messages keep their order within a context, so what follows in
+/// the same one waits with them; other contexts go on.
+#[derive(Debug, Default)]
+pub(crate) struct HeldBack {
+    queues: VecDeque<(u32, VecDeque<RequestId>)>,
+    /// The first in the outbox has come back from here.
+    resumed: bool,
+    /// The context of the message that took the last place among those that wait for answers: it is held back first.
+    pub(crate) last: u32,
+}
+
+impl HeldBack {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.queues.clear();
+        self.resumed = false;
+    }
+
+    /// Whether messages of a context wait here that come before the first in the outbox.
+    fn precedes(&self, context: u32) -> bool {
+        !self.resumed && self.queues.iter().any(|queue| queue.0 == context)
+    }
+
+    fn push(&mut self, context: u32, id: RequestId) {
+        match self.queues.iter_mut().find(|queue| queue.0 == context) {
+            Some((_, queue)) if self.resumed => queue.push_front(id),
+            Some((_, queue)) => queue.push_back(id),
+            None => self.queues.push_back((context, VecDeque::from([id]))),
+        }
+    }
+
+    fn pop(&mut self) -> Option<RequestId> {
+        let (_, queue) = self.queues.front_mut()?;
+        let id = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.pop_front();
+        }
+        id
+    }
+}
+
 /// A peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -123,6 +171,8 @@ pub(crate) struct Peer {
     pub(crate) replies: VecDeque<(Kind, [u8; BODY])>,
     /// Sends that wait for room, in their order.
     pub(crate) outbox: VecDeque<RequestId>,
+    /// Sends that wait for answers, before those of their context in `outbox`.
+    pub(crate) held_back: HeldBack,
     pub(crate) outstanding: Outstanding,
     pub(crate) pipes: VecDeque<PipeOut>,
     pub(crate) announced: VecDeque<Announced>,
@@ -160,7 +210,48 @@ impl Peer {
     /// Whether something waits to be written to the peer.
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
-        !self.replies.is_empty() || !self.outbox.is_empty() || !self.pipes.is_empty()
+        !self.replies.is_empty()
+            || !self.outbox.is_empty()
+            || !self.pipes.is_empty()
+            || !self.held_back.is_empty()
+    }
+
+    /// The first in the outbox went out, or is over.
+    #[inline]
+    pub(crate) fn pop_outbox(&mut self) {
+        self.outbox.pop_front();
+        self.held_back.resumed = false;
+    }
+
+    /// Whether the first in the outbox has to wait for answers. `asks`: whether it is one that the peer answers.
+    #[inline]
+    pub(crate) fn must_hold(&self, context: u32, asks: bool) -> bool {
+        let too_many = asks
+            && self.unanswered >= UNANSWERED_MAX
+            && (context == self.held_back.last
+                || self.unanswered >= UNANSWERED_MAX + UNANSWERED_MORE);
+        too_many || !self.held_back.is_empty() && self.held_back.precedes(context)
+    }
+
+    /// Has the first in the outbox wait for answers.
+    #[cold]
+    pub(crate) fn hold_back(&mut self, context: u32) {
+        if let Some(id) = self.outbox.pop_front() {
+            self.held_back.push(context, id);
+        }
+        self.held_back.resumed = false;
+    }
+
+    /// Makes one that waited for answers the first in the outbox, if there is room for it.
+    #[cold]
+    pub(crate) fn resume(&mut self) {
+        if self.unanswered < UNANSWERED_MAX
+            && !self.held_back.resumed
+            && let Some(id) = self.held_back.pop()
+        {
+            self.outbox.push_front(id);
+            self.held_back.resumed = true;
+        }
     }
 
     /// Whether the peer has said that it does not talk with this rank any more.

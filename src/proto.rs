@@ -392,27 +392,32 @@ pub(crate) fn put_body(
 pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = flush_replies(core, peer);
     // The end of a message that was broken off comes before the next one begins.
-    while peer.replies.is_empty()
-        && let Some(&id) = peer.outbox.front()
-    {
+    while peer.replies.is_empty() {
+        if !peer.held_back.is_empty() && !has_begun(core, peer) {
+            peer.resume();
+        }
+        let Some(&id) = peer.outbox.front() else {
+            break;
+        };
         let Some(request) = core.requests.get(id) else {
-            peer.outbox.pop_front();
+            peer.pop_outbox();
             continue;
         };
         let State::Queued(plan) = request.state else {
-            peer.outbox.pop_front();
+            peer.pop_outbox();
             continue;
         };
-        let sync = request.sync;
+        let (sync, context) = (request.sync, request.context);
         let plan = match plan {
             SendPlan::Slots => eager::plan(core, peer, id),
             other => other,
         };
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. });
-        if begins && asks && peer.unanswered >= UNANSWERED_MAX {
+        if begins && peer.must_hold(context, asks) {
             // The receiver need not remember more; its next answer makes room.
-            break;
+            peer.hold_back(context);
+            continue;
         }
         let gone_out = match plan {
             SendPlan::Slots => eager::send_slots(core, peer, id),
@@ -425,12 +430,23 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
             break;
         }
         moved = true;
-        peer.outbox.pop_front();
+        if asks && peer.unanswered <= UNANSWERED_MAX {
+            peer.held_back.last = context;
+        }
+        peer.pop_outbox();
     }
     if !peer.pipes.is_empty() {
         moved |= pipeline::send(core, peer);
     }
     moved
+}
+
+/// Whether a part of the first message in the outbox is out already.
+fn has_begun(core: &Core, peer: &Peer) -> bool {
+    let first = peer.outbox.front().and_then(|&id| core.requests.get(id));
+    first.is_some_and(|request| {
+        matches!(request.state, State::Queued(SendPlan::Chunks { sent: 1.. }))
+    })
 }
 
 /// Gives a whole or announced message to a receive.

@@ -219,6 +219,11 @@ fn what_a_failing_call_had_started_is_undone() {
 }
 
 #[test]
+fn messages_held_back_hold_nothing_else_back() {
+    passes("held", &[2]);
+}
+
+#[test]
 fn what_has_no_place_in_the_table_is_not_started() {
     // Without the fault points the table would have to be filled with four million requests.
     if cfg!(feature = "fault-points") {

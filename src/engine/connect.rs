@@ -299,6 +299,7 @@ impl Engine {
             tx_control,
             replies: Default::default(),
             outbox: Default::default(),
+            held_back: Default::default(),
             outstanding: Outstanding::default(),
             pipes: Default::default(),
             announced: Default::default(),

@@ -221,6 +221,7 @@ impl Engine {
             self.core.requests.forget_abandoned(rank);
             peer.polled = false;
             peer.outbox.clear();
+            peer.held_back.clear();
             peer.replies.clear();
             peer.pipes.clear();
             peer.announced.clear();

@@ -72,8 +72,10 @@ impl crate::peer::Peer {
         if joined != 0 && self.announced.iter().any(|a| !a.out && a.join == joined) {
             return true;
         }
-        let waits_for_answers =
-            self.unanswered >= UNANSWERED_MAX && self.replies.is_empty() && self.pipes.is_empty();
+        let waits_for_answers = self.unanswered >= UNANSWERED_MAX
+            && self.outbox.is_empty()
+            && self.replies.is_empty()
+            && self.pipes.is_empty();
         if !self.has_output() || waits_for_answers {
             return false;
         }

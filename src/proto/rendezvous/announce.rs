@@ -4,7 +4,7 @@
 use super::{Announcement, Remote, start};
 use crate::engine::Core;
 use crate::matching::Envelope;
-use crate::peer::{Announced, Peer, UNANSWERED_MAX};
+use crate::peer::{Announced, Peer, UNANSWERED_MAX, UNANSWERED_MORE};
 use crate::proto::{Message, charge, eager, give_credit, put_body};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::observed;
@@ -238,7 +238,7 @@ pub(crate) fn announced(
             start(core, peer, envelope, announcement, id);
         }
         None => {
-            if peer.unmatched >= UNANSWERED_MAX {
+            if peer.unmatched >= UNANSWERED_MAX + UNANSWERED_MORE {
                 return Err(format!(
                     "it has announced more than {UNANSWERED_MAX} messages that no receive has matched"
                 ));
