@@ -100,7 +100,17 @@ fn give_back(place: Place) {
 pub(crate) const SENT: Request = Request(15 << 27);
 
 /// Requests that were freed before they were complete.
-static ORPHANS: Mutex<Vec<Object>> = Mutex::new(Vec::new());
+static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans {
+    list: Vec::new(),
+    looked_at: 0,
+});
+
+/// Looked through each time that they have doubled: once for each new one would take the square of their number.
+struct Orphans {
+    list: Vec<Object>,
+    /// How many were left when they were looked through.
+    looked_at: usize,
+}
 
 impl Object {
     /// A request that is under way.
@@ -202,13 +212,16 @@ pub(crate) fn identity(
 /// Gives up a request that goes on: its buffers stay lent until it is complete.
 fn abandon(object: Object) {
     let mut orphans = job::lock(&ORPHANS);
-    orphans.retain_mut(|orphan| !advance(orphan));
-    orphans.push(object);
+    if orphans.list.len() >= 2 * orphans.looked_at {
+        orphans.list.retain_mut(|orphan| !advance(orphan));
+        orphans.looked_at = orphans.list.len();
+    }
+    orphans.list.push(object);
 }
 
 /// Waits for all requests that were given up.
 pub(crate) fn settle_orphans() {
-    let orphans = std::mem::take(&mut *job::lock(&ORPHANS));
+    let orphans = std::mem::take(&mut job::lock(&ORPHANS).list);
     for mut orphan in orphans {
         // A receive that nobody waits for may never be matched.
         if !advance(&mut orphan) && !take_back(&mut orphan) {
