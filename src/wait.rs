@@ -97,18 +97,18 @@ pub(crate) fn until<R>(
     if gate.threads() == Threads::Single {
         return watch(gate, segment, engine, done).0;
     }
-    while engine.core.waits.watched {
+    while engine.core.waits.is_watched() {
         if let Some(result) = done(&mut engine) {
             return result;
         }
         let (news, known) = engine.core.waits.rest();
         let patience = engine.core.patience.among(engine.core.waits.threads());
         drop(engine);
-        news.wait(known, &patience);
+        news.wait(known, patience.rest());
         engine = gate.enter();
         engine.core.waits.end_rest();
     }
-    engine.core.waits.watched = true;
+    engine.core.waits.begin_watch();
     let on_panic = Watching(gate);
     let (result, mut engine) = watch(gate, segment, engine, done);
     std::mem::forget(on_panic);
@@ -190,14 +190,14 @@ fn watch<'g, R>(
         }
         if sleeps && engine.prepare_sleep() {
             engine.core.counters.sleeps += 1;
-            engine.core.waits.asleep = shared;
+            engine.core.waits.set_asleep(shared);
             drop(engine);
             let woken = segment.bell().sleep(patience.period);
             if woken == Woken::Refused {
                 std::thread::sleep(Duration::from_micros(50));
             }
             engine = gate.enter();
-            engine.core.waits.asleep = false;
+            engine.core.waits.set_asleep(false);
             engine.wake_up();
             if woken == Woken::TimedOut {
                 // Nobody rang for a whole period.
@@ -257,7 +257,7 @@ mod tests {
                         None
                     });
                 });
-                while !handle.gate.enter().core.waits.watched {
+                while !handle.gate.enter().core.waits.is_watched() {
                     std::thread::yield_now();
                 }
                 let waiting = scope.spawn(|| {

@@ -46,3 +46,4 @@ pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
 pub mod sync;
+pub mod watch;

@@ -16,9 +16,13 @@
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
+pub use loom::sync::{Condvar, Mutex};
+#[cfg(loom)]
 pub use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub use std::sync::atomic::{Ordering, compiler_fence, fence};
+#[cfg(not(loom))]
+pub use std::sync::{Condvar, Mutex};
 #[cfg(not(loom))]
 pub use std::thread::yield_now;
 
@@ -60,6 +64,14 @@ pub fn light_fence(strong: bool) {
         let _ = strong;
         fence(Ordering::SeqCst);
     }
+}
+
+/// Stands between two sequentially consistent accesses, which need no fence between them. loom takes such accesses for acquire and
+/// release only, so that under it there is one.
+#[inline(always)]
+pub fn between_seq_cst() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
 }
 
 /// The expensive half of the asymmetric fence.

@@ -27,6 +27,8 @@ mod pool;
 mod retire;
 #[path = "models/ring.rs"]
 mod ring;
+#[path = "models/watch.rs"]
+mod watch;
 #[path = "models/watched.rs"]
 mod watched;
 

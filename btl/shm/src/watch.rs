@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One thread of a rank watches for all that wait: who it is, and how the others are told.
+//!
+//! Threads that wait would only take the engine from one another. So one of them, the *watcher*, polls and sleeps on the rank's bell, and
+//! the others rest on a count of news that stays in the process, without the engine. Whoever has the engine and finds that something has
+//! come makes news: it is told when the engine is given back at the latest. Who is told looks whether that was what it waits for, and
+//! becomes the watcher if there is none. A watcher that has what it waited for makes news, too.
+
+use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, between_seq_cst, spin_hint, yield_now};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// The threads of a rank that wait; behind the gate, with the engine.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Whether there is a watcher.
+    watched: bool,
+    /// Whether it sleeps on the bell.
+    asleep: bool,
+    /// Threads that rest.
+    resting: u32,
+    /// What had come, as far as it was told.
+    told: u32,
+    news: Arc<News>,
+}
+
+/// How long a thread that rests polls before it yields, and yields before it sleeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Rest {
+    /// Polls before the first yield.
+    pub spin: usize,
+    /// Yields before the sleep.
+    pub yields: usize,
+    /// The longest sleep; none: it does not sleep.
+    pub sleep: Option<Duration>,
+}
+
+impl Watch {
+    /// Whether there is a watcher.
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// The calling thread is the watcher from now on.
+    pub fn begin_watch(&mut self) {
+        self.watched = true;
+    }
+
+    /// The watcher leaves: another one is needed.
+    pub fn end_watch(&mut self) {
+        self.watched = false;
+        if self.resting > 0 {
+            self.news.tell();
+        }
+    }
+
+    /// The watcher goes to sleep on the bell, or has come back. Whoever finds it asleep rings.
+    pub fn set_asleep(&mut self, asleep: bool) {
+        self.asleep = asleep;
+    }
+
+    /// The calling thread is going to rest: what to rest on, and up to where it knows the news. `ring` wakes the watcher: it has gone to sleep
+    /// without what this thread has started since.
+    pub fn rest(&mut self, ring: impl FnOnce()) -> (Arc<News>, u32) {
+        self.resting += 1;
+        self.wake_watcher(ring);
+        (
+            Arc::clone(&self.news),
+            self.news.count.load(Ordering::SeqCst),
+        )
+    }
+
+    /// The calling thread has rested.
+    pub fn end_rest(&mut self) {
+        self.resting -= 1;
+    }
+
+    /// Threads that wait.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.resting + u32::from(self.watched)
+    }
+
+    /// Whether somebody is to be told of what comes.
+    #[inline]
+    #[must_use]
+    pub fn has_listeners(&self) -> bool {
+        self.resting > 0 || self.asleep
+    }
+
+    /// Tells those who wait, if more has come than they were told of.
+    #[inline]
+    pub fn tell(&mut self, come: u32, ring: impl FnOnce()) {
+        if self.told != come {
+            self.told = come;
+            self.wake_watcher(ring);
+            if self.resting > 0 {
+                self.news.tell();
+            }
+        }
+    }
+
+    fn wake_watcher(&mut self, ring: impl FnOnce()) {
+        if std::mem::take(&mut self.asleep) {
+            ring();
+        }
+    }
+}
+
+/// A count of news, and those who sleep until it changes.
+#[derive(Debug)]
+pub struct News {
+    count: AtomicU32,
+    sleepers: AtomicU32,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Default for News {
+    fn default() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl News {
+    /// Makes news.
+    #[cold]
+    pub fn tell(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        between_seq_cst();
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // With the lock, so that none is between its look and its sleep.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether there are news since `known`.
+    #[must_use]
+    pub fn is_new(&self, known: u32) -> bool {
+        self.count.load(Ordering::SeqCst) != known
+    }
+
+    /// Returns when there are news, or after the longest sleep.
+    pub fn wait(&self, known: u32, rest: Rest) {
+        for _ in 0..rest.spin {
+            if self.is_new(known) {
+                return;
+            }
+            spin_hint();
+        }
+        for _ in 0..rest.yields {
+            if self.is_new(known) {
+                return;
+            }
+            yield_now();
+        }
+        if let Some(longest) = rest.sleep {
+            self.sleep(known, longest);
+        }
+    }
+
+    fn sleep(&self, known: u32, longest: Duration) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        between_seq_cst();
+        #[cfg(not(loom))]
+        drop(
+            self.changed
+                .wait_timeout_while(guard, longest, |()| !self.is_new(known)),
+        );
+        // A model has no time: a sleep that nobody ends is one that is lost.
+        #[cfg(loom)]
+        {
+            let _ = longest;
+            let mut guard = guard;
+            while !self.is_new(known) {
+                guard = self
+                    .changed
+                    .wait(guard)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn rest(spin: usize, yields: usize) -> Rest {
+        Rest {
+            spin,
+            yields,
+            sleep: Some(Duration::from_secs(3600)),
+        }
+    }
+
+    /// Each thread makes news only after it was told the other's, and the longest sleep is longer than the test: news that are lost stop both.
+    #[test]
+    fn no_news_is_lost() {
+        for rest in [rest(0, 0), rest(10, 2), rest(1000, 1000)] {
+            let pair = Arc::new((News::default(), News::default()));
+            let (over, ended) = mpsc::channel();
+            let play = |first: bool| {
+                let (pair, over) = (Arc::clone(&pair), over.clone());
+                std::thread::spawn(move || {
+                    let (own, other) = if first {
+                        (&pair.0, &pair.1)
+                    } else {
+                        (&pair.1, &pair.0)
+                    };
+                    for round in 0..2000 {
+                        if first {
+                            own.tell();
+                        }
+                        while !other.is_new(round) {
+                            other.wait(round, rest);
+                        }
+                        if !first {
+                            own.tell();
+                        }
+                    }
+                    over.send(()).expect("somebody listens");
+                })
+            };
+            let _players = [play(true), play(false)];
+            for _ in 0..2 {
+                let end = ended.recv_timeout(Duration::from_secs(60));
+                assert!(end.is_ok(), "news were lost");
+            }
+        }
+    }
+}
