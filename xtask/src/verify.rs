@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::steps::{Steps, Tally};
 
 pub(crate) mod asan;
-pub(crate) mod fuzz;
+mod fuzz;
 pub(crate) mod loom;
 mod miri;
 mod tsan;

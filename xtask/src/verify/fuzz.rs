@@ -40,16 +40,6 @@ pub(crate) struct Limits {
     seed: Option<u32>,
 }
 
-/// What runs unattended: a few seconds for each target, by the same seed each time. What a change does not touch does
-/// not fail it.
-pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
-    run(&Limits {
-        seconds: 10,
-        target: None,
-        seed: Some(1),
-    })
-}
-
 /// Builds the fuzzer and runs the targets, as many at a time as there are processors.
 pub(crate) fn run(args: &Limits) -> Result<Tally, (Tally, Failure)> {
     let program = build().map_err(|failure| (Tally::default(), failure))?;
