@@ -2,6 +2,8 @@
 //! Floods of each kind of record by a rogue peer: what its victim keeps is bounded, and the victim's messages with a
 //! third rank go on. One test after the other, as the memory of the process is measured.
 
+#[path = "rogue/seal.rs"]
+mod seal;
 #[path = "rogue/stage.rs"]
 #[allow(dead_code, reason = "each test program uses a part")]
 mod stage;
@@ -9,6 +11,7 @@ mod stage;
 use onecopy::{Comm, Result, Runtime, Status};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::ChunkIndex;
+use seal::sealed;
 use stage::{ROGUE, Rogue, expect_protocol_error, play};
 use std::sync::Mutex;
 
@@ -30,20 +33,6 @@ const BOUND: u64 = 160 << 20;
 
 /// One at a time.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// A control body as a correct peer would seal it.
-fn sealed(kind: u8, words: [u64; 5]) -> [u8; 48] {
-    let check = (0u32..)
-        .zip(&words)
-        .fold(0x6f6e_6563_6f70_7900 ^ u64::from(kind), |sum, (i, word)| {
-            sum ^ word.rotate_left(7 * i + 1)
-        });
-    let mut bytes = [0; 48];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words.iter().chain([&check])) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
-}
 
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32

@@ -12,6 +12,8 @@ mod bodies;
 mod lines;
 #[path = "rogue/noise.rs"]
 mod noise;
+#[path = "rogue/seal.rs"]
+mod seal;
 #[path = "rogue/stage.rs"]
 mod stage;
 #[path = "rogue/words.rs"]

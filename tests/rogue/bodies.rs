@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records that check but make no sense: lengths, offsets, chunk indices, requests.
 
+pub(crate) use super::seal::sealed;
 use super::stage::{ROGUE, Rogue, expect_protocol_error, play};
 
 pub(crate) const EAGER: u8 = 1;
@@ -13,20 +14,6 @@ pub(crate) const DATA: u8 = 7;
 pub(crate) const FIN: u8 = 8;
 const NONE: u64 = u64::MAX;
 const META: u64 = 5;
-
-/// A control body as a correct peer would seal it.
-pub(crate) fn sealed(kind: u8, words: [u64; 5]) -> [u8; 48] {
-    let check = (0u32..)
-        .zip(&words)
-        .fold(0x6f6e_6563_6f70_7900 ^ u64::from(kind), |sum, (i, word)| {
-            sum ^ word.rotate_left(7 * i + 1)
-        });
-    let mut bytes = [0; 48];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words.iter().chain([&check])) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
-}
 
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
