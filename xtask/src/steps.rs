@@ -14,9 +14,36 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     /// Those that failed.
     pub(crate) failed: u64,
+    /// Tools that could not run here; they said why. Neither a success nor a failure.
+    pub(crate) not_run: u64,
 }
 
 impl Tally {
+    /// Of a check that passed as a whole.
+    pub(crate) const ONE: Self = Self {
+        passed: 1,
+        failed: 0,
+        not_run: 0,
+    };
+
+    /// Of a tool that this machine lacks. Says which and why.
+    pub(crate) fn not_run(tool: &str, reason: &str) -> Self {
+        say::warn(&format!("{tool}: NOT RUN: {reason}"));
+        Self {
+            not_run: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Adds another.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            not_run: self.not_run + other.not_run,
+        }
+    }
+
     /// Adds what a line of a test program's summary tells.
     fn add(&mut self, line: &str) {
         let Some(rest) = line.trim_start().strip_prefix("test result: ") else {
@@ -111,10 +138,7 @@ impl Steps {
     /// A step that passes or fails as a whole.
     pub(crate) fn check(&mut self, what: &str, step: impl FnOnce() -> Result<(), Failure>) {
         self.tests(what, || match step() {
-            Ok(()) => Ok(Tally {
-                passed: 1,
-                failed: 0,
-            }),
+            Ok(()) => Ok(Tally::ONE),
             Err(failure) => Err((Tally::default(), failure)),
         });
     }
@@ -133,7 +157,12 @@ impl Steps {
         let seconds = started.elapsed().as_secs_f64();
         let tally = match result {
             Ok(tally) => {
-                say::line(&format!("{label}: ok, {seconds:.1} s"));
+                let word = match (tally.passed, tally.not_run) {
+                    (0, 1..) => "NOT RUN",
+                    (_, 1..) => "ok, but not all could run",
+                    _ => "ok",
+                };
+                say::line(&format!("{label}: {word}, {seconds:.1} s"));
                 tally
             }
             Err((mut tally, failure)) => {
@@ -144,8 +173,7 @@ impl Steps {
                 tally
             }
         };
-        self.tally.passed += tally.passed;
-        self.tally.failed += tally.failed;
+        self.tally = self.tally.and(tally);
     }
 
     /// The summary, whose last line is `N passed, N failed`.
@@ -155,6 +183,9 @@ impl Steps {
         let failed = self.failed.join(", ");
         if !failed.is_empty() {
             say::warn(&format!("failed: {failed}"));
+        }
+        if self.tally.not_run > 0 {
+            say::warn(&format!("{} not run, see above", self.tally.not_run));
         }
         say::line(&format!(
             "{} passed, {} failed",
@@ -182,7 +213,8 @@ mod tests {
             tally,
             Tally {
                 passed: 23,
-                failed: 2
+                failed: 2,
+                not_run: 0
             }
         );
     }
@@ -198,9 +230,22 @@ mod tests {
             steps.tally,
             Tally {
                 passed: 1,
-                failed: 1
+                failed: 1,
+                not_run: 0
             }
         );
         assert!(steps.finish().is_err());
+    }
+
+    #[test]
+    fn what_could_not_run_is_no_success() {
+        let mut steps = Steps::new(2);
+        steps.tests("missing", || Ok(Tally::not_run("tool", "it is not here")));
+        assert_eq!((steps.tally.passed, steps.tally.failed), (0, 0));
+        assert!(steps.finish().is_err());
+        let mut steps = Steps::new(2);
+        steps.tests("missing", || Ok(Tally::not_run("tool", "it is not here")));
+        steps.check("good", || Ok(()));
+        assert!(steps.finish().is_ok());
     }
 }

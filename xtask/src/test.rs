@@ -8,14 +8,14 @@ use crate::{Failure, root, tidy, verify, vm};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Leave out the long steps: the pages of the API, the models under loom, the sanitizer, and the virtual
-    /// machines
+    /// Leave out the long steps: the pages of the API, the models under loom, the sanitizer, the fuzzer, and the
+    /// virtual machines
     #[arg(long)]
     quick: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(if args.quick { 4 } else { 8 });
+    let mut steps = Steps::new(if args.quick { 4 } else { 9 });
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
     });
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         });
         steps.tests("models under loom", verify::loom::run);
         steps.tests("C programs under AddressSanitizer", verify::asan::reduced);
+        steps.tests("fuzzing", verify::fuzz::reduced);
         steps.tests("other kernels", vm::ci);
     }
     steps.finish()

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::sanitizer::{Sanitizer, TARGET};
 use crate::steps::{Tally, cargo, show};
 use crate::{Failure, root, say};
 
@@ -22,7 +23,6 @@ const TARGETS: &[&str] = &[
     "coll",
     "engine",
 ];
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1";
@@ -38,6 +38,15 @@ pub(crate) struct Limits {
     /// Fuzzing: begin with this seed, not with a random one
     #[arg(long)]
     seed: Option<u32>,
+}
+
+/// A minute for each target, from a fixed seed: what fails there fails again.
+pub(crate) fn reduced() -> Result<Tally, (Tally, Failure)> {
+    run(&Limits {
+        seconds: 60,
+        target: None,
+        seed: Some(1),
+    })
 }
 
 /// Builds the fuzzer and runs the targets, as many at a time as there are processors.
@@ -94,9 +103,10 @@ fn folder() -> PathBuf {
 /// Builds the one program that has all targets.
 fn build() -> Result<PathBuf, Failure> {
     let mut flags = COVERAGE.to_owned();
-    let asan = has_asan();
+    let asan = Sanitizer::Address.runtime().is_ok();
     if asan {
-        flags.push_str(" -Zsanitizer=address");
+        flags.push(' ');
+        flags.push_str(&Sanitizer::Address.flag());
     } else {
         say::line("fuzz: this toolchain has no AddressSanitizer; only panics and signals are seen");
     }
@@ -111,7 +121,7 @@ fn build() -> Result<PathBuf, Failure> {
         "--release",
         // Named, so that the flags are for what runs, not for build scripts.
         "--target",
-        TRIPLE,
+        TARGET,
     ];
     let mut command = cargo();
     command
@@ -126,21 +136,7 @@ fn build() -> Result<PathBuf, Failure> {
         command.env("RUSTC_BOOTSTRAP", "1");
     }
     show(&mut command)?;
-    Ok(folder().join(TRIPLE).join("release").join("fuzz"))
-}
-
-fn has_asan() -> bool {
-    let asked = Command::new("rustc")
-        .args(["--print", "target-libdir"])
-        .current_dir(root())
-        .output();
-    let Ok(answer) = asked else { return false };
-    let libraries = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
-    fs::read_dir(libraries).is_ok_and(|mut entries| {
-        entries.any(|entry| {
-            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("_rt.asan"))
-        })
-    })
+    Ok(folder().join(TARGET).join("release").join("fuzz"))
 }
 
 /// Runs one target; says how often and how far it came.

@@ -1,47 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Unit tests of the runtime under ThreadSanitizer, where the toolchain has the standard library's
-//! sources.
+//! Threads under ThreadSanitizer, where the toolchain has the standard library's sources: the unit
+//! tests of the runtime, and eight threads in each of several ranks.
 //!
 //! A standard library that was built without the sanitizer hides what its locks order, and every
 //! contended lock would be a false finding. So it is built anew, from the component `rust-src`.
 //! Valgrind's tools are no substitute: they know the locks of pthreads, not Rust's.
 
-use std::path::Path;
-use std::process::Command;
-
 use super::executed;
-use crate::steps::{Tally, cargo, count};
-use crate::{Failure, root};
+use super::sanitizer::{Sanitizer, sysroot};
+use crate::Failure;
+use crate::steps::{Tally, count};
 
-fn sources() -> bool {
-    let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
-    asked.is_ok_and(|output| {
-        let sysroot = String::from_utf8_lossy(&output.stdout);
-        Path::new(sysroot.trim())
-            .join("lib/rustlib/src/rust/library/std")
-            .exists()
-    })
-}
+const NO_SOURCES: &str = "this toolchain lacks the component rust-src, and without it the locks of \
+    the standard library are unknown to ThreadSanitizer; `rustup component add rust-src` where \
+    there is a network";
 
 pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
-    if !sources() {
-        crate::say::warn(
-            "tsan: NOT RUN: this toolchain lacks the component rust-src, and without it the standard library's locks are unknown to \
-             ThreadSanitizer; `rustup component add rust-src` where there is a network",
-        );
-        return Ok(Tally::default());
+    let bare = |failure| (Tally::default(), failure);
+    let sources = sysroot()
+        .map_err(bare)?
+        .join("lib/rustlib/src/rust/library/std");
+    if !sources.exists() {
+        return Ok(Tally::not_run("tsan", NO_SOURCES));
     }
-    let mut command = cargo();
-    command
-        .args([
-            "test",
-            "-Zbuild-std",
-            "--target",
-            "x86_64-unknown-linux-gnu",
-        ])
-        .args(["--package", "onecopy", "--lib"])
-        .env("CARGO_TARGET_DIR", root().join("target").join("tsan"))
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", "-Zsanitizer=thread");
-    executed("tsan", "tests", count(&mut command))
+    let mut units = Sanitizer::Thread.cargo().map_err(bare)?;
+    units.args(["test", "-Zbuild-std", "--package", "onecopy", "--lib"]);
+    let units = executed("tsan", "unit tests", count(&mut units))?;
+    let mut ranks = Sanitizer::Thread
+        .cargo()
+        .map_err(|failure| (units, failure))?;
+    ranks
+        .args(["test", "-Zbuild-std", "--package", "onecopy-mpi", "--test"])
+        .args(["programs", "--", "--exact", "--nocapture", "threads"])
+        .env("TEST_SOAK", "60");
+    match executed("tsan", "tests of ranks with threads", count(&mut ranks)) {
+        Ok(ranks) => Ok(units.and(ranks)),
+        Err((ranks, failure)) => Err((units.and(ranks), failure)),
+    }
 }
