@@ -75,6 +75,8 @@ u64 oc_stat_sum(enum oc_stat what);
 enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_QUOTAS };
 extern atomic_long_t oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
+extern atomic_long_t oc_attachments;
+extern atomic_long_t oc_spaces_held;
 
 struct oc_user;
 struct oc_user *oc_charge(enum oc_quota what);
@@ -89,8 +91,7 @@ extern bool oc_huge;
 extern unsigned int oc_fault_around;
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
-/* With pages of 64 KiB a PMD is 512 MiB: too much to look at in one fault. */
-#define OC_WINDOW_PAGES ((PMD_SIZE < SZ_2M ? PMD_SIZE : SZ_2M) / PAGE_SIZE)
+#define OC_WINDOW_PAGES OC_WINDOW_PAGES_OF(PMD_SIZE, PAGE_SIZE)
 /* Without HMM pages are looked for one by one. */
 #ifdef OC_HMM
 #define OC_WINDOW_MAX OC_WINDOW_PAGES

@@ -193,6 +193,9 @@ static long oc_dev_stats(void __user *arg)
 		.holes = oc_stat_sum(OC_HOLES),
 		.copies = oc_stat_sum(OC_COPIES),
 		.copied_bytes = oc_stat_sum(OC_COPIED_BYTES),
+		.attachments = atomic_long_read(&oc_attachments),
+		.spaces = atomic_long_read(&oc_spaces_held),
+		.workers = atomic_long_read(&oc_gauge[OC_WORKERS]),
 	};
 	return oc_write(arg, &s, sizeof(s), size);
 }

@@ -78,6 +78,15 @@ static void oc_test_window(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, w.at, (unsigned long)PMD_SIZE);
 }
 
+/* In bytes, whatever the size of pages: 4, 16 and 64 KiB, with tables of a page each. */
+static void oc_test_window_pages(struct kunit *test)
+{
+	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_2M, SZ_4K), 512);
+	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_32M, SZ_16K), 128);
+	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_512M, SZ_64K), 32);
+	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_1M, SZ_4K), 256);
+}
+
 static void oc_test_mode(struct kunit *test)
 {
 	KUNIT_EXPECT_EQ(test, oc_mode_bits(0640, true, true), 6U);
@@ -163,6 +172,7 @@ static struct kunit_case oc_cases[] = {
 	KUNIT_CASE(oc_test_within),
 	KUNIT_CASE(oc_test_round_pages),
 	KUNIT_CASE(oc_test_window),
+	KUNIT_CASE(oc_test_window_pages),
 	KUNIT_CASE(oc_test_mode),
 	KUNIT_CASE(oc_test_permit),
 	KUNIT_CASE(oc_test_iovec_total),

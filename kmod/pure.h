@@ -7,6 +7,7 @@
 #include <linux/kernel.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
+#include <linux/sizes.h>
 #include <linux/types.h>
 
 /* Is [start, start + len) not empty, made of whole pages, and within [0, limit)? */
@@ -34,6 +35,12 @@ static inline u64 oc_round_pages(u64 len)
 
 	return up < len ? 0 : up & PAGE_MASK;
 }
+
+/*
+ * Pages that one fault looks at, at most: what one entry above the last level maps, but no more than
+ * 2 MiB. With pages of 64 KiB such an entry maps 512 MiB, which is too much to look at in one fault.
+ */
+#define OC_WINDOW_PAGES_OF(pmd, page) (((pmd) < SZ_2M ? (pmd) : SZ_2M) / (page))
 
 /* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
 struct oc_window {

@@ -11,6 +11,8 @@
 DEFINE_PER_CPU(struct oc_stats, oc_stats);
 atomic_long_t oc_gauge[OC_QUOTAS];
 atomic_long_t oc_pinned_pages;
+atomic_long_t oc_attachments;
+atomic_long_t oc_spaces_held;
 
 u64 oc_stat_sum(enum oc_stat what)
 {
@@ -140,6 +142,7 @@ struct oc_space *oc_space_charge(void)
 	space = fresh;
 	fresh = NULL;
 	mmgrab(mm);
+	atomic_long_inc(&oc_spaces_held);
 	hlist_add_head(&space->node, head);
 found:
 	/* The first one is always let in, so there is no entry without any. */
@@ -163,6 +166,7 @@ void oc_space_uncharge(struct oc_space *space)
 	spin_unlock(&oc_users_lock);
 	if (none) {
 		mmdrop(space->mm);
+		atomic_long_dec(&oc_spaces_held);
 		kfree(space);
 	}
 }

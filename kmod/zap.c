@@ -312,6 +312,7 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	/* While memory of this process changes, it waits in a list and hears nothing. */
 	mmu_interval_read_begin(&att->notifier);
 	oc_seg_get(seg);
+	atomic_long_inc(&oc_attachments);
 	vma->vm_private_data = att;
 	return 0;
 }
@@ -333,6 +334,7 @@ static void oc_attachment_free(struct kref *ref)
 	if (att->scratch)
 		__free_page(att->scratch);
 	kfree(att);
+	atomic_long_dec(&oc_attachments);
 	/* Never the last one: the VMA holds its file, and that the segment, until this returns. */
 	oc_seg_put(seg);
 }
