@@ -88,6 +88,26 @@ pub fn build(
     })
 }
 
+/// The source of a profile's kernel, unpacked: its scripts are in no other package.
+///
+/// # Errors
+///
+/// When it cannot be fetched or unpacked.
+pub fn tree(
+    cache: &Cache,
+    catalog: &Catalog,
+    profile: &ProfileEntry,
+    progress: &Progress,
+) -> Result<std::path::PathBuf> {
+    let place = cache.folder("source")?.join(&profile.source);
+    // It came there whole; whoever builds from it now only reads it.
+    if place.join("Makefile").exists() {
+        return Ok(place);
+    }
+    let _lock = cache.lock("source")?;
+    fetch(cache, catalog, profile, progress)
+}
+
 fn configuration(profile: &ProfileEntry) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     for name in &profile.fragments {

@@ -9,6 +9,7 @@ use crate::steps::{Steps, Tally};
 
 pub(crate) mod asan;
 mod fuzz;
+mod kmod;
 pub(crate) mod loom;
 mod miri;
 mod tsan;
@@ -34,6 +35,8 @@ enum Tool {
     Miri,
     /// Threads under ThreadSanitizer, where it can run
     Tsan,
+    /// The kernel module's sources: W=1, sparse, smatch, checkpatch, coccinelle, kernel-doc
+    Kmod,
     /// All of them
     All,
 }
@@ -46,6 +49,7 @@ impl Tool {
             Self::Asan => "C programs under AddressSanitizer",
             Self::Miri => "unit tests under Miri or in a checked build",
             Self::Tsan => "threads under ThreadSanitizer",
+            Self::Kmod => "the kernel module's sources",
             Self::All => "all tools",
         }
     }
@@ -57,6 +61,7 @@ impl Tool {
             Self::Asan => asan::run(),
             Self::Miri => miri::run(),
             Self::Tsan => tsan::run(),
+            Self::Kmod => kmod::run(),
             Self::All => Ok(Tally::default()),
         }
     }

@@ -5,8 +5,8 @@
  * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction
  * that it was granted for, whatever its user, pid or user namespace; nobody else can. Every command
  * takes a struct whose first member is its size, as the caller knows it: members that a caller does
- * not know read as zero; members that the module does not know must be zero (E2BIG). Reserved members
- * and unknown flags are refused (EINVAL).
+ * not know read as zero; members that the module does not know must be zero (E2BIG). Reserved
+ * members and unknown flags are refused (EINVAL).
  */
 #ifndef ONECOPY_UAPI_ONECOPY_H
 #define ONECOPY_UAPI_ONECOPY_H
@@ -35,6 +35,7 @@ struct onecopy_info {
 	__u64 window;
 	__u8 release[32];
 };
+
 #define ONECOPY_IOC_INFO _IO(ONECOPY_IOC_MAGIC, 0x00)
 #define ONECOPY_FEATURE_HUGE 0x1 /* 2 MiB mappings where the source is huge */
 /* No page is pinned by an attachment; without it pages are found one by one. */
@@ -60,6 +61,7 @@ struct onecopy_export {
 	__s32 fd;
 	__u32 reserved;
 };
+
 #define ONECOPY_IOC_EXPORT _IO(ONECOPY_IOC_MAGIC, 0x01)
 /* Holders may write; where the owner itself may not write, nobody may. */
 #define ONECOPY_EXPORT_WRITE 0x1
@@ -83,6 +85,7 @@ struct onecopy_prefault {
 	__u64 length;
 	__u64 done;
 };
+
 #define ONECOPY_IOC_PREFAULT _IO(ONECOPY_IOC_MAGIC, 0x02)
 #define ONECOPY_PREFAULT_WRITE 0x1
 
@@ -109,6 +112,7 @@ struct onecopy_copy {
 	__u64 length;
 	__u64 done;
 };
+
 #define ONECOPY_IOC_COPY _IO(ONECOPY_IOC_MAGIC, 0x03)
 
 /**
@@ -154,6 +158,7 @@ struct onecopy_stats {
 	__u64 spaces;
 	__u64 workers;
 };
+
 #define ONECOPY_IOC_STATS _IO(ONECOPY_IOC_MAGIC, 0x04)
 
 /* ---- on a segment ---- */
@@ -171,6 +176,7 @@ struct onecopy_segment_info {
 	__u64 address;
 	__u64 length;
 };
+
 #define ONECOPY_IOC_SEGMENT_INFO _IO(ONECOPY_IOC_MAGIC, 0x10)
 #define ONECOPY_SEGMENT_WRITE 0x1 /* this descriptor may be mapped for writing */
 #define ONECOPY_SEGMENT_DEAD 0x2 /* the owner's memory is gone, or the grant was revoked */
@@ -189,6 +195,7 @@ struct onecopy_restrict {
 	__s32 fd;
 	__u32 reserved;
 };
+
 #define ONECOPY_IOC_RESTRICT _IO(ONECOPY_IOC_MAGIC, 0x11)
 
 /* Take all attachments back, for good. By the owner's process only (EPERM). No argument. */
@@ -199,7 +206,7 @@ struct onecopy_restrict {
  * to nowhere, and counts in holes. mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct
  * onecopy_generation.
  */
-#define ONECOPY_MMAP_GENERATION (1ULL << 62)
+#define ONECOPY_MMAP_GENERATION 0x4000000000000000ULL
 
 /**
  * struct onecopy_generation - by one load: was what I read the owner's?
@@ -209,8 +216,8 @@ struct onecopy_restrict {
  * @reserved: zero
  *
  * Who reads through an attachment compares @holes and @state with what they were when it was
- * mapped: unchanged means that every byte was the owner's. Once they differ, map it anew: zeroes that
- * stood for a hole may stay where they are for as long as the mapping does.
+ * mapped: unchanged means that every byte was the owner's. Once they differ, map it anew: zeroes
+ * that stood for a hole may stay where they are for as long as the mapping does.
  */
 struct onecopy_generation {
 	__u64 holes;
@@ -218,6 +225,7 @@ struct onecopy_generation {
 	__u32 state;
 	__u32 reserved;
 };
+
 #define ONECOPY_STATE_ALIVE 0
 #define ONECOPY_STATE_OWNER_GONE 1
 #define ONECOPY_STATE_REVOKED 2
