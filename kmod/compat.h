@@ -16,7 +16,10 @@
 #error "onecopy needs a kernel with CONFIG_MMU_NOTIFIER"
 #endif
 
-/* ONECOPY_NO_HMM (make NO_HMM=1) builds the fallback on a kernel that has HMM, so that it can be tested. */
+/*
+ * ONECOPY_NO_HMM (make NO_HMM=1) builds the fallback on a kernel that has HMM, so that it can be
+ * tested.
+ */
 #if IS_ENABLED(CONFIG_HMM_MIRROR) && !defined(ONECOPY_NO_HMM)
 #define OC_HMM 1
 #endif
@@ -57,8 +60,9 @@ static inline void oc_zap_special(struct vm_area_struct *vma, unsigned long addr
 #endif
 
 /*
- * A 2 MiB mapping of ordinary memory that get_user_pages() must refuse, fast path included. From 6.12 such an entry is marked special;
- * before, an entry of a device does that, since no device owns the page.
+ * A 2 MiB mapping of ordinary memory that get_user_pages() must refuse, fast path included. From
+ * 6.12 such an entry is marked special; before, an entry of a device does that, since no device
+ * owns the page.
  */
 #if IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE)
 #define OC_HUGE 1
@@ -81,8 +85,9 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
 #endif
 
 /*
- * Whether an entry of 2 MiB may show the page, which the owner's entry maps. Not the huge page of zeroes, the one large page that belongs to
- * nothing: where its entry goes, kernels from 7.0 on take away the page table that anonymous memory keeps beside it, and so another's.
+ * Whether an entry of 2 MiB may show the page, which the owner's entry maps. Not the huge page of
+ * zeroes, the one large page that belongs to nothing: where its entry goes, kernels from 7.0 on
+ * take away the page table that anonymous memory keeps beside it, and so another's.
  */
 static inline bool oc_may_be_large(unsigned long pfn)
 {
@@ -93,7 +98,8 @@ static inline bool oc_may_be_large(unsigned long pfn)
 #endif
 }
 
-static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len, unsigned long flags)
+static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len,
+						 unsigned long flags)
 {
 #if OC_KERNEL(7, 0)
 	return mm_get_unmapped_area(NULL, addr, len, 0, flags);
@@ -104,7 +110,10 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #endif
 }
 
-/* For pages that users map with vm_insert_page(): before 5.11 a page that is charged to a memory cgroup cannot be mapped so. */
+/*
+ * For pages that users map with vm_insert_page(): before 5.11 a page that is charged to a memory
+ * cgroup cannot be mapped so.
+ */
 #if OC_KERNEL(5, 11)
 #define OC_GFP_SHOWN GFP_KERNEL_ACCOUNT
 #else
@@ -119,8 +128,8 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #endif
 
 /* Called with mm's map lock held for reading; *locked tells whether it still is. */
-static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
-				 int *locked)
+static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				 unsigned int flags, struct page **pages, int *locked)
 {
 #if OC_KERNEL(6, 5)
 	return pin_user_pages_remote(mm, start, nr, flags, pages, locked);
@@ -129,8 +138,8 @@ static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsi
 #endif
 }
 
-static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
-				 int *locked)
+static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				 unsigned int flags, struct page **pages, int *locked)
 {
 #if OC_KERNEL(6, 5)
 	return get_user_pages_remote(mm, start, nr, flags, pages, locked);
@@ -161,7 +170,10 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 }
 #endif
 
-/* A handler that needs the map lock was called under the lock of the VMA alone: true when the fault must begin anew. */
+/*
+ * A handler that needs the map lock was called under the lock of the VMA alone: true when the fault
+ * must begin anew.
+ */
 static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 {
 #if OC_KERNEL(6, 4)

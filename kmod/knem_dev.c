@@ -13,8 +13,11 @@
 
 #define OC_CREATE_FLAGS (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
 #define OC_THREAD_FLAGS (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
-/* Without DMA: KNEM_FLAG_DMA is refused, and what only says how it should complete changes nothing. */
-#define OC_COPY_FLAGS (KNEM_FLAG_ASYNCDMACOMPLETE | OC_THREAD_FLAGS | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
+/*
+ * Without DMA: KNEM_FLAG_DMA is refused, and what only says how it should complete changes nothing.
+ */
+#define OC_COPY_FLAGS \
+	(KNEM_FLAG_ASYNCDMACOMPLETE | OC_THREAD_FLAGS | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
 
 /* A copy, whatever command asked for it. */
 struct oc_transfer {
@@ -29,11 +32,13 @@ struct oc_transfer {
 	u64 length; /* at most; then what was or will be copied */
 	u32 flags;
 	u32 index;
-	bool status_always; /* the result is wanted in the array even when the copy was done at once */
+	/* the result is wanted in the array even when the copy was done at once */
+	bool status_always;
 	u32 status; /* out */
 };
 
-static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
+static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst,
+			       struct oc_region **src)
 {
 	*dst = NULL;
 	*src = NULL;
@@ -65,7 +70,8 @@ static void oc_regions_put(struct oc_region *dst, struct oc_region *src)
 }
 
 /* The local vector becomes a region of its own, for the worker. */
-static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
+static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst,
+				 struct oc_region **src)
 {
 	struct oc_region *local = oc_region_create(t->local, t->locals, !t->to_local, t->to_local);
 
@@ -101,7 +107,8 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 			goto out;
 	}
 	if (thread) {
-		work = oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
+		work = oc_inject(OC_INJECT_ALLOC) ? NULL :
+						    kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
 		err = work ? 0 : -ENOMEM;
 		if (!err && t->inlined)
 			err = oc_transfer_pin_local(t, &dst, &src);
@@ -161,7 +168,8 @@ static int oc_transfer_inline(struct oc_knem *k, struct oc_transfer *t, u64 arra
 }
 
 /* ---- commands ---- */
-static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 protection, u64 *cookie)
+static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 protection,
+			  u64 *cookie)
 {
 	struct oc_region *r;
 	struct oc_iovec *iov;
@@ -322,7 +330,8 @@ static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 		err = oc_async_bind(k, &a.bind);
 		break;
 	case KNEM_CMD_CREATE_REGION:
-		err = oc_knem_create(k, a.create.iovec_array, a.create.iovec_nr, a.create.flags, a.create.protection, &cookie);
+		err = oc_knem_create(k, a.create.iovec_array, a.create.iovec_nr, a.create.flags,
+				     a.create.protection, &cookie);
 		a.create.cookie = cookie;
 		break;
 	case KNEM_CMD_DESTROY_REGION:
@@ -342,8 +351,12 @@ static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 		err = oc_knem_inline_bounded(k, &a.inline_bounded);
 		break;
 	case KNEM_CMD_INIT_SEND:
-		/* The flags of this command are those of the copy, of which none matters to the sender. */
-		err = oc_knem_create(k, a.send.send_iovec_array, a.send.send_iovec_nr, KNEM_FLAG_SINGLEUSE, PROT_READ, &cookie);
+		/*
+		 * The flags of this command are those of the copy, of which none matters to the
+		 * sender.
+		 */
+		err = oc_knem_create(k, a.send.send_iovec_array, a.send.send_iovec_nr,
+				     KNEM_FLAG_SINGLEUSE, PROT_READ, &cookie);
 		a.send.send_cookie = cookie;
 		break;
 	case KNEM_CMD_INIT_ASYNC_RECV:
@@ -391,11 +404,15 @@ static ssize_t oc_knem_read(struct file *file, char __user *buf, size_t count, l
 	char text[256];
 	int n;
 
+	/* pairs with that in oc_async_start() */
 	if (smp_load_acquire(&k->worker))
 		return oc_async_read(k, buf, count, file->f_flags & O_NONBLOCK);
-	n = scnprintf(text, sizeof(text), "onecopy %s\nabi 0x%x\nregions %ld\npinned_pages %ld\ncopies %llu\ncopied_bytes %llu\n", OC_VERSION,
-		      KNEM_ABI_VERSION, atomic_long_read(&oc_gauge[OC_REGIONS]), atomic_long_read(&oc_pinned_pages),
-		      oc_stat_sum(OC_COPIES), oc_stat_sum(OC_COPIED_BYTES));
+	n = scnprintf(text, sizeof(text),
+		      "onecopy %s\nabi 0x%x\nregions %ld\npinned_pages %ld\ncopies %llu\n",
+		      OC_VERSION, KNEM_ABI_VERSION, atomic_long_read(&oc_gauge[OC_REGIONS]),
+		      atomic_long_read(&oc_pinned_pages), oc_stat_sum(OC_COPIES));
+	n += scnprintf(text + n, sizeof(text) - n, "copied_bytes %llu\n",
+		       oc_stat_sum(OC_COPIED_BYTES));
 	return simple_read_from_buffer(buf, count, pos, text, n);
 }
 
@@ -403,6 +420,7 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 {
 	struct oc_knem *k = file->private_data;
 
+	/* pairs with that in oc_async_start() */
 	if (!smp_load_acquire(&k->worker))
 		return EPOLLIN | EPOLLRDNORM;
 	poll_wait(file, &k->reader_wait, wait);
@@ -411,7 +429,8 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 
 static int oc_knem_open(struct inode *inode, struct file *file)
 {
-	struct oc_knem *k = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT);
+	struct oc_knem *k = oc_inject(OC_INJECT_ALLOC) ? NULL :
+							 kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT);
 
 	if (!k)
 		return -ENOMEM;

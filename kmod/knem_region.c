@@ -25,7 +25,9 @@ static int oc_account(struct oc_region *r, unsigned long pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 
-	/* More than there is, or than one array of pages can name: not even for who has no limit. */
+	/*
+	 * More than there is, or than one array of pages can name: not even for who has no limit.
+	 */
 	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
 		return -ENOMEM;
 	if (!capable(CAP_IPC_LOCK)) {
@@ -143,7 +145,9 @@ static int oc_region_own(struct oc_region *r)
 	struct mm_struct *mm = current->mm;
 	struct mmu_notifier *notifier;
 
-	/* The first notifier of an address space waits for its map lock in a way that no kill ends. */
+	/*
+	 * The first notifier of an address space waits for its map lock in a way that no kill ends.
+	 */
 	if (mmap_write_lock_killable(mm))
 		return -EINTR;
 	notifier = mmu_notifier_get_locked(&oc_pinner_ops, mm);
@@ -172,8 +176,8 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 	} else {
 		*max = min(*max, (vma->vm_end - addr) >> PAGE_SHIFT);
 		/*
-		 * What its owner may write privately must be its own page now: a shared one would be left behind by the next write. Later kernels
-		 * see to that for every long pin.
+		 * What its owner may write privately must be its own page now: a shared one would
+		 * be left behind by the next write. Later kernels see to that for every long pin.
 		 */
 		if (!OC_KERNEL(6, 2) && (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
 			flags |= FOLL_WRITE;
@@ -183,7 +187,8 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 }
 
 /*
- * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting is for this, which a kill ends.
+ * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting
+ * is for this, which a kill ends.
  */
 static int oc_wait_for_page(unsigned long addr, bool write)
 {
@@ -310,7 +315,10 @@ fail:
 	return ERR_PTR(err);
 }
 
-/* Under a cookie that cannot be guessed, as the last thing. The reference is then that of being published. */
+/*
+ * Under a cookie that cannot be guessed, as the last thing. The reference is then that of being
+ * published.
+ */
 void oc_region_publish(struct oc_region *region, struct list_head *file)
 {
 	struct oc_region *other;
@@ -384,7 +392,8 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 	/* A dead process's memory is nobody's any more, also before it has been taken apart. */
 	if (!found || !atomic_read(&found->mm->mm_users))
 		err = -EINVAL;
-	else if (!found->any_user && !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
+	else if (!found->any_user &&
+		 !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
 		err = -EPERM;
 	else if (write ? !found->write : !found->read)
 		err = -EACCES;
@@ -418,7 +427,8 @@ static struct page *const *oc_place(const struct oc_region *r, const struct oc_c
 }
 
 /* Within both regions, as the caller checked. */
-int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len, const bool *stop)
+int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
+		   const bool *stop)
 {
 	struct oc_cursor d, s;
 	u64 left = len;
@@ -426,8 +436,11 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 	oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
 	oc_iovec_seek(&s, src->iov, src->n, src_off);
 	while (left) {
-		u64 n = min3(left, oc_iovec_left(&d, dst->iov, dst->n), oc_iovec_left(&s, src->iov, src->n)), d_at, s_at;
-		struct page *const *to = oc_place(dst, &d, &d_at), *const *from = oc_place(src, &s, &s_at);
+		u64 n = min3(left, oc_iovec_left(&d, dst->iov, dst->n),
+			     oc_iovec_left(&s, src->iov, src->n)),
+		    d_at, s_at;
+		struct page *const *to = oc_place(dst, &d, &d_at), *const *from =
+									   oc_place(src, &s, &s_at);
 
 		n = min_t(u64, n, SZ_1M);
 		if (fatal_signal_pending(current) || (stop && READ_ONCE(*stop)))
@@ -444,7 +457,8 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 	return 0;
 }
 
-int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n, u64 len, bool to_user)
+int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,
+			u64 len, bool to_user)
 {
 	struct oc_cursor r, u;
 	u64 left = len;
@@ -452,7 +466,9 @@ int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec
 	oc_iovec_seek(&r, region->iov, region->n, off);
 	oc_iovec_seek(&u, iov, n, 0);
 	while (left) {
-		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n), oc_iovec_left(&u, iov, n)), at;
+		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n),
+				 oc_iovec_left(&u, iov, n)),
+		    at;
 		struct page *const *pages = oc_place(region, &r, &at);
 
 		piece = min_t(u64, piece, SZ_1M);

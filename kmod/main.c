@@ -23,7 +23,8 @@ unsigned int oc_fault_around = OC_WINDOW_PAGES;
 module_param_named(fault_around, oc_fault_around, uint, 0644);
 MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
 
-static struct miscdevice *const oc_devices[] = { &oc_xpmem_device, &oc_onecopy_device, &oc_knem_device };
+static struct miscdevice *const oc_devices[] = { &oc_xpmem_device, &oc_onecopy_device,
+						 &oc_knem_device };
 
 static int __init oc_init(void)
 {

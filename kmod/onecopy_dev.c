@@ -27,8 +27,11 @@ static int oc_write(void __user *to, const void *from, size_t known, u32 size)
 	return copy_to_user(to, from, min_t(size_t, known, size)) ? -EFAULT : 0;
 }
 
-/* A descriptor for the file, told to the caller by `tell`, which may still fail. Consumes the file. */
-static int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size, s32 *slot)
+/*
+ * A descriptor for the file, told to the caller by `tell`, which may still fail. Consumes the file.
+ */
+static int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size,
+		      s32 *slot)
 {
 	int fd, err;
 
@@ -61,7 +64,8 @@ static long oc_dev_info(void __user *arg)
 	i = (struct onecopy_info){
 		.size = size,
 		.abi = ONECOPY_ABI_VERSION,
-		.features = ONECOPY_FEATURE_GENERATION | ONECOPY_FEATURE_COPY | ONECOPY_FEATURE_PREFAULT,
+		.features = ONECOPY_FEATURE_GENERATION | ONECOPY_FEATURE_COPY |
+			    ONECOPY_FEATURE_PREFAULT,
 		.window = oc_window_bytes(),
 		.release = OC_VERSION,
 	};
@@ -85,7 +89,8 @@ static long oc_dev_export(void __user *arg)
 
 	if (err)
 		return err;
-	if ((e.flags & ~ONECOPY_EXPORT_WRITE) || e.reserved || size < offsetofend(struct onecopy_export, fd))
+	if ((e.flags & ~ONECOPY_EXPORT_WRITE) || e.reserved ||
+	    size < offsetofend(struct onecopy_export, fd))
 		return -EINVAL;
 	if (e.length == ONECOPY_WHOLE) {
 		if (e.address)
@@ -121,7 +126,8 @@ static long oc_dev_prefault(void __user *arg)
 }
 
 /* fd -1: the caller's own memory. *file is the caller's to put. */
-static int oc_side_of(struct oc_side *side, struct file **file, s32 fd, u64 at, u64 length, bool write)
+static int oc_side_of(struct oc_side *side, struct file **file, s32 fd, u64 at, u64 length,
+		      bool write)
 {
 	struct oc_view *view;
 
@@ -230,7 +236,8 @@ static long oc_segment_info(struct oc_view *view, void __user *arg)
 		return err;
 	i = (struct onecopy_segment_info){
 		.size = size,
-		.flags = (view->write ? ONECOPY_SEGMENT_WRITE : 0) | (oc_seg_error(view->seg) ? ONECOPY_SEGMENT_DEAD : 0) |
+		.flags = (view->write ? ONECOPY_SEGMENT_WRITE : 0) |
+			 (oc_seg_error(view->seg) ? ONECOPY_SEGMENT_DEAD : 0) |
 			 (view->seg->mm == current->mm ? ONECOPY_SEGMENT_MINE : 0),
 		.address = view->seg->start,
 		.length = view->seg->size,
@@ -248,11 +255,13 @@ static long oc_segment_restrict(struct oc_view *view, void __user *arg)
 	if (err)
 		return err;
 	write = r.flags & ONECOPY_EXPORT_WRITE;
-	if ((r.flags & ~ONECOPY_EXPORT_WRITE) || r.reserved || size < offsetofend(struct onecopy_restrict, fd))
+	if ((r.flags & ~ONECOPY_EXPORT_WRITE) || r.reserved ||
+	    size < offsetofend(struct onecopy_restrict, fd))
 		return -EINVAL;
 	if (write && !view->write)
 		return -EACCES;
-	return oc_give_fd(oc_view_open(view->seg, write, view->nosignal), arg, &r, sizeof(r), size, &r.fd);
+	return oc_give_fd(oc_view_open(view->seg, write, view->nosignal), arg, &r, sizeof(r), size,
+			  &r.fd);
 }
 
 long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg)

@@ -18,7 +18,7 @@
 struct oc_notify {
 	struct mmu_notifier notifier;
 	struct mm_struct *mm;
-	struct mutex lock;
+	struct mutex lock; /* of what follows */
 	unsigned long changes;
 	struct page *page;
 };

@@ -37,8 +37,9 @@ static inline u64 oc_round_pages(u64 len)
 }
 
 /*
- * Pages that one fault looks at, at most: what one entry above the last level maps, but no more than
- * 2 MiB. With pages of 64 KiB such an entry maps 512 MiB, which is too much to look at in one fault.
+ * Pages that one fault looks at, at most: what one entry above the last level maps, but no more
+ * than 2 MiB. With pages of 64 KiB such an entry maps 512 MiB, which is too much to look at in one
+ * fault.
  */
 #define OC_WINDOW_PAGES_OF(pmd, page) (((pmd) < SZ_2M ? (pmd) : SZ_2M) / (page))
 
@@ -50,11 +51,13 @@ struct oc_window {
 };
 
 /*
- * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page `owner`, of a segment [seg, seg_end): aligned
- * to `bytes` (a power of two, PAGE_SIZE to PMD_SIZE) in the importer, clipped to VMA and segment. The owner's page lies in the segment.
+ * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page
+ * `owner`, of a segment [seg, seg_end): aligned to `bytes` (a power of two, PAGE_SIZE to PMD_SIZE)
+ * in the importer, clipped to VMA and segment. The owner's page lies in the segment.
  */
-static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner, unsigned long vm_start,
-				    unsigned long vm_end, unsigned long seg, unsigned long seg_end, unsigned long bytes)
+static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner,
+				    unsigned long vm_start, unsigned long vm_end, unsigned long seg,
+				    unsigned long seg_end, unsigned long bytes)
 {
 	unsigned long back, ahead;
 

@@ -48,6 +48,7 @@ struct oc_user {
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
 };
+
 static struct hlist_head oc_users[1 << OC_USER_BITS];
 static DEFINE_SPINLOCK(oc_users_lock);
 
@@ -58,6 +59,7 @@ struct oc_space {
 	struct mm_struct *mm;
 	unsigned long segments;
 };
+
 static struct hlist_head oc_spaces[1 << OC_SPACE_BITS];
 
 static unsigned int oc_limit(enum oc_quota what)

@@ -85,12 +85,16 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	}
 	if (oc_generation_init(seg))
 		goto fail;
-	/* A process's first notifier waits for its map lock in a way that no kill ends; so it finds the lock taken. */
+	/*
+	 * A process's first notifier waits for its map lock in a way that no kill ends; so it finds
+	 * the lock taken.
+	 */
 	if (mmap_write_lock_killable(current->mm)) {
 		err = -EINTR;
 		goto fail;
 	}
-	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size, &oc_notifier_ops);
+	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size,
+						  &oc_notifier_ops);
 	mmap_write_unlock(current->mm);
 	if (err == -EINTR)
 		err = -ERESTARTNOINTR; /* any signal interrupts the first one; nothing was done */
@@ -141,8 +145,8 @@ struct oc_seg *oc_seg_find(u64 id)
 }
 
 /*
- * Unpublished and taken back from everybody; no byte moves afterwards. Idempotent: the first reason stays. The caller holds a reference, and
- * no lock.
+ * Unpublished and taken back from everybody; no byte moves afterwards. Idempotent: the first reason
+ * stays. The caller holds a reference, and no lock.
  */
 void oc_seg_kill(struct oc_seg *seg, u32 state)
 {
@@ -175,8 +179,9 @@ int oc_seg_error(struct oc_seg *seg)
 }
 
 /*
- * May the caller have access? The owner agreed by exporting with a mode. That counts for the same user in the same user namespace; for others
- * only where the administrator said so. Capabilities count where the owner lives.
+ * May the caller have access? The owner agreed by exporting with a mode. That counts for the same
+ * user in the same user namespace; for others only where the administrator said so. Capabilities
+ * count where the owner lives.
  */
 bool oc_seg_allows(struct oc_seg *seg, bool write)
 {
@@ -184,7 +189,8 @@ bool oc_seg_allows(struct oc_seg *seg, bool write)
 	unsigned int want = write ? 6 : 4;
 
 	if ((same || READ_ONCE(oc_other_users)) &&
-	    (oc_mode_bits(seg->mode, uid_eq(current_euid(), seg->uid), in_egroup_p(seg->gid)) & want) == want)
+	    (oc_mode_bits(seg->mode, uid_eq(current_euid(), seg->uid), in_egroup_p(seg->gid)) &
+	     want) == want)
 		return true;
 	return ns_capable(seg->ns, CAP_SYS_PTRACE) || ns_capable(seg->ns, CAP_IPC_OWNER);
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /dev/xpmem: the XPMEM interface. State belongs to the open file and is used by the address space that opened it. */
+/*
+ * /dev/xpmem: the XPMEM interface. State belongs to the open file and is used by the address space
+ * that opened it.
+ */
 #include <linux/idr.h>
 #include <linux/list.h>
 #include <linux/miscdevice.h>
@@ -54,7 +57,8 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 
 	if (copy_from_user(&m, arg, sizeof(m)))
 		return -EFAULT;
-	if (m.permit_type != XPMEM_PERMIT_MODE || (m.permit_value & ~0777ULL) || m.vaddr >= TASK_SIZE)
+	if (m.permit_type != XPMEM_PERMIT_MODE || (m.permit_value & ~0777ULL) ||
+	    m.vaddr >= TASK_SIZE)
 		return -EINVAL;
 	if (m.size == XPMEM_MAXADDR_SIZE)
 		m.size = TASK_SIZE - m.vaddr;
@@ -127,7 +131,8 @@ static long oc_xpmem_get(struct oc_xpmem *x, struct xpmem_cmd_get __user *arg)
 
 	if (copy_from_user(&g, arg, sizeof(g)))
 		return -EFAULT;
-	if ((g.flags != XPMEM_RDONLY && g.flags != XPMEM_RDWR) || g.permit_type != XPMEM_PERMIT_MODE || g.permit_value)
+	if ((g.flags != XPMEM_RDONLY && g.flags != XPMEM_RDWR) ||
+	    g.permit_type != XPMEM_PERMIT_MODE || g.permit_value)
 		return -EINVAL;
 	write = g.flags == XPMEM_RDWR;
 	seg = oc_seg_find(g.segid);
@@ -213,8 +218,12 @@ static long oc_xpmem_release_permit(struct oc_xpmem *x, struct xpmem_cmd_release
 	return err;
 }
 
-/* A place of one's own choice is taken, whatever lies there, except another attachment, and what is to be attached. */
-static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsigned long start, unsigned long len)
+/*
+ * A place of one's own choice is taken, whatever lies there, except another attachment, and what is
+ * to be attached.
+ */
+static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsigned long start,
+			  unsigned long len)
 {
 	unsigned long source = seg->start + offset;
 	struct mm_struct *mm = current->mm;
@@ -269,7 +278,8 @@ static long oc_xpmem_attach(struct oc_xpmem *x, struct xpmem_cmd_attach __user *
 	err = a.vaddr ? oc_place_check(view->seg, a.offset, a.vaddr, len) : 0;
 	if (err)
 		goto out;
-	at = vm_mmap(file, a.vaddr, len, PROT_READ | (view->write ? PROT_WRITE : 0), MAP_SHARED | (a.vaddr ? MAP_FIXED : 0), a.offset);
+	at = vm_mmap(file, a.vaddr, len, PROT_READ | (view->write ? PROT_WRITE : 0),
+		     MAP_SHARED | (a.vaddr ? MAP_FIXED : 0), a.offset);
 	err = IS_ERR_VALUE(at) ? (long)at : 0;
 	if (err)
 		goto out;
@@ -320,7 +330,8 @@ static long oc_xpmem_ioctl(struct file *file, unsigned int cmd, unsigned long ar
 
 static int oc_xpmem_open(struct inode *inode, struct file *file)
 {
-	struct oc_xpmem *x = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT);
+	struct oc_xpmem *x = oc_inject(OC_INJECT_ALLOC) ? NULL :
+							  kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT);
 
 	if (!x)
 		return -ENOMEM;

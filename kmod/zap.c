@@ -74,7 +74,9 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	s->zappers++;
 	mutex_unlock(&seg->lock);
 
-	/* No VMA of the importer's may be looked at without its map lock: one that says the same. */
+	/*
+	 * No VMA of the importer's may be looked at without its map lock: one that says the same.
+	 */
 	memset(&vma, 0, sizeof(vma));
 	vma.vm_mm = att->notifier.mm;
 	vma.vm_start = s->here.start;
@@ -286,7 +288,8 @@ static bool oc_importer_changes(struct mmu_interval_notifier *notifier,
 				  range);
 }
 
-static const struct mmu_interval_notifier_ops oc_importer_ops = { .invalidate = oc_importer_changes };
+static const struct mmu_interval_notifier_ops oc_importer_ops = { .invalidate =
+									  oc_importer_changes };
 
 /* For a VMA that mmap() makes: its map lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
