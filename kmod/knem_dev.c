@@ -11,11 +11,6 @@
 #include "inject.h"
 #include "knem.h"
 
-#define OC_CREATE_FLAGS (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
-#define OC_THREAD_FLAGS (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
-/* Without DMA: KNEM_FLAG_DMA is refused, and what only says how it should complete changes nothing. */
-#define OC_COPY_FLAGS (KNEM_FLAG_ASYNCDMACOMPLETE | OC_THREAD_FLAGS | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
-
 /* A copy, whatever command asked for it. */
 struct oc_transfer {
 	u64 src_cookie; /* or dst_cookie, for a local vector */
@@ -26,12 +21,19 @@ struct oc_transfer {
 	u32 locals;
 	bool inlined;
 	bool to_local;
-	u64 length; /* at most; then what was or will be copied */
+	u64 length; /* at most */
 	u32 flags;
 	u32 index;
 	bool status_always; /* the result is wanted in the array even when the copy was done at once */
 	u32 status; /* out */
 };
+
+/* What lies beyond the end of a region is no error, but no bytes. */
+static void oc_transfer_bound(struct oc_transfer *t, u64 *off, u64 total)
+{
+	*off = min(*off, total);
+	t->length = min(t->length, total - *off);
+}
 
 static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
 {
@@ -41,17 +43,13 @@ static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst, st
 		*src = oc_region_use(t->src_cookie, false);
 		if (IS_ERR(*src))
 			return PTR_ERR(*src);
-		if (t->src_off > (*src)->total)
-			return -EINVAL;
-		t->length = min(t->length, (*src)->total - t->src_off);
+		oc_transfer_bound(t, &t->src_off, (*src)->total);
 	}
 	if (!t->inlined || !t->to_local) {
 		*dst = oc_region_use(t->dst_cookie, true);
 		if (IS_ERR(*dst))
 			return PTR_ERR(*dst);
-		if (t->dst_off > (*dst)->total)
-			return -EINVAL;
-		t->length = min(t->length, (*dst)->total - t->dst_off);
+		oc_transfer_bound(t, &t->dst_off, (*dst)->total);
 	}
 	return 0;
 }
@@ -79,16 +77,21 @@ static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst, 
 	return 0;
 }
 
-/* An error means that nothing was done; afterwards failures are told by the status. */
+/*
+ * An error means that nothing was done; afterwards failures are told by the status. Programs set
+ * flags of other commands, and flags that later versions know, on every command: of a copy those in
+ * KNEM_FLAG_ANY_COPY_MASK count. Any of the asynchronous ones asks for the status in the array. Only
+ * KNEM_FLAG_MEMCPYTHREAD lets the worker copy: the others are about an engine, which there is none of.
+ */
 static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 {
-	bool thread = t->flags & OC_THREAD_FLAGS, notify = t->flags & KNEM_FLAG_NOTIFY_FD;
-	bool async = thread || notify || t->status_always;
+	bool thread = t->flags & KNEM_FLAG_MEMCPYTHREAD, notify = t->flags & KNEM_FLAG_NOTIFY_FD;
+	bool async = (t->flags & KNEM_FLAG_ANY_ASYNC_MASK) || notify || t->status_always;
 	struct oc_region *dst = NULL, *src = NULL;
 	struct oc_work *work = NULL;
 	int err;
 
-	if (t->flags & ~OC_COPY_FLAGS)
+	if (t->flags & KNEM_FLAG_DMA)
 		return -EINVAL;
 	err = oc_transfer_regions(t, &dst, &src);
 	if (err)
@@ -166,7 +169,7 @@ static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 pr
 	struct oc_region *r;
 	struct oc_iovec *iov;
 
-	if ((flags & ~OC_CREATE_FLAGS) || !protection || (protection & ~(PROT_READ | PROT_WRITE)))
+	if (!(protection & (PROT_READ | PROT_WRITE)))
 		return -EINVAL;
 	iov = oc_iovec_read(array, n);
 	if (IS_ERR(iov))
@@ -225,7 +228,6 @@ static int oc_knem_copy_bounded(struct oc_knem *k, struct knem_cmd_copy_bounded 
 	};
 	int err = oc_transfer(k, &t);
 
-	c->length = t.length;
 	c->current_status = t.status;
 	return err;
 }
@@ -262,7 +264,6 @@ static int oc_knem_inline_bounded(struct oc_knem *k, struct knem_cmd_inline_copy
 	};
 	int err = oc_transfer_inline(k, &t, c->local_iovec_array, c->local_iovec_nr);
 
-	c->length = t.length;
 	c->current_status = t.status;
 	return err;
 }
@@ -287,12 +288,12 @@ static int oc_knem_sync_recv(struct oc_knem *k, struct knem_cmd_sync_recv_param 
 		.src_cookie = c->send_cookie,
 		.to_local = true,
 		.length = U64_MAX,
-		.flags = c->flags,
+		/* There is no place to tell of a copy that is done later: it is done now. */
+		.flags = c->flags & ~KNEM_FLAG_ANY_ASYNC_MASK,
 	};
 	int err;
 
-	/* There is no place to tell of a copy that is done later. */
-	if (c->flags & (OC_THREAD_FLAGS | KNEM_FLAG_NOTIFY_FD))
+	if (c->flags & KNEM_FLAG_NOTIFY_FD)
 		return -EINVAL;
 	err = oc_transfer_inline(k, &t, c->recv_iovec_array, c->recv_iovec_nr);
 	c->status = t.status;
