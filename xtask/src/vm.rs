@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask vm`: the module and the runtime in virtual machines with other kernels.
 
+mod headers;
 mod payload;
 mod report;
 mod suite;
@@ -43,6 +44,8 @@ enum Action {
     Test(TestArgs),
     /// Compare all mechanisms in a guest, and draw the graphs
     Bench(BenchArgs),
+    /// Build the module for every kernel of which the mirrors have headers
+    Headers(headers::Args),
     /// Remove what was fetched for and left by runs
     Clean {
         /// Kernels and sources too; building a debug kernel again takes ten minutes
@@ -190,6 +193,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Action::Run(args) => one(&bench, args),
         Action::Test(args) => many(&bench, args),
         Action::Bench(args) => compare(&bench, args),
+        Action::Headers(args) => headers::run(&bench, args),
         Action::Clean { all } => bench.cache.clean(*all).map_err(text),
     }
 }
