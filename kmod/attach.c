@@ -37,13 +37,13 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* Congruent with the owner's address modulo 2 MiB, so that huge mappings fit. */
+/* Congruent with the owner's address modulo a window, so that huge mappings fit. */
 static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigned long len, unsigned long pgoff, unsigned long flags)
 {
 	struct oc_view *view = file->private_data;
-	unsigned long want, at, extra = PMD_SIZE;
+	unsigned long want, at, extra = OC_WINDOW_BYTES(PMD_SIZE);
 
-	if (addr || (flags & MAP_FIXED) || len < PMD_SIZE || pgoff >= OC_GENERATION_PGOFF || len + extra < len)
+	if (addr || (flags & MAP_FIXED) || len < extra || pgoff >= OC_GENERATION_PGOFF || len + extra < len)
 		extra = 0;
 	at = oc_get_unmapped_area(addr, len + extra, flags);
 	if (IS_ERR_VALUE(at) && extra) {
@@ -53,7 +53,7 @@ static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigne
 	if (IS_ERR_VALUE(at) || !extra)
 		return at;
 	want = view->seg->start + (pgoff << PAGE_SHIFT);
-	return at + ((want - at) & ~PMD_MASK);
+	return at + ((want - at) & (extra - 1));
 }
 
 static int oc_view_release(struct inode *inode, struct file *file)

@@ -89,8 +89,7 @@ extern bool oc_huge;
 extern unsigned int oc_fault_around;
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
-/* With pages of 64 KiB a PMD is 512 MiB: too much to look at in one fault. */
-#define OC_WINDOW_PAGES ((PMD_SIZE < SZ_2M ? PMD_SIZE : SZ_2M) / PAGE_SIZE)
+#define OC_WINDOW_PAGES OC_PAGES_IN(OC_WINDOW_BYTES(PMD_SIZE), PAGE_SIZE)
 /* Without HMM pages are looked for one by one. */
 #ifdef OC_HMM
 #define OC_WINDOW_MAX OC_WINDOW_PAGES
@@ -127,7 +126,7 @@ static inline unsigned long oc_entry_pfn(unsigned long e)
 #define OC_RING 64 /* invalidations that are remembered: a snapshot older than that is worthless */
 #define OC_SNAPS 4 /* snapshots that a segment keeps */
 #define OC_VERDICTS 8
-#define OC_AHEAD_MAX 64 /* pages of the owner that one fault has made present at most */
+#define OC_AHEAD_MAX OC_PAGES_IN(SZ_256K, PAGE_SIZE) /* pages of the owner that one fault has made present at most */
 
 struct oc_range {
 	unsigned long start;

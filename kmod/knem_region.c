@@ -19,7 +19,7 @@
 static DEFINE_HASHTABLE(oc_regions, 12);
 static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU */
 
-#define OC_PIN_BATCH 512UL
+#define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
 static int oc_account(struct oc_region *r, unsigned long pages)
 {
@@ -172,10 +172,11 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 	} else {
 		*max = min(*max, (vma->vm_end - addr) >> PAGE_SHIFT);
 		/*
-		 * What its owner may write privately must be its own page now: a shared one would be left behind by the next write. Later kernels
-		 * see to that for every long pin.
+		 * What its owner may write privately must be its own page now: a shared one would be
+		 * left behind by the next write. Not every kernel sees to that for every long pin; those
+		 * that do make the page its own, too.
 		 */
-		if (!OC_KERNEL(6, 2) && (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
+		if ((vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
 			flags |= FOLL_WRITE;
 	}
 	mmap_read_unlock(current->mm);

@@ -78,6 +78,30 @@ static void oc_test_window(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, w.at, (unsigned long)PMD_SIZE);
 }
 
+/* In pages of every size, with the PMD that goes with it. */
+static void oc_test_bytes(struct kunit *test)
+{
+	static const struct {
+		unsigned long page, pmd, window, batch;
+	} kinds[] = {
+		{ SZ_4K, SZ_2M, 512, 64 },
+		{ SZ_16K, SZ_32M, 128, 16 },
+		{ SZ_64K, SZ_512M, 32, 4 },
+		/* Two levels of tables, as some have for 32 bits. */
+		{ SZ_4K, SZ_1M, 256, 64 },
+		{ SZ_256K, SZ_512M, 8, 1 },
+	};
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(kinds); i++) {
+		unsigned long page = kinds[i].page, bytes = OC_WINDOW_BYTES(kinds[i].pmd);
+
+		KUNIT_EXPECT_EQ(test, OC_PAGES_IN(bytes, page), kinds[i].window);
+		KUNIT_EXPECT_EQ(test, OC_PAGES_IN(SZ_256K, page), kinds[i].batch);
+	}
+	KUNIT_EXPECT_EQ(test, OC_PAGES_IN(SZ_4K, SZ_64K), 1);
+}
+
 static void oc_test_mode(struct kunit *test)
 {
 	KUNIT_EXPECT_EQ(test, oc_mode_bits(0640, true, true), 6U);
@@ -163,6 +187,7 @@ static struct kunit_case oc_cases[] = {
 	KUNIT_CASE(oc_test_within),
 	KUNIT_CASE(oc_test_round_pages),
 	KUNIT_CASE(oc_test_window),
+	KUNIT_CASE(oc_test_bytes),
 	KUNIT_CASE(oc_test_mode),
 	KUNIT_CASE(oc_test_permit),
 	KUNIT_CASE(oc_test_iovec_total),

@@ -7,6 +7,7 @@
 #include <linux/kernel.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
+#include <linux/sizes.h>
 #include <linux/types.h>
 
 /* Is [start, start + len) not empty, made of whole pages, and within [0, limit)? */
@@ -34,6 +35,13 @@ static inline u64 oc_round_pages(u64 len)
 
 	return up < len ? 0 : up & PAGE_MASK;
 }
+
+/*
+ * What one step takes is bounded in bytes, since pages have 4, 16 or 64 KiB, and what a PMD maps 2, 32 or
+ * 512 MiB. A window: 2 MiB, or what a PMD maps where that is less.
+ */
+#define OC_WINDOW_BYTES(pmd) ((pmd) < SZ_2M ? (pmd) : SZ_2M)
+#define OC_PAGES_IN(bytes, page) ((bytes) > (page) ? (bytes) / (page) : 1)
 
 /* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
 struct oc_window {
