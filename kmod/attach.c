@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "inject.h"
+#include "show.h"
 #include "trace.h"
 
 static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
@@ -65,6 +66,24 @@ static int oc_view_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static void oc_view_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_view *view = file->private_data;
+	struct oc_attachment *att;
+	struct oc_seg *seg = view->seg;
+	unsigned long attachments = 0, bytes = 0;
+
+	mutex_lock(&seg->lock);
+	list_for_each_entry(att, &seg->attachments, link) {
+		attachments++;
+		bytes += att->end - att->start;
+	}
+	mutex_unlock(&seg->lock);
+	seq_printf(m, "onecopy-owner:\t%d\nonecopy-address:\t0x%lx\nonecopy-length:\t%lu\nonecopy-rights:\t%s\nonecopy-state:\t%s\n",
+		   oc_show_pid(seg->owner), seg->start, seg->size, view->write ? "rw" : "r", oc_show_state(seg));
+	seq_printf(m, "onecopy-attachments:\t%lu\nonecopy-attached:\t%lu\n", attachments, bytes);
+}
+
 static const struct file_operations oc_view_fops = {
 	.owner = THIS_MODULE,
 	.mmap = oc_view_mmap,
@@ -73,6 +92,7 @@ static const struct file_operations oc_view_fops = {
 	.unlocked_ioctl = oc_segment_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_view_fdinfo,
 };
 
 /* A file of its own: rights are those of the file, so what was opened to read can never be mapped to write. */

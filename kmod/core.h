@@ -24,6 +24,11 @@
 #include "include/uapi/onecopy.h"
 
 #define OC_VERSION "0.1.0"
+/*
+ * Of /dev/onecopy, so that its node can be there before the module is, and the first open loads it. One
+ * of those for local use: where it is taken, any other.
+ */
+#define OC_MINOR 244
 
 /* ---- tasks that are in the middle of something (marks.c) ---- */
 #define OC_MARK_BUCKETS 64
@@ -144,6 +149,9 @@ struct oc_verdict {
 struct oc_seg {
 	struct kref ref;
 	struct hlist_node node; /* published under id; table's lock */
+	struct list_head all; /* of all segments, by serial number; table's lock */
+	u64 serial;
+	struct pid *owner;
 	u64 id;
 	struct mm_struct *mm; /* the owner's; held by the subscription, without its users */
 	unsigned long start;
@@ -176,6 +184,7 @@ struct oc_seg {
 	unsigned int ahead;
 	bool reaped;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
+	struct list_head attachments;
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -235,8 +244,11 @@ struct oc_attachment {
 	struct kref ref; /* one for each VMA */
 	struct oc_seg *seg;
 	struct file *file; /* that of its VMAs, which hold it */
+	struct list_head link; /* of the segment's; its lock */
+	struct pid *importer;
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
+	unsigned long shows; /* the owner's address of the first */
 	struct mmu_interval_notifier notifier; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */

@@ -10,6 +10,7 @@
 
 #include "inject.h"
 #include "knem.h"
+#include "show.h"
 
 /* A copy, whatever command asked for it. */
 struct oc_transfer {
@@ -442,6 +443,23 @@ static int oc_knem_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static void oc_knem_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_knem *k = file->private_data;
+	unsigned long regions, pinned;
+	u32 queued = 0, ready = 0;
+
+	oc_region_sum(&k->regions, &regions, &pinned);
+	if (smp_load_acquire(&k->worker)) {
+		spin_lock(&k->queue_lock);
+		queued = k->queued;
+		ready = k->ring_ready;
+		spin_unlock(&k->queue_lock);
+	}
+	seq_printf(m, "knem-regions:\t%lu\nknem-pinned-pages:\t%lu\n", regions, pinned);
+	seq_printf(m, "knem-statuses:\t%u\nknem-queued:\t%u\nknem-unread:\t%u\n", READ_ONCE(k->statuses), queued, ready);
+}
+
 static const struct file_operations oc_knem_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_knem_open,
@@ -452,6 +470,7 @@ static const struct file_operations oc_knem_fops = {
 	.read = oc_knem_read,
 	.poll = oc_knem_poll,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_knem_fdinfo,
 };
 
 struct miscdevice oc_knem_device = {

@@ -15,9 +15,13 @@
 
 #include "inject.h"
 #include "knem.h"
+#include "show.h"
 
 static DEFINE_HASHTABLE(oc_regions, 12);
 static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU */
+
+static LIST_HEAD(oc_region_list); /* all of them; the same lock */
+static u64 oc_region_serial;
 
 #define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
@@ -48,6 +52,9 @@ static void oc_region_free(struct kref *ref)
 	struct oc_region *r = container_of(ref, struct oc_region, ref);
 	u32 i;
 
+	spin_lock(&oc_regions_lock);
+	list_del(&r->all);
+	spin_unlock(&oc_regions_lock);
 	for (i = 0; r->piece && i < r->n; i++) {
 		if (r->piece[i].n)
 			unpin_user_pages_dirty_lock(r->piece[i].pages, r->piece[i].n, r->write);
@@ -68,6 +75,7 @@ static void oc_region_free(struct kref *ref)
 		mmu_notifier_put(&r->pinner->notifier);
 	}
 	put_user_ns(r->ns);
+	put_pid(r->creator);
 	oc_uncharge(r->user, OC_REGIONS);
 	kvfree(r->piece);
 	kvfree(r->iov);
@@ -286,6 +294,8 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 	INIT_LIST_HEAD(&r->link);
 	INIT_LIST_HEAD(&r->pinned_by);
 	r->user = user;
+	r->creator = get_pid(task_tgid(current));
+	INIT_LIST_HEAD(&r->all);
 	r->iov = iov;
 	r->n = n;
 	r->read = read;
@@ -304,8 +314,13 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 		err = oc_account(r, pages);
 	for (i = 0; !err && i < n; i++)
 		err = oc_pin_piece(&r->piece[i], &iov[i], write);
-	if (!err)
+	if (!err) {
+		spin_lock(&oc_regions_lock);
+		r->serial = oc_region_serial++;
+		list_add_tail(&r->all, &oc_region_list);
+		spin_unlock(&oc_regions_lock);
 		return r;
+	}
 fail:
 	oc_region_put(r);
 	return ERR_PTR(err);
@@ -332,6 +347,25 @@ void oc_region_publish(struct oc_region *region, struct list_head *file)
 		}
 		spin_unlock(&oc_regions_lock);
 	} while (taken);
+}
+
+struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
+{
+	struct oc_region *next, *found = NULL;
+
+	spin_lock(&oc_regions_lock);
+	/* What is referenced stays in the list. */
+	next = list_prepare_entry(region, &oc_region_list, all);
+	list_for_each_entry_continue(next, &oc_region_list, all) {
+		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+			found = next;
+			break;
+		}
+	}
+	spin_unlock(&oc_regions_lock);
+	if (region)
+		oc_region_put(region);
+	return found;
 }
 
 int oc_region_destroy(struct list_head *file, u64 cookie)
@@ -366,6 +400,21 @@ void oc_region_destroy_all(struct list_head *file)
 		if (r)
 			oc_region_put(r);
 	} while (r);
+}
+
+/* How many a file has, and the pages that they pin. */
+void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned)
+{
+	struct oc_region *r;
+
+	*regions = 0;
+	*pinned = 0;
+	spin_lock(&oc_regions_lock);
+	list_for_each_entry(r, file, link) {
+		*regions += 1;
+		*pinned += r->pinned;
+	}
+	spin_unlock(&oc_regions_lock);
 }
 
 /* The region of a cookie, to copy into (write) or out of. */
