@@ -4,6 +4,7 @@
 use onecopy_vm::apt::AMD64;
 use onecopy_vm::catalog::DistributionEntry;
 use onecopy_vm::headers::{self, Headers};
+use onecopy_vm::kernel::Kernel;
 use onecopy_vm::module::{self, Sources};
 
 use super::{Bench, text};
@@ -52,11 +53,7 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
             }
             // A suite may be on no mirror any more.
             Err(error) => {
-                missing.push(format!(
-                    "{}: {}",
-                    entry.name,
-                    first_line(&error.to_string())
-                ));
+                missing.push(format!("{}: {}", entry.name, last_line(&error)));
                 continue;
             }
         };
@@ -78,8 +75,17 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
                 say::line(&format!("{:<20} {}", entry.name, headers.release));
                 continue;
             }
-            let outcome = one(bench, entry, &headers);
-            headers::forget(&bench.cache, &headers).map_err(text)?;
+            let (cache, catalog) = (&bench.cache, &bench.catalog);
+            // A list may name what its mirror has withdrawn.
+            let kernel = match headers::fetch(cache, catalog, entry, &headers, &bench.progress) {
+                Ok(kernel) => kernel,
+                Err(error) => {
+                    missing.push(format!("{}: {}", headers.release, last_line(&error)));
+                    continue;
+                }
+            };
+            let outcome = one(bench, entry, &headers, &kernel);
+            headers::forget(cache, &headers).map_err(text)?;
             match outcome {
                 Ok(compiler) => {
                     built += 1;
@@ -116,19 +122,24 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
 }
 
 /// The compiler that built it.
-fn one(bench: &Bench, entry: &DistributionEntry, headers: &Headers) -> Result<String, Failure> {
+fn one(
+    bench: &Bench,
+    entry: &DistributionEntry,
+    headers: &Headers,
+    kernel: &Kernel,
+) -> Result<String, Failure> {
     let (cache, catalog, progress) = (&bench.cache, &bench.catalog, &bench.progress);
-    let kernel = headers::fetch(cache, catalog, entry, headers, progress).map_err(text)?;
     let run = cache
         .new_run(&format!("headers-{}", headers.release))
         .map_err(text)?;
     let mut variables = vec!["CONFIG_ONECOPY_KUNIT=y".to_owned()];
     variables.extend(headers::variables(catalog, entry, headers));
     let sources = Sources::Folder(root().join("kmod"));
-    module::build(&kernel, &sources, &variables, &run, progress).map_err(text)?;
+    module::build(kernel, &sources, &variables, &run, progress).map_err(text)?;
     Ok(kernel.toolchain.name())
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
+fn last_line(error: &onecopy_vm::Error) -> String {
+    let text = error.to_string();
+    text.lines().last().unwrap_or_default().to_owned()
 }
