@@ -128,7 +128,7 @@ pub fn fetch(
     // What runs while building is this machine's.
     let (runs, read): (Vec<_>, Vec<_>) = packages
         .into_iter()
-        .partition(|p| p.name.starts_with("linux-kbuild-") || p.name.starts_with("linux-base"));
+        .partition(|p| p.name.starts_with("linux-kbuild-"));
     let debs = cache.folder("debs")?;
     let mut found = theirs.download(&read, &debs)?;
     if headers.arch == AMD64 {
