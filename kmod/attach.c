@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "inject.h"
+#include "show.h"
 #include "trace.h"
 
 static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
@@ -38,14 +39,14 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* Congruent with the owner's address modulo 2 MiB, so that huge mappings fit. */
+/* Congruent with the owner's address modulo a window, so that huge mappings fit. */
 static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigned long len,
 				  unsigned long pgoff, unsigned long flags)
 {
 	struct oc_view *view = file->private_data;
-	unsigned long want, at, extra = PMD_SIZE;
+	unsigned long want, at, extra = OC_WINDOW_BYTES(PMD_SIZE);
 
-	if (addr || (flags & MAP_FIXED) || len < PMD_SIZE || pgoff >= OC_GENERATION_PGOFF ||
+	if (addr || (flags & MAP_FIXED) || len < extra || pgoff >= OC_GENERATION_PGOFF ||
 	    len + extra < len)
 		extra = 0;
 	at = oc_get_unmapped_area(addr, len + extra, flags);
@@ -56,7 +57,7 @@ static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigne
 	if (IS_ERR_VALUE(at) || !extra)
 		return at;
 	want = view->seg->start + (pgoff << PAGE_SHIFT);
-	return at + ((want - at) & ~PMD_MASK);
+	return at + ((want - at) & (extra - 1));
 }
 
 static int oc_view_release(struct inode *inode, struct file *file)
@@ -68,6 +69,26 @@ static int oc_view_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static void oc_view_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_view *view = file->private_data;
+	struct oc_attachment *att;
+	struct oc_seg *seg = view->seg;
+	unsigned long attachments = 0, bytes = 0;
+
+	mutex_lock(&seg->lock);
+	list_for_each_entry(att, &seg->attachments, link) {
+		attachments++;
+		bytes += att->end - att->start;
+	}
+	mutex_unlock(&seg->lock);
+	seq_printf(m, "onecopy-owner:\t%d\nonecopy-address:\t0x%lx\nonecopy-length:\t%lu\n",
+		   oc_show_pid(seg->owner), seg->start, seg->size);
+	seq_printf(m, "onecopy-rights:\t%s\nonecopy-state:\t%s\n", view->write ? "rw" : "r",
+		   oc_show_state(seg));
+	seq_printf(m, "onecopy-attachments:\t%lu\nonecopy-attached:\t%lu\n", attachments, bytes);
+}
+
 static const struct file_operations oc_view_fops = {
 	.owner = THIS_MODULE,
 	.mmap = oc_view_mmap,
@@ -76,6 +97,7 @@ static const struct file_operations oc_view_fops = {
 	.unlocked_ioctl = oc_segment_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_view_fdinfo,
 };
 
 /*

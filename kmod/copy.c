@@ -7,7 +7,7 @@
 #include "inject.h"
 #include "trace.h"
 
-#define OC_BATCH 64 /* pages pinned at a time */
+#define OC_BATCH OC_PAGES_IN(SZ_256K, PAGE_SIZE) /* pages pinned at a time */
 
 /*
  * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on:

@@ -24,6 +24,11 @@
 #include "include/uapi/onecopy.h"
 
 #define OC_VERSION "0.1.0"
+/*
+ * Of /dev/onecopy, so that its node can be there before the module is, and the first open loads it.
+ * One of those for local use: where it is taken, any other.
+ */
+#define OC_MINOR 244
 
 /* ---- tasks that are in the middle of something (marks.c) ---- */
 #define OC_MARK_BUCKETS 64
@@ -93,7 +98,7 @@ extern bool oc_huge;
 extern unsigned int oc_fault_around;
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
-#define OC_WINDOW_PAGES OC_WINDOW_PAGES_OF(PMD_SIZE, PAGE_SIZE)
+#define OC_WINDOW_PAGES OC_PAGES_IN(OC_WINDOW_BYTES(PMD_SIZE), PAGE_SIZE)
 /* Without HMM pages are looked for one by one. */
 #ifdef OC_HMM
 #define OC_WINDOW_MAX OC_WINDOW_PAGES
@@ -136,7 +141,8 @@ static inline unsigned long oc_entry_pfn(unsigned long e)
 #define OC_RING 64 /* invalidations that are remembered: a snapshot older than that is worthless */
 #define OC_SNAPS 4 /* snapshots that a segment keeps */
 #define OC_VERDICTS 8
-#define OC_AHEAD_MAX 64 /* pages of the owner that one fault has made present at most */
+/* pages of the owner that one fault has made present at most */
+#define OC_AHEAD_MAX OC_PAGES_IN(SZ_256K, PAGE_SIZE)
 
 struct oc_range {
 	unsigned long start;
@@ -156,6 +162,9 @@ struct oc_verdict {
 struct oc_seg {
 	struct kref ref;
 	struct hlist_node node; /* published under id; table's lock */
+	struct list_head all; /* of all segments, by serial number; table's lock */
+	u64 serial;
+	struct pid *owner;
 	u64 id;
 	struct mm_struct *mm; /* the owner's; held by the subscription, without its users */
 	unsigned long start;
@@ -193,6 +202,7 @@ struct oc_seg {
 	unsigned int ahead;
 	bool reaped;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
+	struct list_head attachments;
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -252,8 +262,11 @@ struct oc_attachment {
 	struct kref ref; /* one for each VMA */
 	struct oc_seg *seg;
 	struct file *file; /* that of its VMAs, which hold it */
+	struct list_head link; /* of the segment's; its lock */
+	struct pid *importer;
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
+	unsigned long shows; /* the owner's address of the first */
 	struct mmu_interval_notifier notifier; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */

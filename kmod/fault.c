@@ -197,6 +197,7 @@ static void oc_fill_init(struct oc_fill *f, struct vm_fault *vmf)
 	};
 }
 
+#ifdef OC_HUGE
 /*
  * Is the whole 2 MiB window one piece of memory, in one mapping of the owner, with one permission?
  */
@@ -213,6 +214,7 @@ static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
 			return false;
 	return true;
 }
+#endif
 
 /* ---- verdicts: what a task learned without its own map lock ---- */
 static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)

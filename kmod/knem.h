@@ -36,6 +36,9 @@ struct oc_pinner {
 struct oc_region {
 	struct kref ref;
 	struct rcu_head rcu;
+	struct list_head all; /* of all regions, by serial number; lock: that of the cookies */
+	u64 serial;
+	struct pid *creator;
 	struct hlist_node node; /* published under cookie */
 	struct list_head link; /* of its file, while published; lock: that of the cookies */
 	const struct list_head *file; /* whose list: only compared */
@@ -64,6 +67,7 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 void oc_region_publish(struct oc_region *region, struct list_head *file);
 int oc_region_destroy(struct list_head *file, u64 cookie);
 void oc_region_destroy_all(struct list_head *file);
+void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *region);
 void oc_region_put(struct oc_region *region);

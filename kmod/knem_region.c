@@ -15,11 +15,15 @@
 
 #include "inject.h"
 #include "knem.h"
+#include "show.h"
 
 static DEFINE_HASHTABLE(oc_regions, 12);
 static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU */
 
-#define OC_PIN_BATCH 512UL
+static LIST_HEAD(oc_region_list); /* all of them; the same lock */
+static u64 oc_region_serial;
+
+#define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
 static int oc_account(struct oc_region *r, unsigned long pages)
 {
@@ -50,6 +54,9 @@ static void oc_region_free(struct kref *ref)
 	struct oc_region *r = container_of(ref, struct oc_region, ref);
 	u32 i;
 
+	spin_lock(&oc_regions_lock);
+	list_del(&r->all);
+	spin_unlock(&oc_regions_lock);
 	for (i = 0; r->piece && i < r->n; i++) {
 		if (r->piece[i].n)
 			unpin_user_pages_dirty_lock(r->piece[i].pages, r->piece[i].n, r->write);
@@ -70,6 +77,7 @@ static void oc_region_free(struct kref *ref)
 		mmu_notifier_put(&r->pinner->notifier);
 	}
 	put_user_ns(r->ns);
+	put_pid(r->creator);
 	oc_uncharge(r->user, OC_REGIONS);
 	kvfree(r->piece);
 	kvfree(r->iov);
@@ -177,9 +185,10 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 		*max = min(*max, (vma->vm_end - addr) >> PAGE_SHIFT);
 		/*
 		 * What its owner may write privately must be its own page now: a shared one would
-		 * be left behind by the next write. Later kernels see to that for every long pin.
+		 * be left behind by the next write. Not every kernel sees to that for every long
+		 * pin; those that do make the page its own, too.
 		 */
-		if (!OC_KERNEL(6, 2) && (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
+		if ((vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
 			flags |= FOLL_WRITE;
 	}
 	mmap_read_unlock(current->mm);
@@ -290,6 +299,8 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 	INIT_LIST_HEAD(&r->link);
 	INIT_LIST_HEAD(&r->pinned_by);
 	r->user = user;
+	r->creator = get_pid(task_tgid(current));
+	INIT_LIST_HEAD(&r->all);
 	r->iov = iov;
 	r->n = n;
 	r->read = read;
@@ -308,8 +319,13 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 		err = oc_account(r, pages);
 	for (i = 0; !err && i < n; i++)
 		err = oc_pin_piece(&r->piece[i], &iov[i], write);
-	if (!err)
+	if (!err) {
+		spin_lock(&oc_regions_lock);
+		r->serial = oc_region_serial++;
+		list_add_tail(&r->all, &oc_region_list);
+		spin_unlock(&oc_regions_lock);
 		return r;
+	}
 fail:
 	oc_region_put(r);
 	return ERR_PTR(err);
@@ -339,6 +355,25 @@ void oc_region_publish(struct oc_region *region, struct list_head *file)
 		}
 		spin_unlock(&oc_regions_lock);
 	} while (taken);
+}
+
+struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
+{
+	struct oc_region *next, *found = NULL;
+
+	spin_lock(&oc_regions_lock);
+	/* What is referenced stays in the list. */
+	next = list_prepare_entry(region, &oc_region_list, all);
+	list_for_each_entry_continue(next, &oc_region_list, all) {
+		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+			found = next;
+			break;
+		}
+	}
+	spin_unlock(&oc_regions_lock);
+	if (region)
+		oc_region_put(region);
+	return found;
 }
 
 int oc_region_destroy(struct list_head *file, u64 cookie)
@@ -373,6 +408,21 @@ void oc_region_destroy_all(struct list_head *file)
 		if (r)
 			oc_region_put(r);
 	} while (r);
+}
+
+/* How many a file has, and the pages that they pin. */
+void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned)
+{
+	struct oc_region *r;
+
+	*regions = 0;
+	*pinned = 0;
+	spin_lock(&oc_regions_lock);
+	list_for_each_entry(r, file, link) {
+		*regions += 1;
+		*pinned += r->pinned;
+	}
+	spin_unlock(&oc_regions_lock);
 }
 
 /* The region of a cookie, to copy into (write) or out of. */

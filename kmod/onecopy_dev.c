@@ -2,6 +2,7 @@
 /* /dev/onecopy, and the commands of a segment's descriptor. */
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/seq_file.h>
 #include <linux/uaccess.h>
 
 #include "core.h"
@@ -283,15 +284,22 @@ long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	return -ENOTTY;
 }
 
+/* No state belongs to this descriptor: segments have their own. */
+static void oc_dev_fdinfo(struct seq_file *m, struct file *file)
+{
+	seq_printf(m, "onecopy-abi:\t%d\nonecopy-release:\t%s\n", ONECOPY_ABI_VERSION, OC_VERSION);
+}
+
 static const struct file_operations oc_dev_fops = {
 	.owner = THIS_MODULE,
 	.unlocked_ioctl = oc_dev_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_dev_fdinfo,
 };
 
 struct miscdevice oc_onecopy_device = {
-	.minor = MISC_DYNAMIC_MINOR,
+	.minor = OC_MINOR,
 	.name = "onecopy",
 	.fops = &oc_dev_fops,
 	.mode = 0600,

@@ -89,13 +89,28 @@ static void oc_test_window(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, w.at, (unsigned long)PMD_SIZE);
 }
 
-/* In bytes, whatever the size of pages: 4, 16 and 64 KiB, with tables of a page each. */
-static void oc_test_window_pages(struct kunit *test)
+/* In pages of every size, with the PMD that goes with it. */
+static void oc_test_bytes(struct kunit *test)
 {
-	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_2M, SZ_4K), 512);
-	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_32M, SZ_16K), 128);
-	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_512M, SZ_64K), 32);
-	KUNIT_EXPECT_EQ(test, OC_WINDOW_PAGES_OF(SZ_1M, SZ_4K), 256);
+	static const struct {
+		unsigned long page, pmd, window, batch;
+	} kinds[] = {
+		{ SZ_4K, SZ_2M, 512, 64 },
+		{ SZ_16K, SZ_32M, 128, 16 },
+		{ SZ_64K, SZ_512M, 32, 4 },
+		/* Two levels of tables, as some have for 32 bits. */
+		{ SZ_4K, SZ_1M, 256, 64 },
+		{ SZ_256K, SZ_512M, 8, 1 },
+	};
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(kinds); i++) {
+		unsigned long page = kinds[i].page, bytes = OC_WINDOW_BYTES(kinds[i].pmd);
+
+		KUNIT_EXPECT_EQ(test, OC_PAGES_IN(bytes, page), kinds[i].window);
+		KUNIT_EXPECT_EQ(test, OC_PAGES_IN(SZ_256K, page), kinds[i].batch);
+	}
+	KUNIT_EXPECT_EQ(test, OC_PAGES_IN(SZ_4K, SZ_64K), 1);
 }
 
 static void oc_test_mode(struct kunit *test)
@@ -188,7 +203,7 @@ static struct kunit_case oc_cases[] = {
 	KUNIT_CASE(oc_test_within),
 	KUNIT_CASE(oc_test_round_pages),
 	KUNIT_CASE(oc_test_window),
-	KUNIT_CASE(oc_test_window_pages),
+	KUNIT_CASE(oc_test_bytes),
 	KUNIT_CASE(oc_test_mode),
 	KUNIT_CASE(oc_test_permit),
 	KUNIT_CASE(oc_test_iovec_total),

@@ -37,11 +37,11 @@ static inline u64 oc_round_pages(u64 len)
 }
 
 /*
- * Pages that one fault looks at, at most: what one entry above the last level maps, but no more
- * than 2 MiB. With pages of 64 KiB such an entry maps 512 MiB, which is too much to look at in one
- * fault.
+ * What one step takes is bounded in bytes, since pages have 4, 16 or 64 KiB, and what a PMD maps 2,
+ * 32 or 512 MiB. A window: 2 MiB, or what a PMD maps where that is less.
  */
-#define OC_WINDOW_PAGES_OF(pmd, page) (((pmd) < SZ_2M ? (pmd) : SZ_2M) / (page))
+#define OC_WINDOW_BYTES(pmd) ((pmd) < SZ_2M ? (pmd) : SZ_2M)
+#define OC_PAGES_IN(bytes, page) ((bytes) > (page) ? (bytes) / (page) : 1)
 
 /* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
 struct oc_window {

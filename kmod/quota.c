@@ -7,6 +7,7 @@
 #include <linux/spinlock.h>
 
 #include "core.h"
+#include "show.h"
 
 DEFINE_PER_CPU(struct oc_stats, oc_stats);
 atomic_long_t oc_gauge[OC_QUOTAS];
@@ -125,6 +126,18 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what)
 	}
 	spin_unlock(&oc_users_lock);
 	kfree(none);
+}
+
+void oc_users_each(struct seq_file *m)
+{
+	struct oc_user *user;
+	unsigned int i;
+
+	spin_lock(&oc_users_lock);
+	for (i = 0; i < ARRAY_SIZE(oc_users); i++)
+		hlist_for_each_entry(user, &oc_users[i], node)
+			oc_user_show(m, user->uid, user->count);
+	spin_unlock(&oc_users_lock);
 }
 
 /* One more segment of the caller's address space, or EDQUOT. */

@@ -7,9 +7,12 @@
 
 #include "core.h"
 #include "inject.h"
+#include "show.h"
 
 static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
+static LIST_HEAD(oc_segments); /* all of them; the table's lock */
+static u64 oc_serial;
 
 /* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
 u64 oc_random_id(void)
@@ -28,12 +31,16 @@ static void oc_seg_free(struct kref *ref)
 	struct oc_seg *seg = container_of(ref, struct oc_seg, ref);
 	int i;
 
+	spin_lock(&oc_table_lock);
+	list_del(&seg->all);
+	spin_unlock(&oc_table_lock);
 	if (seg->mm)
 		oc_unsubscribe(&seg->notifier);
 	for (i = 0; i < OC_SNAPS; i++)
 		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
 	put_user_ns(seg->ns);
+	put_pid(seg->owner);
 	if (seg->space)
 		oc_space_uncharge(seg->space);
 	oc_uncharge(seg->user, OC_SEGMENTS);
@@ -66,6 +73,8 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	init_waitqueue_head(&seg->zapped);
 	init_waitqueue_head(&seg->copied);
 	seg->stretches = RB_ROOT_CACHED;
+	INIT_LIST_HEAD(&seg->all);
+	INIT_LIST_HEAD(&seg->attachments);
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;
@@ -77,6 +86,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	seg->gid = current_egid();
 	seg->ns = get_user_ns(current_user_ns());
 	seg->state = ONECOPY_STATE_ALIVE;
+	seg->owner = get_pid(task_tgid(current));
 	seg->space = oc_space_charge();
 	if (IS_ERR(seg->space)) {
 		err = PTR_ERR(seg->space);
@@ -101,10 +111,33 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	if (err)
 		goto fail;
 	seg->mm = current->mm;
+	spin_lock(&oc_table_lock);
+	seg->serial = oc_serial++;
+	list_add_tail(&seg->all, &oc_segments);
+	spin_unlock(&oc_table_lock);
 	return seg;
 fail:
 	oc_seg_put(seg);
 	return ERR_PTR(err);
+}
+
+struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial)
+{
+	struct oc_seg *next, *found = NULL;
+
+	spin_lock(&oc_table_lock);
+	/* What is referenced stays in the list. */
+	next = list_prepare_entry(seg, &oc_segments, all);
+	list_for_each_entry_continue(next, &oc_segments, all) {
+		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+			found = next;
+			break;
+		}
+	}
+	spin_unlock(&oc_table_lock);
+	if (seg)
+		oc_seg_put(seg);
+	return found;
 }
 
 /* Last, when nothing can fail any more: from here on others find it by its id. */

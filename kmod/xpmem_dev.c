@@ -15,6 +15,7 @@
 #include "core.h"
 #include "include/uapi/xpmem.h"
 #include "inject.h"
+#include "show.h"
 #include "trace.h"
 
 struct oc_made {
@@ -30,6 +31,7 @@ struct oc_permit {
 
 struct oc_xpmem {
 	struct mm_struct *mm; /* who opened it; its memory is long gone when this is only a name */
+	struct pid *opener;
 	struct mutex lock; /* of the two that follow */
 	struct list_head made;
 	struct idr permits;
@@ -338,6 +340,7 @@ static int oc_xpmem_open(struct inode *inode, struct file *file)
 	mutex_init(&x->lock);
 	INIT_LIST_HEAD(&x->made);
 	idr_init(&x->permits);
+	x->opener = get_pid(task_tgid(current));
 	x->mm = current->mm;
 	if (x->mm)
 		mmgrab(x->mm);
@@ -359,8 +362,30 @@ static int oc_xpmem_release(struct inode *inode, struct file *file)
 	idr_destroy(&x->permits);
 	if (x->mm)
 		mmdrop(x->mm);
+	put_pid(x->opener);
 	kfree(x);
 	return 0;
+}
+
+static void oc_xpmem_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_xpmem *x = file->private_data;
+	unsigned long segments = 0, bytes = 0, permits = 0;
+	struct oc_permit *permit;
+	struct oc_made *made;
+	int slot;
+
+	mutex_lock(&x->lock);
+	list_for_each_entry(made, &x->made, link) {
+		segments++;
+		bytes += made->seg->size;
+	}
+	idr_for_each_entry(&x->permits, permit, slot)
+		permits++;
+	mutex_unlock(&x->lock);
+	seq_printf(m, "xpmem-opener:\t%d\n", oc_show_pid(x->opener));
+	seq_printf(m, "xpmem-segments:\t%lu\n", segments);
+	seq_printf(m, "xpmem-bytes:\t%lu\nxpmem-permits:\t%lu\n", bytes, permits);
 }
 
 static const struct file_operations oc_xpmem_fops = {
@@ -369,6 +394,7 @@ static const struct file_operations oc_xpmem_fops = {
 	.release = oc_xpmem_release,
 	.unlocked_ioctl = oc_xpmem_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_xpmem_fdinfo,
 };
 
 struct miscdevice oc_xpmem_device = {

@@ -6,6 +6,7 @@
  * is a notifier of its own: README.md, Taking away.
  */
 #include <linux/completion.h>
+#include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/wait.h>
@@ -304,6 +305,7 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	att->file = vma->vm_file;
 	att->start = vma->vm_start;
 	att->end = vma->vm_end;
+	att->shows = seg->start + (vma->vm_pgoff << PAGE_SHIFT);
 	att->stretches = RB_ROOT_CACHED;
 	err = mmu_interval_notifier_insert_locked(&att->notifier, vma->vm_mm, att->start,
 						  att->end - att->start, &oc_importer_ops);
@@ -316,6 +318,10 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	mmu_interval_read_begin(&att->notifier);
 	oc_seg_get(seg);
 	atomic_long_inc(&oc_attachments);
+	att->importer = get_pid(task_tgid(current));
+	mutex_lock(&seg->lock);
+	list_add_tail(&att->link, &seg->attachments);
+	mutex_unlock(&seg->lock);
 	vma->vm_private_data = att;
 	return 0;
 }
@@ -332,6 +338,10 @@ static void oc_attachment_free(struct kref *ref)
 	struct oc_attachment *att = container_of(ref, struct oc_attachment, ref);
 	struct oc_seg *seg = att->seg;
 
+	mutex_lock(&seg->lock);
+	list_del(&att->link);
+	mutex_unlock(&seg->lock);
+	put_pid(att->importer);
 	oc_unsubscribe(&att->notifier);
 	WARN_ON_ONCE(!RB_EMPTY_ROOT(&att->stretches.rb_root));
 	if (att->scratch)

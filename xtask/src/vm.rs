@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask vm`: the module and the runtime in virtual machines with other kernels.
 
+mod headers;
 mod payload;
 mod report;
 mod suite;
@@ -47,6 +48,8 @@ enum Action {
     Bench(BenchArgs),
     /// Make random calls on the three devices, most of them hostile, and count them
     Fuzz(FuzzArgs),
+    /// Build the module for every kernel of which the mirrors have headers
+    Headers(headers::Args),
     /// Remove what was fetched for and left by runs
     Clean {
         /// Kernels and sources too; building a debug kernel again takes ten minutes
@@ -222,6 +225,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Action::Test(args) => many(&bench, args),
         Action::Bench(args) => compare(&bench, args),
         Action::Fuzz(args) => fuzz(&bench, args),
+        Action::Headers(args) => headers::run(&bench, args),
         Action::Clean { all } => bench.cache.clean(*all).map_err(text),
     }
 }

@@ -32,6 +32,18 @@ typedef __u8 knem_status_t;
 #define KNEM_FLAG_NOTIFY_FD 0x40
 #define KNEM_FLAG_ANY_USER_ACCESS 0x80
 
+/*
+ * Which flags count for what. A command does not look at those of others, nor at unknown ones,
+ * except KNEM_FLAG_DMA: without KNEM_FEATURE_DMA it is EINVAL.
+ */
+#define KNEM_FLAG_ANY_THREAD_MASK (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
+/* With one of these there must be a status array, and the result is in it. */
+#define KNEM_FLAG_ANY_ASYNC_MASK (KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_ANY_THREAD_MASK)
+#define KNEM_FLAG_ANY_DMA_MASK (KNEM_FLAG_DMA | KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_DMATHREAD)
+#define KNEM_FLAG_ANY_CREATE_MASK (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
+#define KNEM_FLAG_ANY_COPY_MASK \
+	(KNEM_FLAG_ANY_DMA_MASK | KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
+
 /**
  * struct knem_cmd_param_iovec - bytes of one process: fixed width, unlike struct iovec
  * @base: where they begin

@@ -36,6 +36,17 @@ pub(crate) fn idle(seconds: u64) -> Outcome<bool> {
     Ok(true)
 }
 
+/// Lets this process run before all ordinary ones, threads of the kernel among them.
+pub(crate) fn urgent() -> Outcome {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel only reads the parameter.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
+    if result < 0 {
+        return Err(io::Error::last_os_error()).at("sched_setscheduler");
+    }
+    Ok(())
+}
+
 /// Lets the allocator take all it needs from one place, and no mapping of its own.
 pub(crate) fn quiet_allocator() {
     for (parameter, value) in [
