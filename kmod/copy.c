@@ -303,6 +303,7 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done)
 {
 	s64 n = 0;
+	int err;
 
 	*done = 0;
 	while (*done < length) {
@@ -318,6 +319,7 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 	}
 	oc_count(OC_COPIES, 1);
 	oc_count(OC_COPIED_BYTES, *done);
-	trace_onecopy_copy(dst->addr, src->addr, length, *done, n < 0 ? n : 0);
-	return n < 0 ? n : 0;
+	err = min_t(s64, n, 0);
+	trace_onecopy_copy(dst->addr, src->addr, length, *done, err);
+	return err;
 }

@@ -62,9 +62,8 @@ const FILE: usize = 32 * PAGE;
 const LOCKED: u64 = 1 << 20;
 /// The ordinary user.
 const USER: u32 = 1001;
-/// One more is killed so often, and so often memory is moved about.
+/// One more is killed so often.
 const KILL: Duration = Duration::from_millis(150);
-const COMPACT: Duration = Duration::from_secs(2);
 
 /// Who does what; and as an ordinary user?
 type Role = (fn(Life<'_>) -> Outcome, bool);
@@ -80,6 +79,7 @@ const ROLES: &[Role] = &[
     (others::waiter, false),
     (others::hypervisor, false),
     (others::debugger, false),
+    (others::mover, false),
 ];
 
 /// What a process has to live with.
@@ -259,7 +259,7 @@ impl Churn<'_> {
         self.board.let_go();
         self.boxes = boxes()?;
         let begin = Instant::now();
-        let (mut killed, mut compacted) = (begin, begin);
+        let mut killed = begin;
         let mut result = Ok(());
         while result.is_ok() && begin.elapsed() < time {
             std::thread::sleep(Duration::from_millis(10));
@@ -278,10 +278,6 @@ impl Churn<'_> {
                 let unload = refused(system::unload(NAME), &[EAGAIN, EBUSY], "unloading");
                 self.unloads += u64::from(unload.is_ok());
                 result = result.and(unload);
-            }
-            if compacted.elapsed() > COMPACT {
-                compacted = Instant::now();
-                let _ = fs::write("/proc/sys/vm/compact_memory", "1");
             }
         }
         self.board.stop();

@@ -347,7 +347,7 @@ fn coccinelle(place: &Place) -> Checked {
     scripts.retain(|script| script.extension().is_some_and(|end| end == "cocci"));
     scripts.sort();
     let (mut found, mut ran, mut left) = (Vec::new(), 0, 0);
-    let ocaml = program::find("ocamlfind", "").is_ok();
+    let ocaml = program::find("ocamlopt", "").is_ok();
     for script in &scripts {
         let said = fs::read_to_string(script).unwrap_or_default();
         if !said.contains("virtual report") {

@@ -31,6 +31,7 @@ pub(super) enum Deed {
     MemWrite,
     VmRead,
     Peek,
+    Compact,
 }
 
 /// All, with their names. Every one must have been done.
@@ -56,6 +57,7 @@ pub(super) const DEEDS: &[(Deed, &str)] = &[
     (Deed::MemWrite, "writes to /proc/PID/mem"),
     (Deed::VmRead, "process_vm_readv of an owner"),
     (Deed::Peek, "words read by ptrace"),
+    (Deed::Compact, "times all memory was compacted"),
 ];
 
 /// Kinds of names.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who forks, runs out of memory, lets others wait for faults, registers notifiers, or debugs.
+//! Who forks, runs out of memory, lets others wait for faults, registers notifiers, debugs, or moves
+//! memory about.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -188,6 +189,16 @@ pub(super) fn debugger(mut life: Life<'_>) -> Outcome {
         if life.dice.once_in(4) && system::peek(pid, at).is_ok() {
             life.did(Deed::Peek);
         }
+    }
+    Ok(())
+}
+
+/// Has memory moved about, which takes slow kernels long.
+pub(super) fn mover(mut life: Life<'_>) -> Outcome {
+    while life.goes_on() {
+        std::fs::write("/proc/sys/vm/compact_memory", "1").at("compact_memory")?;
+        life.did(Deed::Compact);
+        std::thread::sleep(Duration::from_millis(500));
     }
     Ok(())
 }
