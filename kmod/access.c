@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A debugger looks at an attachment, which it cannot take references through: /proc/PID/mem, ptrace(). */
+/*
+ * A debugger looks at an attachment, which it cannot take references through: /proc/PID/mem,
+ * ptrace().
+ */
 #include <linux/highmem.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 
 #include "core.h"
 
-#define OC_ACCESS_TRIES 50 /* ticks of patience with an owner whose map lock is taken, or who swaps in */
+/* ticks of patience with an owner whose map lock is taken, or who swaps in */
+#define OC_ACCESS_TRIES 50
 
-/* One page at most. The owner's map lock is only tried, and nobody in user space is waited for, since the importer's is held. */
-static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner, void *buf, int len, bool write)
+/*
+ * One page at most. The owner's map lock is only tried, and nobody in user space is waited for,
+ * since the importer's is held.
+ */
+static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner,
+			  void *buf, int len, bool write)
 {
 	struct mm_struct *mm = seg->mm;
 	struct page *page;
@@ -23,7 +31,8 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 		goto put;
 	got = oc_owner_vma_check(mm, owner & PAGE_MASK, write);
 	if (!got)
-		got = oc_get_remote(mm, owner & PAGE_MASK, 1, FOLL_NOWAIT | (write ? FOLL_WRITE : 0), &page, NULL);
+		got = oc_get_remote(mm, owner & PAGE_MASK, 1,
+				    FOLL_NOWAIT | (write ? FOLL_WRITE : 0), &page, NULL);
 	if (got > 0) {
 		got = oc_copy_begin(seg);
 		if (!got) {

@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "inject.h"
+#include "show.h"
 #include "trace.h"
 
 static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
@@ -33,17 +34,20 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	vm_flags_set(vma, OC_VM_FLAGS);
 	vma->vm_ops = &oc_vm_ops;
 	oc_count(OC_ATTACHES, 1);
-	trace_onecopy_attach(seg, vma->vm_start, vma->vm_end - vma->vm_start, seg->start + off, view->write);
+	trace_onecopy_attach(seg, vma->vm_start, vma->vm_end - vma->vm_start, seg->start + off,
+			     view->write);
 	return 0;
 }
 
-/* Congruent with the owner's address modulo 2 MiB, so that huge mappings fit. */
-static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigned long len, unsigned long pgoff, unsigned long flags)
+/* Congruent with the owner's address modulo a window, so that huge mappings fit. */
+static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigned long len,
+				  unsigned long pgoff, unsigned long flags)
 {
 	struct oc_view *view = file->private_data;
-	unsigned long want, at, extra = PMD_SIZE;
+	unsigned long want, at, extra = OC_WINDOW_BYTES(PMD_SIZE);
 
-	if (addr || (flags & MAP_FIXED) || len < PMD_SIZE || pgoff >= OC_GENERATION_PGOFF || len + extra < len)
+	if (addr || (flags & MAP_FIXED) || len < extra || pgoff >= OC_GENERATION_PGOFF ||
+	    len + extra < len)
 		extra = 0;
 	at = oc_get_unmapped_area(addr, len + extra, flags);
 	if (IS_ERR_VALUE(at) && extra) {
@@ -53,7 +57,7 @@ static unsigned long oc_view_area(struct file *file, unsigned long addr, unsigne
 	if (IS_ERR_VALUE(at) || !extra)
 		return at;
 	want = view->seg->start + (pgoff << PAGE_SHIFT);
-	return at + ((want - at) & ~PMD_MASK);
+	return at + ((want - at) & (extra - 1));
 }
 
 static int oc_view_release(struct inode *inode, struct file *file)
@@ -65,6 +69,26 @@ static int oc_view_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static void oc_view_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_view *view = file->private_data;
+	struct oc_attachment *att;
+	struct oc_seg *seg = view->seg;
+	unsigned long attachments = 0, bytes = 0;
+
+	mutex_lock(&seg->lock);
+	list_for_each_entry(att, &seg->attachments, link) {
+		attachments++;
+		bytes += att->end - att->start;
+	}
+	mutex_unlock(&seg->lock);
+	seq_printf(m, "onecopy-owner:\t%d\nonecopy-address:\t0x%lx\nonecopy-length:\t%lu\n",
+		   oc_show_pid(seg->owner), seg->start, seg->size);
+	seq_printf(m, "onecopy-rights:\t%s\nonecopy-state:\t%s\n", view->write ? "rw" : "r",
+		   oc_show_state(seg));
+	seq_printf(m, "onecopy-attachments:\t%lu\nonecopy-attached:\t%lu\n", attachments, bytes);
+}
+
 static const struct file_operations oc_view_fops = {
 	.owner = THIS_MODULE,
 	.mmap = oc_view_mmap,
@@ -73,12 +97,17 @@ static const struct file_operations oc_view_fops = {
 	.unlocked_ioctl = oc_segment_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_view_fdinfo,
 };
 
-/* A file of its own: rights are those of the file, so what was opened to read can never be mapped to write. */
+/*
+ * A file of its own: rights are those of the file, so what was opened to read can never be mapped
+ * to write.
+ */
 struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 {
-	struct oc_view *view = oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*view), GFP_KERNEL_ACCOUNT);
+	struct oc_view *view =
+		oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*view), GFP_KERNEL_ACCOUNT);
 	struct file *file;
 
 	if (!view)
@@ -90,7 +119,10 @@ struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 		return file;
 	}
 	oc_seg_get(seg);
-	/* Set before anybody else can see the file; the same inode for all, as of every anonymous file. */
+	/*
+	 * Set before anybody else can see the file; the same inode for all, as of every anonymous
+	 * file.
+	 */
 	seg->mapping.host = file_inode(file);
 	file->f_mapping = &seg->mapping;
 	return file;
@@ -116,12 +148,16 @@ int oc_may_export(unsigned long start, unsigned long len)
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	vma = find_vma(mm, start);
-	attachment = vma && vma->vm_start <= start && start + len <= vma->vm_end && oc_vma_ours(vma);
+	attachment = vma && vma->vm_start <= start && start + len <= vma->vm_end &&
+		     oc_vma_ours(vma);
 	mmap_read_unlock(mm);
 	return attachment ? -EOPNOTSUPP : 0;
 }
 
-/* The attachment around addr: pieces into which mprotect() or the like split it belong together, but not a neighbour of the same file. */
+/*
+ * The attachment around addr: pieces into which mprotect() or the like split it belong together,
+ * but not a neighbour of the same file.
+ */
 int oc_detach(unsigned long addr)
 {
 	struct mm_struct *mm = current->mm;
@@ -151,8 +187,8 @@ int oc_detach(unsigned long addr)
 	}
 	mmap_read_unlock(mm);
 	/*
-	 * Between the locks another thread may map something else here; as with munmap(), a program that unmaps what it maps at the same time
-	 * gets what it asked for.
+	 * Between the locks another thread may map something else here; as with munmap(), a program
+	 * that unmaps what it maps at the same time gets what it asked for.
 	 */
 	err = vm_munmap(start, end - start);
 	trace_onecopy_detach(start, end - start);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Every difference between kernels is here, and nowhere else. */
+/*
+ * Every difference between kernels is here, and nowhere else. Which of two the kernel has is found
+ * out by compiling probe.c (OC_HAVE_*), or is told by its headers; never by its version.
+ */
 #ifndef OC_COMPAT_H
 #define OC_COMPAT_H
 
@@ -8,20 +11,22 @@
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/sched/mm.h>
-#include <linux/version.h>
 
-#define OC_KERNEL(a, b) (LINUX_VERSION_CODE >= KERNEL_VERSION(a, b, 0))
+#include "probed.h"
 
 #if !IS_ENABLED(CONFIG_MMU_NOTIFIER)
 #error "onecopy needs a kernel with CONFIG_MMU_NOTIFIER"
 #endif
 
-/* ONECOPY_NO_HMM (make NO_HMM=1) builds the fallback on a kernel that has HMM, so that it can be tested. */
+/*
+ * ONECOPY_NO_HMM (make NO_HMM=1) builds the fallback on a kernel that has HMM, so that it can be
+ * tested.
+ */
 #if IS_ENABLED(CONFIG_HMM_MIRROR) && !defined(ONECOPY_NO_HMM)
 #define OC_HMM 1
 #endif
 
-#if !OC_KERNEL(6, 3)
+#if !OC_HAVE_VM_FLAGS_SET
 static inline void vm_flags_set(struct vm_area_struct *vma, unsigned long flags)
 {
 	vma->vm_flags |= flags;
@@ -36,7 +41,7 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, unsigned long flag
 /* For a VMA that is in no address space. */
 static inline void oc_vm_flags_init(struct vm_area_struct *vma, unsigned long flags)
 {
-#if OC_KERNEL(6, 3)
+#if OC_HAVE_VM_FLAGS_INIT
 	vm_flags_init(vma, flags);
 #else
 	vma->vm_flags = flags;
@@ -45,7 +50,7 @@ static inline void oc_vm_flags_init(struct vm_area_struct *vma, unsigned long fl
 
 static inline void oc_zap_special(struct vm_area_struct *vma, unsigned long addr, unsigned long len)
 {
-#if OC_KERNEL(7, 1)
+#if OC_HAVE_ZAP_SPECIAL_VMA_RANGE
 	zap_special_vma_range(vma, addr, len);
 #else
 	zap_vma_ptes(vma, addr, len);
@@ -57,21 +62,25 @@ static inline void oc_zap_special(struct vm_area_struct *vma, unsigned long addr
 #endif
 
 /*
- * A 2 MiB mapping of ordinary memory that get_user_pages() must refuse, fast path included. From 6.12 such an entry is marked special;
- * before, an entry of a device does that, since no device owns the page.
+ * A 2 MiB mapping of ordinary memory that get_user_pages() must refuse, fast path included. Where
+ * the kernel can, such an entry is marked special; before, an entry of a device does that, since no
+ * device owns the page. Where it can do neither there are no such mappings.
  */
 #if IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE)
+#if OC_HAVE_PLAIN_PFN
+#ifdef CONFIG_ARCH_SUPPORTS_PMD_PFNMAP
 #define OC_HUGE 1
-#if OC_KERNEL(6, 17)
 static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, bool write)
 {
 	return vmf_insert_pfn_pmd(vmf, pfn, write);
 }
-#else
+#endif
+#elif defined(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP) || defined(CONFIG_ARCH_HAS_PTE_DEVMAP)
+#define OC_HUGE 1
 #include <linux/pfn_t.h>
 static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, bool write)
 {
-#if OC_KERNEL(6, 12)
+#ifdef CONFIG_ARCH_SUPPORTS_PMD_PFNMAP
 	return vmf_insert_pfn_pmd(vmf, pfn_to_pfn_t(pfn), write);
 #else
 	return vmf_insert_pfn_pmd(vmf, __pfn_to_pfn_t(pfn, PFN_DEV | PFN_MAP), write);
@@ -81,65 +90,70 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
 #endif
 
 /*
- * Whether an entry of 2 MiB may show the page, which the owner's entry maps. Not the huge page of zeroes, the one large page that belongs to
- * nothing: where its entry goes, kernels from 7.0 on take away the page table that anonymous memory keeps beside it, and so another's.
+ * Whether an entry of 2 MiB may show the page, which the owner's entry maps. Not the huge page of
+ * zeroes, the one large page that belongs to nothing: where its entry goes, kernels from 7.0 on
+ * take away the page table that anonymous memory keeps beside it, and so another's.
  */
 static inline bool oc_may_be_large(unsigned long pfn)
 {
-#if OC_KERNEL(5, 16)
+#if OC_HAVE_FOLIO
 	return READ_ONCE(page_folio(pfn_to_page(pfn))->mapping);
 #else
 	return READ_ONCE(compound_head(pfn_to_page(pfn))->mapping);
 #endif
 }
 
-static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len, unsigned long flags)
+static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len,
+						 unsigned long flags)
 {
-#if OC_KERNEL(7, 0)
+#if OC_HAVE_CURRENT_GET_UNMAPPED_AREA
 	return mm_get_unmapped_area(NULL, addr, len, 0, flags);
-#elif OC_KERNEL(6, 10)
+#elif OC_HAVE_MM_GET_UNMAPPED_AREA
 	return mm_get_unmapped_area(current->mm, NULL, addr, len, 0, flags);
 #else
 	return current->mm->get_unmapped_area(NULL, addr, len, 0, flags);
 #endif
 }
 
-/* For pages that users map with vm_insert_page(): before 5.11 a page that is charged to a memory cgroup cannot be mapped so. */
-#if OC_KERNEL(5, 11)
-#define OC_GFP_SHOWN GFP_KERNEL_ACCOUNT
-#else
+/*
+ * For pages that users map with vm_insert_page(): while being charged to a memory cgroup was a type
+ * of a page (before 5.11), such a page cannot be mapped so.
+ */
+#ifdef PG_kmemcg
 #define OC_GFP_SHOWN GFP_KERNEL
+#else
+#define OC_GFP_SHOWN GFP_KERNEL_ACCOUNT
 #endif
 
 /* A fault that is done and gave its map lock up. */
-#if OC_KERNEL(6, 0)
+#if OC_HAVE_FAULT_COMPLETED
 #define OC_FAULT_COMPLETED VM_FAULT_COMPLETED
 #else
 #define OC_FAULT_COMPLETED 0
 #endif
 
 /* Called with mm's map lock held for reading; *locked tells whether it still is. */
-static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
-				 int *locked)
+static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				 unsigned int flags, struct page **pages, int *locked)
 {
-#if OC_KERNEL(6, 5)
+#if OC_HAVE_PIN_REMOTE_WITHOUT_VMAS
 	return pin_user_pages_remote(mm, start, nr, flags, pages, locked);
 #else
 	return pin_user_pages_remote(mm, start, nr, flags, pages, NULL, locked);
 #endif
 }
 
-static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr, unsigned int flags, struct page **pages,
-				 int *locked)
+static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				 unsigned int flags, struct page **pages, int *locked)
 {
-#if OC_KERNEL(6, 5)
+#if OC_HAVE_GET_REMOTE_WITHOUT_VMAS
 	return get_user_pages_remote(mm, start, nr, flags, pages, locked);
 #else
 	return get_user_pages_remote(mm, start, nr, flags, pages, NULL, locked);
 #endif
 }
 
-#if OC_KERNEL(5, 11)
+#if OC_HAVE_KMAP_LOCAL_PAGE
 static inline void *oc_map_page(struct page *page)
 {
 	return kmap_local_page(page);
@@ -161,10 +175,13 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 }
 #endif
 
-/* A handler that needs the map lock was called under the lock of the VMA alone: true when the fault must begin anew. */
+/*
+ * A handler that needs the map lock was called under the lock of the VMA alone: true when the fault
+ * must begin anew.
+ */
 static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 {
-#if OC_KERNEL(6, 4)
+#if OC_HAVE_VMA_LOCK
 	if (vmf->flags & FAULT_FLAG_VMA_LOCK) {
 		vma_end_read(vmf->vma);
 		return true;

@@ -7,11 +7,12 @@
 #include "inject.h"
 #include "trace.h"
 
-#define OC_BATCH 64 /* pages pinned at a time */
+#define OC_BATCH OC_PAGES_IN(SZ_256K, PAGE_SIZE) /* pages pinned at a time */
 
 /*
- * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on: within a compound page the kernel's own mapping
- * is contiguous and one copy of it passes the checks for copies to users.
+ * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on:
+ * within a compound page the kernel's own mapping is contiguous and one copy of it passes the
+ * checks for copies to users.
  */
 static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 {
@@ -19,7 +20,8 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 	u64 run = PAGE_SIZE - (off & ~PAGE_MASK);
 
 	if (!IS_ENABLED(CONFIG_HIGHMEM))
-		while (run < len && pages[i + 1] == pages[i] + 1 && compound_head(pages[i + 1]) == compound_head(pages[i])) {
+		while (run < len && pages[i + 1] == pages[i] + 1 &&
+		       compound_head(pages[i + 1]) == compound_head(pages[i])) {
 			run += PAGE_SIZE;
 			i++;
 		}
@@ -27,7 +29,8 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 }
 
 /*
- * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing is waited for in between: no fault, no lock.
+ * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing
+ * is waited for in between: no fault, no lock.
  */
 int oc_copy_begin(struct oc_seg *seg)
 {
@@ -36,7 +39,8 @@ int oc_copy_begin(struct oc_seg *seg)
 	if (!seg)
 		return 0;
 	atomic_inc(&seg->copying);
-	smp_mb__after_atomic(); /* either this sees that the segment is dead, or oc_copy_drain() sees this */
+	/* either this sees that the segment is dead, or oc_copy_drain() sees this */
+	smp_mb__after_atomic();
 	err = oc_seg_error(seg);
 	if (err && atomic_dec_and_test(&seg->copying))
 		wake_up_all(&seg->copied);
@@ -57,8 +61,8 @@ void oc_copy_drain(struct oc_seg *seg)
 }
 
 /*
- * One's own memory is not there, or not as it is wanted: have it faulted in, with some of what follows for who misses page after page. A kill ends
- * the wait for whoever answers the faults.
+ * One's own memory is not there, or not as it is wanted: have it faulted in, with some of what
+ * follows for who misses page after page. A kill ends the wait for whoever answers the faults.
  */
 static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int pages)
 {
@@ -79,11 +83,16 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
 	return err;
 }
 
-#define OC_COPY_TRIES 1000 /* without one byte more, of memory that is there each time: it may not be used so */
+/* without one byte more, of memory that is there each time: it may not be used so */
+#define OC_COPY_TRIES 1000
 #define OC_COPY_AHEAD 16
 
-/* With faults disabled. False: something is missing. True: all is done, or somebody wants this processor. */
-static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
+/*
+ * With faults disabled. False: something is missing. True: all is done, or somebody wants this
+ * processor.
+ */
+static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user,
+			    u64 *done)
 {
 	do {
 		struct page *page = pages[(off + *done) >> PAGE_SHIFT];
@@ -92,7 +101,10 @@ static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 use
 		void *map = oc_map_page(page), *k = map + ((off + *done) & ~PAGE_MASK);
 		unsigned long left;
 
-		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
+		/*
+		 * Not copy_from_user(): after a bad address that clears the rest of the page, which
+		 * is somebody's memory here.
+		 */
 		if (to_user)
 			left = __copy_to_user_inatomic(u, k, n);
 		else
@@ -106,10 +118,12 @@ static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 use
 }
 
 /*
- * Between byte `off` of a segment's pages and the current address space. *done bytes were copied, whatever is returned. Bytes move with faults
- * disabled, so that a revocation need not wait for whoever answers the faults of the caller.
+ * Between byte `off` of a segment's pages and the current address space. *done bytes were copied,
+ * whatever is returned. Bytes move with faults disabled, so that a revocation need not wait for
+ * whoever answers the faults of the caller.
  */
-static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
+static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off, u64 len, u64 user,
+			 bool to_user, u64 *done)
 {
 	unsigned int tries = 0, ahead = 1;
 	bool missing;
@@ -134,7 +148,9 @@ static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off,
 		if (!missing)
 			continue;
 		/* Page after page is missing: more at once. */
-		ahead = *done - before <= ahead * PAGE_SIZE ? min(ahead * 2, (unsigned int)OC_COPY_AHEAD) : 1;
+		ahead = *done - before <= ahead * PAGE_SIZE ?
+				min(ahead * 2, (unsigned int)OC_COPY_AHEAD) :
+				1;
 		tries = *done == before ? tries + 1 : 0;
 		if (tries > OC_COPY_TRIES)
 			return -EFAULT;
@@ -145,7 +161,10 @@ static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off,
 	return 0;
 }
 
-/* Between byte `off` of the pages and the current address space. Returns how many bytes were copied: all but after a bad address or a kill. */
+/*
+ * Between byte `off` of the pages and the current address space. Returns how many bytes were
+ * copied: all but after a bad address or a kill.
+ */
 u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user)
 {
 	u64 done = 0;
@@ -157,7 +176,10 @@ u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_
 		unsigned long left;
 		void *map = oc_map_page(page), *k = map + ((off + done) & ~PAGE_MASK);
 
-		/* Not copy_from_user(): after a bad address that clears the rest of the page, which is somebody's memory here. */
+		/*
+		 * Not copy_from_user(): after a bad address that clears the rest of the page, which
+		 * is somebody's memory here.
+		 */
 		if (to_user)
 			left = copy_to_user(u, k, n);
 		else
@@ -171,11 +193,13 @@ u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_
 	return done;
 }
 
-void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off, u64 len)
+void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
+		   u64 len)
 {
 	while (len) {
 		struct page *d = dst[dst_off >> PAGE_SHIFT], *s = src[src_off >> PAGE_SHIFT];
-		u64 n = min3(len, (u64)(PAGE_SIZE - (dst_off & ~PAGE_MASK)), (u64)(PAGE_SIZE - (src_off & ~PAGE_MASK)));
+		u64 n = min3(len, (u64)(PAGE_SIZE - (dst_off & ~PAGE_MASK)),
+			     (u64)(PAGE_SIZE - (src_off & ~PAGE_MASK)));
 		void *from = oc_map_page(s), *to = oc_map_page(d);
 
 		memmove(to + (dst_off & ~PAGE_MASK), from + (src_off & ~PAGE_MASK), n);
@@ -211,7 +235,8 @@ static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, st
 		if (!got)
 			n = min(n, (find_vma(mm, addr)->vm_end - (addr & PAGE_MASK)) >> PAGE_SHIFT);
 		if (!got)
-			got = oc_pin_remote(mm, addr & PAGE_MASK, n, write ? FOLL_WRITE : 0, pages, &locked);
+			got = oc_pin_remote(mm, addr & PAGE_MASK, n, write ? FOLL_WRITE : 0, pages,
+					    &locked);
 		if (locked)
 			mmap_read_unlock(mm);
 	}
@@ -244,9 +269,11 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 		u64 copied;
 
 		if (side->seg) {
-			err = oc_copy_gated(side->seg, far, addr & ~PAGE_MASK, n, to_user ? to : from, to_user, &copied);
+			err = oc_copy_gated(side->seg, far, addr & ~PAGE_MASK, n,
+					    to_user ? to : from, to_user, &copied);
 		} else {
-			copied = oc_copy_user(far, addr & ~PAGE_MASK, n, to_user ? to : from, to_user);
+			copied = oc_copy_user(far, addr & ~PAGE_MASK, n, to_user ? to : from,
+					      to_user);
 			err = fatal_signal_pending(current) ? -EINTR : -EFAULT;
 		}
 		oc_unpin(far, got, !to_user);
@@ -276,6 +303,7 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done)
 {
 	s64 n = 0;
+	int err;
 
 	*done = 0;
 	while (*done < length) {
@@ -291,6 +319,7 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 	}
 	oc_count(OC_COPIES, 1);
 	oc_count(OC_COPIED_BYTES, *done);
-	trace_onecopy_copy(dst->addr, src->addr, length, *done, n < 0 ? n : 0);
-	return n < 0 ? n : 0;
+	err = min_t(s64, n, 0);
+	trace_onecopy_copy(dst->addr, src->addr, length, *done, err);
+	return err;
 }

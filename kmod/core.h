@@ -24,6 +24,11 @@
 #include "include/uapi/onecopy.h"
 
 #define OC_VERSION "0.1.0"
+/*
+ * Of /dev/onecopy, so that its node can be there before the module is, and the first open loads it.
+ * One of those for local use: where it is taken, any other.
+ */
+#define OC_MINOR 244
 
 /* ---- tasks that are in the middle of something (marks.c) ---- */
 #define OC_MARK_BUCKETS 64
@@ -36,10 +41,11 @@ struct oc_mark {
 /* Hashed by task, so that neither faults nor invalidations of different tasks meet at one lock. */
 struct oc_marks {
 	struct oc_mark_bucket {
-		spinlock_t lock;
+		spinlock_t lock; /* of the list */
 		struct hlist_head head;
 	} ____cacheline_aligned_in_smp bucket[OC_MARK_BUCKETS];
 };
+
 void oc_marks_init(struct oc_marks *marks);
 void oc_mark_set(struct oc_marks *marks, struct oc_mark *mark);
 void oc_mark_clear(struct oc_marks *marks, struct oc_mark *mark);
@@ -62,6 +68,7 @@ enum oc_stat {
 struct oc_stats {
 	u64 v[OC_STATS];
 };
+
 DECLARE_PER_CPU(struct oc_stats, oc_stats);
 
 static inline void oc_count(enum oc_stat what, u64 n)
@@ -75,6 +82,8 @@ u64 oc_stat_sum(enum oc_stat what);
 enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_QUOTAS };
 extern atomic_long_t oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
+extern atomic_long_t oc_attachments;
+extern atomic_long_t oc_spaces_held;
 
 struct oc_user;
 struct oc_user *oc_charge(enum oc_quota what);
@@ -89,8 +98,7 @@ extern bool oc_huge;
 extern unsigned int oc_fault_around;
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
-/* With pages of 64 KiB a PMD is 512 MiB: too much to look at in one fault. */
-#define OC_WINDOW_PAGES ((PMD_SIZE < SZ_2M ? PMD_SIZE : SZ_2M) / PAGE_SIZE)
+#define OC_WINDOW_PAGES OC_PAGES_IN(OC_WINDOW_BYTES(PMD_SIZE), PAGE_SIZE)
 /* Without HMM pages are looked for one by one. */
 #ifdef OC_HMM
 #define OC_WINDOW_MAX OC_WINDOW_PAGES
@@ -103,8 +111,9 @@ extern unsigned int oc_fault_around;
 #define OC_E_SHIFT 3
 
 /*
- * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the segment had been recorded. It may be used
- * under the segment's lock, after oc_snap_refresh() has struck out what was invalidated since.
+ * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the
+ * segment had been recorded. It may be used under the segment's lock, after oc_snap_refresh() has
+ * struck out what was invalidated since.
  */
 struct oc_snap {
 	u64 seq;
@@ -118,6 +127,11 @@ static inline unsigned long oc_snap_end(const struct oc_snap *s)
 	return s->start + (unsigned long)s->pages * PAGE_SIZE;
 }
 
+static inline const unsigned long *oc_snap_entry(const struct oc_snap *s, unsigned long page)
+{
+	return &s->entry[(page - s->start) >> PAGE_SHIFT];
+}
+
 static inline unsigned long oc_entry_pfn(unsigned long e)
 {
 	return e >> OC_E_SHIFT;
@@ -127,14 +141,17 @@ static inline unsigned long oc_entry_pfn(unsigned long e)
 #define OC_RING 64 /* invalidations that are remembered: a snapshot older than that is worthless */
 #define OC_SNAPS 4 /* snapshots that a segment keeps */
 #define OC_VERDICTS 8
-#define OC_AHEAD_MAX 64 /* pages of the owner that one fault has made present at most */
+/* pages of the owner that one fault has made present at most */
+#define OC_AHEAD_MAX OC_PAGES_IN(SZ_256K, PAGE_SIZE)
 
 struct oc_range {
 	unsigned long start;
 	unsigned long end;
 };
 
-/* What a task found while it held no lock of its own: an error that its repeated fault must answer. */
+/*
+ * What a task found while it held no lock of its own: an error that its repeated fault must answer.
+ */
 struct oc_verdict {
 	pid_t pid;
 	u64 born;
@@ -145,6 +162,9 @@ struct oc_verdict {
 struct oc_seg {
 	struct kref ref;
 	struct hlist_node node; /* published under id; table's lock */
+	struct list_head all; /* of all segments, by serial number; table's lock */
+	u64 serial;
+	struct pid *owner;
 	u64 id;
 	struct mm_struct *mm; /* the owner's; held by the subscription, without its users */
 	unsigned long start;
@@ -165,7 +185,11 @@ struct oc_seg {
 	wait_queue_head_t copied; /* the last of them is done, of a segment that is dead */
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
 
-	struct mutex lock; /* leaf: taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards what follows: */
+	/*
+	 * leaf: taken in invalidation, so nothing is allocated, faulted or zapped under it. It
+	 * guards what follows:
+	 */
+	struct mutex lock;
 	u32 state; /* ONECOPY_STATE_* */
 	u64 seq; /* invalidations recorded */
 	struct oc_range ring[OC_RING];
@@ -173,10 +197,12 @@ struct oc_seg {
 	unsigned int snap_hand;
 	struct oc_verdict verdict[OC_VERDICTS];
 	unsigned int verdict_hand;
-	unsigned long ahead_at; /* the page that comes next if importers go through memory in order */
+	/* the page that comes next if importers go through memory in order */
+	unsigned long ahead_at;
 	unsigned int ahead;
 	bool reaped;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
+	struct list_head attachments;
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -236,8 +262,11 @@ struct oc_attachment {
 	struct kref ref; /* one for each VMA */
 	struct oc_seg *seg;
 	struct file *file; /* that of its VMAs, which hold it */
+	struct list_head link; /* of the segment's; its lock */
+	struct pid *importer;
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
+	unsigned long shows; /* the owner's address of the first */
 	struct mmu_interval_notifier notifier; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
@@ -264,12 +293,17 @@ extern struct page *oc_hole_page;
 int oc_fault_init(void);
 void oc_fault_exit(void);
 unsigned long oc_window_bytes(void);
-void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w);
-/* What this task's faults find wrong they report here, instead of answering it, until oc_quiet_end(). */
+void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg,
+		  unsigned long owner, struct oc_window *w);
+/*
+ * What this task's faults find wrong they report here, instead of answering it, until
+ * oc_quiet_end().
+ */
 struct oc_quiet {
 	struct oc_mark mark;
 	int err;
 };
+
 void oc_quiet_begin(struct oc_quiet *q);
 int oc_quiet_end(struct oc_quiet *q);
 bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn);
@@ -282,8 +316,13 @@ int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len
 struct oc_want {
 	unsigned long page;
 	bool write;
-	unsigned long lost; /* to read: the end of what was there from `page` on until the owner took it away; 0: nothing */
-	unsigned long last; /* the end of what is asked for beside the page, and waited for; 0: nothing */
+	/*
+	 * to read: the end of what was there from `page` on until the owner took it away; 0:
+	 * nothing
+	 */
+	unsigned long lost;
+	/* the end of what is asked for beside the page, and waited for; 0: nothing */
+	unsigned long last;
 };
 
 static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long page, bool write)
@@ -295,10 +334,12 @@ static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long pa
 
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp);
 void oc_snap_free(struct oc_snap *snap);
-int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved);
+int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
+		 bool resolved);
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap);
 struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page);
-void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start, unsigned long *end);
+void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
+		 unsigned long *end);
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 
 /* ---- invalidate.c ---- */
@@ -310,7 +351,8 @@ bool oc_vma_hidden(const struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked);
-int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, const struct oc_want *want);
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
+	       const struct oc_want *want);
 long oc_prefault(u64 address, u64 length, bool write, u64 *done);
 
 /* ---- copy.c ---- */
@@ -319,12 +361,14 @@ struct oc_side {
 	struct oc_seg *seg;
 	u64 addr;
 };
+
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done);
 u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
 int oc_copy_begin(struct oc_seg *seg);
 void oc_copy_end(struct oc_seg *seg);
 void oc_copy_drain(struct oc_seg *seg);
-void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off, u64 len);
+void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
+		   u64 len);
 
 /* ---- devices ---- */
 extern struct miscdevice oc_xpmem_device;

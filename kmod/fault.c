@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An attachment is touched. Two map locks are never waited for at once: the owner's is tried; where that fails, or the owner has to fault the page
- * in, ours is given up, the owner's side is settled with only the owner's lock, what was found is left with the segment, and the fault begins
- * anew. A fault that finds an answer with the segment needs no lock of the owner.
+ * An attachment is touched. Two map locks are never waited for at once: the owner's is tried; where
+ * that fails, or the owner has to fault the page in, ours is given up, the owner's side is settled
+ * with only the owner's lock, what was found is left with the segment, and the fault begins anew. A
+ * fault that finds an answer with the segment needs no lock of the owner.
  */
 #include <linux/hash.h>
 #include <linux/pgtable.h>
@@ -23,8 +24,9 @@ struct page *oc_hole_page; /* all zeroes, never writable */
 static struct oc_marks oc_quiet;
 
 /*
- * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry. Taken with the importer's map lock held
- * for reading and before the segment's lock; page tables are allocated under it, and it is never taken in reclaim.
+ * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry.
+ * Taken with the importer's map lock held for reading and before the segment's lock; page tables
+ * are allocated under it, and it is never taken in reclaim.
  */
 #define OC_INSTALL_BITS 8
 static struct mutex oc_install_lock[1 << OC_INSTALL_BITS];
@@ -77,9 +79,11 @@ unsigned long oc_window_bytes(void)
 	return rounddown_pow_of_two(pages) * PAGE_SIZE;
 }
 
-void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg, unsigned long owner, struct oc_window *w)
+void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg,
+		  unsigned long owner, struct oc_window *w)
 {
-	oc_window_around(w, addr, owner, vma->vm_start, vma->vm_end, seg->start, oc_seg_end(seg), oc_window_bytes());
+	oc_window_around(w, addr, owner, vma->vm_start, vma->vm_end, seg->start, oc_seg_end(seg),
+			 oc_window_bytes());
 }
 
 /* To what has to be looked at: a part of it is known. */
@@ -112,7 +116,10 @@ static int oc_no_entry(pte_t *ptep, unsigned long addr, void *data)
 	return 0;
 }
 
-/* The importer's entry has a dirty bit that nobody looks at: the page counts as dirty from the moment that it may be written. */
+/*
+ * The importer's entry has a dirty bit that nobody looks at: the page counts as dirty from the
+ * moment that it may be written.
+ */
 static void oc_dirty(unsigned long pfn)
 {
 	struct page *page = pfn_to_page(pfn);
@@ -121,7 +128,8 @@ static void oc_dirty(unsigned long pfn)
 		set_page_dirty(page);
 }
 
-static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, unsigned long pfn, bool write)
+static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, unsigned long pfn,
+			 bool write)
 {
 	pte_t old = ptep_get(ptep), pte;
 
@@ -189,7 +197,10 @@ static void oc_fill_init(struct oc_fill *f, struct vm_fault *vmf)
 	};
 }
 
-/* Is the whole 2 MiB window one piece of memory, in one mapping of the owner, with one permission? */
+#ifdef OC_HUGE
+/*
+ * Is the whole 2 MiB window one piece of memory, in one mapping of the owner, with one permission?
+ */
 static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
 {
 	const unsigned long *e = &snap->entry[(at - snap->start) >> PAGE_SHIFT];
@@ -198,10 +209,12 @@ static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
 	if (oc_entry_pfn(e[0]) & (OC_WINDOW_PAGES - 1))
 		return false;
 	for (i = 0; i < OC_WINDOW_PAGES; i++)
-		if ((e[i] & (OC_E_VALID | OC_E_HUGE | OC_E_WRITE)) != need || oc_entry_pfn(e[i]) != oc_entry_pfn(e[0]) + i)
+		if ((e[i] & (OC_E_VALID | OC_E_HUGE | OC_E_WRITE)) != need ||
+		    oc_entry_pfn(e[i]) != oc_entry_pfn(e[0]) + i)
 			return false;
 	return true;
 }
+#endif
 
 /* ---- verdicts: what a task learned without its own map lock ---- */
 static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
@@ -218,8 +231,8 @@ static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
 }
 
 /*
- * Answered only to the fault that begins anew (`again`). A handler of a signal may have kept that from coming: what is found by another fault
- * is of another time, and forgotten.
+ * Answered only to the fault that begins anew (`again`). A handler of a signal may have kept that
+ * from coming: what is found by another fault is of another time, and forgotten.
  */
 static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
 {
@@ -228,7 +241,8 @@ static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
 	for (i = 0; i < OC_VERDICTS; i++) {
 		struct oc_verdict *v = &seg->verdict[i];
 
-		if (v->err && v->page == page && v->pid == current->pid && v->born == current->start_time) {
+		if (v->err && v->page == page && v->pid == current->pid &&
+		    v->born == current->start_time) {
 			err = v->err;
 			v->err = 0;
 			return again ? err : 0;
@@ -238,10 +252,12 @@ static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
 }
 
 /*
- * Map what a snapshot knows of the window: the given one, which then belongs to the segment or is freed, or one that the segment has. 0: the page
- * is mapped. -EAGAIN: too little is known. -EINTR: killed. OC_NO_TABLE. Another error: there is no such page.
+ * Map what a snapshot knows of the window: the given one, which then belongs to the segment or is
+ * freed, or one that the segment has. 0: the page is mapped. -EAGAIN: too little is known. -EINTR:
+ * killed. OC_NO_TABLE. Another error: there is no such page.
  */
-static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window w, unsigned long owner, struct oc_snap *fresh)
+static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window w,
+		      unsigned long owner, struct oc_snap *fresh)
 {
 	bool write = vmf->flags & FAULT_FLAG_WRITE, zap;
 	struct mutex *install = oc_install_lock_of(vmf);
@@ -295,14 +311,17 @@ again:
 	pmd = READ_ONCE(*vmf->pmd);
 	if (pmd_none(pmd)) {
 #ifdef OC_HUGE
-		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) && w.hi - w.lo == PMD_SIZE &&
-		    oc_snap_is_huge(snap, w.at) && oc_may_be_large(oc_entry_pfn(snap->entry[(w.at - snap->start) >> PAGE_SHIFT]))) {
-			unsigned long e = snap->entry[(w.at - snap->start) >> PAGE_SHIFT];
+		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) &&
+		    w.hi - w.lo == PMD_SIZE && oc_snap_is_huge(snap, w.at) &&
+		    oc_may_be_large(oc_entry_pfn(*oc_snap_entry(snap, w.at)))) {
+			unsigned long e = *oc_snap_entry(snap, w.at);
 			bool writable = f.writable && (e & OC_E_WRITE);
 
 			if (writable)
 				oc_dirty(oc_entry_pfn(e));
-			err = oc_insert_pmd(vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR ? OC_NO_TABLE : 0;
+			err = 0;
+			if (oc_insert_pmd(vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR)
+				err = OC_NO_TABLE;
 			if (!err) {
 				large = OC_WINDOW_PAGES;
 				mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
@@ -320,7 +339,8 @@ again:
 	}
 	err = 0;
 	if (pmd_leaf(pmd))
-		goto unlock; /* another thread was faster; should it not suffice, the fault comes again */
+		/* another thread was faster; should it not suffice, the fault comes again */
+		goto unlock;
 	f.snap = snap;
 	f.lo = w.lo;
 	f.at = w.at;
@@ -347,8 +367,8 @@ out:
 }
 
 /*
- * What is written to holes goes into a page of the attachment: another importer must not see it. The process that mapped it may, as before a hole
- * was filled by the owner.
+ * What is written to holes goes into a page of the attachment: another importer must not see it.
+ * The process that mapped it may, as before a hole was filled by the owner.
  */
 static bool oc_scratch(struct oc_attachment *att)
 {
@@ -401,13 +421,15 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 		if (!stretch)
 			stretch = oc_stretch_alloc();
 		/* Allocates, hence without the segment's lock. */
-		if (!stretch || apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_no_entry, NULL)) {
+		if (!stretch || apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE,
+						    oc_no_entry, NULL)) {
 			ret = VM_FAULT_OOM;
 			break;
 		}
 		mutex_lock(&seg->lock);
 		if (oc_stretch_fill(vmf->vma, h.fill.target, &stretch))
-			apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole, &h);
+			apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole,
+					    &h);
 		mutex_unlock(&seg->lock);
 		if (!h.fill.conflict)
 			break;
@@ -419,8 +441,8 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 }
 
 /*
- * Most changes of mappings take some microseconds: not so long as to sleep and begin anew. Tried, never waited for, and no longer than somebody else
- * might want this processor.
+ * Most changes of mappings take some microseconds: not so long as to sleep and begin anew. Tried,
+ * never waited for, and no longer than somebody else might want this processor.
  */
 static bool oc_try_owner(struct mm_struct *mm)
 {
@@ -449,8 +471,12 @@ static bool oc_snap_all(const struct oc_snap *snap, const struct oc_want *want)
 	return true;
 }
 
-/* The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not to be had. */
-static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w, const struct oc_want *want, int *err)
+/*
+ * The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not
+ * to be had.
+ */
+static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w,
+			       const struct oc_want *want, int *err)
 {
 	struct mm_struct *mm = seg->mm;
 	bool same = mm == vmf->vma->vm_mm;
@@ -470,8 +496,12 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 			snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 		if (snap)
 			*err = oc_snap_take(seg, snap, want->page, want->write, false);
-		/* What only needs the owner's kernel is done at once, as a fault of one's own is; whatever has to be waited for is not. */
-		if (snap && !*err && !oc_snap_all(snap, want) && vma_is_anonymous(find_vma(mm, want->page)))
+		/*
+		 * What only needs the owner's kernel is done at once, as a fault of one's own is;
+		 * whatever has to be waited for is not.
+		 */
+		if (snap && !*err && !oc_snap_all(snap, want) &&
+		    vma_is_anonymous(find_vma(mm, want->page)))
 			*err = oc_populate(seg, snap, want, NULL);
 		if (*err) {
 			oc_snap_free(snap);
@@ -511,7 +541,8 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 		return VM_FAULT_RETRY;
 	oc_count(OC_FAULTS, 1);
 	if (!oc_seg_has(seg, owner))
-		return VM_FAULT_SIGBUS; /* cannot be: mmap() checked it and such a VMA cannot grow or move */
+		/* cannot be: mmap() checked it and such a VMA cannot grow or move */
+		return VM_FAULT_SIGBUS;
 	oc_window_of(vma, addr, seg, owner, &w);
 
 	err = oc_install(vmf, seg, w, owner, NULL);
@@ -538,7 +569,11 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 
 	oc_count(OC_RETRIES, 1);
 	if (!may_retry)
-		return VM_FAULT_SIGBUS; /* only callers within the kernel who cannot wait, and those cannot use such a mapping anyway */
+		/*
+		 * only callers within the kernel who cannot wait, and those cannot use such a
+		 * mapping anyway
+		 */
+		return VM_FAULT_SIGBUS;
 	if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT)
 		return VM_FAULT_RETRY;
 	oc_seg_get(seg);
@@ -550,7 +585,10 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	return ret;
 }
 
-/* A store to a page that is mapped to read. The caller does not expect VM_FAULT_RETRY alone and would go on without the lock. */
+/*
+ * A store to a page that is mapped to read. The caller does not expect VM_FAULT_RETRY alone and
+ * would go on without the lock.
+ */
 static vm_fault_t oc_mkwrite(struct vm_fault *vmf)
 {
 	vm_fault_t ret = oc_fault(vmf);

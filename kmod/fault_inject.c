@@ -19,6 +19,7 @@ static struct {
 	[OC_INJECT_RETRY] = { "fail_retry", &oc_fail_retry },
 	[OC_INJECT_PIN] = { "fail_pin", &oc_fail_pin },
 };
+
 static struct dentry *oc_dir;
 
 bool oc_inject(enum oc_inject_point point)

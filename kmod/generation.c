@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The page that tells a user, by one load, whether what it read through an attachment was the owner's. */
+/*
+ * The page that tells a user, by one load, whether what it read through an attachment was the
+ * owner's.
+ */
 #include <linux/gfp.h>
 
 #include "core.h"

@@ -5,14 +5,18 @@
 #include "core.h"
 #include "trace.h"
 
-static bool oc_invalidate(struct mmu_interval_notifier *notifier, const struct mmu_notifier_range *range, unsigned long seq)
+static bool oc_invalidate(struct mmu_interval_notifier *notifier,
+			  const struct mmu_notifier_range *range, unsigned long seq)
 {
 	struct oc_seg *seg = container_of(notifier, struct oc_seg, notifier);
 	unsigned long start = max(range->start, seg->start), end = min(range->end, oc_seg_end(seg));
 	bool blockable = mmu_notifier_range_blockable(range), shown;
 	u64 before;
 
-	/* Our own zap of attachments: nothing was ever derived from an attachment, so nothing has to go. */
+	/*
+	 * Our own zap of attachments: nothing was ever derived from an attachment, so nothing has
+	 * to go.
+	 */
 	if (oc_zaps())
 		return true;
 
@@ -27,7 +31,8 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier, const struct m
 	WRITE_ONCE(seg->seq, before);
 	shown = oc_is_shown(seg, start, end);
 	/* Who cannot wait reaps memory that nobody will ever use again. */
-	if ((range->event == MMU_NOTIFY_RELEASE || (shown && !blockable)) && seg->state == ONECOPY_STATE_ALIVE) {
+	if ((range->event == MMU_NOTIFY_RELEASE || (shown && !blockable)) &&
+	    seg->state == ONECOPY_STATE_ALIVE) {
 		seg->state = ONECOPY_STATE_OWNER_GONE;
 		oc_generation_state(seg);
 	}
@@ -43,7 +48,8 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier, const struct m
 	if (!blockable)
 		return false;
 	if (range->event == MMU_NOTIFY_RELEASE)
-		oc_zap(seg, start, end); /* not within a notification: the end of it all is told by itself */
+		/* not within a notification: the end of it all is told by itself */
+		oc_zap(seg, start, end);
 	else
 		oc_zap_notified(seg, start, end, before);
 	return true;
@@ -52,9 +58,11 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier, const struct m
 const struct mmu_interval_notifier_ops oc_notifier_ops = { .invalidate = oc_invalidate };
 
 /*
- * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that change's end, under the lock of the subscriptions.
- * Kernels before that was mended in their stable series let the remover go as soon as the change counts as ended, which is before: its notifier
- * must not be freed then. So the lock is taken once more, by a look that has nothing to wait for, since the notifier's last phase is over.
+ * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that
+ * change's end, under the lock of the subscriptions. Kernels before that was mended in their stable
+ * series let the remover go as soon as the change counts as ended, which is before: its notifier
+ * must not be freed then. So the lock is taken once more, by a look that has nothing to wait for,
+ * since the notifier's last phase is over.
  */
 void oc_unsubscribe(struct mmu_interval_notifier *notifier)
 {

@@ -14,7 +14,10 @@
 #define OC_KNEM_MAX_PIECES 65536U
 #define OC_KNEM_MAX_STATUS (64 * PAGE_SIZE)
 
-/* The pages of one piece of a region's vector; what is before iov.base in the first page is not of it. */
+/*
+ * The pages of one piece of a region's vector; what is before iov.base in the first page is not of
+ * it.
+ */
 struct oc_piece {
 	struct page **pages;
 	unsigned long n;
@@ -26,10 +29,16 @@ struct oc_pinner {
 	struct list_head regions; /* lock: that of the cookies */
 };
 
-/* Pinned memory, named by a cookie. Also the local side of a copy that the worker does: then without a cookie. */
+/*
+ * Pinned memory, named by a cookie. Also the local side of a copy that the worker does: then
+ * without a cookie.
+ */
 struct oc_region {
 	struct kref ref;
 	struct rcu_head rcu;
+	struct list_head all; /* of all regions, by serial number; lock: that of the cookies */
+	u64 serial;
+	struct pid *creator;
 	struct hlist_node node; /* published under cookie */
 	struct list_head link; /* of its file, while published; lock: that of the cookies */
 	const struct list_head *file; /* whose list: only compared */
@@ -44,7 +53,8 @@ struct oc_region {
 	struct list_head pinned_by; /* of its pinner; lock: that of the cookies */
 	struct oc_pinner *pinner;
 	struct mm_struct *mm; /* the pinner's */
-	const struct cred *account; /* of the user whose limit the pins count against; NULL: nobody's */
+	/* of the user whose limit the pins count against; NULL: nobody's */
+	const struct cred *account;
 	struct oc_user *user;
 	unsigned long pinned; /* pages counted */
 	u64 total; /* bytes */
@@ -57,6 +67,7 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 void oc_region_publish(struct oc_region *region, struct list_head *file);
 int oc_region_destroy(struct list_head *file, u64 cookie);
 void oc_region_destroy_all(struct list_head *file);
+void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *region);
 void oc_region_put(struct oc_region *region);
@@ -68,8 +79,10 @@ static inline struct oc_region *oc_region_get(struct oc_region *region)
 	return region;
 }
 
-int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len, const bool *stop);
-int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n, u64 len, bool to_user);
+int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
+		   const bool *stop);
+int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,
+			u64 len, bool to_user);
 
 /* A copy for the worker. */
 struct oc_work {
@@ -98,7 +111,8 @@ struct oc_knem {
 
 	spinlock_t queue_lock; /* of what follows */
 	struct list_head queue;
-	u32 queued; /* in the queue, promised to it, or running: at most as many as there are statuses */
+	/* in the queue, promised to it, or running: at most as many as there are statuses */
+	u32 queued;
 	u32 *ring; /* indices of completed copies, oldest first */
 	u32 ring_head;
 	u32 ring_ready; /* in the ring */

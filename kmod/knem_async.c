@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Copies that a worker does: both sides are pinned, so it never faults and never waits for anybody. */
+/*
+ * Copies that a worker does: both sides are pinned, so it never faults and never waits for anybody.
+ */
 #include <linux/cgroup.h>
 #include <linux/kthread.h>
 #include <linux/sched.h>
@@ -31,8 +33,9 @@ static struct oc_work *oc_work_next(struct oc_knem *k)
 }
 
 /*
- * The worker runs for a caller, so in its cgroups, and where it may run: on processors of its cpuset, of which it may have asked for some. Not done
- * by the caller, who holds his map lock, which those who move tasks between cpusets wait for.
+ * The worker runs for a caller, so in its cgroups, and where it may run: on processors of its
+ * cpuset, of which it may have asked for some. Not done by the caller, who holds his map lock,
+ * which those who move tasks between cpusets wait for.
  */
 static int oc_worker_place(struct oc_knem *k)
 {
@@ -49,8 +52,12 @@ static int oc_worker_place(struct oc_knem *k)
 	moved = task_dfl_cgroup(current) == task_dfl_cgroup(k->caller);
 	rcu_read_unlock();
 	/* The cpuset has set this; where there is none, it is all processors. */
-	cpumask_and(mask, current->cpus_ptr, cpumask_empty(k->cpus) ? k->caller->cpus_ptr : k->cpus);
-	/* Old kernels move nobody in version 2 of cgroups: of a cpuset there only the affinity is known. */
+	cpumask_and(mask, current->cpus_ptr,
+		    cpumask_empty(k->cpus) ? k->caller->cpus_ptr : k->cpus);
+	/*
+	 * Old kernels move nobody in version 2 of cgroups: of a cpuset there only the affinity is
+	 * known.
+	 */
 	if (!moved)
 		cpumask_and(mask, mask, k->caller->cpus_ptr);
 	/* What was asked for is not the caller's to have: where he runs himself. */
@@ -71,16 +78,22 @@ static int oc_worker(void *data)
 	while (!kthread_should_stop()) {
 		w = oc_work_next(k);
 		if (!w) {
-			wait_event_idle(k->worker_wait, !list_empty_careful(&k->queue) || kthread_should_stop());
+			wait_event_idle(k->worker_wait,
+					!list_empty_careful(&k->queue) || kthread_should_stop());
 			continue;
 		}
-		failed = err || oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
+		failed = err ||
+			 oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
 		/* Who sees the status may ask for the next copy at once. */
 		oc_async_cancel(k, true, false);
-		oc_async_complete(k, w->index, w->notify, failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
+		oc_async_complete(k, w->index, w->notify,
+				  failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
 		oc_work_free(w);
 	}
-	/* Its end is waited for, but not that it leaves its cgroups, which may be about to be removed. */
+	/*
+	 * Its end is waited for, but not that it leaves its cgroups, which may be about to be
+	 * removed.
+	 */
 	cgroup_attach_task_all(&init_task, current);
 	return 0;
 }
@@ -98,7 +111,9 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 	if (IS_ERR(user))
 		return PTR_ERR(user);
 	/* Not vmalloc_user(): that is charged to nobody, and fills the log when it fails. */
-	status = oc_inject(OC_INJECT_ALLOC) ? NULL : __vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN);
+	status = oc_inject(OC_INJECT_ALLOC) ?
+			 NULL :
+			 __vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN);
 	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), GFP_KERNEL_ACCOUNT);
 	if (!status || !k->ring) {
 		worker = ERR_PTR(-ENOMEM);
@@ -112,6 +127,7 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 	k->statuses = statuses;
 	k->user = user;
 	wake_up_process(worker);
+	/* Who sees the worker sees what was set before. */
 	smp_store_release(&k->worker, worker);
 	return 0;
 fail:
@@ -140,13 +156,14 @@ void oc_async_stop(struct oc_knem *k)
 }
 
 /*
- * Room for one completion, and for one copy in the queue. What succeeds is ended by oc_async_complete() and, for the place in the queue,
- * oc_async_cancel(); or by this alone.
+ * Room for one completion, and for one copy in the queue. What succeeds is ended by
+ * oc_async_complete() and, for the place in the queue, oc_async_cancel(); or by this alone.
  */
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 {
 	int err = 0;
 
+	/* pairs with that in oc_async_start() */
 	if (!smp_load_acquire(&k->worker) || index >= k->statuses)
 		return -EINVAL;
 	spin_lock(&k->queue_lock);
@@ -215,7 +232,8 @@ ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool no
 	if (!want)
 		return -EINVAL;
 again:
-	if (!nonblock && wait_event_interruptible(k->reader_wait, oc_enough(k, want)) && !oc_async_readable(k))
+	if (!nonblock && wait_event_interruptible(k->reader_wait, oc_enough(k, want)) &&
+	    !oc_async_readable(k))
 		return -ERESTARTSYS;
 	if (mutex_lock_interruptible(&k->read_lock))
 		return -ERESTARTSYS;
@@ -251,6 +269,7 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 	cpumask_var_t mask;
 	int err = 0;
 
+	/* pairs with that in oc_async_start() */
 	if (smp_load_acquire(&k->worker))
 		return -EBUSY;
 	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
@@ -259,7 +278,8 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 	case KNEM_BIND_FLAG_CUSTOM:
 		if (!b->mask_len)
 			err = -EINVAL;
-		else if (copy_from_user(cpumask_bits(mask), u64_to_user_ptr(b->mask_ptr), min_t(size_t, b->mask_len, cpumask_size())))
+		else if (copy_from_user(cpumask_bits(mask), u64_to_user_ptr(b->mask_ptr),
+					min_t(size_t, b->mask_len, cpumask_size())))
 			err = -EFAULT;
 		break;
 	case KNEM_BIND_FLAG_CURRENT:
@@ -271,7 +291,10 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 	default:
 		err = -EINVAL;
 	}
-	/* A process that may run anywhere leaves nothing on the other side: then the worker may run anywhere too. */
+	/*
+	 * A process that may run anywhere leaves nothing on the other side: then the worker may run
+	 * anywhere too.
+	 */
 	if (!err && !cpumask_intersects(mask, cpu_online_mask)) {
 		if (b->flags == KNEM_BIND_FLAG_CURRENT_REVERSED)
 			cpumask_clear(mask);

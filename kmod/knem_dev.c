@@ -10,11 +10,7 @@
 
 #include "inject.h"
 #include "knem.h"
-
-#define OC_CREATE_FLAGS (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
-#define OC_THREAD_FLAGS (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
-/* Without DMA: KNEM_FLAG_DMA is refused, and what only says how it should complete changes nothing. */
-#define OC_COPY_FLAGS (KNEM_FLAG_ASYNCDMACOMPLETE | OC_THREAD_FLAGS | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
+#include "show.h"
 
 /* A copy, whatever command asked for it. */
 struct oc_transfer {
@@ -26,14 +22,23 @@ struct oc_transfer {
 	u32 locals;
 	bool inlined;
 	bool to_local;
-	u64 length; /* at most; then what was or will be copied */
+	u64 length; /* at most */
 	u32 flags;
 	u32 index;
-	bool status_always; /* the result is wanted in the array even when the copy was done at once */
+	/* the result is wanted in the array even when the copy was done at once */
+	bool status_always;
 	u32 status; /* out */
 };
 
-static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
+/* What lies beyond the end of a region is no error, but no bytes. */
+static void oc_transfer_bound(struct oc_transfer *t, u64 *off, u64 total)
+{
+	*off = min(*off, total);
+	t->length = min(t->length, total - *off);
+}
+
+static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst,
+			       struct oc_region **src)
 {
 	*dst = NULL;
 	*src = NULL;
@@ -41,17 +46,13 @@ static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst, st
 		*src = oc_region_use(t->src_cookie, false);
 		if (IS_ERR(*src))
 			return PTR_ERR(*src);
-		if (t->src_off > (*src)->total)
-			return -EINVAL;
-		t->length = min(t->length, (*src)->total - t->src_off);
+		oc_transfer_bound(t, &t->src_off, (*src)->total);
 	}
 	if (!t->inlined || !t->to_local) {
 		*dst = oc_region_use(t->dst_cookie, true);
 		if (IS_ERR(*dst))
 			return PTR_ERR(*dst);
-		if (t->dst_off > (*dst)->total)
-			return -EINVAL;
-		t->length = min(t->length, (*dst)->total - t->dst_off);
+		oc_transfer_bound(t, &t->dst_off, (*dst)->total);
 	}
 	return 0;
 }
@@ -65,7 +66,8 @@ static void oc_regions_put(struct oc_region *dst, struct oc_region *src)
 }
 
 /* The local vector becomes a region of its own, for the worker. */
-static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst, struct oc_region **src)
+static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst,
+				 struct oc_region **src)
 {
 	struct oc_region *local = oc_region_create(t->local, t->locals, !t->to_local, t->to_local);
 
@@ -79,16 +81,22 @@ static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst, 
 	return 0;
 }
 
-/* An error means that nothing was done; afterwards failures are told by the status. */
+/*
+ * An error means that nothing was done; afterwards failures are told by the status. Programs set
+ * flags of other commands, and flags that later versions know, on every command: of a copy those in
+ * KNEM_FLAG_ANY_COPY_MASK count. Any of the asynchronous ones asks for the status in the array.
+ * Only KNEM_FLAG_MEMCPYTHREAD lets the worker copy: the others are about an engine, which there is
+ * none of.
+ */
 static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 {
-	bool thread = t->flags & OC_THREAD_FLAGS, notify = t->flags & KNEM_FLAG_NOTIFY_FD;
-	bool async = thread || notify || t->status_always;
+	bool thread = t->flags & KNEM_FLAG_MEMCPYTHREAD, notify = t->flags & KNEM_FLAG_NOTIFY_FD;
+	bool async = (t->flags & KNEM_FLAG_ANY_ASYNC_MASK) || notify || t->status_always;
 	struct oc_region *dst = NULL, *src = NULL;
 	struct oc_work *work = NULL;
 	int err;
 
-	if (t->flags & ~OC_COPY_FLAGS)
+	if (t->flags & KNEM_FLAG_DMA)
 		return -EINVAL;
 	err = oc_transfer_regions(t, &dst, &src);
 	if (err)
@@ -101,7 +109,8 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 			goto out;
 	}
 	if (thread) {
-		work = oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
+		work = oc_inject(OC_INJECT_ALLOC) ? NULL :
+						    kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
 		err = work ? 0 : -ENOMEM;
 		if (!err && t->inlined)
 			err = oc_transfer_pin_local(t, &dst, &src);
@@ -161,12 +170,13 @@ static int oc_transfer_inline(struct oc_knem *k, struct oc_transfer *t, u64 arra
 }
 
 /* ---- commands ---- */
-static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 protection, u64 *cookie)
+static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 protection,
+			  u64 *cookie)
 {
 	struct oc_region *r;
 	struct oc_iovec *iov;
 
-	if ((flags & ~OC_CREATE_FLAGS) || !protection || (protection & ~(PROT_READ | PROT_WRITE)))
+	if (!(protection & (PROT_READ | PROT_WRITE)))
 		return -EINVAL;
 	iov = oc_iovec_read(array, n);
 	if (IS_ERR(iov))
@@ -225,7 +235,6 @@ static int oc_knem_copy_bounded(struct oc_knem *k, struct knem_cmd_copy_bounded 
 	};
 	int err = oc_transfer(k, &t);
 
-	c->length = t.length;
 	c->current_status = t.status;
 	return err;
 }
@@ -262,7 +271,6 @@ static int oc_knem_inline_bounded(struct oc_knem *k, struct knem_cmd_inline_copy
 	};
 	int err = oc_transfer_inline(k, &t, c->local_iovec_array, c->local_iovec_nr);
 
-	c->length = t.length;
 	c->current_status = t.status;
 	return err;
 }
@@ -287,12 +295,12 @@ static int oc_knem_sync_recv(struct oc_knem *k, struct knem_cmd_sync_recv_param 
 		.src_cookie = c->send_cookie,
 		.to_local = true,
 		.length = U64_MAX,
-		.flags = c->flags,
+		/* There is no place to tell of a copy that is done later: it is done now. */
+		.flags = c->flags & ~KNEM_FLAG_ANY_ASYNC_MASK,
 	};
 	int err;
 
-	/* There is no place to tell of a copy that is done later. */
-	if (c->flags & (OC_THREAD_FLAGS | KNEM_FLAG_NOTIFY_FD))
+	if (c->flags & KNEM_FLAG_NOTIFY_FD)
 		return -EINVAL;
 	err = oc_transfer_inline(k, &t, c->recv_iovec_array, c->recv_iovec_nr);
 	c->status = t.status;
@@ -322,7 +330,8 @@ static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 		err = oc_async_bind(k, &a.bind);
 		break;
 	case KNEM_CMD_CREATE_REGION:
-		err = oc_knem_create(k, a.create.iovec_array, a.create.iovec_nr, a.create.flags, a.create.protection, &cookie);
+		err = oc_knem_create(k, a.create.iovec_array, a.create.iovec_nr, a.create.flags,
+				     a.create.protection, &cookie);
 		a.create.cookie = cookie;
 		break;
 	case KNEM_CMD_DESTROY_REGION:
@@ -342,8 +351,12 @@ static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 		err = oc_knem_inline_bounded(k, &a.inline_bounded);
 		break;
 	case KNEM_CMD_INIT_SEND:
-		/* The flags of this command are those of the copy, of which none matters to the sender. */
-		err = oc_knem_create(k, a.send.send_iovec_array, a.send.send_iovec_nr, KNEM_FLAG_SINGLEUSE, PROT_READ, &cookie);
+		/*
+		 * The flags of this command are those of the copy, of which none matters to the
+		 * sender.
+		 */
+		err = oc_knem_create(k, a.send.send_iovec_array, a.send.send_iovec_nr,
+				     KNEM_FLAG_SINGLEUSE, PROT_READ, &cookie);
 		a.send.send_cookie = cookie;
 		break;
 	case KNEM_CMD_INIT_ASYNC_RECV:
@@ -391,11 +404,15 @@ static ssize_t oc_knem_read(struct file *file, char __user *buf, size_t count, l
 	char text[256];
 	int n;
 
+	/* pairs with that in oc_async_start() */
 	if (smp_load_acquire(&k->worker))
 		return oc_async_read(k, buf, count, file->f_flags & O_NONBLOCK);
-	n = scnprintf(text, sizeof(text), "onecopy %s\nabi 0x%x\nregions %ld\npinned_pages %ld\ncopies %llu\ncopied_bytes %llu\n", OC_VERSION,
-		      KNEM_ABI_VERSION, atomic_long_read(&oc_gauge[OC_REGIONS]), atomic_long_read(&oc_pinned_pages),
-		      oc_stat_sum(OC_COPIES), oc_stat_sum(OC_COPIED_BYTES));
+	n = scnprintf(text, sizeof(text),
+		      "onecopy %s\nabi 0x%x\nregions %ld\npinned_pages %ld\ncopies %llu\n",
+		      OC_VERSION, KNEM_ABI_VERSION, atomic_long_read(&oc_gauge[OC_REGIONS]),
+		      atomic_long_read(&oc_pinned_pages), oc_stat_sum(OC_COPIES));
+	n += scnprintf(text + n, sizeof(text) - n, "copied_bytes %llu\n",
+		       oc_stat_sum(OC_COPIED_BYTES));
 	return simple_read_from_buffer(buf, count, pos, text, n);
 }
 
@@ -403,6 +420,7 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 {
 	struct oc_knem *k = file->private_data;
 
+	/* pairs with that in oc_async_start() */
 	if (!smp_load_acquire(&k->worker))
 		return EPOLLIN | EPOLLRDNORM;
 	poll_wait(file, &k->reader_wait, wait);
@@ -411,7 +429,8 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 
 static int oc_knem_open(struct inode *inode, struct file *file)
 {
-	struct oc_knem *k = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT);
+	struct oc_knem *k = oc_inject(OC_INJECT_ALLOC) ? NULL :
+							 kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT);
 
 	if (!k)
 		return -ENOMEM;
@@ -441,6 +460,25 @@ static int oc_knem_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static void oc_knem_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_knem *k = file->private_data;
+	unsigned long regions, pinned;
+	u32 queued = 0, ready = 0;
+
+	oc_region_sum(&k->regions, &regions, &pinned);
+	/* pairs with that in oc_async_start() */
+	if (smp_load_acquire(&k->worker)) {
+		spin_lock(&k->queue_lock);
+		queued = k->queued;
+		ready = k->ring_ready;
+		spin_unlock(&k->queue_lock);
+	}
+	seq_printf(m, "knem-regions:\t%lu\nknem-pinned-pages:\t%lu\n", regions, pinned);
+	seq_printf(m, "knem-statuses:\t%u\nknem-queued:\t%u\nknem-unread:\t%u\n",
+		   READ_ONCE(k->statuses), queued, ready);
+}
+
 static const struct file_operations oc_knem_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_knem_open,
@@ -451,6 +489,7 @@ static const struct file_operations oc_knem_fops = {
 	.read = oc_knem_read,
 	.poll = oc_knem_poll,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_knem_fdinfo,
 };
 
 struct miscdevice oc_knem_device = {

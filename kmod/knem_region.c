@@ -15,17 +15,23 @@
 
 #include "inject.h"
 #include "knem.h"
+#include "show.h"
 
 static DEFINE_HASHTABLE(oc_regions, 12);
 static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU */
 
-#define OC_PIN_BATCH 512UL
+static LIST_HEAD(oc_region_list); /* all of them; the same lock */
+static u64 oc_region_serial;
+
+#define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
 static int oc_account(struct oc_region *r, unsigned long pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 
-	/* More than there is, or than one array of pages can name: not even for who has no limit. */
+	/*
+	 * More than there is, or than one array of pages can name: not even for who has no limit.
+	 */
 	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
 		return -ENOMEM;
 	if (!capable(CAP_IPC_LOCK)) {
@@ -48,6 +54,9 @@ static void oc_region_free(struct kref *ref)
 	struct oc_region *r = container_of(ref, struct oc_region, ref);
 	u32 i;
 
+	spin_lock(&oc_regions_lock);
+	list_del(&r->all);
+	spin_unlock(&oc_regions_lock);
 	for (i = 0; r->piece && i < r->n; i++) {
 		if (r->piece[i].n)
 			unpin_user_pages_dirty_lock(r->piece[i].pages, r->piece[i].n, r->write);
@@ -68,6 +77,7 @@ static void oc_region_free(struct kref *ref)
 		mmu_notifier_put(&r->pinner->notifier);
 	}
 	put_user_ns(r->ns);
+	put_pid(r->creator);
 	oc_uncharge(r->user, OC_REGIONS);
 	kvfree(r->piece);
 	kvfree(r->iov);
@@ -143,7 +153,9 @@ static int oc_region_own(struct oc_region *r)
 	struct mm_struct *mm = current->mm;
 	struct mmu_notifier *notifier;
 
-	/* The first notifier of an address space waits for its map lock in a way that no kill ends. */
+	/*
+	 * The first notifier of an address space waits for its map lock in a way that no kill ends.
+	 */
 	if (mmap_write_lock_killable(mm))
 		return -EINTR;
 	notifier = mmu_notifier_get_locked(&oc_pinner_ops, mm);
@@ -172,10 +184,11 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 	} else {
 		*max = min(*max, (vma->vm_end - addr) >> PAGE_SHIFT);
 		/*
-		 * What its owner may write privately must be its own page now: a shared one would be left behind by the next write. Later kernels
-		 * see to that for every long pin.
+		 * What its owner may write privately must be its own page now: a shared one would
+		 * be left behind by the next write. Not every kernel sees to that for every long
+		 * pin; those that do make the page its own, too.
 		 */
-		if (!OC_KERNEL(6, 2) && (vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
+		if ((vma->vm_flags & (VM_WRITE | VM_SHARED)) == VM_WRITE)
 			flags |= FOLL_WRITE;
 	}
 	mmap_read_unlock(current->mm);
@@ -183,7 +196,8 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 }
 
 /*
- * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting is for this, which a kill ends.
+ * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting
+ * is for this, which a kill ends.
  */
 static int oc_wait_for_page(unsigned long addr, bool write)
 {
@@ -285,6 +299,8 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 	INIT_LIST_HEAD(&r->link);
 	INIT_LIST_HEAD(&r->pinned_by);
 	r->user = user;
+	r->creator = get_pid(task_tgid(current));
+	INIT_LIST_HEAD(&r->all);
 	r->iov = iov;
 	r->n = n;
 	r->read = read;
@@ -303,14 +319,22 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 		err = oc_account(r, pages);
 	for (i = 0; !err && i < n; i++)
 		err = oc_pin_piece(&r->piece[i], &iov[i], write);
-	if (!err)
+	if (!err) {
+		spin_lock(&oc_regions_lock);
+		r->serial = oc_region_serial++;
+		list_add_tail(&r->all, &oc_region_list);
+		spin_unlock(&oc_regions_lock);
 		return r;
+	}
 fail:
 	oc_region_put(r);
 	return ERR_PTR(err);
 }
 
-/* Under a cookie that cannot be guessed, as the last thing. The reference is then that of being published. */
+/*
+ * Under a cookie that cannot be guessed, as the last thing. The reference is then that of being
+ * published.
+ */
 void oc_region_publish(struct oc_region *region, struct list_head *file)
 {
 	struct oc_region *other;
@@ -331,6 +355,25 @@ void oc_region_publish(struct oc_region *region, struct list_head *file)
 		}
 		spin_unlock(&oc_regions_lock);
 	} while (taken);
+}
+
+struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
+{
+	struct oc_region *next, *found = NULL;
+
+	spin_lock(&oc_regions_lock);
+	/* What is referenced stays in the list. */
+	next = list_prepare_entry(region, &oc_region_list, all);
+	list_for_each_entry_continue(next, &oc_region_list, all) {
+		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+			found = next;
+			break;
+		}
+	}
+	spin_unlock(&oc_regions_lock);
+	if (region)
+		oc_region_put(region);
+	return found;
 }
 
 int oc_region_destroy(struct list_head *file, u64 cookie)
@@ -367,6 +410,21 @@ void oc_region_destroy_all(struct list_head *file)
 	} while (r);
 }
 
+/* How many a file has, and the pages that they pin. */
+void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned)
+{
+	struct oc_region *r;
+
+	*regions = 0;
+	*pinned = 0;
+	spin_lock(&oc_regions_lock);
+	list_for_each_entry(r, file, link) {
+		*regions += 1;
+		*pinned += r->pinned;
+	}
+	spin_unlock(&oc_regions_lock);
+}
+
 /* The region of a cookie, to copy into (write) or out of. */
 struct oc_region *oc_region_use(u64 cookie, bool write)
 {
@@ -384,7 +442,8 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 	/* A dead process's memory is nobody's any more, also before it has been taken apart. */
 	if (!found || !atomic_read(&found->mm->mm_users))
 		err = -EINVAL;
-	else if (!found->any_user && !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
+	else if (!found->any_user &&
+		 !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
 		err = -EPERM;
 	else if (write ? !found->write : !found->read)
 		err = -EACCES;
@@ -418,7 +477,8 @@ static struct page *const *oc_place(const struct oc_region *r, const struct oc_c
 }
 
 /* Within both regions, as the caller checked. */
-int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len, const bool *stop)
+int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
+		   const bool *stop)
 {
 	struct oc_cursor d, s;
 	u64 left = len;
@@ -426,8 +486,11 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 	oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
 	oc_iovec_seek(&s, src->iov, src->n, src_off);
 	while (left) {
-		u64 n = min3(left, oc_iovec_left(&d, dst->iov, dst->n), oc_iovec_left(&s, src->iov, src->n)), d_at, s_at;
-		struct page *const *to = oc_place(dst, &d, &d_at), *const *from = oc_place(src, &s, &s_at);
+		u64 n = min3(left, oc_iovec_left(&d, dst->iov, dst->n),
+			     oc_iovec_left(&s, src->iov, src->n)),
+		    d_at, s_at;
+		struct page *const *to = oc_place(dst, &d, &d_at), *const *from =
+									   oc_place(src, &s, &s_at);
 
 		n = min_t(u64, n, SZ_1M);
 		if (fatal_signal_pending(current) || (stop && READ_ONCE(*stop)))
@@ -444,7 +507,8 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 	return 0;
 }
 
-int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n, u64 len, bool to_user)
+int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,
+			u64 len, bool to_user)
 {
 	struct oc_cursor r, u;
 	u64 left = len;
@@ -452,7 +516,9 @@ int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec
 	oc_iovec_seek(&r, region->iov, region->n, off);
 	oc_iovec_seek(&u, iov, n, 0);
 	while (left) {
-		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n), oc_iovec_left(&u, iov, n)), at;
+		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n),
+				 oc_iovec_left(&u, iov, n)),
+		    at;
 		struct page *const *pages = oc_place(region, &r, &at);
 
 		piece = min_t(u64, piece, SZ_1M);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* As much of KUnit as onecopy_kunit.c uses, for kernels that are built without it. A failed test makes the module fail to load. */
+/*
+ * As much of KUnit as onecopy_kunit.c uses, for kernels that are built without it. A failed test
+ * makes the module fail to load.
+ */
 #ifndef OC_KTAP_H
 #define OC_KTAP_H
 
@@ -52,7 +55,8 @@ static inline int oc_ktap_run(struct kunit_suite *suite)
 
 	for (c = suite->test_cases; c->run; c++)
 		n++;
-	pr_info("KTAP version 1\n1..1\n    KTAP version 1\n    # Subtest: %s\n    1..%d\n", suite->name, n);
+	pr_info("KTAP version 1\n1..1\n    KTAP version 1\n    # Subtest: %s\n    1..%d\n",
+		suite->name, n);
 	for (c = suite->test_cases, n = 1; c->run; c++, n++) {
 		struct kunit test = {};
 

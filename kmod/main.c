@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "inject.h"
+#include "show.h"
 
 #define CREATE_TRACE_POINTS
 #include "trace.h"
@@ -23,7 +24,8 @@ unsigned int oc_fault_around = OC_WINDOW_PAGES;
 module_param_named(fault_around, oc_fault_around, uint, 0644);
 MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
 
-static struct miscdevice *const oc_devices[] = { &oc_xpmem_device, &oc_onecopy_device, &oc_knem_device };
+static struct miscdevice *const oc_devices[] = { &oc_xpmem_device, &oc_onecopy_device,
+						 &oc_knem_device };
 
 static int __init oc_init(void)
 {
@@ -46,12 +48,17 @@ static int __init oc_init(void)
 	oc_inject_init();
 	for (i = 0; i < ARRAY_SIZE(oc_devices); i++) {
 		err = misc_register(oc_devices[i]);
+		if (err == -EBUSY && oc_devices[i]->minor != MISC_DYNAMIC_MINOR) {
+			oc_devices[i]->minor = MISC_DYNAMIC_MINOR;
+			err = misc_register(oc_devices[i]);
+		}
 		if (err) {
 			pr_err("onecopy: /dev/%s cannot be registered (error %d): is another module that offers it loaded?\n",
 			       oc_devices[i]->name, -err);
 			goto devices;
 		}
 	}
+	oc_show_init();
 	return 0;
 devices:
 	while (i--)
@@ -67,6 +74,7 @@ static void __exit oc_exit(void)
 {
 	int i;
 
+	oc_show_exit();
 	for (i = 0; i < ARRAY_SIZE(oc_devices); i++)
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
@@ -81,3 +89,5 @@ module_exit(oc_exit);
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Memory of one process, attached by another: XPMEM and KNEM interfaces, and grants as file descriptors");
 MODULE_VERSION(OC_VERSION);
+MODULE_ALIAS_MISCDEV(OC_MINOR);
+MODULE_ALIAS("devname:onecopy");

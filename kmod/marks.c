@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which tasks are in the middle of something: a note that a callback, which gets no argument of ours, can look for. */
+/*
+ * Which tasks are in the middle of something: a note that a callback, which gets no argument of
+ * ours, can look for.
+ */
 #include <linux/hash.h>
 #include <linux/sched.h>
 

@@ -2,6 +2,7 @@
 /* /dev/onecopy, and the commands of a segment's descriptor. */
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/seq_file.h>
 #include <linux/uaccess.h>
 
 #include "core.h"
@@ -27,8 +28,11 @@ static int oc_write(void __user *to, const void *from, size_t known, u32 size)
 	return copy_to_user(to, from, min_t(size_t, known, size)) ? -EFAULT : 0;
 }
 
-/* A descriptor for the file, told to the caller by `tell`, which may still fail. Consumes the file. */
-static int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size, s32 *slot)
+/*
+ * A descriptor for the file, told to the caller by `tell`, which may still fail. Consumes the file.
+ */
+static int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size,
+		      s32 *slot)
 {
 	int fd, err;
 
@@ -61,7 +65,8 @@ static long oc_dev_info(void __user *arg)
 	i = (struct onecopy_info){
 		.size = size,
 		.abi = ONECOPY_ABI_VERSION,
-		.features = ONECOPY_FEATURE_GENERATION | ONECOPY_FEATURE_COPY | ONECOPY_FEATURE_PREFAULT,
+		.features = ONECOPY_FEATURE_GENERATION | ONECOPY_FEATURE_COPY |
+			    ONECOPY_FEATURE_PREFAULT,
 		.window = oc_window_bytes(),
 		.release = OC_VERSION,
 	};
@@ -85,7 +90,8 @@ static long oc_dev_export(void __user *arg)
 
 	if (err)
 		return err;
-	if ((e.flags & ~ONECOPY_EXPORT_WRITE) || e.reserved || size < offsetofend(struct onecopy_export, fd))
+	if ((e.flags & ~ONECOPY_EXPORT_WRITE) || e.reserved ||
+	    size < offsetofend(struct onecopy_export, fd))
 		return -EINVAL;
 	if (e.length == ONECOPY_WHOLE) {
 		if (e.address)
@@ -121,7 +127,8 @@ static long oc_dev_prefault(void __user *arg)
 }
 
 /* fd -1: the caller's own memory. *file is the caller's to put. */
-static int oc_side_of(struct oc_side *side, struct file **file, s32 fd, u64 at, u64 length, bool write)
+static int oc_side_of(struct oc_side *side, struct file **file, s32 fd, u64 at, u64 length,
+		      bool write)
 {
 	struct oc_view *view;
 
@@ -193,6 +200,9 @@ static long oc_dev_stats(void __user *arg)
 		.holes = oc_stat_sum(OC_HOLES),
 		.copies = oc_stat_sum(OC_COPIES),
 		.copied_bytes = oc_stat_sum(OC_COPIED_BYTES),
+		.attachments = atomic_long_read(&oc_attachments),
+		.spaces = atomic_long_read(&oc_spaces_held),
+		.workers = atomic_long_read(&oc_gauge[OC_WORKERS]),
 	};
 	return oc_write(arg, &s, sizeof(s), size);
 }
@@ -227,7 +237,8 @@ static long oc_segment_info(struct oc_view *view, void __user *arg)
 		return err;
 	i = (struct onecopy_segment_info){
 		.size = size,
-		.flags = (view->write ? ONECOPY_SEGMENT_WRITE : 0) | (oc_seg_error(view->seg) ? ONECOPY_SEGMENT_DEAD : 0) |
+		.flags = (view->write ? ONECOPY_SEGMENT_WRITE : 0) |
+			 (oc_seg_error(view->seg) ? ONECOPY_SEGMENT_DEAD : 0) |
 			 (view->seg->mm == current->mm ? ONECOPY_SEGMENT_MINE : 0),
 		.address = view->seg->start,
 		.length = view->seg->size,
@@ -245,11 +256,13 @@ static long oc_segment_restrict(struct oc_view *view, void __user *arg)
 	if (err)
 		return err;
 	write = r.flags & ONECOPY_EXPORT_WRITE;
-	if ((r.flags & ~ONECOPY_EXPORT_WRITE) || r.reserved || size < offsetofend(struct onecopy_restrict, fd))
+	if ((r.flags & ~ONECOPY_EXPORT_WRITE) || r.reserved ||
+	    size < offsetofend(struct onecopy_restrict, fd))
 		return -EINVAL;
 	if (write && !view->write)
 		return -EACCES;
-	return oc_give_fd(oc_view_open(view->seg, write, view->nosignal), arg, &r, sizeof(r), size, &r.fd);
+	return oc_give_fd(oc_view_open(view->seg, write, view->nosignal), arg, &r, sizeof(r), size,
+			  &r.fd);
 }
 
 long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
@@ -271,15 +284,22 @@ long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	return -ENOTTY;
 }
 
+/* No state belongs to this descriptor: segments have their own. */
+static void oc_dev_fdinfo(struct seq_file *m, struct file *file)
+{
+	seq_printf(m, "onecopy-abi:\t%d\nonecopy-release:\t%s\n", ONECOPY_ABI_VERSION, OC_VERSION);
+}
+
 static const struct file_operations oc_dev_fops = {
 	.owner = THIS_MODULE,
 	.unlocked_ioctl = oc_dev_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_dev_fdinfo,
 };
 
 struct miscdevice oc_onecopy_device = {
-	.minor = MISC_DYNAMIC_MINOR,
+	.minor = OC_MINOR,
 	.name = "onecopy",
 	.fops = &oc_dev_fops,
 	.mode = 0600,

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Tests of pure.h. With KUnit they are a suite of it; elsewhere ktap.h runs the same functions and prints the same lines. */
+/*
+ * Tests of pure.h. With KUnit they are a suite of it; elsewhere ktap.h runs the same functions and
+ * prints the same lines.
+ */
 #include <linux/module.h>
 
 #include "pure.h"
@@ -45,19 +48,25 @@ static void oc_test_round_pages(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, oc_round_pages(0 - (u64)PAGE_SIZE), 0 - (u64)PAGE_SIZE);
 }
 
-/* Every window holds its page, stays within VMA and segment, and does not cross a boundary of its size. */
+/*
+ * Every window holds its page, stays within VMA and segment, and does not cross a boundary of its
+ * size.
+ */
 static void oc_test_window(struct kunit *test)
 {
 	static const unsigned long sizes[] = { PAGE_SIZE, 16 * PAGE_SIZE, PMD_SIZE };
-	unsigned long seg = 16 * PMD_SIZE + 3 * PAGE_SIZE, seg_end = seg + 3 * PMD_SIZE + 5 * PAGE_SIZE;
+	unsigned long seg = 16 * PMD_SIZE + 3 * PAGE_SIZE,
+		      seg_end = seg + 3 * PMD_SIZE + 5 * PAGE_SIZE;
 	unsigned long vm = 32 * PMD_SIZE + 7 * PAGE_SIZE, page, i;
 	struct oc_window w;
 
 	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
 		for (page = 0; page < (seg_end - seg) >> PAGE_SHIFT; page++) {
-			unsigned long addr = vm + page * PAGE_SIZE, owner = seg + page * PAGE_SIZE, len;
+			unsigned long addr = vm + page * PAGE_SIZE, owner = seg + page * PAGE_SIZE,
+				      len;
 
-			oc_window_around(&w, addr, owner, vm, vm + (seg_end - seg), seg, seg_end, sizes[i]);
+			oc_window_around(&w, addr, owner, vm, vm + (seg_end - seg), seg, seg_end,
+					 sizes[i]);
 			len = w.hi - w.lo;
 			KUNIT_ASSERT_TRUE(test, w.lo <= addr && addr < w.hi);
 			KUNIT_ASSERT_TRUE(test, w.lo >= vm && w.hi <= vm + (seg_end - seg));
@@ -67,15 +76,41 @@ static void oc_test_window(struct kunit *test)
 		}
 	}
 	/* All of it, where nothing is in the way. */
-	oc_window_around(&w, 8 * PMD_SIZE + PAGE_SIZE, 4 * PMD_SIZE + PAGE_SIZE, 0, 100 * PMD_SIZE, 0, 100 * PMD_SIZE, PMD_SIZE);
+	oc_window_around(&w, 8 * PMD_SIZE + PAGE_SIZE, 4 * PMD_SIZE + PAGE_SIZE, 0, 100 * PMD_SIZE,
+			 0, 100 * PMD_SIZE, PMD_SIZE);
 	KUNIT_EXPECT_EQ(test, w.lo, (unsigned long)(8 * PMD_SIZE));
 	KUNIT_EXPECT_EQ(test, w.hi, (unsigned long)(9 * PMD_SIZE));
 	KUNIT_EXPECT_EQ(test, w.at, (unsigned long)(4 * PMD_SIZE));
 	/* The segment begins in the middle of it. */
-	oc_window_around(&w, 8 * PMD_SIZE + 4 * PAGE_SIZE, PMD_SIZE, 0, 100 * PMD_SIZE, PMD_SIZE, 2 * PMD_SIZE, PMD_SIZE);
+	oc_window_around(&w, 8 * PMD_SIZE + 4 * PAGE_SIZE, PMD_SIZE, 0, 100 * PMD_SIZE, PMD_SIZE,
+			 2 * PMD_SIZE, PMD_SIZE);
 	KUNIT_EXPECT_EQ(test, w.lo, (unsigned long)(8 * PMD_SIZE + 4 * PAGE_SIZE));
 	KUNIT_EXPECT_EQ(test, w.hi, (unsigned long)(9 * PMD_SIZE));
 	KUNIT_EXPECT_EQ(test, w.at, (unsigned long)PMD_SIZE);
+}
+
+/* In pages of every size, with the PMD that goes with it. */
+static void oc_test_bytes(struct kunit *test)
+{
+	static const struct {
+		unsigned long page, pmd, window, batch;
+	} kinds[] = {
+		{ SZ_4K, SZ_2M, 512, 64 },
+		{ SZ_16K, SZ_32M, 128, 16 },
+		{ SZ_64K, SZ_512M, 32, 4 },
+		/* Two levels of tables, as some have for 32 bits. */
+		{ SZ_4K, SZ_1M, 256, 64 },
+		{ SZ_256K, SZ_512M, 8, 1 },
+	};
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(kinds); i++) {
+		unsigned long page = kinds[i].page, bytes = OC_WINDOW_BYTES(kinds[i].pmd);
+
+		KUNIT_EXPECT_EQ(test, OC_PAGES_IN(bytes, page), kinds[i].window);
+		KUNIT_EXPECT_EQ(test, OC_PAGES_IN(SZ_256K, page), kinds[i].batch);
+	}
+	KUNIT_EXPECT_EQ(test, OC_PAGES_IN(SZ_4K, SZ_64K), 1);
 }
 
 static void oc_test_mode(struct kunit *test)
@@ -89,7 +124,8 @@ static void oc_test_mode(struct kunit *test)
 
 static void oc_test_permit(struct kunit *test)
 {
-	static const u32 slots[] = { 1, 2, 0x7fffffff }, nonces[] = { 0, 1, 0x80000000, 0xffffffff };
+	static const u32 slots[] = { 1, 2, 0x7fffffff },
+			 nonces[] = { 0, 1, 0x80000000, 0xffffffff };
 	int i, j;
 
 	for (i = 0; i < ARRAY_SIZE(slots); i++) {
@@ -117,14 +153,17 @@ static void oc_test_iovec_total(struct kunit *test)
 	v[1] = (struct oc_iovec){ LIMIT, 1 };
 	KUNIT_EXPECT_EQ(test, oc_iovec_total(v, 3, LIMIT), (s64)-EINVAL);
 	/* Each is addressable, the sum is not. */
-	v[0] = v[1] = v[2] = (struct oc_iovec){ 0, S64_MAX };
+	v[0] = (struct oc_iovec){ 0, S64_MAX };
+	v[1] = v[0];
+	v[2] = v[0];
 	KUNIT_EXPECT_EQ(test, oc_iovec_total(v, 3, U64_MAX), (s64)-EINVAL);
 }
 
 /* A walk in steps of every size visits each byte once and in order, however the vector is cut. */
 static void oc_test_iovec_walk(struct kunit *test)
 {
-	static const struct oc_iovec v[] = { { 100, 0 }, { 200, 3 }, { 300, 0 }, { 400, 1 }, { 500, 7 }, { 600, 0 } };
+	static const struct oc_iovec v[] = { { 100, 0 }, { 200, 3 }, { 300, 0 },
+					     { 400, 1 }, { 500, 7 }, { 600, 0 } };
 	const u32 n = ARRAY_SIZE(v);
 	u64 total = oc_iovec_total(v, n, LIMIT), start, step;
 
@@ -139,7 +178,8 @@ static void oc_test_iovec_walk(struct kunit *test)
 
 				while (at >= before + v[expect_piece].len)
 					before += v[expect_piece++].len;
-				KUNIT_ASSERT_EQ(test, v[c.index].base + c.offset, v[expect_piece].base + (at - before));
+				KUNIT_ASSERT_EQ(test, v[c.index].base + c.offset,
+						v[expect_piece].base + (at - before));
 				oc_iovec_advance(&c, v, n, take);
 				at += take;
 			}
@@ -163,6 +203,7 @@ static struct kunit_case oc_cases[] = {
 	KUNIT_CASE(oc_test_within),
 	KUNIT_CASE(oc_test_round_pages),
 	KUNIT_CASE(oc_test_window),
+	KUNIT_CASE(oc_test_bytes),
 	KUNIT_CASE(oc_test_mode),
 	KUNIT_CASE(oc_test_permit),
 	KUNIT_CASE(oc_test_iovec_total),
@@ -175,6 +216,7 @@ static struct kunit_suite oc_suite = {
 	.name = "onecopy",
 	.test_cases = oc_cases,
 };
+
 kunit_test_suite(oc_suite);
 
 MODULE_LICENSE("GPL");

@@ -2,7 +2,7 @@
 /*
  * For tests only: who opens /dev/onecopy-notify has a notifier in its address space until the file
  * is closed, as a process has that runs a virtual machine. To register one takes the locks of all
- * mappings of the address space at once.
+ * mappings of the address space at once. To map it gives a page that counts as a shadow stack.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -13,11 +13,14 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
+#include "compat.h"
+
 struct oc_notify {
 	struct mmu_notifier notifier;
 	struct mm_struct *mm;
-	struct mutex lock;
+	struct mutex lock; /* of what follows */
 	unsigned long changes;
+	struct page *page;
 };
 
 static int oc_notify_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
@@ -44,8 +47,15 @@ static int oc_notify_open(struct inode *inode, struct file *file)
 	mutex_init(&n->lock);
 	n->notifier.ops = &oc_notify_ops;
 	n->mm = current->mm;
+	n->page = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	if (!n->page) {
+		kfree(n);
+		return -ENOMEM;
+	}
+	memset(page_address(n->page), 0x5a, PAGE_SIZE);
 	err = mmu_notifier_register(&n->notifier, n->mm);
 	if (err) {
+		__free_page(n->page);
 		kfree(n);
 		return err;
 	}
@@ -60,13 +70,32 @@ static int oc_notify_release(struct inode *inode, struct file *file)
 
 	mmu_notifier_unregister(&n->notifier, n->mm);
 	mmdrop(n->mm);
+	__free_page(n->page);
 	kfree(n);
 	return 0;
+}
+
+/*
+ * What an emulated processor has no shadow stacks for: a mapping that says it is one. Its page is
+ * given to any reader by get_user_pages(), and shown by its entries, as that of a real one.
+ */
+static int oc_notify_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct oc_notify *n = file->private_data;
+
+	if (!VM_SHADOW_STACK)
+		return -EOPNOTSUPP;
+	if (vma->vm_end - vma->vm_start != PAGE_SIZE || (vma->vm_flags & VM_WRITE))
+		return -EINVAL;
+	vm_flags_clear(vma, VM_MAYWRITE);
+	vm_flags_set(vma, VM_SHADOW_STACK);
+	return vm_insert_page(vma, vma->vm_start, n->page);
 }
 
 static const struct file_operations oc_notify_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_notify_open,
+	.mmap = oc_notify_mmap,
 	.release = oc_notify_release,
 };
 

@@ -9,7 +9,9 @@
 #include "core.h"
 #include "inject.h"
 
-/* Memory that its maker wants no other process to see, whatever it shows otherwise: memfd_secret(). */
+/*
+ * Memory that its maker wants no other process to see, whatever it shows otherwise: memfd_secret().
+ */
 static bool oc_vma_secret(const struct vm_area_struct *vma)
 {
 #ifdef SECRETMEM_MAGIC
@@ -42,13 +44,15 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 }
 
 /*
- * Have a page faulted in: of the owner, or (owner false) of the caller. Not fixup_user_fault(): where the lock was given up for it, that waits for
- * the lock anew in a way that no kill ends. The map lock is held for reading; *locked tells whether it still is. Without `locked` nothing is waited
- * for and the lock is kept: -EAGAIN where that does not do.
+ * Have a page faulted in: of the owner, or (owner false) of the caller. Not fixup_user_fault():
+ * where the lock was given up for it, that waits for the lock anew in a way that no kill ends. The
+ * map lock is held for reading; *locked tells whether it still is. Without `locked` nothing is
+ * waited for and the lock is kept: -EAGAIN where that does not do.
  */
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked)
 {
-	unsigned int flags = FAULT_FLAG_ALLOW_RETRY | (locked ? FAULT_FLAG_KILLABLE : FAULT_FLAG_RETRY_NOWAIT) |
+	unsigned int flags = FAULT_FLAG_ALLOW_RETRY |
+			     (locked ? FAULT_FLAG_KILLABLE : FAULT_FLAG_RETRY_NOWAIT) |
 			     (write ? FAULT_FLAG_WRITE : 0) | (owner ? FAULT_FLAG_REMOTE : 0);
 
 	for (;;) {
@@ -60,7 +64,8 @@ int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner
 			return -EINTR;
 		if (owner)
 			err = oc_owner_vma_check(mm, addr, write);
-		else if (!vma || vma->vm_start > addr || !(vma->vm_flags & (write ? VM_WRITE : VM_READ)))
+		else if (!vma || vma->vm_start > addr ||
+			 !(vma->vm_flags & (write ? VM_WRITE : VM_READ)))
 			err = -EFAULT;
 		if (err)
 			return err;
@@ -82,8 +87,8 @@ int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner
 }
 
 /*
- * How many pages from `target` on are wanted: one, and twice as many as before for who goes through memory that the owner has not touched, or just
- * mapped anew, page by page.
+ * How many pages from `target` on are wanted: one, and twice as many as before for who goes through
+ * memory that the owner has not touched, or just mapped anew, page by page.
  */
 static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 {
@@ -98,11 +103,13 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 }
 
 /*
- * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what is wanted beside the page, as far as that goes. Some
- * pages behind it too, but none that has to be waited for: some for who goes on in order (oc_ahead); or, to read, all anonymous memory that was there
- * before, which comes back as pages of zeroes: whoever took it away may fill it anew, or does so just now, but what nobody writes costs him nothing. The
- * owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is waited for and the lock is kept, -EAGAIN where that does not
- * do; the snapshot has been taken then.
+ * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what
+ * is wanted beside the page, as far as that goes. Some pages behind it too, but none that has to be
+ * waited for: some for who goes on in order (oc_ahead); or, to read, all anonymous memory that was
+ * there before, which comes back as pages of zeroes: whoever took it away may fill it anew, or does
+ * so just now, but what nobody writes costs him nothing. The owner's map lock is held; *locked
+ * tells whether it still is. Without `locked` nothing is waited for and the lock is kept, -EAGAIN
+ * where that does not do; the snapshot has been taken then.
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
@@ -113,7 +120,10 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 	/* A hole of shared memory that is read costs a page. */
 	unsigned long lost = vma && vma_is_anonymous(vma) ? want->lost : 0;
 	bool write = want->write;
-	/* The owner fills anew what it took away, from its begin on as a rule: from the end on, the two do not do the same. */
+	/*
+	 * The owner fills anew what it took away, from its begin on as a rule: from the end on, the
+	 * two do not do the same.
+	 */
 	bool backwards = lost && !last;
 	unsigned int faults = 0, i, n;
 	int err;
@@ -126,7 +136,8 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 			return err;
 	}
 	if (!last) {
-		last = lost ? min(lost, addr + OC_AHEAD_MAX * PAGE_SIZE) : addr + oc_ahead(seg, addr) * PAGE_SIZE;
+		last = lost ? min(lost, addr + OC_AHEAD_MAX * PAGE_SIZE) :
+			      addr + oc_ahead(seg, addr) * PAGE_SIZE;
 		locked = NULL;
 	}
 	n = (min(last, oc_snap_end(snap)) - addr) >> PAGE_SHIFT;
@@ -139,7 +150,10 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 			continue; /* gone for good */
 		if (err)
 			break; /* whoever gets there finds out why */
-		/* One fault of the owner may bring many pages: look anew after the first, the second, the fourth ... */
+		/*
+		 * One fault of the owner may bring many pages: look anew after the first, the
+		 * second, the fourth ...
+		 */
 		if (is_power_of_2(++faults) && oc_snap_take(seg, snap, addr, want->write, resolved))
 			break;
 	}
@@ -149,10 +163,12 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 }
 
 /*
- * Populate, and leave the snapshot of [start, end) with the segment. The caller holds no map lock. The owner's is waited for so that a kill ends
- * it; so is whoever answers the owner's faults in user space.
+ * Populate, and leave the snapshot of [start, end) with the segment. The caller holds no map lock.
+ * The owner's is waited for so that a kill ends it; so is whoever answers the owner's faults in
+ * user space.
  */
-int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end, const struct oc_want *want)
+int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
+	       const struct oc_want *want)
 {
 	struct mm_struct *mm = seg->mm;
 	struct oc_snap *snap, *old;
@@ -189,9 +205,13 @@ out:
 	return err;
 }
 
-/* The end of what is mapped from addr on, as far as `end`; holes do not count and are taken away. Our map lock is held. */
-static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg *seg, unsigned long owner, unsigned long addr,
-				      unsigned long end, bool write)
+/*
+ * The end of what is mapped from addr on, as far as `end`; holes do not count and are taken away.
+ * Our map lock is held.
+ */
+static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg *seg,
+				      unsigned long owner, unsigned long addr, unsigned long end,
+				      bool write)
 {
 	struct mm_struct *mm = vma->vm_mm;
 
@@ -238,7 +258,10 @@ static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg 
 	return addr;
 }
 
-/* Map [address, address + length) of the caller's attachments. *done bytes are mapped, whatever is returned. */
+/*
+ * Map [address, address + length) of the caller's attachments. *done bytes are mapped, whatever is
+ * returned.
+ */
 long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 {
 	struct mm_struct *mm = current->mm;
@@ -287,7 +310,9 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 		mmap_read_unlock(mm);
 		/* The owner's side at once. What this finds wrong the fault finds too. */
 		oc_resolve(seg, w.at, w.at + (w.hi - w.lo),
-			   &(struct oc_want){ .page = owner, .write = write, .last = owner + (min(end, w.hi) - addr) });
+			   &(struct oc_want){ .page = owner,
+					      .write = write,
+					      .last = owner + (min(end, w.hi) - addr) });
 		oc_seg_put(seg);
 
 		if (mmap_read_lock_killable(mm))

@@ -7,6 +7,7 @@
 #include <linux/kernel.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
+#include <linux/sizes.h>
 #include <linux/types.h>
 
 /* Is [start, start + len) not empty, made of whole pages, and within [0, limit)? */
@@ -35,6 +36,13 @@ static inline u64 oc_round_pages(u64 len)
 	return up < len ? 0 : up & PAGE_MASK;
 }
 
+/*
+ * What one step takes is bounded in bytes, since pages have 4, 16 or 64 KiB, and what a PMD maps 2,
+ * 32 or 512 MiB. A window: 2 MiB, or what a PMD maps where that is less.
+ */
+#define OC_WINDOW_BYTES(pmd) ((pmd) < SZ_2M ? (pmd) : SZ_2M)
+#define OC_PAGES_IN(bytes, page) ((bytes) > (page) ? (bytes) / (page) : 1)
+
 /* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
 struct oc_window {
 	unsigned long lo;
@@ -43,11 +51,13 @@ struct oc_window {
 };
 
 /*
- * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page `owner`, of a segment [seg, seg_end): aligned
- * to `bytes` (a power of two, PAGE_SIZE to PMD_SIZE) in the importer, clipped to VMA and segment. The owner's page lies in the segment.
+ * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page
+ * `owner`, of a segment [seg, seg_end): aligned to `bytes` (a power of two, PAGE_SIZE to PMD_SIZE)
+ * in the importer, clipped to VMA and segment. The owner's page lies in the segment.
  */
-static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner, unsigned long vm_start,
-				    unsigned long vm_end, unsigned long seg, unsigned long seg_end, unsigned long bytes)
+static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner,
+				    unsigned long vm_start, unsigned long vm_end, unsigned long seg,
+				    unsigned long seg_end, unsigned long bytes)
 {
 	unsigned long back, ahead;
 

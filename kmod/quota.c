@@ -7,10 +7,13 @@
 #include <linux/spinlock.h>
 
 #include "core.h"
+#include "show.h"
 
 DEFINE_PER_CPU(struct oc_stats, oc_stats);
 atomic_long_t oc_gauge[OC_QUOTAS];
 atomic_long_t oc_pinned_pages;
+atomic_long_t oc_attachments;
+atomic_long_t oc_spaces_held;
 
 u64 oc_stat_sum(enum oc_stat what)
 {
@@ -46,6 +49,7 @@ struct oc_user {
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
 };
+
 static struct hlist_head oc_users[1 << OC_USER_BITS];
 static DEFINE_SPINLOCK(oc_users_lock);
 
@@ -56,6 +60,7 @@ struct oc_space {
 	struct mm_struct *mm;
 	unsigned long segments;
 };
+
 static struct hlist_head oc_spaces[1 << OC_SPACE_BITS];
 
 static unsigned int oc_limit(enum oc_quota what)
@@ -123,6 +128,18 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what)
 	kfree(none);
 }
 
+void oc_users_each(struct seq_file *m)
+{
+	struct oc_user *user;
+	unsigned int i;
+
+	spin_lock(&oc_users_lock);
+	for (i = 0; i < ARRAY_SIZE(oc_users); i++)
+		hlist_for_each_entry(user, &oc_users[i], node)
+			oc_user_show(m, user->uid, user->count);
+	spin_unlock(&oc_users_lock);
+}
+
 /* One more segment of the caller's address space, or EDQUOT. */
 struct oc_space *oc_space_charge(void)
 {
@@ -140,6 +157,7 @@ struct oc_space *oc_space_charge(void)
 	space = fresh;
 	fresh = NULL;
 	mmgrab(mm);
+	atomic_long_inc(&oc_spaces_held);
 	hlist_add_head(&space->node, head);
 found:
 	/* The first one is always let in, so there is no entry without any. */
@@ -163,6 +181,7 @@ void oc_space_uncharge(struct oc_space *space)
 	spin_unlock(&oc_users_lock);
 	if (none) {
 		mmdrop(space->mm);
+		atomic_long_dec(&oc_spaces_held);
 		kfree(space);
 	}
 }

@@ -7,9 +7,12 @@
 
 #include "core.h"
 #include "inject.h"
+#include "show.h"
 
 static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
+static LIST_HEAD(oc_segments); /* all of them; the table's lock */
+static u64 oc_serial;
 
 /* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
 u64 oc_random_id(void)
@@ -28,12 +31,16 @@ static void oc_seg_free(struct kref *ref)
 	struct oc_seg *seg = container_of(ref, struct oc_seg, ref);
 	int i;
 
+	spin_lock(&oc_table_lock);
+	list_del(&seg->all);
+	spin_unlock(&oc_table_lock);
 	if (seg->mm)
 		oc_unsubscribe(&seg->notifier);
 	for (i = 0; i < OC_SNAPS; i++)
 		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
 	put_user_ns(seg->ns);
+	put_pid(seg->owner);
 	if (seg->space)
 		oc_space_uncharge(seg->space);
 	oc_uncharge(seg->user, OC_SEGMENTS);
@@ -66,6 +73,8 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	init_waitqueue_head(&seg->zapped);
 	init_waitqueue_head(&seg->copied);
 	seg->stretches = RB_ROOT_CACHED;
+	INIT_LIST_HEAD(&seg->all);
+	INIT_LIST_HEAD(&seg->attachments);
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;
@@ -77,6 +86,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	seg->gid = current_egid();
 	seg->ns = get_user_ns(current_user_ns());
 	seg->state = ONECOPY_STATE_ALIVE;
+	seg->owner = get_pid(task_tgid(current));
 	seg->space = oc_space_charge();
 	if (IS_ERR(seg->space)) {
 		err = PTR_ERR(seg->space);
@@ -85,22 +95,49 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	}
 	if (oc_generation_init(seg))
 		goto fail;
-	/* A process's first notifier waits for its map lock in a way that no kill ends; so it finds the lock taken. */
+	/*
+	 * A process's first notifier waits for its map lock in a way that no kill ends; so it finds
+	 * the lock taken.
+	 */
 	if (mmap_write_lock_killable(current->mm)) {
 		err = -EINTR;
 		goto fail;
 	}
-	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size, &oc_notifier_ops);
+	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size,
+						  &oc_notifier_ops);
 	mmap_write_unlock(current->mm);
 	if (err == -EINTR)
 		err = -ERESTARTNOINTR; /* any signal interrupts the first one; nothing was done */
 	if (err)
 		goto fail;
 	seg->mm = current->mm;
+	spin_lock(&oc_table_lock);
+	seg->serial = oc_serial++;
+	list_add_tail(&seg->all, &oc_segments);
+	spin_unlock(&oc_table_lock);
 	return seg;
 fail:
 	oc_seg_put(seg);
 	return ERR_PTR(err);
+}
+
+struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial)
+{
+	struct oc_seg *next, *found = NULL;
+
+	spin_lock(&oc_table_lock);
+	/* What is referenced stays in the list. */
+	next = list_prepare_entry(seg, &oc_segments, all);
+	list_for_each_entry_continue(next, &oc_segments, all) {
+		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+			found = next;
+			break;
+		}
+	}
+	spin_unlock(&oc_table_lock);
+	if (seg)
+		oc_seg_put(seg);
+	return found;
 }
 
 /* Last, when nothing can fail any more: from here on others find it by its id. */
@@ -141,8 +178,8 @@ struct oc_seg *oc_seg_find(u64 id)
 }
 
 /*
- * Unpublished and taken back from everybody; no byte moves afterwards. Idempotent: the first reason stays. The caller holds a reference, and
- * no lock.
+ * Unpublished and taken back from everybody; no byte moves afterwards. Idempotent: the first reason
+ * stays. The caller holds a reference, and no lock.
  */
 void oc_seg_kill(struct oc_seg *seg, u32 state)
 {
@@ -175,8 +212,9 @@ int oc_seg_error(struct oc_seg *seg)
 }
 
 /*
- * May the caller have access? The owner agreed by exporting with a mode. That counts for the same user in the same user namespace; for others
- * only where the administrator said so. Capabilities count where the owner lives.
+ * May the caller have access? The owner agreed by exporting with a mode. That counts for the same
+ * user in the same user namespace; for others only where the administrator said so. Capabilities
+ * count where the owner lives.
  */
 bool oc_seg_allows(struct oc_seg *seg, bool write)
 {
@@ -184,7 +222,8 @@ bool oc_seg_allows(struct oc_seg *seg, bool write)
 	unsigned int want = write ? 6 : 4;
 
 	if ((same || READ_ONCE(oc_other_users)) &&
-	    (oc_mode_bits(seg->mode, uid_eq(current_euid(), seg->uid), in_egroup_p(seg->gid)) & want) == want)
+	    (oc_mode_bits(seg->mode, uid_eq(current_euid(), seg->uid), in_egroup_p(seg->gid)) &
+	     want) == want)
 		return true;
 	return ns_capable(seg->ns, CAP_SYS_PTRACE) || ns_capable(seg->ns, CAP_IPC_OWNER);
 }

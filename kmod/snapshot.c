@@ -37,8 +37,9 @@ void oc_snap_free(struct oc_snap *snap)
 }
 
 /*
- * Begin a look at the owner's tables: invalidations counted in the result have ended when this returns, so what is seen afterwards is their
- * outcome. Those recorded later are struck out by oc_snap_refresh().
+ * Begin a look at the owner's tables: invalidations counted in the result have ended when this
+ * returns, so what is seen afterwards is their outcome. Those recorded later are struck out by
+ * oc_snap_refresh().
  */
 static unsigned long oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap)
 {
@@ -48,25 +49,28 @@ static unsigned long oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap)
 }
 
 /*
- * What is nobody else's though its entries look like any: a shadow stack's count as writable although its owner cannot write them; secret memory.
- * The map lock is held.
+ * What is nobody else's though its entries look like any: a shadow stack's count as writable
+ * although its owner cannot write them; secret memory. The map lock is held.
  */
 static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
 {
 	unsigned long addr = snap->start, end = oc_snap_end(snap);
 	struct vm_area_struct *vma;
 
-	for (; addr < end && (vma = find_vma(mm, addr)) && vma->vm_start < end; addr = vma->vm_end) {
+	for (; addr < end && (vma = find_vma(mm, addr)) && vma->vm_start < end;
+	     addr = vma->vm_end) {
 		unsigned long lo = max(vma->vm_start, snap->start), hi = min(vma->vm_end, end);
 
 		if (oc_vma_hidden(vma))
-			memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0, ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
+			memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0,
+			       ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
 	}
 }
 
 #ifdef OC_HMM
 /* The owner's map lock is held for reading. Nothing is faulted in and no page is held. */
-int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved)
+int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
+		 bool resolved)
 {
 	struct hmm_range range = {
 		.notifier = &seg->notifier,
@@ -103,10 +107,12 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 }
 #else
 /*
- * Without HMM a look at the tables is a look for pages, which faults them in: only where the caller holds no other map lock (`resolved`), and
- * only a few pages from the wanted one on. They are let go at once: what keeps them valid is, as everywhere, that their end is announced.
+ * Without HMM a look at the tables is a look for pages, which faults them in: only where the caller
+ * holds no other map lock (`resolved`), and only a few pages from the wanted one on. They are let
+ * go at once: what keeps them valid is, as everywhere, that their end is announced.
  */
-int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write, bool resolved)
+int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
+		 bool resolved)
 {
 	unsigned int first = (target - snap->start) >> PAGE_SHIFT;
 	unsigned int n = min(snap->pages - first, (unsigned int)OC_WINDOW_MAX);
@@ -121,7 +127,8 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	if (got < 0)
 		return got;
 	for (i = 0; i < got; i++) {
-		snap->entry[first + i] = page_to_pfn(pages[i]) << OC_E_SHIFT | OC_E_VALID | (write ? OC_E_WRITE : 0);
+		snap->entry[first + i] = page_to_pfn(pages[i]) << OC_E_SHIFT | OC_E_VALID |
+					 (write ? OC_E_WRITE : 0);
 		put_page(pages[i]);
 	}
 	oc_snap_hide(seg->mm, snap);
@@ -135,7 +142,10 @@ static void oc_snap_strike(struct oc_snap *snap, unsigned long start, unsigned l
 		snap->entry[(start - snap->start) >> PAGE_SHIFT] &= OC_E_WRITE;
 }
 
-/* Under the segment's lock: strike out what was invalidated since. What remains is true until the lock is dropped. */
+/*
+ * Under the segment's lock: strike out what was invalidated since. What remains is true until the
+ * lock is dropped.
+ */
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 {
 	u64 s;
@@ -147,7 +157,8 @@ void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 		for (s = snap->seq; s != seg->seq; s++) {
 			const struct oc_range *r = &seg->ring[s % OC_RING];
 
-			oc_snap_strike(snap, max(r->start, snap->start), min(r->end, oc_snap_end(snap)));
+			oc_snap_strike(snap, max(r->start, snap->start),
+				       min(r->end, oc_snap_end(snap)));
 		}
 	snap->seq = seg->seq;
 }
@@ -170,8 +181,9 @@ struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
 }
 
 /*
- * The run of pages around the wanted one, within [*start, *end), of which the segment knows too little: a look at those is enough where the owner changed
- * a part of what it knew. All of them where it knows nothing of their surroundings. And what of them was there before.
+ * The run of pages around the wanted one, within [*start, *end), of which the segment knows too
+ * little: a look at those is enough where the owner changed a part of what it knew. All of them
+ * where it knows nothing of their surroundings. And what of them was there before.
  */
 void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start, unsigned long *end)
 {
@@ -200,7 +212,10 @@ void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
 	mutex_unlock(&seg->lock);
 }
 
-/* A part of what another snapshot shows, later: both are brought up to date, so what either knows is true. */
+/*
+ * A part of what another snapshot shows, later: both are brought up to date, so what either knows
+ * is true.
+ */
 static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_snap *part)
 {
 	unsigned long *e = &whole->entry[(part->start - whole->start) >> PAGE_SHIFT];
@@ -213,7 +228,10 @@ static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_s
 			e[i] = part->entry[i];
 }
 
-/* Under the segment's lock: keep it for others and for this task's next try. What is returned is the caller's to free. */
+/*
+ * Under the segment's lock: keep it for others and for this task's next try. What is returned is
+ * the caller's to free.
+ */
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap)
 {
 	unsigned int i, at = seg->snap_hand;
@@ -221,7 +239,8 @@ struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap)
 
 	for (i = 0; i < OC_SNAPS; i++) {
 		old = seg->snap[i];
-		if (old && old->start <= snap->start && oc_snap_end(old) >= oc_snap_end(snap) && old->pages > snap->pages) {
+		if (old && old->start <= snap->start && oc_snap_end(old) >= oc_snap_end(snap) &&
+		    old->pages > snap->pages) {
 			oc_snap_merge(seg, old, snap);
 			return snap;
 		}

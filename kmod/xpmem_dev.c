@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /dev/xpmem: the XPMEM interface. State belongs to the open file and is used by the address space that opened it. */
+/*
+ * /dev/xpmem: the XPMEM interface. State belongs to the open file and is used by the address space
+ * that opened it.
+ */
 #include <linux/idr.h>
 #include <linux/list.h>
 #include <linux/miscdevice.h>
@@ -12,6 +15,7 @@
 #include "core.h"
 #include "include/uapi/xpmem.h"
 #include "inject.h"
+#include "show.h"
 #include "trace.h"
 
 struct oc_made {
@@ -27,6 +31,7 @@ struct oc_permit {
 
 struct oc_xpmem {
 	struct mm_struct *mm; /* who opened it; its memory is long gone when this is only a name */
+	struct pid *opener;
 	struct mutex lock; /* of the two that follow */
 	struct list_head made;
 	struct idr permits;
@@ -54,7 +59,8 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 
 	if (copy_from_user(&m, arg, sizeof(m)))
 		return -EFAULT;
-	if (m.permit_type != XPMEM_PERMIT_MODE || (m.permit_value & ~0777ULL) || m.vaddr >= TASK_SIZE)
+	if (m.permit_type != XPMEM_PERMIT_MODE || (m.permit_value & ~0777ULL) ||
+	    m.vaddr >= TASK_SIZE)
 		return -EINVAL;
 	if (m.size == XPMEM_MAXADDR_SIZE)
 		m.size = TASK_SIZE - m.vaddr;
@@ -127,7 +133,8 @@ static long oc_xpmem_get(struct oc_xpmem *x, struct xpmem_cmd_get __user *arg)
 
 	if (copy_from_user(&g, arg, sizeof(g)))
 		return -EFAULT;
-	if ((g.flags != XPMEM_RDONLY && g.flags != XPMEM_RDWR) || g.permit_type != XPMEM_PERMIT_MODE || g.permit_value)
+	if ((g.flags != XPMEM_RDONLY && g.flags != XPMEM_RDWR) ||
+	    g.permit_type != XPMEM_PERMIT_MODE || g.permit_value)
 		return -EINVAL;
 	write = g.flags == XPMEM_RDWR;
 	seg = oc_seg_find(g.segid);
@@ -213,8 +220,12 @@ static long oc_xpmem_release_permit(struct oc_xpmem *x, struct xpmem_cmd_release
 	return err;
 }
 
-/* A place of one's own choice is taken, whatever lies there, except another attachment, and what is to be attached. */
-static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsigned long start, unsigned long len)
+/*
+ * A place of one's own choice is taken, whatever lies there, except another attachment, and what is
+ * to be attached.
+ */
+static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsigned long start,
+			  unsigned long len)
 {
 	unsigned long source = seg->start + offset;
 	struct mm_struct *mm = current->mm;
@@ -269,7 +280,8 @@ static long oc_xpmem_attach(struct oc_xpmem *x, struct xpmem_cmd_attach __user *
 	err = a.vaddr ? oc_place_check(view->seg, a.offset, a.vaddr, len) : 0;
 	if (err)
 		goto out;
-	at = vm_mmap(file, a.vaddr, len, PROT_READ | (view->write ? PROT_WRITE : 0), MAP_SHARED | (a.vaddr ? MAP_FIXED : 0), a.offset);
+	at = vm_mmap(file, a.vaddr, len, PROT_READ | (view->write ? PROT_WRITE : 0),
+		     MAP_SHARED | (a.vaddr ? MAP_FIXED : 0), a.offset);
 	err = IS_ERR_VALUE(at) ? (long)at : 0;
 	if (err)
 		goto out;
@@ -320,13 +332,15 @@ static long oc_xpmem_ioctl(struct file *file, unsigned int cmd, unsigned long ar
 
 static int oc_xpmem_open(struct inode *inode, struct file *file)
 {
-	struct oc_xpmem *x = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT);
+	struct oc_xpmem *x = oc_inject(OC_INJECT_ALLOC) ? NULL :
+							  kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT);
 
 	if (!x)
 		return -ENOMEM;
 	mutex_init(&x->lock);
 	INIT_LIST_HEAD(&x->made);
 	idr_init(&x->permits);
+	x->opener = get_pid(task_tgid(current));
 	x->mm = current->mm;
 	if (x->mm)
 		mmgrab(x->mm);
@@ -348,8 +362,30 @@ static int oc_xpmem_release(struct inode *inode, struct file *file)
 	idr_destroy(&x->permits);
 	if (x->mm)
 		mmdrop(x->mm);
+	put_pid(x->opener);
 	kfree(x);
 	return 0;
+}
+
+static void oc_xpmem_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct oc_xpmem *x = file->private_data;
+	unsigned long segments = 0, bytes = 0, permits = 0;
+	struct oc_permit *permit;
+	struct oc_made *made;
+	int slot;
+
+	mutex_lock(&x->lock);
+	list_for_each_entry(made, &x->made, link) {
+		segments++;
+		bytes += made->seg->size;
+	}
+	idr_for_each_entry(&x->permits, permit, slot)
+		permits++;
+	mutex_unlock(&x->lock);
+	seq_printf(m, "xpmem-opener:\t%d\n", oc_show_pid(x->opener));
+	seq_printf(m, "xpmem-segments:\t%lu\n", segments);
+	seq_printf(m, "xpmem-bytes:\t%lu\nxpmem-permits:\t%lu\n", bytes, permits);
 }
 
 static const struct file_operations oc_xpmem_fops = {
@@ -358,6 +394,7 @@ static const struct file_operations oc_xpmem_fops = {
 	.release = oc_xpmem_release,
 	.unlocked_ioctl = oc_xpmem_ioctl,
 	.llseek = noop_llseek,
+	.show_fdinfo = oc_xpmem_fdinfo,
 };
 
 struct miscdevice oc_xpmem_device = {

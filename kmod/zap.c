@@ -6,6 +6,7 @@
  * is a notifier of its own: README.md, Taking away.
  */
 #include <linux/completion.h>
+#include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/wait.h>
@@ -74,7 +75,9 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	s->zappers++;
 	mutex_unlock(&seg->lock);
 
-	/* No VMA of the importer's may be looked at without its map lock: one that says the same. */
+	/*
+	 * No VMA of the importer's may be looked at without its map lock: one that says the same.
+	 */
 	memset(&vma, 0, sizeof(vma));
 	vma.vm_mm = att->notifier.mm;
 	vma.vm_start = s->here.start;
@@ -286,7 +289,8 @@ static bool oc_importer_changes(struct mmu_interval_notifier *notifier,
 				  range);
 }
 
-static const struct mmu_interval_notifier_ops oc_importer_ops = { .invalidate = oc_importer_changes };
+static const struct mmu_interval_notifier_ops oc_importer_ops = { .invalidate =
+									  oc_importer_changes };
 
 /* For a VMA that mmap() makes: its map lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
@@ -301,6 +305,7 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	att->file = vma->vm_file;
 	att->start = vma->vm_start;
 	att->end = vma->vm_end;
+	att->shows = seg->start + (vma->vm_pgoff << PAGE_SHIFT);
 	att->stretches = RB_ROOT_CACHED;
 	err = mmu_interval_notifier_insert_locked(&att->notifier, vma->vm_mm, att->start,
 						  att->end - att->start, &oc_importer_ops);
@@ -312,6 +317,11 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	/* While memory of this process changes, it waits in a list and hears nothing. */
 	mmu_interval_read_begin(&att->notifier);
 	oc_seg_get(seg);
+	atomic_long_inc(&oc_attachments);
+	att->importer = get_pid(task_tgid(current));
+	mutex_lock(&seg->lock);
+	list_add_tail(&att->link, &seg->attachments);
+	mutex_unlock(&seg->lock);
 	vma->vm_private_data = att;
 	return 0;
 }
@@ -328,11 +338,16 @@ static void oc_attachment_free(struct kref *ref)
 	struct oc_attachment *att = container_of(ref, struct oc_attachment, ref);
 	struct oc_seg *seg = att->seg;
 
+	mutex_lock(&seg->lock);
+	list_del(&att->link);
+	mutex_unlock(&seg->lock);
+	put_pid(att->importer);
 	oc_unsubscribe(&att->notifier);
 	WARN_ON_ONCE(!RB_EMPTY_ROOT(&att->stretches.rb_root));
 	if (att->scratch)
 		__free_page(att->scratch);
 	kfree(att);
+	atomic_long_dec(&oc_attachments);
 	/* Never the last one: the VMA holds its file, and that the segment, until this returns. */
 	oc_seg_put(seg);
 }

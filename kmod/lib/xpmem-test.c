@@ -2,11 +2,13 @@
 /* Uses libxpmem as its documentation says, and nothing else. One line per test; exit status 0 if all are well. */
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -251,6 +253,281 @@ static int closed_by_the_program(void)
 	return 1;
 }
 
+/* ---- what other implementations' tests do ---- */
+
+/* One permit, two attachments: both show the same memory. */
+static int twice(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = { .apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) };
+	volatile uint64_t *one = xpmem_attach(addr, size, NULL), *two = xpmem_attach(addr, size, NULL);
+	size_t i;
+
+	CHECK(one != FAIL && two != FAIL && one != two);
+	for (i = 0; i < size / 8; i++) {
+		CHECK(one[i] == i);
+		one[i]++;
+		two[i]++;
+	}
+	CHECK(!xpmem_detach((void *)one) && !xpmem_detach((void *)two) && !xpmem_release(addr.apid));
+	return 1;
+}
+
+static int two_attachments(void)
+{
+	uint64_t *words = memory(0);
+	xpmem_segid_t segid = xpmem_make(words, size, XPMEM_PERMIT_MODE, (void *)0666);
+	size_t i;
+
+	CHECK(segid != -1);
+	CHECK(in_child(twice, segid));
+	for (i = 0; i < size / 8; i++)
+		CHECK(((volatile uint64_t *)words)[i] == i + 2);
+	CHECK(!xpmem_remove(segid) && !munmap(words, size));
+	return 1;
+}
+
+/* Two ids as text in 32 bytes, of which the last two are somebody else's. */
+static char message[32];
+
+static int both(xpmem_segid_t unused)
+{
+	xpmem_segid_t ids[2];
+	int i;
+
+	(void)unused;
+	ids[0] = strtoll(message, NULL, 16);
+	ids[1] = strtoll(message + strlen(message) + 1, NULL, 16);
+	for (i = 0; i < 2; i++) {
+		struct xpmem_addr addr = { .apid = xpmem_get(ids[i], XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) };
+		volatile uint64_t *view = xpmem_attach(addr, size, NULL);
+
+		CHECK(addr.apid != -1 && view != FAIL);
+		CHECK(view[3] == (uint64_t)(i + 1) * 1000 + 3);
+		view[3] = i;
+		CHECK(!xpmem_detach((void *)view) && !xpmem_release(addr.apid));
+	}
+	return 1;
+}
+
+static int two_segments(void)
+{
+	uint64_t *words[2] = { memory(1000), memory(2000) };
+	xpmem_segid_t ids[2];
+	int i, n;
+
+	for (i = 0; i < 2; i++)
+		ids[i] = xpmem_make(words[i], size, XPMEM_PERMIT_MODE, (void *)0666);
+	CHECK(ids[0] != -1 && ids[1] != -1 && ids[0] != ids[1]);
+	n = snprintf(message, sizeof(message) - 2, "%llx", (unsigned long long)ids[0]) + 1;
+	n += snprintf(message + n, sizeof(message) - 2 - n, "%llx", (unsigned long long)ids[1]) + 1;
+	CHECK(n <= (int)sizeof(message) - 2);
+	CHECK(in_child(both, 0));
+	for (i = 0; i < 2; i++) {
+		CHECK(((volatile uint64_t *)words[i])[3] == (uint64_t)i);
+		CHECK(!xpmem_remove(ids[i]) && !munmap(words[i], size));
+	}
+	return 1;
+}
+
+/* Bytes to and from a peer, so that both go on in turn. */
+static int turns[2][2];
+
+static int turn(int end)
+{
+	char byte = 1;
+
+	CHECK(write(turns[end][1], &byte, 1) == 1);
+	return 1;
+}
+
+static int wait_turn(int end)
+{
+	char byte;
+
+	CHECK(read(turns[end][0], &byte, 1) == 1);
+	return 1;
+}
+
+static int second_page(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = { .apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL), .offset = page };
+	volatile uint64_t *view = xpmem_attach(addr, page, NULL);
+	size_t i;
+
+	CHECK(view != FAIL);
+	for (i = 0; i < page / 8; i++)
+		CHECK(view[i] == page / 8 + i);
+	CHECK(turn(0) && wait_turn(1));
+	for (i = 0; i < page / 8; i++) {
+		CHECK(view[i] == page / 8 + i + 1);
+		view[i]++;
+	}
+	CHECK(!xpmem_detach((void *)view) && !xpmem_release(addr.apid));
+	return 1;
+}
+
+/* The owner forks while a page is attached, and stores: who attached sees that, and the owner what it stored. */
+static int store_after_fork(void)
+{
+	uint64_t *words = memory(0);
+	xpmem_segid_t segid = xpmem_make(words, size, XPMEM_PERMIT_MODE, (void *)0666);
+	pid_t peer, child;
+	int status;
+	size_t i;
+
+	CHECK(segid != -1);
+	CHECK(!pipe(turns[0]) && !pipe(turns[1]));
+	fflush(stdout);
+	peer = fork();
+	if (!peer) {
+		status = !second_page(segid);
+		fflush(stdout);
+		_exit(status);
+	}
+	CHECK(peer > 0 && wait_turn(0));
+	child = fork();
+	if (!child) {
+		pause();
+		_exit(0);
+	}
+	for (i = 0; i < size / 8; i++)
+		((volatile uint64_t *)words)[i]++;
+	CHECK(child > 0 && turn(1));
+	CHECK(waitpid(peer, &status, 0) == peer && WIFEXITED(status) && !WEXITSTATUS(status));
+	for (i = 0; i < size / 8; i++)
+		CHECK(((volatile uint64_t *)words)[i] == i + 1 + (i / (page / 8) == 1));
+	CHECK(!kill(child, SIGTERM) && waitpid(child, &status, 0) == child);
+	CHECK(!xpmem_remove(segid) && !munmap(words, size));
+	return 1;
+}
+
+static size_t length;
+static unsigned int number;
+
+/* One of several peers, each in its turn, adds to every page of a segment of the whole address space. */
+static int adds(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = {
+		.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		.offset = (off_t)(uintptr_t)exported,
+	};
+	volatile uint64_t *view = xpmem_attach(addr, length, NULL);
+	size_t i, before = (size_t)number * (number - 1) / 2;
+
+	CHECK(view != FAIL);
+	for (i = 0; i < length / page; i++) {
+		CHECK(view[i * (page / 8)] == i * before);
+		view[i * (page / 8)] += i * number;
+	}
+	CHECK(!xpmem_detach((void *)view) && !xpmem_release(addr.apid));
+	return 1;
+}
+
+static int many_peers(void)
+{
+	static const unsigned int peers[] = { 1, 5 }, pages[] = { 1, 2, 5, 100, 1000 };
+	xpmem_segid_t segid = xpmem_make(NULL, XPMEM_MAXADDR_SIZE, XPMEM_PERMIT_MODE, (void *)0600);
+	size_t i, j;
+
+	CHECK(segid != -1);
+	for (i = 0; i < 2; i++) {
+		for (j = 0; j < 5; j++) {
+			length = pages[j] * page;
+			exported = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			CHECK(exported != MAP_FAILED);
+			for (number = 1; number <= peers[i]; number++)
+				CHECK(in_child(adds, segid));
+			CHECK(!munmap(exported, length));
+		}
+	}
+	CHECK(!xpmem_remove(segid));
+	return 1;
+}
+
+static size_t hole, area;
+static unsigned int areas;
+
+/* Everything at once is attached, areas with holes between them, and only areas are touched. */
+static int between_holes(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = {
+		.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		.offset = (off_t)(uintptr_t)exported,
+	};
+	volatile uint64_t *view = xpmem_attach(addr, length, NULL);
+	size_t i, at, n = 1;
+
+	CHECK(view != FAIL);
+	for (i = 0; i < areas; i++)
+		for (at = 0; at < area; at += 512)
+			CHECK(view[(hole + i * (area + hole) + at) / 8] == n++);
+	CHECK(!xpmem_detach((void *)view) && !xpmem_release(addr.apid));
+	return 1;
+}
+
+/* A store between two areas: the signal for memory that is not there. */
+static int into_a_hole(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = {
+		.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		.offset = (off_t)(uintptr_t)exported,
+	};
+	volatile uint64_t *view = xpmem_attach(addr, length, NULL);
+	pid_t pid;
+	int status;
+
+	CHECK(view != FAIL);
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		/* Attachments are not inherited: its own. */
+		addr.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL);
+		view = xpmem_attach(addr, length, NULL);
+		if (view == FAIL)
+			_exit(1);
+		view[(hole + area) / 8] = 1;
+		_exit(2);
+	}
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+	return 1;
+}
+
+static int holes(void)
+{
+	static const unsigned int gaps[] = { 0, 1, 64 }, pages[] = { 1, 32 }, counts[] = { 16, 64 };
+	xpmem_segid_t segid = xpmem_make(NULL, XPMEM_MAXADDR_SIZE, XPMEM_PERMIT_MODE, (void *)0600);
+	struct rlimit none = { 0 };
+	size_t i, j, at, n;
+	char *base;
+	int shape;
+
+	CHECK(segid != -1);
+	CHECK(!setrlimit(RLIMIT_CORE, &none));
+	for (shape = 0; shape < 12; shape++) {
+		hole = gaps[shape % 3] * page;
+		area = pages[shape / 3 % 2] * page;
+		areas = counts[shape / 6];
+		length = areas * (hole + area) + hole;
+		base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(base != MAP_FAILED);
+		exported = (uint64_t *)base;
+		for (i = 0, n = 1; i < areas; i++) {
+			for (at = 0; at < area; at += 512)
+				exported[(hole + i * (area + hole) + at) / 8] = n++;
+			CHECK(!hole || !munmap(base + i * (area + hole), hole));
+		}
+		CHECK(!hole || !munmap(base + areas * (area + hole), hole));
+		CHECK(in_child(between_holes, segid));
+		if (hole && shape < 3)
+			CHECK(in_child(into_a_hole, segid));
+		for (j = 0; j < areas; j++)
+			CHECK(!munmap(base + hole + j * (area + hole), area));
+	}
+	CHECK(!xpmem_remove(segid));
+	return 1;
+}
+
 static void run(const char *name, int (*test)(void))
 {
 	int ok = test();
@@ -271,6 +548,11 @@ int main(void)
 	run("errors", errors);
 	run("threads_at_once", threads_at_once);
 	run("closed_by_the_program", closed_by_the_program);
+	run("two_attachments", two_attachments);
+	run("two_segments", two_segments);
+	run("store_after_fork", store_after_fork);
+	run("many_peers", many_peers);
+	run("holes", holes);
 	printf("libxpmem: %d failed\n", failed);
 	return failed != 0;
 }

@@ -6,6 +6,7 @@ mod layers;
 mod memory;
 mod mpi;
 mod protocols;
+mod shown;
 
 use std::process::ExitCode;
 
@@ -179,6 +180,8 @@ struct Info<'a> {
     /// What the kernel module guarantees, in the order of its questions.
     questions: [&'static str; 6],
     modules: &'a [layers::Module; 2],
+    /// What our kernel module shows of exports and pins.
+    shown: Option<shown::Shown>,
     tune_file: Option<String>,
     machine: &'a Machine,
 }
@@ -306,6 +309,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
     let modules = layers::modules(&settings.knobs);
+    let shown = shown::shown();
     let file = settings.file.map(|path| path.display().to_string());
     if args.json {
         let text = text::json(&Info {
@@ -314,6 +318,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             layers: &layers,
             questions: layers::QUESTIONS,
             modules: &modules,
+            shown,
             tune_file: file,
             machine: &machine,
         })?;
@@ -328,6 +333,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             writeln!(out, "\n{table}\n")?;
             if let Some(guarantees) = layers::guarantees(&modules) {
                 writeln!(out, "{guarantees}\n")?;
+            }
+            if let Some(shown) = shown {
+                writeln!(out, "{:<16} {shown}", "exports")?;
             }
             for (name, fact) in facts(&machine) {
                 writeln!(out, "{name:<16} {fact}")?;

@@ -58,25 +58,45 @@ is "the version" 0.1.0 "$(inside modinfo -F version onecopy)"
 is "the release it is for" "$release" "$(inside modinfo -F vermagic onecopy | cut -d' ' -f1)"
 has /etc/udev/rules.d/60-onecopy.rules
 has /etc/modprobe.d/onecopy.conf
-is "what is loaded at boot" onecopy "$(cat "$tree/etc/modules-load.d/onecopy.conf")"
+is "what is loaded at boot" onecopy "$(grep -v '^#' "$tree/etc/modules-load.d/onecopy.conf")"
+has /usr/local/share/man/man4/onecopy.4
 [ -d /sys/module/onecopy ] || fail "it is not loaded"
 
 say "what an administrator changes"
-sed -i 's/MODE="0600"$/MODE="0666"/' "$tree/etc/udev/rules.d/60-onecopy.rules"
+sed -i 's/MODE="0660"/MODE="0664"/' "$tree/etc/udev/rules.d/60-onecopy.rules"
 sed -i 's/^#options/options/; s/fault_around=512/fault_around=256/' "$tree/etc/modprobe.d/onecopy.conf"
 inside udevadm control --reload
 inside modprobe -r onecopy
 inside modprobe onecopy
 inside udevadm settle
 for device in xpmem knem onecopy; do
-    is "the mode of /dev/$device" 666 "$(stat -c %a /dev/$device)"
+    is "the mode of /dev/$device" 664 "$(stat -c %a /dev/$device)"
+    is "its group" "$(grep ^onecopy: "$tree/etc/group" | cut -d: -f3)" "$(stat -c %g /dev/$device)"
 done
 is fault_around 256 "$(cat /sys/module/onecopy/parameters/fault_around)"
+
+say "loaded by the first open of its node"
+inside modprobe -r onecopy
+case $(grep ' onecopy ' "$tree/lib/modules/$release/modules.devname") in
+"onecopy onecopy c10:244") echo "ok: modules.devname has the node" ;;
+*) fail "modules.devname: $(cat "$tree/lib/modules/$release/modules.devname")" ;;
+esac
+# The kernel runs this in the guest, where the module is not installed.
+printf '#!/bin/sh\nexec chroot %s /sbin/modprobe "$@"\n' "$tree" >/payload/modprobe
+chmod 755 /payload/modprobe
+before=$(cat /proc/sys/kernel/modprobe)
+echo /payload/modprobe >/proc/sys/kernel/modprobe
+# As systemd makes it at boot.
+mknod -m 600 /dev/onecopy c 10 244
+: </dev/onecopy || fail "the node cannot be opened"
+[ -d /sys/module/onecopy ] || fail "the open has not loaded it"
+echo "$before" >/proc/sys/kernel/modprobe
+inside udevadm settle
 
 say "removed: $(cat "$tree/root/remove.sh")"
 inside sh -exc 'cd /root && . ./remove.sh'
 ! inside modinfo -n onecopy 2>/dev/null || fail "it is still there"
-for file in /etc/udev/rules.d/60-onecopy.rules /etc/modprobe.d/onecopy.conf /usr/src/onecopy-0.1.0; do
+for file in /etc/udev/rules.d/60-onecopy.rules /etc/modprobe.d/onecopy.conf /usr/src/onecopy-0.1.0 /usr/local/share/man/man4/onecopy.4; do
     [ ! -e "$tree$file" ] || fail "$file is left"
 done
 
@@ -86,6 +106,8 @@ file=$(inside modinfo -n onecopy)
 echo "ok: $file"
 has /etc/udev/rules.d/60-onecopy.rules
 has /etc/modprobe.d/onecopy.conf
+has /etc/modules-load.d/onecopy.conf
+has /usr/local/share/man/man4/onecopy.4
 [ -d /sys/module/onecopy ] || fail "it is not loaded"
 inside udevadm control --exit
 inside modprobe -r onecopy

@@ -10,6 +10,7 @@ use debversion::Version;
 
 use crate::cache::{self, Cache};
 use crate::catalog::Catalog;
+use crate::mirrors::Mirrors;
 use crate::program::{self, find, gentle};
 use crate::{Error, Result};
 
@@ -35,7 +36,11 @@ pub struct Apt {
     options: Vec<String>,
     folder: PathBuf,
     stamp: PathBuf,
+    arch: String,
 }
+
+/// The architecture of the machines on which this runs, as Debian calls it.
+pub const AMD64: &str = "amd64";
 
 impl Apt {
     /// Prepares lists for these suites; fetches nothing yet.
@@ -44,7 +49,7 @@ impl Apt {
     ///
     /// When apt or the keyring is missing, or the cache cannot be written.
     pub fn open(cache: &Cache, catalog: &Catalog, suites: &[String]) -> Result<Self> {
-        Self::with_lists(cache, catalog, &suites.join("+"), &catalog.sources(suites))
+        Self::with_lists(cache, catalog, suites, "deb", AMD64)
     }
 
     /// As [`Self::open`], with the suites' source packages too.
@@ -53,29 +58,48 @@ impl Apt {
     ///
     /// As there.
     pub fn with_sources(cache: &Cache, catalog: &Catalog, suites: &[String]) -> Result<Self> {
-        let binary = catalog.sources(suites);
-        let sources = binary.replace("deb [arch=amd64 ", "deb-src [");
-        let name = format!("{}+sources", suites.join("+"));
-        Self::with_lists(cache, catalog, &name, &(binary + &sources))
+        Self::with_lists(cache, catalog, suites, "deb deb-src", AMD64)
     }
 
-    fn with_lists(cache: &Cache, catalog: &Catalog, name: &str, lists: &str) -> Result<Self> {
+    /// As [`Self::open`], for another architecture, as Debian calls it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn of_arch(
+        cache: &Cache,
+        catalog: &Catalog,
+        suites: &[String],
+        arch: &str,
+    ) -> Result<Self> {
+        Self::with_lists(cache, catalog, suites, "deb", arch)
+    }
+
+    fn with_lists(
+        cache: &Cache,
+        catalog: &Catalog,
+        suites: &[String],
+        types: &str,
+        arch: &str,
+    ) -> Result<Self> {
         let apt_get = find("apt-get", "apt")?;
         let apt_cache = find("apt-cache", "apt")?;
-        if !Path::new(&catalog.keyring).exists() {
-            return Err(Error::Missing {
-                what: catalog.keyring.clone(),
-                packages: "debian-archive-keyring".to_owned(),
-            });
+        let lists = Mirrors::of_machine()?.stanzas(suites, types, arch, &catalog.keyring)?;
+        let mut name = suites.join("+");
+        if types != "deb" {
+            name.push_str("+sources");
+        }
+        if arch != AMD64 {
+            name = format!("{name}+{arch}");
         }
         let folder = cache.folder("apt")?;
         let state = cache.folder("apt/state")?;
         cache.folder("apt/state/lists/partial")?;
         cache.folder("apt/cache/archives/partial")?;
-        let list = folder.join(format!("{name}.list"));
+        let list = folder.join(format!("{name}.sources"));
         let stamp = folder.join(format!("{name}.updated"));
-        if cache::read(&list).ok().as_deref() != Some(lists) {
-            cache::write(&list, lists)?;
+        if cache::read(&list).ok().as_deref() != Some(&lists) {
+            cache::write(&list, &lists)?;
             // Another mirror, other lists.
             let _ = std::fs::remove_file(&stamp);
         }
@@ -94,8 +118,8 @@ impl Apt {
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
             "Dir::Cache::pkgcache=".to_owned(),
             "Dir::Cache::srcpkgcache=".to_owned(),
-            "APT::Architecture=amd64".to_owned(),
-            "APT::Architectures=amd64".to_owned(),
+            format!("APT::Architecture={arch}"),
+            format!("APT::Architectures={arch}"),
             "APT::Sandbox::User=".to_owned(),
             // The suites of one kernel must not throw away the lists of another.
             "APT::Get::List-Cleanup=false".to_owned(),
@@ -114,6 +138,7 @@ impl Apt {
             options,
             folder,
             stamp,
+            arch: arch.to_owned(),
         })
     }
 
@@ -176,7 +201,7 @@ impl Apt {
     /// When one cannot be fetched.
     pub fn download(&self, packages: &[Package], into: &Path) -> Result<Vec<PathBuf>> {
         cache::make(into)?;
-        let place = |package: &Package| find_deb(into, &package.name, &package.version);
+        let place = |package: &Package| find_deb(into, &package.name, &package.version, &self.arch);
         let missing: Vec<String> = packages
             .iter()
             .filter(|package| place(package).is_none())
@@ -268,9 +293,9 @@ pub fn unpack(deb: &Path, into: &Path) -> Result<()> {
 }
 
 /// The file of a package: `NAME_VERSION_ARCH.deb`, an epoch's colon written `%3a`.
-fn find_deb(folder: &Path, name: &str, version: &Version) -> Option<PathBuf> {
+fn find_deb(folder: &Path, name: &str, version: &Version, arch: &str) -> Option<PathBuf> {
     let version = version.to_string().replace(':', "%3a");
-    ["amd64", "all"]
+    [arch, "all"]
         .iter()
         .map(|arch| folder.join(format!("{name}_{version}_{arch}.deb")))
         .find(|path| path.exists())
@@ -407,7 +432,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("gcc_4%3a12.2-1_amd64.deb");
         std::fs::write(&path, "").expect("file");
-        let found = find_deb(folder.path(), "gcc", &"4:12.2-1".parse().expect("version"));
+        let found = find_deb(
+            folder.path(),
+            "gcc",
+            &"4:12.2-1".parse().expect("version"),
+            AMD64,
+        );
         assert_eq!(found, Some(path));
     }
 }

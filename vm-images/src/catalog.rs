@@ -9,8 +9,6 @@ use crate::{Error, Result, guest};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
-    /// Where packages come from.
-    pub mirror: String,
     /// What their signatures are checked with.
     pub keyring: String,
     /// Kernels that the distribution built.
@@ -22,6 +20,21 @@ pub struct Catalog {
     /// Kernels that are built here.
     #[serde(rename = "profile")]
     pub profiles: Vec<ProfileEntry>,
+    /// Releases of the distribution, for whose every kernel the module is to be built.
+    #[serde(rename = "distribution", default)]
+    pub distributions: Vec<DistributionEntry>,
+}
+
+/// A release of the distribution.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DistributionEntry {
+    /// What it is called here.
+    pub name: String,
+    /// Where its kernels are.
+    pub suites: Vec<String>,
+    /// What compiles for them.
+    pub toolchain: String,
 }
 
 /// A kernel that the distribution built.
@@ -53,8 +66,35 @@ pub struct ToolchainEntry {
     pub suites: Vec<String>,
     /// The compiler's program and package.
     pub compiler: String,
+    /// For another architecture, as Debian calls it; where none is named, for the machines on which this runs.
+    #[serde(default = "here")]
+    pub arch: String,
+    /// What its programs' names begin with then.
+    #[serde(default)]
+    pub prefix: String,
     /// What the kernel's build programs need besides.
     pub packages: Vec<String>,
+}
+
+fn here() -> String {
+    crate::apt::AMD64.to_owned()
+}
+
+impl ToolchainEntry {
+    /// The compiler's program.
+    #[must_use]
+    pub fn program(&self) -> String {
+        format!("{}{}", self.prefix, self.compiler)
+    }
+
+    /// The package that it is in.
+    #[must_use]
+    pub fn package(&self) -> String {
+        match self.prefix.strip_suffix('-') {
+            Some(machine) => format!("{}-{machine}", self.compiler),
+            None => self.compiler.clone(),
+        }
+    }
 }
 
 /// A kernel that is built here.
@@ -88,11 +128,7 @@ impl Catalog {
     ///
     /// When it contradicts itself.
     pub fn load() -> Result<Self> {
-        let mut catalog = Self::parse(guest::KERNELS)?;
-        if let Ok(mirror) = std::env::var("ONECOPY_VM_MIRROR") {
-            mirror.trim_end_matches('/').clone_into(&mut catalog.mirror);
-        }
-        Ok(catalog)
+        Self::parse(guest::KERNELS)
     }
 
     /// Parses and checks.
@@ -108,6 +144,14 @@ impl Catalog {
                 return Err(refuse(format!(
                     "kernel {}: no toolchain {}",
                     kernel.name, kernel.toolchain
+                )));
+            }
+        }
+        for entry in &catalog.distributions {
+            if catalog.toolchain(&entry.toolchain).is_none() {
+                return Err(refuse(format!(
+                    "distribution {}: no toolchain {}",
+                    entry.name, entry.toolchain
                 )));
             }
         }
@@ -173,28 +217,17 @@ impl Catalog {
         Ok(Some(profile))
     }
 
-    /// The toolchain of that name.
+    /// The toolchain of that name, for the machines on which this runs.
     #[must_use]
     pub fn toolchain(&self, name: &str) -> Option<&ToolchainEntry> {
-        self.toolchains.iter().find(|t| t.name == name)
+        self.toolchain_for(name, crate::apt::AMD64)
     }
 
-    /// The lines that tell apt where these suites are.
+    /// The toolchain of that name for an architecture.
     #[must_use]
-    pub fn sources(&self, suites: &[String]) -> String {
-        let mut text = String::new();
-        for suite in suites {
-            let archive = if suite.ends_with("-security") {
-                "debian-security"
-            } else {
-                "debian"
-            };
-            let (mirror, keyring) = (&self.mirror, &self.keyring);
-            text.push_str(&format!(
-                "deb [arch=amd64 signed-by={keyring}] {mirror}/{archive} {suite} main\n"
-            ));
-        }
-        text
+    pub fn toolchain_for(&self, name: &str, arch: &str) -> Option<&ToolchainEntry> {
+        let mut entries = self.toolchains.iter();
+        entries.find(|t| t.name == name && t.arch == arch)
     }
 }
 
@@ -238,23 +271,5 @@ mod tests {
         assert!(text.to_string().contains("release, debug, kmemleak"));
         let text = catalog.profile("debug", "5.10").expect_err("none");
         assert!(text.to_string().contains("--kernel 6.1"));
-    }
-
-    #[test]
-    fn security_updates_lie_beside_the_archive() {
-        let catalog = Catalog::parse(guest::KERNELS).expect("kernels.toml");
-        let text = catalog.sources(&["a".to_owned(), "a-security".to_owned()]);
-        let places: Vec<&str> = text
-            .lines()
-            .map(|line| line.split_once("] ").expect("line").1)
-            .collect();
-        let mirror = &catalog.mirror;
-        assert_eq!(
-            places,
-            [
-                format!("{mirror}/debian a main"),
-                format!("{mirror}/debian-security a-security main")
-            ]
-        );
     }
 }

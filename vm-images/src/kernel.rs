@@ -175,10 +175,17 @@ fn choose(apt: &Apt, entry: &KernelEntry) -> Result<String> {
 
 /// Image and headers, and what they need of the kernel's own packages.
 fn wanted(apt: &Apt, release: &str) -> Result<Vec<Package>> {
-    let mut open = vec![
-        format!("linux-image-{release}"),
-        format!("linux-headers-{release}"),
-    ];
+    closure(
+        apt,
+        vec![
+            format!("linux-image-{release}"),
+            format!("linux-headers-{release}"),
+        ],
+    )
+}
+
+/// Packages, and what they need of the kernel's own.
+pub(crate) fn closure(apt: &Apt, mut open: Vec<String>) -> Result<Vec<Package>> {
     let mut seen: BTreeSet<String> = open.iter().cloned().collect();
     let mut found = Vec::new();
     while !open.is_empty() {
@@ -215,7 +222,7 @@ fn part_of_kernel(name: &str) -> bool {
 }
 
 /// Headers name one another, and the build programs, by where they would be installed: name where they lie instead.
-fn mend(root: &Path) -> Result<()> {
+pub(crate) fn mend(root: &Path) -> Result<()> {
     let here = root.display();
     for tree in cache::entries(&root.join("usr/src"))? {
         for name in ["Makefile", ".kernelvariables"] {

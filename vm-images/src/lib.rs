@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Virtual machines with other kernels: fetches kernels, builds the module against them, boots them under QEMU and judges the run.
 //!
-//! What happens, in order: [`catalog`] says which kernels there are; [`apt`] fetches their packages with lists of its own and never
-//! touches the host's; [`kernel`] unpacks them and mends their paths; [`toolchain`] is what compiles for them; [`module`] builds;
+//! What happens, in order: [`catalog`] says which kernels there are; [`mirrors`] where their packages come from; [`apt`] fetches these with
+//! lists of its own and never touches the host's; [`kernel`] unpacks them and mends their paths; [`toolchain`] is what compiles for them; [`module`] builds;
 //! [`initramfs`] packs a guest; [`qemu`] boots it; [`console`] reads what it said and gives the verdict.
 //!
 //! [`cache`], [`apt`] and [`pypi`] serve all that is fetched to be tested or compared with, also without a virtual machine.
@@ -14,9 +14,11 @@ pub mod catalog;
 pub mod console;
 mod error;
 pub mod guest;
+pub mod headers;
 pub mod initramfs;
 pub mod kernel;
 pub mod ktap;
+pub mod mirrors;
 pub mod module;
 pub mod program;
 pub mod progress;

@@ -177,6 +177,77 @@ mod tests {
         assert!(found[0].starts_with("a.c:3:5"));
     }
 
+    /// Runs the module's probes with a compiler that says this of them; what they found, or what the script said.
+    fn probed(says: &str) -> std::result::Result<String, String> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let place = |name: &str| folder.path().join(name);
+        guest::write_module(&place("kmod")).expect("module");
+        cache::write(
+            &place("cc"),
+            format!("cat <<'EOF' >&2\n{says}\nEOF\nexit 1\n"),
+        )
+        .expect("compiler");
+        let mut command = std::process::Command::new("sh");
+        command
+            .arg(place("kmod/probe.sh"))
+            .args([place("kmod/probe.c"), place("probed.h")])
+            .arg("sh")
+            .arg(place("cc"));
+        let output = program::run(&mut command).expect("sh runs");
+        let found = fs::read_to_string(place("probed.h"));
+        assert_eq!(output.status.success(), found.is_ok(), "{output:?}");
+        found.map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    const NO: &str =
+        "CONTROL_NO:4:9: error: implicit declaration of function 'onecopy_has_no_such_function'";
+
+    #[test]
+    fn a_probe_that_does_not_compile_is_what_the_kernel_lacks() {
+        let text = probed(&format!(
+            "FOLIO:3:9: error: request for member 'mapping'\n{NO}"
+        ))
+        .expect("probed");
+        assert!(text.contains("#define OC_HAVE_FOLIO 0\n"), "{text}");
+        assert!(text.contains("#define OC_HAVE_VMA_LOCK 1\n"), "{text}");
+        assert!(!text.contains("CONTROL"), "{text}");
+    }
+
+    #[test]
+    fn a_compiler_that_fails_is_no_answer() {
+        for (says, why) in [
+            ("", "finds no error where there is one"),
+            (
+                "sh: 1: gcc-99: not found",
+                "finds no error where there is one",
+            ),
+            (
+                "cc1: error: unrecognized option '-x'",
+                "cannot be compiled (cc1)",
+            ),
+            (
+                "gcc: fatal error: Killed signal terminated program cc1",
+                "cannot be compiled (gcc)",
+            ),
+            (
+                "include/linux/mm.h:10:10: fatal error: asm/x.h: No such file",
+                "cannot be compiled (include/linux/mm.h)",
+            ),
+            (
+                "CONTROL_YES:4:1: error: 'struct vm_area_struct' has no member",
+                "cannot be compiled",
+            ),
+        ] {
+            let said = probed(&format!(
+                "{says}\n{}",
+                if why.contains("compiled") { NO } else { "" }
+            ));
+            let text = said.expect_err(says);
+            assert!(text.contains(why), "{says}: {text}");
+            assert!(text.contains(says), "{text}");
+        }
+    }
+
     #[test]
     fn a_failed_build_shows_its_errors_first() {
         let mut text = "a.c:1:1: error: unknown type name 'x'\n".to_owned();

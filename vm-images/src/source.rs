@@ -50,14 +50,28 @@ pub fn build(
     profile: &ProfileEntry,
     progress: &Progress,
 ) -> Result<Kernel> {
-    let _lock = cache.lock("source")?;
     let folder = folder(cache, profile);
     let tree = folder.join("build");
     let image = tree.join("arch/x86/boot/bzImage");
     let stamp = folder.join("release");
     let wanted = configuration(profile)?;
-    let current = fs::read(tree.join("configured")).is_ok_and(|have| have == wanted);
-    if !current || !stamp.exists() || !image.exists() {
+    // Who only runs one kernel does not wait for who builds another: the stamp comes last.
+    let is_current = || {
+        let same = fs::read(tree.join("configured")).is_ok_and(|have| have == wanted);
+        same && stamp.exists() && image.exists()
+    };
+    let lock = if is_current() {
+        None
+    } else {
+        Some(cache.lock("source")?)
+    };
+    if lock.is_some() && !is_current() {
+        match fs::remove_file(&stamp) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io(stamp.display().to_string())(error));
+            }
+            _ => {}
+        }
         for (tool, package) in TOOLS {
             find(tool, package)?;
         }
@@ -86,6 +100,26 @@ pub fn build(
         slower: profile.slower,
         words: profile.words.clone(),
     })
+}
+
+/// The source of a profile's kernel, unpacked: its scripts are in no other package.
+///
+/// # Errors
+///
+/// When it cannot be fetched or unpacked.
+pub fn tree(
+    cache: &Cache,
+    catalog: &Catalog,
+    profile: &ProfileEntry,
+    progress: &Progress,
+) -> Result<std::path::PathBuf> {
+    let place = cache.folder("source")?.join(&profile.source);
+    // It came there whole; whoever builds from it now only reads it.
+    if place.join("Makefile").exists() {
+        return Ok(place);
+    }
+    let _lock = cache.lock("source")?;
+    fetch(cache, catalog, profile, progress)
 }
 
 fn configuration(profile: &ProfileEntry) -> Result<Vec<u8>> {

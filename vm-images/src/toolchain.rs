@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt::{self, Apt};
+use crate::apt::{self, AMD64, Apt};
 use crate::cache::{self, Cache};
 use crate::catalog::{Catalog, KernelEntry};
 use crate::program::{self, find, gentle};
@@ -69,21 +69,43 @@ impl Toolchain {
         headers: &Path,
         progress: &Progress,
     ) -> Result<Self> {
-        let Some(entry) = catalog.toolchain(name) else {
-            return Err(Error::Refused(format!("no toolchain {name}")));
+        Self::choose_for(cache, catalog, name, AMD64, headers, progress)
+    }
+
+    /// As [`Self::choose`], for an architecture.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn choose_for(
+        cache: &Cache,
+        catalog: &Catalog,
+        name: &str,
+        arch: &str,
+        headers: &Path,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let Some(entry) = catalog.toolchain_for(name, arch) else {
+            return Err(Error::Refused(format!("no toolchain {name} for {arch}")));
         };
-        let compiler = entry.compiler.clone();
+        let compiler = entry.program();
         if find(&compiler, "").is_ok() && find("make", "").is_ok() && host_runs(headers) {
             return Ok(Self::Host { compiler });
         }
-        let root = cache.folder("toolchain")?.join(name);
+        let name = if arch == AMD64 {
+            name.to_owned()
+        } else {
+            format!("{name}-{arch}")
+        };
+        let root = cache.folder("toolchain")?.join(&name);
         if !root.exists() {
             progress.step(&format!("{name}: fetching the toolchain"));
             let apt = Apt::open(cache, catalog, &entry.suites)?;
             apt.update(false)?;
             let debs = cache.folder(&format!("debs/toolchain-{name}"))?;
             let mut wanted: Vec<&str> = BASE.to_vec();
-            wanted.push(&compiler);
+            let package = entry.package();
+            wanted.push(&package);
             wanted.extend(entry.packages.iter().map(String::as_str));
             let debs = apt.download_closure(&wanted, &debs)?;
             progress.step(&format!("{name}: unpacking the toolchain"));

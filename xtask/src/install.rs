@@ -165,6 +165,11 @@ impl Install {
             fs::remove_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         }
         show(Command::new(program).arg("man").arg(&dir))?;
+        self.copy(
+            &root().join("kmod/onecopy.4"),
+            "share/man/man4/onecopy.4",
+            false,
+        )?;
         for page in files(&dir, "1")? {
             self.copy(
                 &page,

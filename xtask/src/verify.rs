@@ -9,6 +9,7 @@ use crate::steps::{Steps, Tally};
 
 pub(crate) mod asan;
 pub(crate) mod fuzz;
+mod kmod;
 pub(crate) mod loom;
 mod miri;
 mod sanitizer;
@@ -35,6 +36,8 @@ enum Tool {
     Miri,
     /// Threads under ThreadSanitizer, where it can run
     Tsan,
+    /// The kernel module's sources: W=1, sparse, smatch, checkpatch, coccinelle, kernel-doc
+    Kmod,
     /// All of them
     All,
 }
@@ -47,6 +50,7 @@ impl Tool {
             Self::Asan => "C programs under AddressSanitizer",
             Self::Miri => "unit tests under Miri or in a checked build",
             Self::Tsan => "threads under ThreadSanitizer",
+            Self::Kmod => "the kernel module's sources",
             Self::All => "all tools",
         }
     }
@@ -58,6 +62,7 @@ impl Tool {
             Self::Asan => asan::run(),
             Self::Miri => miri::run(),
             Self::Tsan => tsan::run(),
+            Self::Kmod => kmod::run(),
             Self::All => Ok(Tally::default()),
         }
     }

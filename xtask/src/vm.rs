@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask vm`: the module and the runtime in virtual machines with other kernels.
 
+mod headers;
 mod payload;
 mod report;
 mod suite;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use onecopy_vm::cache::Cache;
-use onecopy_vm::catalog::{Catalog, RELEASE};
+use onecopy_vm::catalog::{Catalog, KernelEntry, RELEASE};
 use onecopy_vm::console::Outcome;
 use onecopy_vm::kernel::{self, Kernel};
 use onecopy_vm::module::{self, Sources};
@@ -24,6 +25,8 @@ use suite::{Choice, DEFAULT, Suite};
 
 /// The suite with figures, for which programs are built with all optimisation.
 const BENCH: &str = "bench";
+/// The suite with random calls.
+const FUZZ: &str = "fuzz";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -43,6 +46,10 @@ enum Action {
     Test(TestArgs),
     /// Compare all mechanisms in a guest, and draw the graphs
     Bench(BenchArgs),
+    /// Make random calls on the three devices, most of them hostile, and count them
+    Fuzz(FuzzArgs),
+    /// Build the module for every kernel of which the mirrors have headers
+    Headers(headers::Args),
     /// Remove what was fetched for and left by runs
     Clean {
         /// Kernels and sources too; building a debug kernel again takes ten minutes
@@ -90,6 +97,12 @@ struct RunArgs {
     /// Copy files that the guest sent into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// A variable for the tests' commands, such as CHURN_SECONDS=60
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Let each test take so many seconds at least
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seconds: u32,
     /// The suite to run
     #[arg(long, value_name = "S", default_value = DEFAULT)]
     suite: String,
@@ -110,6 +123,8 @@ impl RunArgs {
             module: None,
             make: Vec::new(),
             out: None,
+            set: Vec::new(),
+            seconds: 0,
             suite: DEFAULT.to_owned(),
             tests: Vec::new(),
         }
@@ -151,6 +166,25 @@ struct BenchArgs {
     out: PathBuf,
 }
 
+#[derive(Debug, clap::Args)]
+struct FuzzArgs {
+    /// Calls on the devices, on each kernel
+    #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+    calls: u64,
+    /// A kernel, as 'list' names it; may be given several times. Those that every change is tested on if not given
+    #[arg(long, value_name = "K")]
+    kernel: Vec<String>,
+    /// A profile; may be given several times. All that find mistakes, and the distribution's build where there is none, if not given
+    #[arg(long, value_name = "P")]
+    profile: Vec<String>,
+    /// What the dice begin with
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Minutes after which it is a failure that the calls are not done
+    #[arg(long, value_name = "N", default_value_t = 720)]
+    minutes: u32,
+}
+
 /// What every action works with.
 struct Bench {
     cache: Cache,
@@ -190,6 +224,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Action::Run(args) => one(&bench, args),
         Action::Test(args) => many(&bench, args),
         Action::Bench(args) => compare(&bench, args),
+        Action::Fuzz(args) => fuzz(&bench, args),
+        Action::Headers(args) => headers::run(&bench, args),
         Action::Clean { all } => bench.cache.clean(*all).map_err(text),
     }
 }
@@ -297,7 +333,12 @@ fn on(
     choice: &Choice<'_>,
 ) -> Result<Verdict, Failure> {
     let kernel = bench.kernel(&args.kernel, &args.profile, false)?;
-    let (tests, left_out) = suite.choose(&kernel, &args.profile, choice)?;
+    let (mut tests, left_out) = suite.choose(&kernel, &args.profile, choice)?;
+    for test in &mut tests {
+        test.seconds = test
+            .seconds
+            .max(args.seconds.div_ceil(kernel.slower.max(1)));
+    }
     let run = bench.cache.new_run(&kernel.name).map_err(text)?;
     let sources = args.sources();
     let objects =
@@ -314,7 +355,7 @@ fn on(
     };
     let programs = Programs::build(suite, &tests, args.release, plant)?;
     let slower = kernel.slower * qemu::crowd();
-    let initramfs = payload::pack(slower, &objects, &programs, &tests, &run)?;
+    let initramfs = payload::pack(slower, &args.set, &objects, &programs, &tests, &run)?;
     let machine = qemu::Machine::new(&kernel, initramfs);
     let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
     let limit = Duration::from_secs(u64::from(seconds) + u64::from(slower) * 120);
@@ -349,7 +390,7 @@ fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
         module::build(&kernel, &sources, &args.variables(), &run, &bench.progress).map_err(text)?;
     bench.progress.step("building programs");
     let programs = Programs::build_all(&suite, args.release)?;
-    let initramfs = payload::pack(kernel.slower, &objects, &programs, &[], &run)?;
+    let initramfs = payload::pack(kernel.slower, &args.set, &objects, &programs, &[], &run)?;
     let machine = qemu::Machine::new(&kernel, initramfs);
     let status = shell::run(
         &bench.cache,
@@ -375,6 +416,59 @@ fn compare(bench: &Bench, args: &BenchArgs) -> Result<(), Failure> {
         ..RunArgs::on(&args.kernel, RELEASE)
     };
     one(bench, &args)
+}
+
+/// The fuzzer on each kernel and profile, one after another; all of them, though one fails.
+fn fuzz(bench: &Bench, args: &FuzzArgs) -> Result<(), Failure> {
+    let suite = Suite::load(&root())?;
+    let wanted = |kernel: &KernelEntry| {
+        kernel.ci && args.kernel.is_empty() || args.kernel.contains(&kernel.name)
+    };
+    let mut runs = Vec::new();
+    for entry in bench.catalog.kernels.iter().filter(|k| wanted(k)) {
+        let mut profiles = args.profile.clone();
+        if profiles.is_empty() {
+            let all = bench.catalog.profiles.iter();
+            let finds = all.filter(|p| p.kernel == entry.name && suite.has_any(FUZZ, &p.name));
+            profiles.extend(finds.map(|p| p.name.clone()));
+        }
+        if profiles.is_empty() {
+            profiles.push(RELEASE.to_owned());
+        }
+        runs.extend(profiles.into_iter().map(|p| RunArgs::on(&entry.name, &p)));
+    }
+    if runs.is_empty() {
+        return Err(format!("no kernel {}", args.kernel.join(", ")));
+    }
+    let mut failed = Vec::new();
+    for run in runs {
+        let run = RunArgs {
+            release: true,
+            suite: FUZZ.to_owned(),
+            seconds: args.minutes * 60 + 300,
+            set: vec![
+                format!("FUZZ_CALLS={}", args.calls),
+                format!("FUZZ_MINUTES={}", args.minutes),
+                format!("FUZZ_SEED={}", args.seed),
+            ],
+            ..run
+        };
+        let verdict = on(bench, &suite, &run, &Choice::Suite(&run.suite))?;
+        report::verdict(&verdict, true);
+        let splats = verdict.report.console.splats().len();
+        say::line(&format!(
+            "{}: {} calls asked for, {splats} complaints of the kernel",
+            verdict.kernel, args.calls
+        ));
+        if verdict.report.outcome != Outcome::Passed {
+            failed.push(format!("{}: {}", verdict.kernel, verdict.report.outcome));
+        }
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(failed.join("; "))
+    }
 }
 
 fn many(bench: &Bench, args: &TestArgs) -> Result<(), Failure> {

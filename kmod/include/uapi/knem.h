@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
 /*
- * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI although some say the opposite of
- * what is copied: a number is compared as a whole.
+ * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI
+ * although some say the opposite of what is copied: a number is compared as a whole.
  */
 #ifndef ONECOPY_UAPI_KNEM_H
 #define ONECOPY_UAPI_KNEM_H
@@ -32,56 +32,121 @@ typedef __u8 knem_status_t;
 #define KNEM_FLAG_NOTIFY_FD 0x40
 #define KNEM_FLAG_ANY_USER_ACCESS 0x80
 
-/* Bytes of one process: fixed width, unlike struct iovec. */
+/*
+ * Which flags count for what. A command does not look at those of others, nor at unknown ones,
+ * except KNEM_FLAG_DMA: without KNEM_FEATURE_DMA it is EINVAL.
+ */
+#define KNEM_FLAG_ANY_THREAD_MASK (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
+/* With one of these there must be a status array, and the result is in it. */
+#define KNEM_FLAG_ANY_ASYNC_MASK (KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_ANY_THREAD_MASK)
+#define KNEM_FLAG_ANY_DMA_MASK (KNEM_FLAG_DMA | KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_DMATHREAD)
+#define KNEM_FLAG_ANY_CREATE_MASK (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
+#define KNEM_FLAG_ANY_COPY_MASK \
+	(KNEM_FLAG_ANY_DMA_MASK | KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
+
+/**
+ * struct knem_cmd_param_iovec - bytes of one process: fixed width, unlike struct iovec
+ * @base: where they begin
+ * @len: how many
+ */
 struct knem_cmd_param_iovec {
 	__u64 base;
 	__u64 len;
 };
 
+/**
+ * struct knem_cmd_info - what the device offers
+ * @abi: KNEM_ABI_VERSION
+ * @features: KNEM_FEATURE_*
+ * @ignored_flags: flags that have no effect
+ * @forced_flags: flags that are always set
+ */
 struct knem_cmd_info {
 	__u32 abi;
 	__u32 features;
 	__u32 ignored_flags;
 	__u32 forced_flags;
 };
+
 #define KNEM_CMD_GET_INFO _IOW(KNEM_IOC_MAGIC, 0x10, struct knem_cmd_info)
 
 #define KNEM_BIND_FLAG_CUSTOM 0x1
 #define KNEM_BIND_FLAG_CURRENT 0x2
 #define KNEM_BIND_FLAG_CURRENT_REVERSED 0x4
 
-/* Where the worker runs. Before the status array is mapped; EBUSY afterwards. */
+/**
+ * struct knem_cmd_bind_offload - where the worker runs
+ * @flags: KNEM_BIND_FLAG_*
+ * @mask_len: bytes of the mask
+ * @mask_ptr: a mask of processors, for KNEM_BIND_FLAG_CUSTOM
+ *
+ * Before the status array is mapped; EBUSY afterwards.
+ */
 struct knem_cmd_bind_offload {
 	__u32 flags;
 	__u32 mask_len;
 	__u64 mask_ptr;
 };
+
 #define KNEM_CMD_BIND_OFFLOAD _IOR(KNEM_IOC_MAGIC, 0x11, struct knem_cmd_bind_offload)
 
-/* protection: PROT_READ, PROT_WRITE of sys/mman.h, what others may do with the region. flags: SINGLEUSE, ANY_USER_ACCESS. */
+/**
+ * struct knem_cmd_create_region - make a region of the caller's memory
+ * @iovec_array: its pieces: struct knem_cmd_param_iovec
+ * @iovec_nr: how many
+ * @flags: KNEM_FLAG_SINGLEUSE, KNEM_FLAG_ANY_USER_ACCESS
+ * @protection: PROT_READ, PROT_WRITE of sys/mman.h: what others may do with it
+ * @pad1: unused
+ * @cookie: out: its name
+ */
 struct knem_cmd_create_region {
 	__u64 iovec_array;
 	__u32 iovec_nr;
 	__u32 flags;
 	__u32 protection;
 	__u32 pad1;
-	knem_cookie_t cookie; /* out */
+	knem_cookie_t cookie;
 };
+
 #define KNEM_CMD_CREATE_REGION _IOWR(KNEM_IOC_MAGIC, 0x21, struct knem_cmd_create_region)
 #define KNEM_CMD_DESTROY_REGION _IOR(KNEM_IOC_MAGIC, 0x22, knem_cookie_t)
 
+/**
+ * struct knem_cmd_copy - copy from one region to another, as far as both go
+ * @src_cookie: the region to copy from
+ * @src_offset: of the first byte there
+ * @dst_cookie: the region to copy to
+ * @dst_offset: of the first byte there
+ * @flags: KNEM_FLAG_*
+ * @current_status: out: KNEM_STATUS_*
+ * @async_status_index: the byte of the status array, for who does not wait
+ * @pad: unused
+ */
 struct knem_cmd_copy {
 	knem_cookie_t src_cookie;
 	__u64 src_offset;
 	knem_cookie_t dst_cookie;
 	__u64 dst_offset;
 	__u32 flags;
-	__u32 current_status; /* out */
+	__u32 current_status;
 	__u32 async_status_index;
 	__u32 pad;
 };
+
 #define KNEM_CMD_COPY _IOR(KNEM_IOC_MAGIC, 0x32, struct knem_cmd_copy)
 
+/**
+ * struct knem_cmd_copy_bounded - copy from one region to another
+ * @src_cookie: the region to copy from
+ * @src_offset: of the first byte there
+ * @dst_cookie: the region to copy to
+ * @dst_offset: of the first byte there
+ * @length: bytes, at most
+ * @flags: KNEM_FLAG_*
+ * @current_status: out: KNEM_STATUS_*
+ * @async_status_index: the byte of the status array, for who does not wait
+ * @pad: unused
+ */
 struct knem_cmd_copy_bounded {
 	knem_cookie_t src_cookie;
 	__u64 src_offset;
@@ -89,25 +154,52 @@ struct knem_cmd_copy_bounded {
 	__u64 dst_offset;
 	__u64 length;
 	__u32 flags;
-	__u32 current_status; /* out */
+	__u32 current_status;
 	__u32 async_status_index;
 	__u32 pad;
 };
+
 #define KNEM_CMD_COPY_BOUNDED _IOR(KNEM_IOC_MAGIC, 0x34, struct knem_cmd_copy_bounded)
 
+/**
+ * struct knem_cmd_inline_copy - copy between the caller's memory and a region, as far as both go
+ * @local_iovec_array: the caller's pieces: struct knem_cmd_param_iovec
+ * @local_iovec_nr: how many
+ * @write: non-zero: from local to remote
+ * @remote_cookie: the region
+ * @remote_offset: of the first byte there
+ * @flags: KNEM_FLAG_*
+ * @current_status: out: KNEM_STATUS_*
+ * @async_status_index: the byte of the status array, for who does not wait
+ * @pad: unused
+ */
 struct knem_cmd_inline_copy {
 	__u64 local_iovec_array;
 	__u32 local_iovec_nr;
-	__u32 write; /* non-zero: from local to remote */
+	__u32 write;
 	knem_cookie_t remote_cookie;
 	__u64 remote_offset;
 	__u32 flags;
-	__u32 current_status; /* out */
+	__u32 current_status;
 	__u32 async_status_index;
 	__u32 pad;
 };
+
 #define KNEM_CMD_INLINE_COPY _IOR(KNEM_IOC_MAGIC, 0x33, struct knem_cmd_inline_copy)
 
+/**
+ * struct knem_cmd_inline_copy_bounded - copy between the caller's memory and a region
+ * @local_iovec_array: the caller's pieces: struct knem_cmd_param_iovec
+ * @local_iovec_nr: how many
+ * @write: non-zero: from local to remote
+ * @remote_cookie: the region
+ * @remote_offset: of the first byte there
+ * @length: bytes, at most
+ * @flags: KNEM_FLAG_*
+ * @current_status: out: KNEM_STATUS_*
+ * @async_status_index: the byte of the status array, for who does not wait
+ * @pad: unused
+ */
 struct knem_cmd_inline_copy_bounded {
 	__u64 local_iovec_array;
 	__u32 local_iovec_nr;
@@ -116,21 +208,38 @@ struct knem_cmd_inline_copy_bounded {
 	__u64 remote_offset;
 	__u64 length;
 	__u32 flags;
-	__u32 current_status; /* out */
+	__u32 current_status;
 	__u32 async_status_index;
 	__u32 pad;
 };
+
 #define KNEM_CMD_INLINE_COPY_BOUNDED _IOR(KNEM_IOC_MAGIC, 0x35, struct knem_cmd_inline_copy_bounded)
 
-/* The interface before regions: a sender exposes memory once, a receiver takes it. */
+/**
+ * struct knem_cmd_init_send_param - expose memory once, in the interface before regions
+ * @send_iovec_array: the pieces: struct knem_cmd_param_iovec
+ * @send_iovec_nr: how many
+ * @flags: KNEM_FLAG_*
+ * @send_cookie: out: its name
+ */
 struct knem_cmd_init_send_param {
 	__u64 send_iovec_array;
 	__u32 send_iovec_nr;
 	__u32 flags;
-	knem_cookie_t send_cookie; /* out */
+	knem_cookie_t send_cookie;
 };
+
 #define KNEM_CMD_INIT_SEND _IOWR(KNEM_IOC_MAGIC, 0x20, struct knem_cmd_init_send_param)
 
+/**
+ * struct knem_cmd_init_async_recv_param - take what a sender exposed, without waiting
+ * @recv_iovec_array: where to: struct knem_cmd_param_iovec
+ * @recv_iovec_nr: how many
+ * @status_index: the byte of the status array
+ * @send_cookie: what the sender exposed
+ * @flags: KNEM_FLAG_*
+ * @pad: unused
+ */
 struct knem_cmd_init_async_recv_param {
 	__u64 recv_iovec_array;
 	__u32 recv_iovec_nr;
@@ -139,16 +248,27 @@ struct knem_cmd_init_async_recv_param {
 	__u32 flags;
 	__u32 pad;
 };
+
 #define KNEM_CMD_INIT_ASYNC_RECV _IOR(KNEM_IOC_MAGIC, 0x30, struct knem_cmd_init_async_recv_param)
 
+/**
+ * struct knem_cmd_sync_recv_param - take what a sender exposed
+ * @recv_iovec_array: where to: struct knem_cmd_param_iovec
+ * @recv_iovec_nr: how many
+ * @status: out: KNEM_STATUS_*
+ * @send_cookie: what the sender exposed
+ * @flags: KNEM_FLAG_*
+ * @pad: unused
+ */
 struct knem_cmd_sync_recv_param {
 	__u64 recv_iovec_array;
 	__u32 recv_iovec_nr;
-	__u32 status; /* out */
+	__u32 status;
 	knem_cookie_t send_cookie;
 	__u32 flags;
 	__u32 pad;
 };
+
 #define KNEM_CMD_SYNC_RECV _IOR(KNEM_IOC_MAGIC, 0x31, struct knem_cmd_sync_recv_param)
 
 #endif

@@ -2,10 +2,11 @@
 /*
  * /dev/onecopy: memory of one process, granted to others as a file descriptor.
  *
- * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction that it was granted for, whatever
- * its user, pid or user namespace; nobody else can. Every command takes a struct whose first member is its size, as the caller knows
- * it: members that a caller does not know read as zero; members that the module does not know must be zero (E2BIG).
- * Reserved members and unknown flags are refused (EINVAL).
+ * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction
+ * that it was granted for, whatever its user, pid or user namespace; nobody else can. Every command
+ * takes a struct whose first member is its size, as the caller knows it: members that a caller does
+ * not know read as zero; members that the module does not know must be zero (E2BIG). Reserved
+ * members and unknown flags are refused (EINVAL).
  */
 #ifndef ONECOPY_UAPI_ONECOPY_H
 #define ONECOPY_UAPI_ONECOPY_H
@@ -19,125 +20,212 @@
 
 /* ---- on /dev/onecopy ---- */
 
-/* What the module offers. */
+/**
+ * struct onecopy_info - what the module offers
+ * @size: of this struct, as the caller knows it
+ * @abi: out: ONECOPY_ABI_VERSION
+ * @features: out: ONECOPY_FEATURE_*
+ * @window: out: bytes that one fault may map
+ * @release: out: the module's version, ends with a zero byte
+ */
 struct onecopy_info {
 	__u32 size;
-	__u32 abi; /* out: ONECOPY_ABI_VERSION */
-	__u64 features; /* out: ONECOPY_FEATURE_* */
-	__u64 window; /* out: bytes that one fault may map */
-	__u8 release[32]; /* out: the module's version, ends with a zero byte */
+	__u32 abi;
+	__u64 features;
+	__u64 window;
+	__u8 release[32];
 };
+
 #define ONECOPY_IOC_INFO _IO(ONECOPY_IOC_MAGIC, 0x00)
 #define ONECOPY_FEATURE_HUGE 0x1 /* 2 MiB mappings where the source is huge */
-#define ONECOPY_FEATURE_SNAPSHOT 0x2 /* no page is pinned by an attachment (false: pages are found one by one) */
+/* No page is pinned by an attachment; without it pages are found one by one. */
+#define ONECOPY_FEATURE_SNAPSHOT 0x2
 #define ONECOPY_FEATURE_GENERATION 0x4
 #define ONECOPY_FEATURE_COPY 0x8
 #define ONECOPY_FEATURE_PREFAULT 0x10
 
-/* Grant [address, address + length) of the caller, multiples of the page size. length ONECOPY_WHOLE with address 0: all of it. */
+/**
+ * struct onecopy_export - grant [address, address + length) of the caller
+ * @size: of this struct, as the caller knows it
+ * @flags: ONECOPY_EXPORT_*
+ * @address: a multiple of the page size
+ * @length: in bytes, a multiple of the page size; ONECOPY_WHOLE with @address 0: all there is
+ * @fd: out: the segment, close-on-exec
+ * @reserved: zero
+ */
 struct onecopy_export {
 	__u32 size;
-	__u32 flags; /* ONECOPY_EXPORT_* */
+	__u32 flags;
 	__u64 address;
 	__u64 length;
-	__s32 fd; /* out: the segment, close-on-exec */
+	__s32 fd;
 	__u32 reserved;
 };
+
 #define ONECOPY_IOC_EXPORT _IO(ONECOPY_IOC_MAGIC, 0x01)
-#define ONECOPY_EXPORT_WRITE 0x1 /* holders may write; where the owner itself may not write, nobody may */
+/* Holders may write; where the owner itself may not write, nobody may. */
+#define ONECOPY_EXPORT_WRITE 0x1
 #define ONECOPY_WHOLE ((__u64)-1)
 
-/*
- * Map [address, address + length) of the caller's attachments now. An error is that of the first page that could not be mapped, at
- * address + done; what lies before it is mapped.
+/**
+ * struct onecopy_prefault - map [address, address + length) of the caller's attachments now
+ * @size: of this struct, as the caller knows it
+ * @flags: ONECOPY_PREFAULT_WRITE: for writing
+ * @address: where it begins, in the caller's memory
+ * @length: in bytes
+ * @done: out, also on error: bytes that are mapped
+ *
+ * An error is that of the first page that could not be mapped, at @address + @done; what lies
+ * before it is mapped.
  */
 struct onecopy_prefault {
 	__u32 size;
-	__u32 flags; /* ONECOPY_PREFAULT_WRITE: for writing */
+	__u32 flags;
 	__u64 address;
 	__u64 length;
-	__u64 done; /* out, also on error */
+	__u64 done;
 };
+
 #define ONECOPY_IOC_PREFAULT _IO(ONECOPY_IOC_MAGIC, 0x02)
 #define ONECOPY_PREFAULT_WRITE 0x1
 
-/*
- * Copy length bytes from src to dst. src, dst: offsets in the segments src_fd, dst_fd, or addresses of the caller where the descriptor
- * is -1. Fails with the error of the first byte that could not be copied; done bytes before it were.
+/**
+ * struct onecopy_copy - copy bytes from one place to another
+ * @size: of this struct, as the caller knows it
+ * @flags: zero
+ * @src_fd: the segment to copy from, or -1: the caller's memory
+ * @dst_fd: the segment to copy to, or -1: the caller's memory
+ * @src: an offset in the segment, or an address of the caller
+ * @dst: an offset in the segment, or an address of the caller
+ * @length: in bytes
+ * @done: out, also on error: bytes that were copied
+ *
+ * It fails with the error of the first byte that could not be copied; @done bytes before it were.
  */
 struct onecopy_copy {
 	__u32 size;
-	__u32 flags; /* none yet */
+	__u32 flags;
 	__s32 src_fd;
 	__s32 dst_fd;
 	__u64 src;
 	__u64 dst;
 	__u64 length;
-	__u64 done; /* out, also on error */
+	__u64 done;
 };
+
 #define ONECOPY_IOC_COPY _IO(ONECOPY_IOC_MAGIC, 0x03)
 
-/* Sums since the module was loaded, of all devices and users; gauges are of now. */
+/**
+ * struct onecopy_stats - what the module did, and what it holds
+ * @size: of this struct, as the caller knows it
+ * @reserved: zero
+ * @segments: gauge: segments
+ * @permits: gauge: xpmem access permits
+ * @regions: gauge: knem regions
+ * @pinned_pages: gauge: pages that knem regions pin
+ * @attaches: mappings of segments that were made
+ * @faults: page faults on attachments
+ * @retries: faults that waited for the owner's map lock and began anew
+ * @mapped_small: pages mapped one by one
+ * @mapped_huge: 2 MiB mappings
+ * @invalidations: changes of owners' memory
+ * @holes: accesses that found no memory of the owner
+ * @copies: COPY, and copies of knem
+ * @copied_bytes: what those copied
+ * @attachments: gauge: mappings of segments; what is left of one counts as one
+ * @spaces: gauge: address spaces that have segments
+ * @workers: gauge: knem status arrays, each with a thread
+ *
+ * Sums are since the module was loaded, of all devices and users; gauges are of now.
+ */
 struct onecopy_stats {
 	__u32 size;
 	__u32 reserved;
-	__u64 segments; /* gauge */
-	__u64 permits; /* gauge: xpmem access permits */
-	__u64 regions; /* gauge: knem regions */
-	__u64 pinned_pages; /* gauge: by knem regions */
+	__u64 segments;
+	__u64 permits;
+	__u64 regions;
+	__u64 pinned_pages;
 	__u64 attaches;
 	__u64 faults;
-	__u64 retries; /* faults that waited for the owner's map lock and began anew */
-	__u64 mapped_small; /* pages mapped one by one */
-	__u64 mapped_huge; /* 2 MiB mappings */
+	__u64 retries;
+	__u64 mapped_small;
+	__u64 mapped_huge;
 	__u64 invalidations;
-	__u64 holes; /* accesses that found no memory of the owner */
+	__u64 holes;
 	__u64 copies;
 	__u64 copied_bytes;
+	__u64 attachments;
+	__u64 spaces;
+	__u64 workers;
 };
+
 #define ONECOPY_IOC_STATS _IO(ONECOPY_IOC_MAGIC, 0x04)
 
 /* ---- on a segment ---- */
 
+/**
+ * struct onecopy_segment_info - what a segment is
+ * @size: of this struct, as the caller knows it
+ * @flags: out: ONECOPY_SEGMENT_*
+ * @address: out: the owner's address of offset 0
+ * @length: out: in bytes
+ */
 struct onecopy_segment_info {
 	__u32 size;
-	__u32 flags; /* out: ONECOPY_SEGMENT_* */
-	__u64 address; /* out: the owner's address of offset 0 */
-	__u64 length; /* out */
+	__u32 flags;
+	__u64 address;
+	__u64 length;
 };
+
 #define ONECOPY_IOC_SEGMENT_INFO _IO(ONECOPY_IOC_MAGIC, 0x10)
 #define ONECOPY_SEGMENT_WRITE 0x1 /* this descriptor may be mapped for writing */
 #define ONECOPY_SEGMENT_DEAD 0x2 /* the owner's memory is gone, or the grant was revoked */
 #define ONECOPY_SEGMENT_MINE 0x4 /* it is the caller's own memory */
 
-/* A second descriptor of the same segment, with the same or fewer rights. */
+/**
+ * struct onecopy_restrict - a second descriptor of a segment, with the same or fewer rights
+ * @size: of this struct, as the caller knows it
+ * @flags: ONECOPY_EXPORT_WRITE: keep the right to write
+ * @fd: out, close-on-exec
+ * @reserved: zero
+ */
 struct onecopy_restrict {
 	__u32 size;
-	__u32 flags; /* ONECOPY_EXPORT_WRITE: keep the right to write */
-	__s32 fd; /* out, close-on-exec */
+	__u32 flags;
+	__s32 fd;
 	__u32 reserved;
 };
+
 #define ONECOPY_IOC_RESTRICT _IO(ONECOPY_IOC_MAGIC, 0x11)
 
 /* Take all attachments back, for good. By the owner's process only (EPERM). No argument. */
 #define ONECOPY_IOC_REVOKE _IO(ONECOPY_IOC_MAGIC, 0x12)
 
 /*
- * mmap(MAP_SHARED) of a segment: offset 0 is its first byte. A hole reads as zeroes, takes writes to nowhere, and counts in holes.
- * mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct onecopy_generation.
+ * mmap(MAP_SHARED) of a segment: offset 0 is its first byte. A hole reads as zeroes, takes writes
+ * to nowhere, and counts in holes. mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct
+ * onecopy_generation.
  */
-#define ONECOPY_MMAP_GENERATION (1ULL << 62)
+#define ONECOPY_MMAP_GENERATION 0x4000000000000000ULL
 
-/*
- * A user who reads through an attachment compares holes and state with what they were when it was mapped: unchanged means that every byte was the
- * owner's. Once they differ, map it anew: zeroes that stood for a hole may stay where they are for as long as the mapping does.
+/**
+ * struct onecopy_generation - by one load: was what I read the owner's?
+ * @holes: accesses, by any holder, that found no memory of the owner
+ * @invalidations: how often the owner's mappings within the segment changed
+ * @state: ONECOPY_STATE_*
+ * @reserved: zero
+ *
+ * Who reads through an attachment compares @holes and @state with what they were when it was
+ * mapped: unchanged means that every byte was the owner's. Once they differ, map it anew: zeroes
+ * that stood for a hole may stay where they are for as long as the mapping does.
  */
 struct onecopy_generation {
-	__u64 holes; /* accesses, by any holder, that found no memory of the owner */
-	__u64 invalidations; /* how often the owner's mappings within the segment changed */
-	__u32 state; /* ONECOPY_STATE_* */
+	__u64 holes;
+	__u64 invalidations;
+	__u32 state;
 	__u32 reserved;
 };
+
 #define ONECOPY_STATE_ALIVE 0
 #define ONECOPY_STATE_OWNER_GONE 1
 #define ONECOPY_STATE_REVOKED 2

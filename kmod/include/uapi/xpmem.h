@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
 /*
- * The XPMEM ioctl ABI, as /dev/xpmem speaks it. No command carries its size in its number. Ids are opaque to callers.
+ * The XPMEM ioctl ABI, as /dev/xpmem speaks it. No command carries its size in its number. Ids are
+ * opaque to callers.
  */
 #ifndef ONECOPY_UAPI_XPMEM_H
 #define ONECOPY_UAPI_XPMEM_H
@@ -8,7 +9,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* The version of the interface, as major (16 bits), minor (4), step (12): what XPMEM_CMD_VERSION returns. */
+/* The version of the interface: major (16 bits), minor (4), step (12). By XPMEM_CMD_VERSION. */
 #define XPMEM_CURRENT_VERSION 0x00027004
 
 #define XPMEM_IOC_MAGIC 'x'
@@ -29,49 +30,84 @@
 #define XPMEM_PERMIT_MODE 0x1
 /* xpmem_cmd_make.size: up to the end of the address space */
 #define XPMEM_MAXADDR_SIZE ((__u64)-1)
-/* "this process has not opened the device", beyond the kernel's own errors: a forked child opens it anew */
+/* "this process has not opened the device", beyond the kernel's errors: a child opens it anew */
 #define XPMEM_ERRNO_NOPROC 2004
 
 typedef __s64 xpmem_segid_t;
 typedef __s64 xpmem_apid_t;
 
-/* Export [vaddr, vaddr + size), both multiples of the page size. */
+/**
+ * struct xpmem_cmd_make - export memory of the caller
+ * @vaddr: where it begins, a multiple of the page size
+ * @size: in bytes, a multiple of the page size, or XPMEM_MAXADDR_SIZE
+ * @permit_type: XPMEM_PERMIT_MODE
+ * @pad: unused
+ * @permit_value: the mode, 0 to 0777
+ * @segid: out
+ */
 struct xpmem_cmd_make {
 	__u64 vaddr;
 	__u64 size;
 	__s32 permit_type;
 	__u32 pad;
 	__u64 permit_value;
-	xpmem_segid_t segid; /* out */
+	xpmem_segid_t segid;
 };
 
+/**
+ * struct xpmem_cmd_remove - take a segment back from everybody
+ * @segid: one of the caller's
+ */
 struct xpmem_cmd_remove {
 	xpmem_segid_t segid;
 };
 
-/* Ask for access to a segment; permit_value must be zero. */
+/**
+ * struct xpmem_cmd_get - ask for access to a segment
+ * @segid: whose it may be
+ * @flags: XPMEM_RDONLY or XPMEM_RDWR
+ * @permit_type: XPMEM_PERMIT_MODE
+ * @permit_value: zero
+ * @apid: out: the permit
+ */
 struct xpmem_cmd_get {
 	xpmem_segid_t segid;
 	__s32 flags;
 	__s32 permit_type;
 	__u64 permit_value;
-	xpmem_apid_t apid; /* out */
+	xpmem_apid_t apid;
 };
 
+/**
+ * struct xpmem_cmd_release - give a permit back, with what was attached through it
+ * @apid: the permit
+ */
 struct xpmem_cmd_release {
 	xpmem_apid_t apid;
 };
 
-/* Map size bytes that begin offset bytes into the segment. vaddr: where, or zero; then where it lies. fd, flags: unused. */
+/**
+ * struct xpmem_cmd_attach - map bytes of a segment
+ * @apid: the permit
+ * @offset: of the first byte, in the segment
+ * @size: in bytes
+ * @vaddr: in: where, or zero; out: where it lies
+ * @fd: unused
+ * @flags: unused
+ */
 struct xpmem_cmd_attach {
 	xpmem_apid_t apid;
 	__s64 offset;
 	__u64 size;
-	__u64 vaddr; /* in, out */
+	__u64 vaddr;
 	__s32 fd;
 	__s32 flags;
 };
 
+/**
+ * struct xpmem_cmd_detach - unmap an attachment
+ * @vaddr: any address within
+ */
 struct xpmem_cmd_detach {
 	__u64 vaddr;
 };

@@ -16,6 +16,7 @@ mod locks;
 mod owner;
 mod pages;
 mod regions;
+mod shown;
 mod waits;
 
 use crate::runner::{Test, tests};
@@ -40,10 +41,10 @@ pub(crate) const TESTS: &[Test] = tests! {
     churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
     pages: huge_pages, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
-        unload_refused;
+        accesses_count_for_the_owner, unload_refused;
     waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, only_for_what_is_asked, blocked_owner_lets_others_go_on,
         stopped_owner;
-    hostile: reaped_while_attached, signal_leaves_no_error, secret_memory, queue_is_bounded, quota_of_workers,
+    hostile: reaped_while_attached, signal_leaves_no_error, secret_memory, shadow_stack, queue_is_bounded, quota_of_workers,
         kill_while_the_owner_changes = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
@@ -51,5 +52,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
-    limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, descriptors, memory_cgroup;
+    shown: exports, many_exports, pins_and_users, to_whom, numbers_of_processes, descriptors, pages_of_xpmem;
+    limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
+        locked_memory_goes_back_to_its_account, descriptors, memory_cgroup;
 };

@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "the calls of the devices on memory of tests")]
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use knem_sys::{knem_cmd_inline_copy_bounded, knem_cmd_param_iovec, knem_cookie_t};
 use onecopy_sys::{Place, Progress, Segment, onecopy_generation, onecopy_stats};
@@ -141,6 +141,12 @@ pub(crate) fn segment(fd: OwnedFd) -> Segment {
     Segment::from(fd)
 }
 
+/// The segment whose descriptor the kernel has just told in a structure.
+pub(crate) fn told(fd: i32) -> Segment {
+    // SAFETY: the kernel has just made it, and nobody else was told.
+    Segment::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// An area as the device names memory.
 pub(crate) fn vector(area: &Area) -> knem_cmd_param_iovec {
     knem_cmd_param_iovec {
@@ -228,6 +234,18 @@ impl Inline {
 pub(crate) fn raw_ioctl(fd: i32, command: u64, argument: usize) -> io::Result<i32> {
     // SAFETY: the argument is no address of anything: the lowest page is never mapped.
     let result = unsafe { libc::ioctl(fd, command as _, argument) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// An ioctl with any number, on any descriptor, with a pointer to anywhere.
+pub(crate) fn any_ioctl(fd: i32, number: u32, argument: usize) -> io::Result<i32> {
+    // SAFETY: what the kernel writes to is memory of tests: the structure, and what its words name,
+    // which are addresses of areas, or of nothing that a process lives in.
+    let result = unsafe { libc::ioctl(fd, number as _, argument) };
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

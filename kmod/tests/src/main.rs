@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the kernel module. They run as root, in a virtual machine, with the module loaded.
 //!
-//! `acceptance` has one test or more for each thing that the module guarantees, `speed` measures first touch, `fuzz` calls at random.
+//! `acceptance` has one test or more for each thing that the module guarantees, `speed` measures first touch, `fuzz` calls at
+//! random, `churn` does everything at once.
 
 mod acceptance;
+mod census;
+mod churn;
+mod crew;
 mod device;
+mod dice;
 mod fuzz;
 mod mem;
 mod outcome;
 mod peer;
 mod probe;
+mod ring;
 mod runner;
 mod speed;
 mod system;
@@ -36,6 +42,8 @@ enum Command {
     Speed(speed::Arguments),
     /// Random calls on the three devices by several processes.
     Fuzz(fuzz::Arguments),
+    /// Everything that may happen to memory that is shared, all at once.
+    Churn(churn::Arguments),
     /// What a test starts with exec: does nothing for a while.
     #[command(hide = true)]
     Idle {
@@ -49,6 +57,7 @@ fn main() -> ExitCode {
         Command::Acceptance(arguments) => runner::run(acceptance::TESTS, &arguments),
         Command::Speed(arguments) => speed::run(&arguments).map(|()| true),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Churn(arguments) => churn::run(&arguments),
         Command::Idle { seconds } => system::idle(seconds),
     };
     match result {

@@ -56,8 +56,58 @@ mod machine {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("the probes are written for x86-64, which is what the virtual machines are");
+#[cfg(target_arch = "aarch64")]
+mod machine {
+    use std::arch::global_asm;
+
+    global_asm!(
+        ".globl onecopy_probe_load",
+        ".globl onecopy_probe_store",
+        ".globl onecopy_probe_landing",
+        "onecopy_probe_load:",
+        "ldr x0, [x0]",
+        "mov x1, xzr",
+        "ret",
+        "onecopy_probe_store:",
+        "str x1, [x0]",
+        "mov x0, xzr",
+        "mov x1, xzr",
+        "ret",
+        "onecopy_probe_landing:",
+        "mov x0, xzr",
+        "ret",
+    );
+
+    #[repr(C)]
+    pub(super) struct Answer {
+        pub(super) value: u64,
+        pub(super) signal: u64,
+    }
+
+    unsafe extern "C" {
+        pub(super) fn onecopy_probe_load(address: usize) -> Answer;
+        pub(super) fn onecopy_probe_store(address: usize, value: u64) -> Answer;
+        fn onecopy_probe_landing();
+    }
+
+    /// Goes on at the landing if the fault was a probe's. Says whether it was.
+    pub(super) fn land(signal: i32, context: &mut libc::ucontext_t) -> bool {
+        let registers = &mut context.uc_mcontext;
+        let at = registers.pc as usize;
+        let ours = at == onecopy_probe_load as *const () as usize
+            || at == onecopy_probe_store as *const () as usize;
+        if ours {
+            registers.pc = onecopy_probe_landing as *const () as usize as u64;
+            registers.regs[1] = signal.unsigned_abs().into();
+        }
+        ours
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!(
+    "the probes are written for x86-64 and aarch64, which is what the virtual machines are"
+);
 
 /// Loads a word; or the number of the signal that came.
 pub(crate) fn load(address: usize) -> Result<u64, i32> {

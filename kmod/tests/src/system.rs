@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,17 @@ pub(crate) fn leave(code: i32) -> ! {
 pub(crate) fn idle(seconds: u64) -> Outcome<bool> {
     std::thread::sleep(Duration::from_secs(seconds));
     Ok(true)
+}
+
+/// Lets this process run before all ordinary ones, threads of the kernel among them.
+pub(crate) fn urgent() -> Outcome {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel only reads the parameter.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
+    if result < 0 {
+        return Err(io::Error::last_os_error()).at("sched_setscheduler");
+    }
+    Ok(())
 }
 
 /// Lets the allocator take all it needs from one place, and no mapping of its own.
@@ -174,6 +186,13 @@ pub(crate) fn become_user(id: u32) -> Outcome {
     set_dumpable(true).at("prctl")
 }
 
+/// Becomes another user, and keeps the way back.
+pub(crate) fn switch_user(id: u32) -> Outcome {
+    let (root, uid) = (Uid::from_raw(0), Uid::from_raw(id));
+    nix::unistd::seteuid(root).at("seteuid")?;
+    setresuid(uid, uid, root).at("setresuid")
+}
+
 /// Enters a new user namespace, in which this user is root, and a new pid namespace for later children.
 pub(crate) fn become_namespace_root() -> Outcome {
     let (uid, gid) = (Uid::current(), Gid::current());
@@ -247,6 +266,86 @@ pub(crate) fn unload(name: &str) -> io::Result<()> {
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+/// `finit_module`, without parameters.
+pub(crate) fn load(path: &Path) -> io::Result<()> {
+    let file = fs::File::open(path)?;
+    let none = c"";
+    // SAFETY: the string outlives the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), none.as_ptr(), 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// What a debugger does: stops a process, reads a word of its memory, lets it go on.
+pub(crate) fn peek(pid: Pid, address: usize) -> io::Result<()> {
+    const NONE: libc::c_long = 0;
+    // PEEKDATA's value does not matter; by errno it differs from an error.
+    let request = |what, place: usize| {
+        let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(place);
+        nix::errno::Errno::clear();
+        // SAFETY: takes numbers.
+        unsafe { libc::ptrace(what, pid.as_raw(), place, NONE) };
+        nix::errno::Errno::last_raw()
+    };
+    match request(libc::PTRACE_SEIZE, 0) {
+        0 => {}
+        raw => return Err(io::Error::from_raw_os_error(raw)),
+    }
+    let mut stopped = false;
+    if request(libc::PTRACE_INTERRUPT, 0) == 0 {
+        let begin = Instant::now();
+        let mut status = 0;
+        // It may wait in the kernel, and be killed meanwhile.
+        while !stopped && begin.elapsed() < Duration::from_millis(200) {
+            // SAFETY: the word outlives the call.
+            let waited = unsafe {
+                libc::waitpid(pid.as_raw(), &raw mut status, libc::__WALL | libc::WNOHANG)
+            };
+            stopped = waited == pid.as_raw() && libc::WIFSTOPPED(status);
+            if waited != 0 && !stopped {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    let seen = if stopped {
+        request(libc::PTRACE_PEEKDATA, address)
+    } else {
+        libc::EAGAIN
+    };
+    request(libc::PTRACE_DETACH, 0);
+    match seen {
+        0 => Ok(()),
+        raw => Err(io::Error::from_raw_os_error(raw)),
+    }
+}
+
+/// `process_vm_readv` of one word.
+pub(crate) fn read_of(pid: Pid, address: usize) -> io::Result<u64> {
+    let mut word = 0u64;
+    let local = libc::iovec {
+        iov_base: (&raw mut word).cast(),
+        iov_len: 8,
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(address),
+        iov_len: 8,
+    };
+    // SAFETY: the kernel writes to the word only.
+    let result = unsafe {
+        libc::process_vm_readv(pid.as_raw(), &raw const local, 1, &raw const remote, 1, 0)
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(word)
     }
 }
 
@@ -341,6 +440,23 @@ pub(crate) fn number(file: &str, name: &str) -> Option<u64> {
             .is_some_and(|first| first == name)
     })?;
     line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether the kernel holds the page at an offset for one that is used: referenced, or active.
+pub(crate) fn page_is_accessed(area: &Area, offset: usize) -> Outcome<bool> {
+    const FRAME: u64 = (1 << 55) - 1;
+    const REFERENCED_OR_ACTIVE: u64 = 1 << 2 | 1 << 6;
+    let word = |path: &str, index: u64| -> Outcome<u64> {
+        let mut bytes = [0; 8];
+        let file = fs::File::open(path).at(path)?;
+        file.read_exact_at(&mut bytes, index * 8).at(path)?;
+        Ok(u64::from_ne_bytes(bytes))
+    };
+    let entry = word("/proc/self/pagemap", ((area.base() + offset) / PAGE) as u64)?;
+    if entry & (1 << 63) == 0 || entry & FRAME == 0 {
+        return Err(Fault::Fail(format!("no page at {offset:#x}: {entry:#x}")));
+    }
+    Ok(word("/proc/kpageflags", entry & FRAME)? & REFERENCED_OR_ACTIVE != 0)
 }
 
 /// Waits for something to become true.

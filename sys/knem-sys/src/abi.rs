@@ -41,6 +41,19 @@ pub const KNEM_FLAG_NOTIFY_FD: u32 = 0x40;
 /// Other users may use the region.
 pub const KNEM_FLAG_ANY_USER_ACCESS: u32 = 0x80;
 
+/// Flags that are about a thread.
+pub const KNEM_FLAG_ANY_THREAD_MASK: u32 = KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD;
+/// With one of these there must be a status array, and the result is in it.
+pub const KNEM_FLAG_ANY_ASYNC_MASK: u32 = KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_ANY_THREAD_MASK;
+/// Flags that are about an engine.
+pub const KNEM_FLAG_ANY_DMA_MASK: u32 =
+    KNEM_FLAG_DMA | KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_DMATHREAD;
+/// What the making of a region looks at.
+pub const KNEM_FLAG_ANY_CREATE_MASK: u32 = KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS;
+/// What a copy looks at.
+pub const KNEM_FLAG_ANY_COPY_MASK: u32 =
+    KNEM_FLAG_ANY_DMA_MASK | KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD;
+
 /// Bytes of one process: fixed width, unlike `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

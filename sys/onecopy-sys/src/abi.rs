@@ -139,6 +139,12 @@ pub struct onecopy_stats {
     pub copies: u64,
     /// Bytes that they copied.
     pub copied_bytes: u64,
+    /// Gauge: mappings of segments; what is left of one counts as one.
+    pub attachments: u64,
+    /// Gauge: address spaces that have segments.
+    pub spaces: u64,
+    /// Gauge: knem status arrays, each with a thread.
+    pub workers: u64,
 }
 /// Takes [`onecopy_stats`].
 pub const ONECOPY_IOC_STATS: u32 = io(0x04);

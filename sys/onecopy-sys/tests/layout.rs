@@ -42,7 +42,7 @@ fn the_crate_is_the_header() {
         onecopy_export { size, flags, address, length, fd, reserved }
         onecopy_prefault { size, flags, address, length, done }
         onecopy_copy { size, flags, src_fd, dst_fd, src, dst, length, done }
-        onecopy_stats { size, reserved, segments, permits, regions, pinned_pages, attaches, faults, retries, mapped_small, mapped_huge, invalidations, holes, copies, copied_bytes }
+        onecopy_stats { size, reserved, segments, permits, regions, pinned_pages, attaches, faults, retries, mapped_small, mapped_huge, invalidations, holes, copies, copied_bytes, attachments, spaces, workers }
         onecopy_segment_info { size, flags, address, length }
         onecopy_restrict { size, flags, fd, reserved }
         onecopy_generation { holes, invalidations, state, reserved }

@@ -171,9 +171,10 @@ fn by_script(program: &Program, script: &str) -> Result<(PathBuf, Vec<PathBuf>),
     Ok((path, libraries))
 }
 
-/// Packs the guest's root; its tests may take so many times longer than they say.
+/// Packs the guest's root; its tests may take so many times longer than they say, and find these variables.
 pub(super) fn pack(
     slower: u32,
+    variables: &[String],
     objects: &[PathBuf],
     programs: &Programs,
     tests: &[Test],
@@ -204,7 +205,7 @@ pub(super) fn pack(
     if let Some(tree) = &programs.tree {
         with_tree(&mut guest, tree)?;
     }
-    guest.bytes("payload/run", 0o755, script(slower, tests));
+    guest.bytes("payload/run", 0o755, script(slower, variables, tests)?);
     let path = run.join("initramfs.gz");
     guest.write(&path).map_err(text)?;
     Ok(path)
@@ -258,8 +259,27 @@ fn install_lines(readme: &str) -> Vec<String> {
 }
 
 /// The script of the tests.
-fn script(slower: u32, tests: &[Test]) -> String {
+fn script(slower: u32, variables: &[String], tests: &[Test]) -> Result<String, Failure> {
     let mut script = format!(". /payload/lib.sh\nexport SLOWER={slower}\n");
+    for variable in variables {
+        let is_name = |name: &str| {
+            name.starts_with(|c: char| c.is_ascii_uppercase())
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+        };
+        match variable.split_once('=') {
+            Some((name, value)) if is_name(name) => {
+                let value = value.replace('\'', "'\\''");
+                script.push_str(&format!("export {name}='{value}'\n"));
+            }
+            _ => {
+                return Err(format!(
+                    "--set {variable}: a name of capital letters, '=', and a value"
+                ));
+            }
+        }
+    }
     for test in tests {
         let seconds = test.seconds * slower;
         let command = test.command.replace('\'', "'\\''");
@@ -269,7 +289,7 @@ fn script(slower: u32, tests: &[Test]) -> String {
         ));
     }
     script.push_str("exit $failed\n");
-    script
+    Ok(script)
 }
 
 /// The verdict with what KTAP says.
@@ -320,12 +340,17 @@ mod tests {
 
     #[test]
     fn the_script_quotes() {
-        let text = script(6, &[test("a", "echo 'x' && true")]);
+        let set = ["CHURN_SECONDS=5".to_owned(), "A=it's".to_owned()];
+        let text = script(6, &set, &[test("a", "echo 'x' && true")]).expect("script");
+        assert!(text.contains("export CHURN_SECONDS='5'\nexport A='it'\\''s'\n"));
         assert!(
             text.contains("test_ a 60 sh -c 'echo '\\''x'\\'' && true'\n"),
             "{text}"
         );
         assert!(text.ends_with("exit $failed\n"));
+        for wrong in ["", "A", "=1", "a=1", "A B=1", "A;B=1"] {
+            assert!(script(1, &[wrong.to_owned()], &[]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

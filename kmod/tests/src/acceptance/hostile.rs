@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a user may try against others, against the kernel, or against himself.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use knem_sys::KNEM_FLAG_MEMCPYTHREAD;
-use libc::{EAGAIN, EBUSY, EDQUOT, EFAULT, ENOSYS};
+use knem_sys::{KNEM_BIND_FLAG_CURRENT, KNEM_FLAG_MEMCPYTHREAD};
+use libc::{EAGAIN, EBUSY, EDQUOT, EFAULT, ENOSYS, EOPNOTSUPP};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use onecopy_sys::Place;
 
 use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{self, Area, HUGE, PAGE, READ, WRITE, mix};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::system::{self, OpenToAll, Parameter};
 use crate::{probe, uffd};
 
 const SIZE: usize = 16 * PAGE;
+/// The device of the module for tests.
+const NOTIFY: &str = "/dev/onecopy-notify";
 
 /// What a fault found out, and a signal's handler kept it from answering, is not answered to an access of another time.
 pub(super) fn signal_leaves_no_error() -> Outcome {
@@ -158,27 +163,70 @@ pub(super) fn secret_memory() -> Outcome {
     owner.join()
 }
 
+/// A mapping of another kind in the middle of what is copied or shown at once: each is looked at, not
+/// only the first. The kernel itself would give the pages of a shadow stack to any reader.
+pub(super) fn shadow_stack() -> Outcome {
+    let around = Area::new(3 * SIZE)?;
+    around.mark(1);
+    let hidden = around.part(SIZE, PAGE);
+    let file = File::open(NOTIFY).at(NOTIFY)?;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    match mem::try_map(hidden.base(), PAGE, READ, flags, Some(file.as_fd()), 0) {
+        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => {
+            return Err(Fault::Skip("this kernel knows no shadow stacks".to_owned()));
+        }
+        Err(error) => return Err(error).at("mmap of a page of a shadow stack"),
+    }
+    let secret = hidden.load(0);
+    check!(secret != 0, "the page holds nothing to be found");
+    let segment = export(&around, true)?;
+    let device = device::onecopy()?;
+    let local = Area::new(3 * SIZE)?;
+    let to = Place::Own(local.base() as u64);
+    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * SIZE);
+    check_eq!(
+        local.load(SIZE),
+        0,
+        "a word of a shadow stack that was copied"
+    );
+    refused(progress.result, &[EFAULT], "COPY of a shadow stack")?;
+    check_eq!(progress.done, SIZE as u64, "bytes before the shadow stack");
+    let behind = Place::Segment(&segment, (SIZE + PAGE) as u64);
+    let progress = device::copy(&device, behind, to, SIZE);
+    progress.result.at("COPY of what lies behind it")?;
+    let view = map(&segment, 3 * SIZE, false)?;
+    for at in (0..3 * SIZE).step_by(PAGE) {
+        let expected = if at == SIZE { 0 } else { mix(1, at) };
+        check_eq!(view.load(at), expected, "the word at {at:#x}");
+    }
+    check_eq!(hidden.load(0), secret, "the shadow stack");
+    Ok(())
+}
+
 /// Copies that nobody has done yet are no more than the status array has entries.
 pub(super) fn queue_is_bounded() -> Outcome {
+    // The worker shares a processor with this process, which has it for as long as it wants: so nothing is copied meanwhile, however fast
+    // the machine is.
+    let mut here = CpuSet::new();
+    here.set(0).at("a set of processors")?;
+    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+    system::urgent()?;
     let device = knem()?;
+    device
+        .bind_offload(KNEM_BIND_FLAG_CURRENT, &[])
+        .at("BIND_OFFLOAD")?;
     let status = device.map_status(1).at("mmap of the status array")?;
-    let (large, small) = (Area::new(32 * HUGE)?, Area::new(PAGE)?);
-    large.mark(1);
-    small.fill(2);
-    let cookie = region(&device, &large, READ | WRITE, 0)?;
+    let area = Area::new(PAGE)?;
+    area.fill(2);
+    let cookie = region(&device, &area, READ | WRITE, 0)?;
     let mut accepted = 0u32;
     let refusal = loop {
-        // First some that take long.
-        let (area, length) = if accepted < 64 {
-            (&large, large.length())
-        } else {
-            (&small, PAGE)
-        };
         let inline = Inline {
             flags: KNEM_FLAG_MEMCPYTHREAD,
-            ..Inline::read(cookie, length)
+            ..Inline::read(cookie, PAGE)
         };
-        match inline.run(&device, &[vector(area)]) {
+        match inline.run(&device, &[vector(&area)]) {
             Ok(_) => accepted += 1,
             Err(error) => break error,
         }

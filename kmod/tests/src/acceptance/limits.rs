@@ -6,8 +6,9 @@ use nix::sys::resource::{Resource, setrlimit};
 
 use crate::device::{self, knem, region, try_region, vector};
 use crate::mem::{Area, PAGE, READ, WRITE};
-use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
+use crate::ring::Ring;
 use crate::system::{self, OpenToAll};
 
 pub(super) fn locked_memory() -> Outcome {
@@ -109,6 +110,71 @@ pub(super) fn locked_memory_of_children() -> Outcome {
             device.destroy_region(cookie).at("DESTROY_REGION")?;
         }
         Ok(())
+    })?
+    .join()
+}
+
+/// The user's account is the one that io_uring charges: neither has the limit for itself.
+pub(super) fn locked_memory_is_one_account() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    peer(|_| {
+        setrlimit(Resource::RLIMIT_MEMLOCK, 512 << 10, 512 << 10).at("setrlimit")?;
+        system::become_user(1001)?;
+        let device = knem()?;
+        let (theirs, ours) = (Area::new(256 << 10)?, Area::new(300 << 10)?);
+        let ring = Ring::new()?;
+        ring.register(&theirs).at("a buffer of io_uring")?;
+        refused(
+            try_region(&device, &[vector(&ours)], READ, 0),
+            &[ENOMEM],
+            "a region beyond what io_uring left",
+        )?;
+        ring.unregister().at("the end of a buffer of io_uring")?;
+        region(&device, &ours, READ, 0)?;
+        refused(
+            ring.register(&theirs),
+            &[ENOMEM],
+            "a buffer of io_uring beyond what a region left",
+        )
+    })?
+    .join()
+}
+
+/// What was charged goes back to whose it was, though its process is another user by then.
+pub(super) fn locked_memory_goes_back_to_its_account() -> Outcome {
+    const LIMIT: usize = 64 << 10;
+    let _open = OpenToAll::device("/dev/knem")?;
+    peer(|_| {
+        setrlimit(Resource::RLIMIT_MEMLOCK, LIMIT as u64, LIMIT as u64).at("setrlimit")?;
+        let device = knem()?;
+        let area = Area::new(LIMIT)?;
+        let whole = |id: u32, what: &str| -> Outcome {
+            peer(|_| {
+                system::become_user(id)?;
+                let (own, device) = (Area::new(LIMIT)?, knem()?);
+                region(&device, &own, READ, 0).map_err(|fault| {
+                    Fault::Fail(format!("{what}: all of the limit of {id}: {fault}"))
+                })?;
+                let more = try_region(&device, &[vector(&own.part(0, PAGE))], READ, 0);
+                refused(more, &[ENOMEM], format_args!("{what}: beyond that of {id}"))
+            })?
+            .join()
+        };
+        system::switch_user(1001)?;
+        let cookie = region(&device, &area, READ, 0)?;
+        system::switch_user(1002)?;
+        device.destroy_region(cookie).at("DESTROY_REGION")?;
+        system::switch_user(0)?;
+        whole(1001, "after DESTROY_REGION")?;
+        whole(1002, "after DESTROY_REGION")?;
+        // The same at the end of the file.
+        system::switch_user(1001)?;
+        region(&device, &area, READ, 0)?;
+        system::switch_user(1002)?;
+        drop(device);
+        system::switch_user(0)?;
+        whole(1001, "after the end of the file")?;
+        whole(1002, "after the end of the file")
     })?
     .join()
 }

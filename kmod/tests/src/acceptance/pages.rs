@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use libc::EAGAIN;
+use onecopy_sys::{ONECOPY_FEATURE_SNAPSHOT, Place};
 
 use crate::device::{self, attach_all, export, make, map, region};
 use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
@@ -444,6 +445,65 @@ pub(super) fn many_importers() -> Outcome {
         }
     }
     Ok(())
+}
+
+/// What others access counts as accessed: nobody looks at the bit in their entries, and reclaim would
+/// take what only they use.
+pub(super) fn accesses_count_for_the_owner() -> Outcome {
+    const PAGES: usize = 16;
+    let area = Area::new(PAGES * PAGE)?;
+    area.mark(1);
+    let segment = export(&area, false)?;
+    let others = peer(|link: &Link| {
+        let view = map(&segment, PAGES * PAGE, false)?;
+        link.hear()?;
+        check_eq!(view.load(3 * PAGE), mix(1, 3 * PAGE), "a word");
+        link.turn()?;
+        let local = Area::new(PAGE)?;
+        let to = Place::Own(local.base() as u64);
+        let from = Place::Segment(&segment, 9 * PAGE as u64);
+        let progress = device::copy(&device::onecopy()?, from, to, 64);
+        progress.result.at("COPY")?;
+        link.turn()
+    })?;
+    // The fork made the pages common: they are the owner's own again.
+    area.mark(1);
+    fs::write("/proc/self/clear_refs", "1").at("/proc/self/clear_refs")?;
+    let accessed = || -> Outcome<Vec<usize>> {
+        let mut pages = Vec::new();
+        for page in 0..PAGES {
+            if system::page_is_accessed(&area, page * PAGE)? {
+                pages.push(page);
+            }
+        }
+        Ok(pages)
+    };
+    check_eq!(
+        accessed()?,
+        Vec::<usize>::new(),
+        "pages that nobody accessed"
+    );
+    others.link.turn()?;
+    check!(
+        accessed()?.contains(&3),
+        "a load from an attachment is no access: {:?}",
+        accessed()?
+    );
+    // What was mapped around it was not accessed; without snapshots it is looked at like any.
+    let snapshots = device::onecopy()?.info().at("INFO")?.features & ONECOPY_FEATURE_SNAPSHOT != 0;
+    check!(
+        !snapshots || accessed()? == [3],
+        "pages around an access: {:?}",
+        accessed()?
+    );
+    others.link.turn()?;
+    check!(
+        accessed()?.contains(&9),
+        "a COPY is no access: {:?}",
+        accessed()?
+    );
+    others.link.tell(0)?;
+    others.join()
 }
 
 pub(super) fn unload_refused() -> Outcome {

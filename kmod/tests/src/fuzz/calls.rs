@@ -15,6 +15,8 @@ use super::memory::{self, Called};
 use super::table::Kind;
 use super::worker::{ARENA, ARENA_SIZE, Grant, Worker, Xpmem};
 
+#[path = "hostile.rs"]
+mod hostile;
 #[path = "regions.rs"]
 mod regions;
 
@@ -44,6 +46,7 @@ pub(super) const CALLS: &[Call] = calls! {
     true 50 "xpmem ATTACH" xpmem_attach;
     true 20 "xpmem DETACH" xpmem_detach;
     true 5 "xpmem raw command" xpmem_raw;
+    true 160 "any command, changed" hostile::call;
     true 6 "onecopy open" onecopy_open;
     true 2 "onecopy close" onecopy_close;
     true 5 "onecopy INFO, STATS" onecopy_info;

@@ -15,9 +15,9 @@ use crate::outcome::Outcome;
 use crate::system;
 
 use super::calls::CALLS;
-use super::dice::Dice;
 use super::inject;
 use super::table::{Kind, Table, Writer};
+use crate::dice::Dice;
 
 /// Where every worker's arena lies.
 pub(super) const ARENA: usize = 0x2000_0000_0000;
@@ -71,6 +71,8 @@ pub(super) struct Worker<'a> {
     pub(super) writer: Writer,
     pub(super) boxes: &'a [(UnixDatagram, UnixDatagram)],
     pub(super) arena: Area,
+    /// A page for structures, and one behind it where nothing ever is.
+    pub(super) scratch: Area,
     pub(super) xpmem: Vec<Xpmem>,
     pub(super) knem: Vec<Knem>,
     pub(super) onecopy: Option<onecopy_sys::Device>,
@@ -88,6 +90,10 @@ pub(super) fn work(plan: &Plan, table: &Table, boxes: &[(UnixDatagram, UnixDatag
     for at in (0..64 * PAGE).step_by(PAGE) {
         arena.store(at, at as u64);
     }
+    let scratch = [Area::new(2 * PAGE)?, Area::new(2 * PAGE)?];
+    for pages in &scratch {
+        pages.part(PAGE, PAGE).protect(crate::mem::NONE)?;
+    }
     let mut workers = [Writer::Main, Writer::Thread].map(|writer| Worker {
         dice: Dice::new(
             plan.seed ^ (plan.slot as u64) << 48 ^ plan.incarnation << 8 ^ writer as u64,
@@ -97,6 +103,7 @@ pub(super) fn work(plan: &Plan, table: &Table, boxes: &[(UnixDatagram, UnixDatag
         writer,
         boxes,
         arena,
+        scratch: scratch[writer as usize],
         xpmem: Vec::with_capacity(16),
         knem: Vec::with_capacity(16),
         onecopy: None,

@@ -34,16 +34,25 @@ const SLABS: &[&str] = &[
     "skbuff_head_cache",
 ];
 
+/// How many more address spaces are no leak: some process of the system's.
+const SPACES: u64 = 24;
+/// How many KiB less may be available: caches.
+const AVAILABLE: u64 = 32 << 10;
+
 /// Counts at one moment when nobody works.
-pub(super) struct Census {
+pub(crate) struct Census {
     pages: BTreeMap<&'static str, u64>,
     /// Pages that are pinned by device drivers for long.
     pinned: i64,
     slabs: BTreeMap<String, u64>,
+    /// Address spaces that somebody has a reference to, where the kernel tells exactly.
+    spaces: Option<u64>,
+    /// KiB.
+    available: u64,
 }
 
 impl Census {
-    pub(super) fn take() -> Self {
+    pub(crate) fn take() -> Self {
         // What is freed late: files, address spaces, callbacks.
         let _ = fs::write("/proc/sys/vm/drop_caches", "3");
         std::thread::sleep(Duration::from_secs(2));
@@ -55,11 +64,13 @@ impl Census {
             pages: PAGES.iter().map(|(name, _)| (*name, value(name))).collect(),
             pinned: value("nr_foll_pin_acquired") as i64 - value("nr_foll_pin_released") as i64,
             slabs: slabs(),
+            spaces: spaces(),
+            available: number("/proc/meminfo", "MemAvailable").unwrap_or(0),
         }
     }
 
     /// What grew more than it may.
-    pub(super) fn compare(&self, after: &Self) -> Vec<String> {
+    pub(crate) fn compare(&self, after: &Self) -> Vec<String> {
         let mut problems = Vec::new();
         // A kernel that watches its memory keeps freed objects back for a while.
         let quarantine = if watches_memory() {
@@ -89,8 +100,19 @@ impl Census {
                 self.pinned, after.pinned
             ));
         }
+        let (old, new) = (self.available, after.available);
+        say(&format!("  available: {old} KiB before, {new} after"));
+        if new + AVAILABLE + 4 * quarantine < old {
+            problems.push(format!("available memory shrank from {old} to {new} KiB"));
+        }
         if quarantine > 0 {
             return problems;
+        }
+        if let (Some(old), Some(new)) = (self.spaces, after.spaces) {
+            say(&format!("  address spaces: {old} before, {new} after"));
+            if new > old + SPACES {
+                problems.push(format!("address spaces grew from {old} to {new}"));
+            }
         }
         for (name, new) in &after.slabs {
             let old = self.slabs.get(name).copied().unwrap_or(0);
@@ -100,6 +122,14 @@ impl Census {
         }
         problems
     }
+}
+
+/// Objects of the slab of address spaces, without those that processors keep for themselves.
+fn spaces() -> Option<u64> {
+    const SLAB: &str = "/sys/kernel/slab/mm_struct";
+    fs::write(format!("{SLAB}/shrink"), "1").ok()?;
+    let text = fs::read_to_string(format!("{SLAB}/objects")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// Active objects of the slabs that matter.

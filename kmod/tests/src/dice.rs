@@ -2,14 +2,14 @@
 //! Random numbers that a seed gives again (splitmix64), and values that are nearly right.
 
 /// A sequence of numbers.
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,27 +18,27 @@ impl Dice {
     }
 
     /// Less than the limit, which is not zero.
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
     /// True once in so many times.
-    pub(super) fn once_in(&mut self, times: u64) -> bool {
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
     /// One of several.
-    pub(super) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
     /// The index of one of so many, if there are any.
-    pub(super) fn index(&mut self, count: usize) -> Option<usize> {
+    pub(crate) fn index(&mut self, count: usize) -> Option<usize> {
         (count > 0).then(|| self.below(count as u64) as usize)
     }
 
     /// The value, or now and then a boundary near it or far from it.
-    pub(super) fn bend(&mut self, value: u64) -> u64 {
+    pub(crate) fn bend(&mut self, value: u64) -> u64 {
         if !self.once_in(16) {
             return value;
         }
@@ -61,7 +61,7 @@ impl Dice {
     }
 
     /// Flags, or now and then others.
-    pub(super) fn bend_flags(&mut self, flags: u32) -> u32 {
+    pub(crate) fn bend_flags(&mut self, flags: u32) -> u32 {
         match self.below(32) {
             0 => flags ^ (1 << self.below(32)),
             1 => u32::MAX,

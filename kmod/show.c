@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Who exports what to whom, and who pins: /proc/onecopy. A reader sees what is of its own user, in
+ * its own user namespace, or where it has CAP_SYS_PTRACE over the owner; processes by their numbers
+ * in its own pid namespace, 0 where they have none. No id or cookie is shown: whoever knows one may
+ * use it.
+ */
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
+#include <linux/user_namespace.h>
+
+#include "core.h"
+#include "show.h"
+
+static struct proc_dir_entry *oc_proc, *oc_proc_xpmem;
+
+bool oc_show_allowed(kuid_t uid, struct user_namespace *ns)
+{
+	if (uid_eq(uid, current_euid()) && ns == current_user_ns())
+		return true;
+	return ns_capable_noaudit(ns, CAP_SYS_PTRACE);
+}
+
+pid_t oc_show_pid(struct pid *pid)
+{
+	return pid ? pid_nr_ns(pid, task_active_pid_ns(current)) : 0;
+}
+
+const char *oc_show_state(const struct oc_seg *seg)
+{
+	switch (READ_ONCE(seg->state)) {
+	case ONECOPY_STATE_ALIVE:
+		return "alive";
+	case ONECOPY_STATE_REVOKED:
+		return "revoked";
+	default:
+		return "owner-gone";
+	}
+}
+
+/* ---- exports ---- */
+static void *oc_exports_start(struct seq_file *m, loff_t *pos)
+{
+	return *pos ? oc_seg_next(NULL, *pos - 1) : SEQ_START_TOKEN;
+}
+
+static void *oc_exports_next(struct seq_file *m, void *v, loff_t *pos)
+{
+	struct oc_seg *seg = v == SEQ_START_TOKEN ? oc_seg_next(NULL, 0) : oc_seg_next(v, 0);
+
+	/* The place in the file is that of the segment among all that ever were. */
+	*pos = seg ? seg->serial + 1 : *pos + 1;
+	return seg;
+}
+
+static void oc_exports_stop(struct seq_file *m, void *v)
+{
+	if (v && v != SEQ_START_TOKEN)
+		oc_seg_put(v);
+}
+
+static int oc_exports_show(struct seq_file *m, void *v)
+{
+	struct oc_attachment *att;
+	struct oc_seg *seg = v;
+
+	if (v == SEQ_START_TOKEN) {
+		seq_puts(m, "# export OWNER uid UID ADDRESS BYTES mode MODE STATE");
+		seq_puts(m, " | attached IMPORTER BYTES at OWNER-ADDRESS\n");
+		return 0;
+	}
+	if (!oc_show_allowed(seg->uid, seg->ns))
+		return 0;
+	seq_printf(m, "export %d uid %u 0x%lx %lu mode %04o %s\n", oc_show_pid(seg->owner),
+		   from_kuid_munged(seq_user_ns(m), seg->uid), seg->start, seg->size, seg->mode,
+		   oc_show_state(seg));
+	mutex_lock(&seg->lock);
+	list_for_each_entry(att, &seg->attachments, link)
+		seq_printf(m, "attached %d %lu at 0x%lx\n", oc_show_pid(att->importer),
+			   att->end - att->start, att->shows);
+	mutex_unlock(&seg->lock);
+	return 0;
+}
+
+static const struct seq_operations oc_exports_ops = {
+	.start = oc_exports_start,
+	.next = oc_exports_next,
+	.stop = oc_exports_stop,
+	.show = oc_exports_show,
+};
+
+/* ---- pins ---- */
+static void *oc_pins_start(struct seq_file *m, loff_t *pos)
+{
+	return *pos ? oc_region_next(NULL, *pos - 1) : SEQ_START_TOKEN;
+}
+
+static void *oc_pins_next(struct seq_file *m, void *v, loff_t *pos)
+{
+	struct oc_region *region = oc_region_next(v == SEQ_START_TOKEN ? NULL : v, 0);
+
+	*pos = region ? region->serial + 1 : *pos + 1;
+	return region;
+}
+
+static void oc_pins_stop(struct seq_file *m, void *v)
+{
+	if (v && v != SEQ_START_TOKEN)
+		oc_region_put(v);
+}
+
+static int oc_pins_show(struct seq_file *m, void *v)
+{
+	struct oc_region *r = v;
+
+	if (v == SEQ_START_TOKEN) {
+		seq_puts(m, "# pinned OWNER uid UID PAGES BYTES PIECES RIGHTS\n");
+		return 0;
+	}
+	if (!oc_show_allowed(r->uid, r->ns))
+		return 0;
+	seq_printf(m, "pinned %d uid %u %lu %llu %u %s%s%s%s\n", oc_show_pid(r->creator),
+		   from_kuid_munged(seq_user_ns(m), r->uid), r->pinned, r->total, r->n,
+		   r->read ? "r" : "-", r->write ? "w" : "-", r->single_use ? " once" : "",
+		   r->any_user ? " any-user" : "");
+	return 0;
+}
+
+static const struct seq_operations oc_pins_ops = {
+	.start = oc_pins_start,
+	.next = oc_pins_next,
+	.stop = oc_pins_stop,
+	.show = oc_pins_show,
+};
+
+/* ---- users ---- */
+static int oc_users_show(struct seq_file *m, void *v)
+{
+	seq_puts(m, "# uid UID segments N permits N regions N workers N\n");
+	oc_users_each(m);
+	return 0;
+}
+
+void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count)
+{
+	/* Users are the machine's, whatever namespace they live in. */
+	if (!uid_eq(uid, current_uid()) && !ns_capable_noaudit(&init_user_ns, CAP_SYS_PTRACE))
+		return;
+	seq_printf(m, "uid %u segments %lu permits %lu regions %lu workers %lu\n",
+		   from_kuid_munged(seq_user_ns(m), uid), count[OC_SEGMENTS], count[OC_PERMITS],
+		   count[OC_REGIONS], count[OC_WORKERS]);
+}
+
+/* ---- what scripts of the other xpmem module read ---- */
+static int oc_xpmem_pages_show(struct seq_file *m, void *v)
+{
+	/* Attachments pin nothing, so whatever was pinned is unpinned. */
+	seq_puts(m, "all pages pinned by XPMEM: 0\nall pages unpinned by XPMEM: 0\n");
+	return 0;
+}
+
+/* The files are for people: without them the module does what it is for. */
+void oc_show_init(void)
+{
+	oc_proc = proc_mkdir("onecopy", NULL);
+	if (oc_proc) {
+		proc_create_seq("exports", 0444, oc_proc, &oc_exports_ops);
+		proc_create_seq("pins", 0444, oc_proc, &oc_pins_ops);
+		proc_create_single("users", 0444, oc_proc, oc_users_show);
+	}
+	oc_proc_xpmem = proc_mkdir("xpmem", NULL);
+	if (oc_proc_xpmem)
+		proc_create_single("global_pages", 0444, oc_proc_xpmem, oc_xpmem_pages_show);
+}
+
+/* Waits for those who read just now. */
+void oc_show_exit(void)
+{
+	proc_remove(oc_proc_xpmem);
+	proc_remove(oc_proc);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What is shown of the module's state: /proc/onecopy and fdinfo. */
+#ifndef OC_SHOW_H
+#define OC_SHOW_H
+
+#include <linux/pid.h>
+#include <linux/seq_file.h>
+
+#include "core.h"
+#include "knem.h"
+
+void oc_show_init(void);
+void oc_show_exit(void);
+bool oc_show_allowed(kuid_t uid, struct user_namespace *ns);
+pid_t oc_show_pid(struct pid *pid);
+const char *oc_show_state(const struct oc_seg *seg);
+
+/*
+ * The one after `seg`, whose reference is given up, or the first one of at least this serial
+ * number; referenced. NULL: none.
+ */
+struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial);
+struct oc_region *oc_region_next(struct oc_region *region, u64 serial);
+void oc_users_each(struct seq_file *m);
+void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count);
+
+#endif

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the module shows of itself: /proc/onecopy, and fdinfo of descriptors.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getpid, getuid};
+
+use crate::device::{self, export, get, knem, make, map, region};
+use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::outcome::{At, Outcome, check, check_eq};
+use crate::peer::{Link, Peer, peer};
+use crate::system::{self, OpenToAll};
+
+const SIZE: usize = 40 * PAGE;
+const ALICE: u32 = 1001;
+const BOB: u32 = 1002;
+
+/// The lines of a list, without those that explain it.
+fn list(name: &str) -> Outcome<Vec<String>> {
+    let path = format!("/proc/onecopy/{name}");
+    let text = std::fs::read_to_string(&path).at(&path)?;
+    let (heads, lines): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('#'));
+    check_eq!(heads.len(), 1, "lines that explain {name}");
+    Ok(lines.into_iter().map(str::to_owned).collect())
+}
+
+/// A fact of a descriptor.
+fn fact(fd: BorrowedFd<'_>, name: &str) -> Outcome<String> {
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let text = std::fs::read_to_string(&path).at(&path)?;
+    let found = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(":\t")?;
+        (key == name).then(|| value.to_owned())
+    });
+    check!(found.is_some(), "{path} has no {name}:\n{text}");
+    Ok(found.unwrap_or_default())
+}
+
+fn fact_is(fd: BorrowedFd<'_>, name: &str, value: impl ToString) -> Outcome {
+    check_eq!(fact(fd, name)?, value.to_string(), "{name}");
+    Ok(())
+}
+
+/// A user's process that exports memory by both interfaces and lives until it is told to end.
+fn owner(user: u32) -> Outcome<(Peer, i64)> {
+    let owner = peer(move |link: &Link| {
+        if user != getuid().as_raw() {
+            system::become_user(user)?;
+        }
+        let area = Area::new(SIZE)?;
+        let xpmem = device::xpmem()?;
+        let knem = knem()?;
+        link.tell(make(&xpmem, &area, 0o600)? as u64)?;
+        region(&knem, &area, READ, 0)?;
+        link.tell(area.base() as u64)?;
+        link.hear().map(|_| ())
+    })?;
+    let segid = owner.link.hear()? as i64;
+    Ok((owner, segid))
+}
+
+fn end(owner: Peer) -> Outcome {
+    owner.link.tell(0)?;
+    owner.join()
+}
+
+pub(super) fn exports() -> Outcome {
+    let (owner, segid) = owner(0)?;
+    let base = owner.link.hear()?;
+    let pid = owner.pid();
+    let line = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 alive");
+    check_eq!(list("exports")?, [line.clone()], "exports");
+    let device = device::xpmem()?;
+    let apid = get(&device, segid as u64)?;
+    let view = device::attach(&device, apid, 2 * PAGE, 3 * PAGE)?;
+    // A second one, that is split in two.
+    let other = device::attach(&device, apid, 0, 4 * PAGE)?;
+    other.part(PAGE, PAGE).protect(READ).at("mprotect")?;
+    let attached = |offset: usize, bytes: usize| {
+        let at = base + offset as u64;
+        format!("attached {} {bytes} at {at:#x}", getpid())
+    };
+    let all = [
+        line.clone(),
+        attached(2 * PAGE, 3 * PAGE),
+        attached(0, 4 * PAGE),
+    ];
+    check_eq!(list("exports")?, all, "exports with attachments");
+    device::detach(&device, &view).at("DETACH")?;
+    check_eq!(list("exports")?, [line, attached(0, 4 * PAGE)], "exports");
+    end(owner)?;
+    let gone = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 owner-gone");
+    let lines = list("exports")?;
+    // Closing the device revoked it, before its memory went.
+    check!(
+        lines[0] == gone || lines[0] == gone.replace("owner-gone", "revoked"),
+        "what is left of an owner that has ended: {lines:?}"
+    );
+    device::detach(&device, &other).at("DETACH")?;
+    device.release(apid).at("RELEASE")?;
+    check_eq!(list("exports")?, [""; 0], "exports after everything");
+    Ok(())
+}
+
+/// More than a page of text, which is read in pieces while segments come and go.
+pub(super) fn many_exports() -> Outcome {
+    let device = device::xpmem()?;
+    let area = Area::new(SIZE)?;
+    let ids: Vec<i64> = (0..300)
+        .map(|_| make(&device, &area, 0o600))
+        .collect::<Outcome<_>>()?;
+    check_eq!(list("exports")?.len(), 300, "exports");
+    std::thread::scope(|scope| -> Outcome {
+        let changes = scope.spawn(|| -> Outcome {
+            for _ in 0..300 {
+                let id = make(&device, &area, 0o600)?;
+                device.remove(id).at("REMOVE")?;
+            }
+            Ok(())
+        });
+        while !changes.is_finished() {
+            let lines = list("exports")?;
+            check!(lines.len() >= 300, "{} of 300 exports", lines.len());
+        }
+        changes.join().unwrap_or(Ok(()))
+    })?;
+    for id in ids {
+        device.remove(id).at("REMOVE")?;
+    }
+    check_eq!(list("exports")?.len(), 0, "exports");
+    Ok(())
+}
+
+pub(super) fn pins_and_users() -> Outcome {
+    let (owner, _) = owner(0)?;
+    owner.link.hear()?;
+    let line = format!("pinned {} uid 0 40 {SIZE} 1 r-", owner.pid());
+    check_eq!(list("pins")?, [line.clone()], "pins");
+    let device = knem()?;
+    let area = Area::new(SIZE)?;
+    let flags = knem_sys::KNEM_FLAG_SINGLEUSE | knem_sys::KNEM_FLAG_ANY_USER_ACCESS;
+    let cookie = region(&device, &area, READ | WRITE, flags)?;
+    let mine = format!("pinned {} uid 0 40 {SIZE} 1 rw once any-user", getpid());
+    check_eq!(list("pins")?, [line, mine], "pins");
+    let user = "uid 0 segments 1 permits 0 regions 2 workers 0";
+    check_eq!(list("users")?, [user], "users");
+    device.destroy_region(cookie).at("DESTROY_REGION")?;
+    end(owner)?;
+    check_eq!(list("pins")?, [""; 0], "pins after everything");
+    check_eq!(list("users")?, [""; 0], "users after everything");
+    Ok(())
+}
+
+/// A user sees what is its own, and nothing of others; nor from another user namespace, where it is root.
+pub(super) fn to_whom() -> Outcome {
+    let _xpmem = OpenToAll::device("/dev/xpmem")?;
+    let _knem = OpenToAll::device("/dev/knem")?;
+    let (root, _) = owner(0)?;
+    let (alice, _) = owner(ALICE)?;
+    let lists = |of: u32, namespace: bool| -> Outcome<[usize; 3]> {
+        let reader = peer(move |link: &Link| {
+            system::become_user(of)?;
+            if namespace {
+                system::become_namespace_root()?;
+            }
+            for name in ["exports", "pins", "users"] {
+                link.tell(list(name)?.len() as u64)?;
+            }
+            Ok(())
+        })?;
+        let mut lengths = [0; 3];
+        for length in &mut lengths {
+            *length = reader.link.hear()? as usize;
+        }
+        reader.join()?;
+        Ok(lengths)
+    };
+    check_eq!(lists(ALICE, false)?, [1, 1, 1], "what Alice sees");
+    check_eq!(lists(BOB, false)?, [0, 0, 0], "what Bob sees");
+    check_eq!(
+        lists(ALICE, true)?,
+        [0, 0, 1],
+        "what Alice sees as root of a namespace"
+    );
+    check_eq!(list("exports")?.len(), 2, "what root sees");
+    check_eq!(list("users")?.len(), 2, "users that root sees");
+    end(alice)?;
+    end(root)
+}
+
+/// Processes have the numbers of the reader's pid namespace.
+pub(super) fn numbers_of_processes() -> Outcome {
+    let (outside, _) = owner(0)?;
+    let base = outside.link.hear()?;
+    peer(move |_| {
+        unshare(CloneFlags::CLONE_NEWPID).at("unshare")?;
+        peer(move |_| {
+            check_eq!(getpid().as_raw(), 1, "number in the namespace");
+            let area = Area::new(SIZE)?;
+            let _segment = export(&area, true)?;
+            let own = format!("export 1 uid 0 {:#x} {SIZE} mode 0000 alive", area.base());
+            let theirs = format!("export 0 uid 0 {base:#x} {SIZE} mode 0600 alive");
+            check_eq!(list("exports")?, [theirs, own], "exports in the namespace");
+            Ok(())
+        })?
+        .join()
+    })?
+    .join()?;
+    end(outside)
+}
+
+pub(super) fn descriptors() -> Outcome {
+    let area = Area::new(SIZE)?;
+    let xpmem = device::xpmem()?;
+    let segid = make(&xpmem, &area, 0o600)?;
+    let apid = get(&xpmem, segid as u64)?;
+    fact_is(xpmem.as_fd(), "xpmem-opener", getpid())?;
+    fact_is(xpmem.as_fd(), "xpmem-segments", 1)?;
+    fact_is(xpmem.as_fd(), "xpmem-bytes", SIZE)?;
+    fact_is(xpmem.as_fd(), "xpmem-permits", 1)?;
+    xpmem.release(apid).at("RELEASE")?;
+    fact_is(xpmem.as_fd(), "xpmem-permits", 0)?;
+
+    let knem = knem()?;
+    region(&knem, &area, READ, 0)?;
+    fact_is(knem.as_fd(), "knem-regions", 1)?;
+    fact_is(knem.as_fd(), "knem-pinned-pages", 40)?;
+    fact_is(knem.as_fd(), "knem-statuses", 0)?;
+    let _status = knem.map_status(1).at("mmap of the status array")?;
+    fact_is(knem.as_fd(), "knem-statuses", PAGE)?;
+    fact_is(knem.as_fd(), "knem-queued", 0)?;
+
+    let onecopy = device::onecopy()?;
+    fact_is(onecopy.as_fd(), "onecopy-abi", 1)?;
+    let segment = export(&area, true)?;
+    let reader = segment.restrict(false).at("RESTRICT")?;
+    fact_is(segment.as_fd(), "onecopy-owner", getpid())?;
+    fact_is(
+        segment.as_fd(),
+        "onecopy-address",
+        format!("{:#x}", area.base()),
+    )?;
+    fact_is(segment.as_fd(), "onecopy-length", SIZE)?;
+    fact_is(segment.as_fd(), "onecopy-rights", "rw")?;
+    fact_is(reader.as_fd(), "onecopy-rights", "r")?;
+    fact_is(segment.as_fd(), "onecopy-attachments", 0)?;
+    map(&segment, 3 * PAGE, true)?;
+    fact_is(reader.as_fd(), "onecopy-attachments", 1)?;
+    fact_is(reader.as_fd(), "onecopy-attached", 3 * PAGE)?;
+    segment.revoke().at("REVOKE")?;
+    fact_is(reader.as_fd(), "onecopy-state", "revoked")
+}
+
+/// What scripts for other implementations ask: as much was unpinned as was pinned.
+pub(super) fn pages_of_xpmem() -> Outcome {
+    let text =
+        std::fs::read_to_string("/proc/xpmem/global_pages").at("/proc/xpmem/global_pages")?;
+    let number = |what: &str| {
+        text.lines()
+            .find(|line| line.contains(what))
+            .and_then(|line| line.rsplit_once(": ")?.1.parse::<u64>().ok())
+    };
+    check!(number("pages pinned").is_some(), "no pages pinned: {text}");
+    check_eq!(number("pages pinned"), number("pages unpinned"), "pages");
+    Ok(())
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Commands by their number, with a structure that was right until something in it was changed: on
+//! the right descriptor or on another, on one that was closed, and with the structure anywhere.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use crate::device;
+use crate::mem::{Area, PAGE};
+
+use super::super::memory::Called;
+use super::super::table::Kind;
+use super::super::worker::Worker;
+use super::{OBJECTS, keep_grant};
+
+/// What a word of a structure is, before it is changed.
+#[derive(Clone, Copy)]
+enum Word {
+    /// Two numbers of 32 bits: one of these, and one of those.
+    Pair(&'static [u32], &'static [u32]),
+    /// One of these.
+    Of(&'static [u64]),
+    /// An address in the arena, and one of what is attached.
+    Address,
+    View,
+    Length,
+    Offset,
+    Segment,
+    Permit,
+    Cookie,
+    Sent,
+    /// A vector, which lies in the structure's own page.
+    Vector,
+    /// Two descriptors of segments, or -1.
+    Descriptors,
+}
+use Word::{Address, Cookie, Descriptors, Length, Of, Offset, Pair, Permit, Segment, Sent};
+use Word::{Vector, View};
+
+/// On which device a command is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    Xpmem,
+    Knem,
+    Onecopy,
+    Grant,
+}
+
+struct Command {
+    number: u32,
+    on: On,
+    words: &'static [Word],
+}
+
+const ZERO: Word = Of(&[0]);
+const NONE: &[u32] = &[0];
+const PIECES: &[u32] = &[1, 1, 2, 3];
+const COPY_FLAGS: &[u32] = &[0, 0, 8, 0x48, 0x10, 5];
+const INDEX: &[u32] = &[0, 1, 7, 8];
+
+macro_rules! commands {
+    ($($on:ident $number:expr => $($word:expr),*;)*) => {
+        &[$(Command { number: $number, on: On::$on, words: &[$($word),*] },)*]
+    };
+}
+
+const COMMANDS: &[Command] = commands! {
+    Xpmem xpmem_sys::XPMEM_CMD_MAKE => Address, Length, Pair(&[1], NONE), Of(&[0o600, 0o666, 0o400]), ZERO;
+    Xpmem xpmem_sys::XPMEM_CMD_REMOVE => Segment;
+    Xpmem xpmem_sys::XPMEM_CMD_GET => Segment, Pair(&[1, 2, 2], &[1]), ZERO, ZERO;
+    Xpmem xpmem_sys::XPMEM_CMD_RELEASE => Permit;
+    Xpmem xpmem_sys::XPMEM_CMD_ATTACH => Permit, Offset, Length, Of(&[0, 0, ARENA]), ZERO;
+    Xpmem xpmem_sys::XPMEM_CMD_DETACH => View;
+    Xpmem xpmem_sys::XPMEM_CMD_FORK_BEGIN => ZERO;
+    Onecopy onecopy_sys::ONECOPY_IOC_INFO => Pair(&[64, 56, 8, 128, 4096], NONE), ZERO;
+    Onecopy onecopy_sys::ONECOPY_IOC_EXPORT => Pair(&[32, 28], &[0, 1]), Address, Length, ZERO;
+    Onecopy onecopy_sys::ONECOPY_IOC_PREFAULT => Pair(&[32], &[0, 1]), View, Length, ZERO;
+    Onecopy onecopy_sys::ONECOPY_IOC_COPY => Pair(&[48], NONE), Descriptors, Offset, Address, Length, ZERO;
+    Onecopy onecopy_sys::ONECOPY_IOC_STATS => Pair(&[144, 120, 8, 256], NONE), ZERO;
+    Grant onecopy_sys::ONECOPY_IOC_SEGMENT_INFO => Pair(&[24, 8, 64], NONE), ZERO, ZERO;
+    Grant onecopy_sys::ONECOPY_IOC_RESTRICT => Pair(&[16, 12], &[0, 1]), ZERO;
+    Grant onecopy_sys::ONECOPY_IOC_REVOKE => ZERO;
+    Knem knem_sys::KNEM_CMD_GET_INFO => ZERO, ZERO;
+    Knem knem_sys::KNEM_CMD_BIND_OFFLOAD => Pair(&[1, 2, 4], &[8, 1, 4096]), Vector;
+    Knem knem_sys::KNEM_CMD_CREATE_REGION => Vector, Pair(PIECES, &[0, 0x20, 0x80]), Pair(&[1, 3, 2], NONE), ZERO;
+    Knem knem_sys::KNEM_CMD_DESTROY_REGION => Cookie;
+    Knem knem_sys::KNEM_CMD_COPY => Cookie, Offset, Cookie, Offset, Pair(COPY_FLAGS, NONE), Pair(INDEX, NONE);
+    Knem knem_sys::KNEM_CMD_COPY_BOUNDED => Cookie, Offset, Cookie, Offset, Length, Pair(COPY_FLAGS, NONE), Pair(INDEX, NONE);
+    Knem knem_sys::KNEM_CMD_INLINE_COPY => Vector, Pair(PIECES, &[0, 1]), Cookie, Offset, Pair(COPY_FLAGS, NONE), Pair(INDEX, NONE);
+    Knem knem_sys::KNEM_CMD_INLINE_COPY_BOUNDED => Vector, Pair(PIECES, &[0, 1]), Cookie, Offset, Length, Pair(COPY_FLAGS, NONE), Pair(INDEX, NONE);
+    Knem knem_sys::KNEM_CMD_INIT_SEND => Vector, Pair(PIECES, NONE), ZERO;
+    Knem knem_sys::KNEM_CMD_INIT_ASYNC_RECV => Vector, Pair(PIECES, INDEX), Sent, Pair(NONE, NONE);
+    Knem knem_sys::KNEM_CMD_SYNC_RECV => Vector, Pair(PIECES, NONE), Sent, Pair(NONE, NONE);
+};
+
+const ARENA: u64 = super::super::worker::ARENA as u64;
+/// The most words that a structure has, and where in its page its vector lies.
+const WORDS: usize = 8;
+const VECTOR: usize = 1024;
+/// Lengths with which an attachment at a place in the arena would reach what the process lives in.
+const FAR: std::ops::Range<u64> = 1 << 41..1 << 63;
+
+/// A command, changed or not.
+pub(super) fn call(worker: &mut Worker<'_>) -> Called {
+    let at = worker.dice.below(COMMANDS.len() as u64) as usize;
+    let command = &COMMANDS[at];
+    let (fd, closed) = descriptor(worker, command.on)?;
+    // A descriptor that is told where others write cannot be adopted.
+    let place = match command.number {
+        onecopy_sys::ONECOPY_IOC_EXPORT | onecopy_sys::ONECOPY_IOC_RESTRICT => {
+            worker.scratch.base()
+        }
+        _ => place(worker)?,
+    };
+    let mut words = [0u64; WORDS];
+    for (word, kind) in words.iter_mut().zip(command.words) {
+        *word = value(worker, *kind, place);
+    }
+    change(worker, &mut words);
+    let attaches = command.number == xpmem_sys::XPMEM_CMD_ATTACH;
+    if attaches && FAR.contains(&words[2]) {
+        words[3] = 0;
+    }
+    for (index, word) in words.iter().enumerate() {
+        // The structure may lie where nothing is: then the kernel finds that out.
+        let _ = crate::probe::store(place + 8 * index, *word);
+    }
+    let number = if worker.dice.once_in(24) {
+        worker.dice.next() as u32
+    } else {
+        command.number
+    };
+    let result = device::any_ioctl(fd, number, place);
+    drop(closed);
+    Some(result.map(|_| {
+        if number == command.number {
+            keep(worker, command, place, &words);
+        }
+    }))
+}
+
+/// A descriptor to call on: mostly of that kind; or of another, of some file, or of none.
+fn descriptor(worker: &mut Worker<'_>, on: On) -> Option<(i32, Option<OwnedFd>)> {
+    let on = if worker.dice.once_in(16) {
+        worker
+            .dice
+            .of(&[On::Xpmem, On::Knem, On::Onecopy, On::Grant])
+    } else {
+        on
+    };
+    let fd = match on {
+        On::Xpmem => worker.xpmem.first()?.device.as_fd(),
+        On::Knem => worker.knem.first()?.device.as_fd(),
+        On::Onecopy => worker.onecopy.as_ref()?.as_fd(),
+        On::Grant => worker.grants.first()?.segment.as_fd(),
+    };
+    match worker.dice.below(24) {
+        // One that was closed just now; the other thread may have got its number.
+        0 => {
+            let copy = fd.try_clone_to_owned().ok()?;
+            Some((copy.as_raw_fd(), None))
+        }
+        1 => Some((-1, None)),
+        2 => {
+            let file = std::fs::File::open("/proc/self/maps").ok()?;
+            Some((file.as_raw_fd(), Some(file.into())))
+        }
+        // The same open file by another number.
+        3 => {
+            let copy = fd.try_clone_to_owned().ok()?;
+            Some((copy.as_raw_fd(), Some(copy)))
+        }
+        _ => Some((fd.as_raw_fd(), None)),
+    }
+}
+
+/// Where the structure lies: in a page of its own, at the end of one before nothing, in the arena,
+/// which the other thread changes, or in an attachment.
+fn place(worker: &mut Worker<'_>) -> Option<usize> {
+    let scratch = worker.scratch;
+    match worker.dice.below(16) {
+        0 => Some(scratch.base() + PAGE - 8 * (1 + worker.dice.below(WORDS as u64) as usize)),
+        1 => Some(scratch.base() + PAGE),
+        2..=3 => Some(worker.small_range().base()),
+        4 => {
+            let at = worker.dice.index(worker.views.len())?;
+            Some(worker.views[at].area.base())
+        }
+        5 => Some(scratch.base() + 4 * worker.dice.below(8) as usize),
+        _ => Some(scratch.base()),
+    }
+}
+
+fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
+    match kind {
+        Pair(low, high) => {
+            let (low, high) = (worker.dice.of(low), worker.dice.of(high));
+            u64::from(high) << 32 | u64::from(low)
+        }
+        Of(values) => worker.dice.of(values),
+        Address => {
+            let range = worker.range();
+            range.base() as u64 + worker.dice.of(&[0, 0, 0, 8, 13])
+        }
+        View => match worker.dice.index(worker.views.len()) {
+            Some(at) => worker.views[at].area.base() as u64,
+            None => ARENA,
+        },
+        Length => worker.dice.of(&[4096, 4096, 8192, 65_536, 8, 100]),
+        Offset => worker.dice.of(&[0, 0, 4096, 8, 65_536]),
+        Segment => match worker.xpmem.first() {
+            Some(xpmem) if !xpmem.segids.is_empty() && worker.dice.once_in(3) => {
+                xpmem.segids[0] as u64
+            }
+            _ => worker.name(Kind::Segment).1,
+        },
+        Permit => {
+            let apids = worker.xpmem.first().map(|xpmem| xpmem.apids.len());
+            let at = worker.dice.index(apids.unwrap_or(0));
+            match (worker.xpmem.first(), at) {
+                (Some(xpmem), Some(at)) => xpmem.apids[at].0 as u64,
+                _ => worker.dice.next(),
+            }
+        }
+        Cookie => worker.name(Kind::Cookie).1,
+        Sent => worker.name(Kind::Sent).1,
+        Vector => {
+            let vector = place.next_multiple_of(16) + VECTOR;
+            for piece in 0..3 {
+                let range = worker.small_range();
+                let _ = crate::probe::store(vector + 16 * piece, range.base() as u64);
+                let length = worker.dice.of(&[8, 4096, range.length() as u64]);
+                let _ = crate::probe::store(vector + 16 * piece + 8, length);
+            }
+            vector as u64
+        }
+        Descriptors => {
+            let mut pair = [u32::MAX; 2];
+            for end in &mut pair {
+                if let Some(at) = worker.dice.index(worker.grants.len())
+                    && worker.dice.once_in(2)
+                {
+                    *end = worker.grants[at].segment.as_fd().as_raw_fd() as u32;
+                }
+            }
+            u64::from(pair[1]) << 32 | u64::from(pair[0])
+        }
+    }
+}
+
+/// Half of all structures stay as they are.
+fn change(worker: &mut Worker<'_>, words: &mut [u64; WORDS]) {
+    if worker.dice.once_in(2) {
+        return;
+    }
+    for _ in 0..=worker.dice.below(3) {
+        let at = worker.dice.below(WORDS as u64) as usize;
+        words[at] = match worker.dice.below(6) {
+            0 => words[at] ^ 1 << worker.dice.below(64),
+            1 => words[at] ^ 1 << worker.dice.below(8),
+            2 => words[worker.dice.below(WORDS as u64) as usize],
+            3 => worker.dice.next(),
+            4 => words[at] & 0xffff_ffff | worker.dice.below(1 << 12) << 32,
+            _ => worker.dice.of(&[
+                0,
+                1,
+                4095,
+                u64::MAX,
+                1 << 63,
+                0xffff_8880_0000_0000,
+                0x7fff_ffff_f000,
+                u64::from(u32::MAX),
+            ]),
+        };
+    }
+}
+
+/// What a call made is kept for others, and bounded.
+fn keep(worker: &mut Worker<'_>, command: &Command, place: usize, asked: &[u64; WORDS]) {
+    let word = |index: usize| crate::probe::load(place + 8 * index).ok();
+    match command.number {
+        xpmem_sys::XPMEM_CMD_MAKE => {
+            if let (Some(segid), Some(xpmem)) = (word(4), worker.xpmem.first_mut()) {
+                xpmem.segids.push(segid as i64);
+                if xpmem.segids.len() > OBJECTS {
+                    let old = xpmem.segids.swap_remove(0);
+                    let _ = xpmem.device.remove(old);
+                }
+            }
+        }
+        xpmem_sys::XPMEM_CMD_GET => {
+            if let (Some(apid), Some(xpmem)) = (word(3), worker.xpmem.first_mut()) {
+                let _ = xpmem.device.release(apid as i64);
+            }
+        }
+        xpmem_sys::XPMEM_CMD_RELEASE => {
+            let permit = asked[0] as i64;
+            worker.views.retain(|view| view.permit != permit);
+            for xpmem in &mut worker.xpmem {
+                xpmem.apids.retain(|(apid, _)| *apid != permit);
+            }
+        }
+        // Those addresses may be anything's by now.
+        xpmem_sys::XPMEM_CMD_DETACH => worker.views.retain(|view| {
+            let range = view.area.base()..view.area.end();
+            !range.contains(&(asked[0] as usize))
+        }),
+        xpmem_sys::XPMEM_CMD_ATTACH if asked[3] == 0 => {
+            if let (Some(at), Some(length)) = (word(3), word(2))
+                && length < 1 << 30
+                && let Some(base) =
+                    std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at as usize))
+            {
+                worker.keep(
+                    Area::of(base, length as usize).whole_pages(),
+                    asked[0] as i64,
+                );
+            }
+        }
+        onecopy_sys::ONECOPY_IOC_EXPORT => adopt(worker, word(3)),
+        onecopy_sys::ONECOPY_IOC_RESTRICT => adopt(worker, word(1)),
+        knem_sys::KNEM_CMD_CREATE_REGION => remember(worker, word(3)),
+        knem_sys::KNEM_CMD_INIT_SEND => remember(worker, word(2)),
+        _ => {}
+    }
+}
+
+fn remember(worker: &mut Worker<'_>, cookie: Option<u64>) {
+    if let (Some(cookie), Some(knem)) = (cookie, worker.knem.first_mut()) {
+        knem.cookies.push(cookie);
+        if knem.cookies.len() > OBJECTS {
+            let old = knem.cookies.swap_remove(0);
+            let _ = knem.device.destroy_region(old);
+        }
+    }
+}
+
+/// A descriptor that the kernel has just made.
+fn adopt(worker: &mut Worker<'_>, word: Option<u64>) {
+    if let Some(word) = word
+        && word as u32 as i32 > 2
+    {
+        keep_grant(worker, device::told(word as u32 as i32), false);
+    }
+}
