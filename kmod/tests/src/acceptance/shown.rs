@@ -72,7 +72,7 @@ pub(super) fn exports() -> Outcome {
     let base = owner.link.hear()?;
     let pid = owner.pid();
     let line = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 alive");
-    check_eq!(list("exports")?, [line.clone()], "exports");
+    check_eq!(list("exports")?, vec![line.clone()], "exports");
     let device = device::xpmem()?;
     let apid = get(&device, segid as u64)?;
     let view = device::attach(&device, apid, 2 * PAGE, 3 * PAGE)?;
@@ -138,7 +138,7 @@ pub(super) fn pins_and_users() -> Outcome {
     let (owner, _) = owner(0)?;
     owner.link.hear()?;
     let line = format!("pinned {} uid 0 8 {PINNED} 1 r-", owner.pid());
-    check_eq!(list("pins")?, [line.clone()], "pins");
+    check_eq!(list("pins")?, vec![line.clone()], "pins");
     let device = knem()?;
     let area = Area::new(SIZE)?;
     let flags = knem_sys::KNEM_FLAG_SINGLEUSE | knem_sys::KNEM_FLAG_ANY_USER_ACCESS;
