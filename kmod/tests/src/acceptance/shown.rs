@@ -13,6 +13,8 @@ use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll};
 
 const SIZE: usize = 40 * PAGE;
+/// What every user may pin, also where the limit is that of old kernels.
+const PINNED: usize = 8 * PAGE;
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;
 
@@ -52,7 +54,7 @@ fn owner(user: u32) -> Outcome<(Peer, i64)> {
         let xpmem = device::xpmem()?;
         let knem = knem()?;
         link.tell(make(&xpmem, &area, 0o600)? as u64)?;
-        region(&knem, &area, READ, 0)?;
+        region(&knem, &area.part(0, PINNED), READ, 0)?;
         link.tell(area.base() as u64)?;
         link.hear().map(|_| ())
     })?;
@@ -70,7 +72,7 @@ pub(super) fn exports() -> Outcome {
     let base = owner.link.hear()?;
     let pid = owner.pid();
     let line = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 alive");
-    check_eq!(list("exports")?, [line.clone()], "exports");
+    check_eq!(list("exports")?, vec![line.clone()], "exports");
     let device = device::xpmem()?;
     let apid = get(&device, segid as u64)?;
     let view = device::attach(&device, apid, 2 * PAGE, 3 * PAGE)?;
@@ -135,8 +137,8 @@ pub(super) fn many_exports() -> Outcome {
 pub(super) fn pins_and_users() -> Outcome {
     let (owner, _) = owner(0)?;
     owner.link.hear()?;
-    let line = format!("pinned {} uid 0 40 {SIZE} 1 r-", owner.pid());
-    check_eq!(list("pins")?, [line.clone()], "pins");
+    let line = format!("pinned {} uid 0 8 {PINNED} 1 r-", owner.pid());
+    check_eq!(list("pins")?, vec![line.clone()], "pins");
     let device = knem()?;
     let area = Area::new(SIZE)?;
     let flags = knem_sys::KNEM_FLAG_SINGLEUSE | knem_sys::KNEM_FLAG_ANY_USER_ACCESS;
