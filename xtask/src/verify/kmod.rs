@@ -91,7 +91,6 @@ pub(super) fn run() -> Result<Tally, (Tally, Failure)> {
         ("kernel-doc", kernel_doc),
     ];
     let mut failed = Vec::new();
-    let mut missing = Vec::new();
     for (name, check) in checks {
         let verdict = check(&place);
         place.progress.finish();
@@ -109,8 +108,7 @@ pub(super) fn run() -> Result<Tally, (Tally, Failure)> {
                 failed.push(name);
             }
             Ok(NotRun(why)) => {
-                say::line(&format!("kmod: {name}: not run: {why}"));
-                missing.push(name);
+                tally = tally.and(Tally::not_run(&format!("kmod: {name}"), &why));
             }
             Err(failure) => {
                 say::line(&format!("kmod: {name}: {failure}"));
@@ -118,9 +116,6 @@ pub(super) fn run() -> Result<Tally, (Tally, Failure)> {
                 failed.push(name);
             }
         }
-    }
-    if !missing.is_empty() {
-        say::warn(&format!("kmod: not run: {}", missing.join(", ")));
     }
     if failed.is_empty() {
         super::executed("kmod", "tools", Ok(tally))
