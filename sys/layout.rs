@@ -137,7 +137,8 @@ pub(crate) fn compare(name: &str, rust: &Abi) {
 
 /// A C program that prints everything the header declares.
 fn program(name: &str, header: &str) -> String {
-    let text = without_comments(header);
+    // A definition may go on in the next line.
+    let text = without_comments(header).replace("\\\n", " ");
     let mut prints = String::new();
     let mut structure: Option<String> = None;
     for line in text.lines().map(str::trim) {
