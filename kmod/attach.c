@@ -106,8 +106,7 @@ static const struct file_operations oc_view_fops = {
  */
 struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 {
-	struct oc_view *view =
-		oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*view), GFP_KERNEL_ACCOUNT);
+	struct oc_view *view = oc_may_fail(kmalloc(sizeof(*view), GFP_KERNEL_ACCOUNT));
 	struct file *file;
 
 	if (!view)

@@ -127,9 +127,10 @@ static inline unsigned long oc_snap_end(const struct oc_snap *s)
 	return s->start + (unsigned long)s->pages * PAGE_SIZE;
 }
 
-static inline const unsigned long *oc_snap_entry(const struct oc_snap *s, unsigned long page)
+/* Which of its entries is the owner's page. */
+static inline unsigned long oc_snap_index(const struct oc_snap *s, unsigned long page)
 {
-	return &s->entry[(page - s->start) >> PAGE_SHIFT];
+	return (page - s->start) >> PAGE_SHIFT;
 }
 
 static inline unsigned long oc_entry_pfn(unsigned long e)

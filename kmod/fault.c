@@ -154,7 +154,7 @@ static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, uns
 static int oc_fill_entry(pte_t *ptep, unsigned long addr, void *data)
 {
 	struct oc_fill *f = data;
-	unsigned long e = f->snap->entry[(f->at + (addr - f->lo) - f->snap->start) >> PAGE_SHIFT];
+	unsigned long e = f->snap->entry[oc_snap_index(f->snap, f->at + (addr - f->lo))];
 	bool write = f->writable && (e & OC_E_WRITE);
 
 	if (!(e & OC_E_VALID))
@@ -203,7 +203,7 @@ static void oc_fill_init(struct oc_fill *f, struct vm_fault *vmf)
  */
 static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
 {
-	const unsigned long *e = &snap->entry[(at - snap->start) >> PAGE_SHIFT];
+	const unsigned long *e = &snap->entry[oc_snap_index(snap, at)];
 	unsigned long i, need = OC_E_VALID | OC_E_HUGE | (e[0] & OC_E_WRITE);
 
 	if (oc_entry_pfn(e[0]) & (OC_WINDOW_PAGES - 1))
@@ -313,8 +313,8 @@ again:
 #ifdef OC_HUGE
 		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) &&
 		    w.hi - w.lo == PMD_SIZE && oc_snap_is_huge(snap, w.at) &&
-		    oc_may_be_large(oc_entry_pfn(*oc_snap_entry(snap, w.at)))) {
-			unsigned long e = *oc_snap_entry(snap, w.at);
+		    oc_may_be_large(oc_entry_pfn(snap->entry[oc_snap_index(snap, w.at)]))) {
+			unsigned long e = snap->entry[oc_snap_index(snap, w.at)];
 			bool writable = f.writable && (e & OC_E_WRITE);
 
 			if (writable)

@@ -111,9 +111,7 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 	if (IS_ERR(user))
 		return PTR_ERR(user);
 	/* Not vmalloc_user(): that is charged to nobody, and fills the log when it fails. */
-	status = oc_inject(OC_INJECT_ALLOC) ?
-			 NULL :
-			 __vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN);
+	status = oc_may_fail(__vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN));
 	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), GFP_KERNEL_ACCOUNT);
 	if (!status || !k->ring) {
 		worker = ERR_PTR(-ENOMEM);

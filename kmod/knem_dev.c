@@ -109,8 +109,7 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 			goto out;
 	}
 	if (thread) {
-		work = oc_inject(OC_INJECT_ALLOC) ? NULL :
-						    kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT);
+		work = oc_may_fail(kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT));
 		err = work ? 0 : -ENOMEM;
 		if (!err && t->inlined)
 			err = oc_transfer_pin_local(t, &dst, &src);
@@ -429,8 +428,7 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 
 static int oc_knem_open(struct inode *inode, struct file *file)
 {
-	struct oc_knem *k = oc_inject(OC_INJECT_ALLOC) ? NULL :
-							 kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT);
+	struct oc_knem *k = oc_may_fail(kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT));
 
 	if (!k)
 		return -ENOMEM;

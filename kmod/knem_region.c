@@ -288,7 +288,7 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 		kvfree(iov);
 		return ERR_CAST(user);
 	}
-	r = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
+	r = oc_may_fail(kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT));
 	if (!r) {
 		kvfree(iov);
 		oc_uncharge(user, OC_REGIONS);

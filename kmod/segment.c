@@ -63,7 +63,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	user = oc_charge(OC_SEGMENTS);
 	if (IS_ERR(user))
 		return ERR_CAST(user);
-	seg = oc_inject(OC_INJECT_ALLOC) ? NULL : kzalloc(sizeof(*seg), GFP_KERNEL_ACCOUNT);
+	seg = oc_may_fail(kzalloc(sizeof(*seg), GFP_KERNEL_ACCOUNT));
 	if (!seg) {
 		oc_uncharge(user, OC_SEGMENTS);
 		return ERR_PTR(-ENOMEM);

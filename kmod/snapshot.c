@@ -62,7 +62,7 @@ static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
 		unsigned long lo = max(vma->vm_start, snap->start), hi = min(vma->vm_end, end);
 
 		if (oc_vma_hidden(vma))
-			memset(&snap->entry[(lo - snap->start) >> PAGE_SHIFT], 0,
+			memset(&snap->entry[oc_snap_index(snap, lo)], 0,
 			       ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
 	}
 }
@@ -114,7 +114,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
 {
-	unsigned int first = (target - snap->start) >> PAGE_SHIFT;
+	unsigned int first = oc_snap_index(snap, target);
 	unsigned int n = min(snap->pages - first, (unsigned int)OC_WINDOW_MAX);
 	struct page *pages[OC_WINDOW_MAX];
 	long got, i;
@@ -139,7 +139,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 static void oc_snap_strike(struct oc_snap *snap, unsigned long start, unsigned long end)
 {
 	for (; start < end; start += PAGE_SIZE)
-		snap->entry[(start - snap->start) >> PAGE_SHIFT] &= OC_E_WRITE;
+		snap->entry[oc_snap_index(snap, start)] &= OC_E_WRITE;
 }
 
 /*
@@ -174,7 +174,7 @@ struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
 		if (!snap || page < snap->start || page >= oc_snap_end(snap))
 			continue;
 		oc_snap_refresh(seg, snap);
-		if (snap->entry[(page - snap->start) >> PAGE_SHIFT] & OC_E_VALID)
+		if (snap->entry[oc_snap_index(snap, page)] & OC_E_VALID)
 			return snap;
 	}
 	return NULL;
@@ -197,7 +197,7 @@ void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
 		if (!snap || *start < snap->start || *end > oc_snap_end(snap))
 			continue;
 		oc_snap_refresh(seg, snap);
-		while (lost < *end && snap->entry[(lost - snap->start) >> PAGE_SHIFT] == OC_E_WRITE)
+		while (lost < *end && snap->entry[oc_snap_index(snap, lost)] == OC_E_WRITE)
 			lost += PAGE_SIZE;
 		want->lost = !want->write && lost > want->page ? lost : 0;
 		while (lo > *start && !oc_snap_suffices(snap, lo - PAGE_SIZE, want->write))
@@ -218,7 +218,7 @@ void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
  */
 static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_snap *part)
 {
-	unsigned long *e = &whole->entry[(part->start - whole->start) >> PAGE_SHIFT];
+	unsigned long *e = &whole->entry[oc_snap_index(whole, part->start)];
 	unsigned int i;
 
 	oc_snap_refresh(seg, whole);

@@ -9,13 +9,24 @@
 
 #include "core.h"
 
-TRACE_EVENT(onecopy_make, TP_PROTO(struct oc_seg *seg), TP_ARGS(seg),
-	    TP_STRUCT__entry(__field(const void *, seg) __field(unsigned long, start)
-				     __field(unsigned long, size) __field(unsigned int, mode)),
-	    TP_fast_assign(__entry->seg = seg; __entry->start = seg->start;
-			   __entry->size = seg->size; __entry->mode = seg->mode;),
-	    TP_printk("seg=%p start=%#lx size=%#lx mode=%#o", __entry->seg, __entry->start,
-		      __entry->size, __entry->mode));
+TRACE_EVENT(onecopy_make,
+	TP_PROTO(struct oc_seg *seg),
+	TP_ARGS(seg),
+	TP_STRUCT__entry(
+		__field(const void *, seg)
+		__field(unsigned long, start)
+		__field(unsigned long, size)
+		__field(unsigned int, mode)
+	),
+	TP_fast_assign(
+		__entry->seg = seg;
+		__entry->start = seg->start;
+		__entry->size = seg->size;
+		__entry->mode = seg->mode;
+	),
+	TP_printk("seg=%p start=%#lx size=%#lx mode=%#o", __entry->seg, __entry->start,
+		  __entry->size, __entry->mode)
+);
 
 TRACE_EVENT(onecopy_get,
 	TP_PROTO(struct oc_seg *seg, bool write, int err),
@@ -34,16 +45,26 @@ TRACE_EVENT(onecopy_get,
 );
 
 TRACE_EVENT(onecopy_attach,
-	    TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long len, unsigned long owner,
-		     bool write),
-	    TP_ARGS(seg, addr, len, owner, write),
-	    TP_STRUCT__entry(__field(const void *, seg) __field(unsigned long, addr)
-				     __field(unsigned long, len) __field(unsigned long, owner)
-					     __field(bool, write)),
-	    TP_fast_assign(__entry->seg = seg; __entry->addr = addr; __entry->len = len;
-			   __entry->owner = owner; __entry->write = write;),
-	    TP_printk("seg=%p addr=%#lx len=%#lx owner=%#lx write=%d", __entry->seg, __entry->addr,
-		      __entry->len, __entry->owner, __entry->write));
+	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long len, unsigned long owner,
+		 bool write),
+	TP_ARGS(seg, addr, len, owner, write),
+	TP_STRUCT__entry(
+		__field(const void *, seg)
+		__field(unsigned long, addr)
+		__field(unsigned long, len)
+		__field(unsigned long, owner)
+		__field(bool, write)
+	),
+	TP_fast_assign(
+		__entry->seg = seg;
+		__entry->addr = addr;
+		__entry->len = len;
+		__entry->owner = owner;
+		__entry->write = write;
+	),
+	TP_printk("seg=%p addr=%#lx len=%#lx owner=%#lx write=%d", __entry->seg, __entry->addr,
+		  __entry->len, __entry->owner, __entry->write)
+);
 
 TRACE_EVENT(onecopy_detach,
 	TP_PROTO(unsigned long addr, unsigned long len),
@@ -60,38 +81,69 @@ TRACE_EVENT(onecopy_detach,
 );
 
 TRACE_EVENT(onecopy_fault,
-	    TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long owner, bool write,
-		     unsigned int pages, int err),
-	    TP_ARGS(seg, addr, owner, write, pages, err),
-	    TP_STRUCT__entry(__field(const void *, seg) __field(unsigned long, addr)
-				     __field(unsigned long, owner) __field(bool, write)
-					     __field(unsigned int, pages) __field(int, err)),
-	    TP_fast_assign(__entry->seg = seg; __entry->addr = addr; __entry->owner = owner;
-			   __entry->write = write; __entry->pages = pages; __entry->err = err;),
-	    TP_printk("seg=%p addr=%#lx owner=%#lx write=%d pages=%u err=%d", __entry->seg,
-		      __entry->addr, __entry->owner, __entry->write, __entry->pages, __entry->err));
+	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long owner, bool write,
+		 unsigned int pages, int err),
+	TP_ARGS(seg, addr, owner, write, pages, err),
+	TP_STRUCT__entry(
+		__field(const void *, seg)
+		__field(unsigned long, addr)
+		__field(unsigned long, owner)
+		__field(bool, write)
+		__field(unsigned int, pages)
+		__field(int, err)
+	),
+	TP_fast_assign(
+		__entry->seg = seg;
+		__entry->addr = addr;
+		__entry->owner = owner;
+		__entry->write = write;
+		__entry->pages = pages;
+		__entry->err = err;
+	),
+	TP_printk("seg=%p addr=%#lx owner=%#lx write=%d pages=%u err=%d", __entry->seg,
+		  __entry->addr, __entry->owner, __entry->write, __entry->pages, __entry->err)
+);
 
 TRACE_EVENT(onecopy_invalidate,
-	    TP_PROTO(struct oc_seg *seg, unsigned long start, unsigned long end, int event),
-	    TP_ARGS(seg, start, end, event),
-	    TP_STRUCT__entry(__field(const void *, seg) __field(unsigned long, start)
-				     __field(unsigned long, end) __field(int, event)),
-	    TP_fast_assign(__entry->seg = seg; __entry->start = start; __entry->end = end;
-			   __entry->event = event;),
-	    TP_printk("seg=%p start=%#lx end=%#lx event=%d", __entry->seg, __entry->start,
-		      __entry->end, __entry->event));
+	TP_PROTO(struct oc_seg *seg, unsigned long start, unsigned long end, int event),
+	TP_ARGS(seg, start, end, event),
+	TP_STRUCT__entry(
+		__field(const void *, seg)
+		__field(unsigned long, start)
+		__field(unsigned long, end)
+		__field(int, event)
+	),
+	TP_fast_assign(
+		__entry->seg = seg;
+		__entry->start = start;
+		__entry->end = end;
+		__entry->event = event;
+	),
+	TP_printk("seg=%p start=%#lx end=%#lx event=%d", __entry->seg, __entry->start,
+		  __entry->end, __entry->event)
+);
 
 TRACE_EVENT(onecopy_copy,
-	    TP_PROTO(unsigned long dst, unsigned long src, unsigned long len, unsigned long done,
-		     int err),
-	    TP_ARGS(dst, src, len, done, err),
-	    TP_STRUCT__entry(__field(unsigned long, dst) __field(unsigned long, src)
-				     __field(unsigned long, len) __field(unsigned long, done)
-					     __field(int, err)),
-	    TP_fast_assign(__entry->dst = dst; __entry->src = src; __entry->len = len;
-			   __entry->done = done; __entry->err = err;),
-	    TP_printk("dst=%#lx src=%#lx len=%lu done=%lu err=%d", __entry->dst, __entry->src,
-		      __entry->len, __entry->done, __entry->err));
+	TP_PROTO(unsigned long dst, unsigned long src, unsigned long len, unsigned long done,
+		 int err),
+	TP_ARGS(dst, src, len, done, err),
+	TP_STRUCT__entry(
+		__field(unsigned long, dst)
+		__field(unsigned long, src)
+		__field(unsigned long, len)
+		__field(unsigned long, done)
+		__field(int, err)
+	),
+	TP_fast_assign(
+		__entry->dst = dst;
+		__entry->src = src;
+		__entry->len = len;
+		__entry->done = done;
+		__entry->err = err;
+	),
+	TP_printk("dst=%#lx src=%#lx len=%lu done=%lu err=%d", __entry->dst, __entry->src,
+		  __entry->len, __entry->done, __entry->err)
+);
 
 #endif
 

@@ -149,7 +149,7 @@ static long oc_xpmem_get(struct oc_xpmem *x, struct xpmem_cmd_get __user *arg)
 		err = PTR_ERR(user);
 		goto put;
 	}
-	permit = oc_inject(OC_INJECT_ALLOC) ? NULL : kmalloc(sizeof(*permit), GFP_KERNEL_ACCOUNT);
+	permit = oc_may_fail(kmalloc(sizeof(*permit), GFP_KERNEL_ACCOUNT));
 	if (!permit) {
 		err = -ENOMEM;
 		goto uncharge;
@@ -332,8 +332,7 @@ static long oc_xpmem_ioctl(struct file *file, unsigned int cmd, unsigned long ar
 
 static int oc_xpmem_open(struct inode *inode, struct file *file)
 {
-	struct oc_xpmem *x = oc_inject(OC_INJECT_ALLOC) ? NULL :
-							  kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT);
+	struct oc_xpmem *x = oc_may_fail(kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT));
 
 	if (!x)
 		return -ENOMEM;

@@ -289,8 +289,9 @@ static bool oc_importer_changes(struct mmu_interval_notifier *notifier,
 				  range);
 }
 
-static const struct mmu_interval_notifier_ops oc_importer_ops = { .invalidate =
-									  oc_importer_changes };
+static const struct mmu_interval_notifier_ops oc_importer_ops = {
+	.invalidate = oc_importer_changes,
+};
 
 /* For a VMA that mmap() makes: its map lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
