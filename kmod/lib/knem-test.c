@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "knem_io.h"
 
 /* What programs that were compiled long ago send. */
@@ -37,19 +38,10 @@ static_assert(KNEM_FLAG_ANY_ASYNC_MASK == 0xe && KNEM_FLAG_ANY_DMA_MASK == 0x7, 
 #define LENGTH 65536
 #define SLOTS_MAX 65536
 
-static int failed;
 static uint32_t slots; /* an array has whole pages */
 static int fd;
 static volatile knem_status_t *status;
 static unsigned char *from, *to;
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("  %s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno)); \
-			return 0; \
-		} \
-	} while (0)
 
 static void prepare(int seed)
 {
@@ -280,14 +272,6 @@ static int notified(void)
 		CHECK(seen[i] == slots - 1 - i);
 	CHECK(!ioctl(fd, KNEM_CMD_DESTROY_REGION, &cookie));
 	return 1;
-}
-
-static void run(const char *name, int (*test)(void))
-{
-	int ok = test();
-
-	printf("%s %s\n", ok ? "ok" : "FAIL", name);
-	failed += !ok;
 }
 
 int main(void)

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "xpmem.h"
 
 #define PAGES 16
@@ -19,15 +20,6 @@
 
 static size_t page;
 static size_t size;
-static int failed;
-
-#define CHECK(condition) \
-	do { \
-		if (!(condition)) { \
-			printf("  %s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno)); \
-			return 0; \
-		} \
-	} while (0)
 
 static uint64_t *memory(uint64_t seed)
 {
@@ -526,14 +518,6 @@ static int holes(void)
 	}
 	CHECK(!xpmem_remove(segid));
 	return 1;
-}
-
-static void run(const char *name, int (*test)(void))
-{
-	int ok = test();
-
-	printf("%s %s\n", ok ? "ok" : "FAIL", name);
-	failed += !ok;
 }
 
 int main(void)
