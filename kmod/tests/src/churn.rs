@@ -97,7 +97,7 @@ impl Life<'_> {
     fn goes_on(&mut self) -> bool {
         self.board.step(self.place);
         self.rounds += 1;
-        self.rounds < 5000 && !self.board.stopped()
+        self.rounds < 5000 && !self.board.notes.stopped()
     }
 
     fn did(&self, deed: Deed) {
@@ -256,7 +256,7 @@ impl Churn<'_> {
     fn storm(&mut self, time: Duration) -> Outcome {
         // As long as this is open the module is in use.
         let held = device::onecopy()?;
-        self.board.let_go();
+        self.board.notes.let_go();
         self.boxes = boxes()?;
         let begin = Instant::now();
         let mut killed = begin;
@@ -280,7 +280,7 @@ impl Churn<'_> {
                 result = result.and(unload);
             }
         }
-        self.board.stop();
+        self.board.notes.stop();
         self.crew.end_all()?;
         // With what is in them.
         self.boxes.clear();

@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
 impl Fuzzer<'_> {
     /// Lets workers work until so many calls are done, then ends them all.
     fn rounds(&mut self, calls: u64, begin: Instant, limit: Duration) -> Outcome {
-        self.table.let_go();
+        self.table.notes.let_go();
         let mut next_kill = self.table.calls();
         let mut next_word = begin.elapsed() + WORD;
         let mut result = Ok(());
@@ -168,7 +168,7 @@ impl Fuzzer<'_> {
                 break;
             }
         }
-        self.table.stop();
+        self.table.notes.stop();
         self.crew.end_all()?;
         result
     }

@@ -12,6 +12,7 @@ mod device;
 mod dice;
 mod fuzz;
 mod mem;
+mod notes;
 mod outcome;
 mod peer;
 mod probe;

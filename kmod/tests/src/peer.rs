@@ -227,6 +227,12 @@ impl Peer {
         self.pid
     }
 
+    /// Tells one that waits to hear so that it may go, and waits for its end, which must be a good one.
+    pub(crate) fn dismiss(self) -> Outcome {
+        self.link.tell(0)?;
+        self.join()
+    }
+
     /// Waits for its end, which must be a good one.
     pub(crate) fn join(mut self) -> Outcome {
         let status = self.wait(PATIENCE)?;

@@ -10,9 +10,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod machine {
-    use std::arch::global_asm;
-
-    global_asm!(
+    std::arch::global_asm!(
         ".globl onecopy_probe_load",
         ".globl onecopy_probe_store",
         ".globl onecopy_probe_landing",
@@ -30,37 +28,22 @@ mod machine {
         "ret",
     );
 
-    #[repr(C)]
-    pub(super) struct Answer {
-        pub(super) value: u64,
-        pub(super) signal: u64,
+    /// The instruction that faulted.
+    pub(super) fn instruction(context: &libc::ucontext_t) -> usize {
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
     }
 
-    unsafe extern "C" {
-        pub(super) fn onecopy_probe_load(address: usize) -> Answer;
-        pub(super) fn onecopy_probe_store(address: usize, value: u64) -> Answer;
-        fn onecopy_probe_landing();
-    }
-
-    /// Goes on at the landing if the fault was a probe's. Says whether it was.
-    pub(super) fn land(signal: i32, context: &mut libc::ucontext_t) -> bool {
+    /// Goes on elsewhere, with the signal in the register of the answer's second word.
+    pub(super) fn go_on(context: &mut libc::ucontext_t, at: usize, signal: i32) {
         let registers = &mut context.uc_mcontext.gregs;
-        let at = registers[libc::REG_RIP as usize] as usize;
-        let ours = at == onecopy_probe_load as *const () as usize
-            || at == onecopy_probe_store as *const () as usize;
-        if ours {
-            registers[libc::REG_RIP as usize] = onecopy_probe_landing as *const () as usize as i64;
-            registers[libc::REG_RDX as usize] = i64::from(signal);
-        }
-        ours
+        registers[libc::REG_RIP as usize] = at as i64;
+        registers[libc::REG_RDX as usize] = i64::from(signal);
     }
 }
 
 #[cfg(target_arch = "aarch64")]
 mod machine {
-    use std::arch::global_asm;
-
-    global_asm!(
+    std::arch::global_asm!(
         ".globl onecopy_probe_load",
         ".globl onecopy_probe_store",
         ".globl onecopy_probe_landing",
@@ -78,29 +61,16 @@ mod machine {
         "ret",
     );
 
-    #[repr(C)]
-    pub(super) struct Answer {
-        pub(super) value: u64,
-        pub(super) signal: u64,
+    /// The instruction that faulted.
+    pub(super) fn instruction(context: &libc::ucontext_t) -> usize {
+        context.uc_mcontext.pc as usize
     }
 
-    unsafe extern "C" {
-        pub(super) fn onecopy_probe_load(address: usize) -> Answer;
-        pub(super) fn onecopy_probe_store(address: usize, value: u64) -> Answer;
-        fn onecopy_probe_landing();
-    }
-
-    /// Goes on at the landing if the fault was a probe's. Says whether it was.
-    pub(super) fn land(signal: i32, context: &mut libc::ucontext_t) -> bool {
+    /// Goes on elsewhere, with the signal in the register of the answer's second word.
+    pub(super) fn go_on(context: &mut libc::ucontext_t, at: usize, signal: i32) {
         let registers = &mut context.uc_mcontext;
-        let at = registers.pc as usize;
-        let ours = at == onecopy_probe_load as *const () as usize
-            || at == onecopy_probe_store as *const () as usize;
-        if ours {
-            registers.pc = onecopy_probe_landing as *const () as usize as u64;
-            registers.regs[1] = signal.unsigned_abs().into();
-        }
-        ours
+        registers.pc = at as u64;
+        registers.regs[1] = signal.unsigned_abs().into();
     }
 }
 
@@ -109,21 +79,33 @@ compile_error!(
     "the probes are written for x86-64 and aarch64, which is what the virtual machines are"
 );
 
+#[repr(C)]
+struct Answer {
+    value: u64,
+    signal: u64,
+}
+
+unsafe extern "C" {
+    fn onecopy_probe_load(address: usize) -> Answer;
+    fn onecopy_probe_store(address: usize, value: u64) -> Answer;
+    fn onecopy_probe_landing();
+}
+
 /// Loads a word; or the number of the signal that came.
 pub(crate) fn load(address: usize) -> Result<u64, i32> {
     // SAFETY: see the module.
-    let answer = unsafe { machine::onecopy_probe_load(address) };
+    let answer = unsafe { onecopy_probe_load(address) };
     judge(&answer)
 }
 
 /// Stores a word; or the number of the signal that came.
 pub(crate) fn store(address: usize, value: u64) -> Result<(), i32> {
     // SAFETY: see the module.
-    let answer = unsafe { machine::onecopy_probe_store(address, value) };
+    let answer = unsafe { onecopy_probe_store(address, value) };
     judge(&answer).map(|_| ())
 }
 
-fn judge(answer: &machine::Answer) -> Result<u64, i32> {
+fn judge(answer: &Answer) -> Result<u64, i32> {
     match answer.signal {
         0 => Ok(answer.value),
         signal => Err(signal as i32),
@@ -133,7 +115,13 @@ fn judge(answer: &machine::Answer) -> Result<u64, i32> {
 extern "C" fn handler(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes the interrupted context, which is this handler's to change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    if !machine::land(signal, context) {
+    let at = machine::instruction(context);
+    if at == onecopy_probe_load as *const () as usize
+        || at == onecopy_probe_store as *const () as usize
+    {
+        let landing = onecopy_probe_landing as *const () as usize;
+        machine::go_on(context, landing, signal);
+    } else {
         // SAFETY: allowed in a handler; the fault then recurs with its default action.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }

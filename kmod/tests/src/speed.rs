@@ -123,8 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
         }
     }
     for source in sources {
-        source.link.tell(0)?;
-        source.join()?;
+        source.dismiss()?;
     }
     for (case, nanoseconds) in CASES.iter().zip(&least) {
         say(&format!("{:36} {nanoseconds:8.0} ns per page", case.name));

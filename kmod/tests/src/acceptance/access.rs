@@ -54,11 +54,6 @@ fn owner(user: u32, mode: u32) -> Outcome<(Peer, i64)> {
     Ok((owner, segid))
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 pub(super) fn other_user() -> Outcome {
     let _open = OpenToAll::device("/dev/xpmem")?;
     for mode in [0o600, 0o666, 0o777] {
@@ -81,7 +76,7 @@ pub(super) fn other_user() -> Outcome {
             attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)
         })?
         .join()?;
-        end(owner)?;
+        owner.dismiss()?;
     }
     Ok(())
 }
@@ -115,7 +110,7 @@ pub(super) fn other_user_by_parameter() -> Outcome {
     ] {
         let (owner, segid) = owner(ALICE, mode)?;
         may(BOB, segid, mode, reads, writes)?;
-        end(owner)?;
+        owner.dismiss()?;
     }
     Ok(())
 }
@@ -185,7 +180,7 @@ pub(super) fn user_namespace() -> Outcome {
         Ok(())
     })?
     .join()?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn namespace_root() -> Outcome {
@@ -207,8 +202,8 @@ pub(super) fn namespace_root() -> Outcome {
         Ok(())
     })?
     .join()?;
-    end(root)?;
-    end(alice)
+    root.dismiss()?;
+    alice.dismiss()
 }
 
 pub(super) fn mode_bits() -> Outcome {
@@ -222,7 +217,7 @@ pub(super) fn mode_bits() -> Outcome {
         may(ALICE, segid, mode, reads, writes)?;
         // Root may pass any mode.
         attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)?;
-        end(owner)?;
+        owner.dismiss()?;
     }
     Ok(())
 }

@@ -103,8 +103,7 @@ pub(super) fn holes_are_not_shared() -> Outcome {
     for offset in (PAGE + 8..2 * PAGE).step_by(8) {
         view.store(offset, 0x5ec2e7);
     }
-    other.link.tell(0)?;
-    other.join()
+    other.dismiss()
 }
 
 /// An importer that only reads costs the owner no memory, whatever was there before.
@@ -137,8 +136,7 @@ pub(super) fn reads_allocate_nothing() -> Outcome {
         "8 words that were read cost their owner {} KiB",
         after - before
     );
-    other.link.tell(0)?;
-    other.join()
+    other.dismiss()
 }
 
 /// `/proc/PID/mem` shows an attachment as any memory, and stores where its process may.
@@ -181,6 +179,5 @@ pub(super) fn debugger() -> Outcome {
             check_eq!(area.load(16), mix(5, 16), "a word that nobody may store");
         }
     }
-    other.link.tell(0)?;
-    other.join()
+    other.dismiss()
 }

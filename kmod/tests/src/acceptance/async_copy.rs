@@ -38,11 +38,6 @@ fn owner(size: usize) -> Outcome<(Peer, u64)> {
     Ok((owner, cookie))
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 /// A copy by the worker, which reports in one byte of the array.
 fn start(device: &Device, status: &StatusArray, inline: Inline, local: &Area) -> Outcome<u32> {
     status.set(inline.index as usize, KNEM_STATUS_PENDING);
@@ -108,7 +103,7 @@ pub(super) fn status_array() -> Outcome {
     let beyond = inline.run(&device, &[vector(&areas[0])]);
     refused(beyond, &[EINVAL], "a status beyond the array")?;
     check!(device.map_status(16).is_err(), "a second status array");
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn notification() -> Outcome {
@@ -136,7 +131,7 @@ pub(super) fn notification() -> Outcome {
     let mut fds = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
     let ready = poll(&mut fds, PollTimeout::ZERO).at("poll")?;
     check_eq!(ready, 0, "readable descriptors when all was read");
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn notification_ring_is_bounded() -> Outcome {
@@ -170,7 +165,7 @@ pub(super) fn notification_ring_is_bounded() -> Outcome {
     // Room again.
     start(&device, &status, inline, &area)?;
     check_eq!(notified(&device)?, 0, "notified index");
-    end(owner)
+    owner.dismiss()
 }
 
 /// The worker is in its caller's cgroup, and where that may run, whatever it is asked for.
@@ -226,7 +221,7 @@ pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
     .join();
     std::fs::remove_dir(&group).at("rmdir of a cgroup")?;
     inside?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn bind() -> Outcome {
@@ -271,7 +266,7 @@ pub(super) fn bind() -> Outcome {
         &[EINVAL],
         "BIND_OFFLOAD to no processor",
     )?;
-    end(owner)
+    owner.dismiss()
 }
 
 /// What a process leaves behind when it ends with copies under way: nothing.
@@ -363,7 +358,7 @@ pub(super) fn unmap_while_pending() -> Outcome {
         Ok(())
     })?
     .join()?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn close_while_pending() -> Outcome {

@@ -41,11 +41,6 @@ fn written_owner(expected: u64) -> Outcome<Peer> {
     })
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 pub(super) fn version() -> Outcome {
     let version = device::xpmem()?.version().at("VERSION")?;
     check_eq!(version, XPMEM_CURRENT_VERSION, "version");
@@ -59,7 +54,7 @@ pub(super) fn bytes_travel() -> Outcome {
     let view = attach_all(&device, segid, SIZE)?;
     view.verify(1)?;
     view.store(0, 77);
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn offsets() -> Outcome {
@@ -80,7 +75,7 @@ pub(super) fn offsets() -> Outcome {
     // A length that is no multiple of the page size is rounded up.
     let view = attach(&device, apid, 0, 100)?;
     check_eq!(view.load(0), mix(2, 0), "a short attachment");
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn whole_space() -> Outcome {
@@ -105,7 +100,7 @@ pub(super) fn whole_space() -> Outcome {
     owner.link.tell(0)?;
     let later = owner.link.hear()?;
     attach(&device, apid, later as usize, SIZE)?.verify(4)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn bad_arguments() -> Outcome {
@@ -230,7 +225,7 @@ pub(super) fn read_only_permit() -> Outcome {
         "mprotect for writing",
     )?;
     check_eq!(view.try_store(0, 5), Err(SIGSEGV), "a store after mprotect");
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn release_and_remove() -> Outcome {
@@ -275,7 +270,7 @@ pub(super) fn release_and_remove() -> Outcome {
         "ATTACH after REMOVE worked"
     );
     device::detach(&device, &view).at("DETACH after REMOVE")?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn munmap_whole() -> Outcome {
@@ -292,7 +287,7 @@ pub(super) fn munmap_whole() -> Outcome {
         "DETACH after munmap",
     )?;
     attach(&device, apid, 0, SIZE)?.verify(5)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn munmap_part() -> Outcome {
@@ -324,7 +319,7 @@ pub(super) fn munmap_part() -> Outcome {
             view.unmap()?;
         }
     }
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn map_over() -> Outcome {
@@ -342,7 +337,7 @@ pub(super) fn map_over() -> Outcome {
     check_eq!(view.load(8 * PAGE), mix(7, 8 * PAGE), "behind it");
     // The owner's own memory was not touched by what was stored over the attachment.
     attach(&device, apid, 0, SIZE)?.verify(7)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn mremap_of_attachment() -> Outcome {
@@ -371,7 +366,7 @@ pub(super) fn mremap_of_attachment() -> Outcome {
     if let Ok(shrunk) = now.remap(SIZE / 2, 0, None) {
         check_eq!(shrunk.load(0), mix(8, 0), "a shrunk attachment");
     }
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn detach() -> Outcome {
@@ -401,7 +396,7 @@ pub(super) fn detach() -> Outcome {
         "a load after RELEASE: {loaded:?}"
     );
     let _ = device::detach(&device, &view);
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn attach_at_an_address() -> Outcome {
@@ -419,7 +414,7 @@ pub(super) fn attach_at_an_address() -> Outcome {
         "ATTACH over an attachment",
     )?;
     view.verify(10)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn many_attachments() -> Outcome {
@@ -447,7 +442,7 @@ pub(super) fn many_attachments() -> Outcome {
             "an attachment whose neighbour was detached"
         );
     }
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn importer_of_importer() -> Outcome {
@@ -488,8 +483,8 @@ pub(super) fn importer_of_importer() -> Outcome {
         }
         let _ = view.try_store(0, 1);
     }
-    end(second)?;
-    end(first)
+    second.dismiss()?;
+    first.dismiss()
 }
 
 pub(super) fn both_ways() -> Outcome {
@@ -586,6 +581,5 @@ pub(super) fn closing_ends_all() -> Outcome {
         Err(SIGBUS),
         "a load after the owner closed"
     );
-    owner.link.tell(0)?;
-    owner.join()
+    owner.dismiss()
 }

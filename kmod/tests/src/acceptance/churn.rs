@@ -35,8 +35,7 @@ pub(super) fn faults_on_each_other() -> Outcome {
         side.link.hear()?;
     }
     for side in [left, right] {
-        side.link.tell(0)?;
-        side.join()?;
+        side.dismiss()?;
     }
     Ok(())
 }
@@ -239,8 +238,7 @@ pub(super) fn protection_storm() -> Outcome {
         over.store(0, 1);
         owner.link.hear()?;
         legacy.store(8, 77);
-        owner.link.tell(0)?;
-        owner.join()?;
+        owner.dismiss()?;
     }
     Ok(())
 }

@@ -31,11 +31,6 @@ fn owner(expected: u64) -> Outcome<(Peer, Segment)> {
     Ok((owner, segment))
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 pub(super) fn between_processes() -> Outcome {
     let (first, from) = owner(1)?;
     let (second, to) = owner(3)?;
@@ -71,8 +66,8 @@ pub(super) fn between_processes() -> Outcome {
     copy(&device, own(&local, 0), Place::Segment(&from, 0), SIZE)
         .result
         .at("COPY to the first")?;
-    end(first)?;
-    end(second)
+    first.dismiss()?;
+    second.dismiss()
 }
 
 pub(super) fn own_to_own() -> Outcome {
@@ -272,7 +267,7 @@ pub(super) fn lengths_and_alignments() -> Outcome {
             );
         }
     }
-    end(first)
+    first.dismiss()
 }
 
 /// A COPY waits in the middle for memory of its caller; once REVOKE has returned no byte moves.
@@ -321,8 +316,7 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
             .step_by(8)
             .map(|at| rest.load(at))
             .collect();
-        caller.link.tell(0)?;
-        caller.join()?;
+        caller.dismiss()?;
         for (word, at) in before.iter().zip((0..).step_by(8)) {
             check_eq!(rest.load(at), *word, "a byte that moved after REVOKE");
         }
@@ -351,7 +345,7 @@ pub(super) fn after_revoke() -> Outcome {
     local.verify(1)?;
     area.verify(9)?;
     let (owner, segment) = owner(1)?;
-    end(owner)?;
+    owner.dismiss()?;
     let progress = copy(&device, Place::Segment(&segment, 0), own(&local, 0), SIZE);
     refused(
         progress.result,

@@ -187,8 +187,7 @@ pub(super) fn every_order_of_ends() -> Outcome {
                 }
                 1 => {
                     if let Some(owner) = owner.take() {
-                        owner.link.tell(0)?;
-                        owner.join()?;
+                        owner.dismiss()?;
                     }
                 }
                 5 => {

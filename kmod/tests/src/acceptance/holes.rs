@@ -58,11 +58,6 @@ fn order(owner: &Peer, what: u64, first: u64, pages: u64) -> Outcome {
     owner.link.hear().map(|_| ())
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 pub(super) fn signal_in_legacy_mode() -> Outcome {
     let owner = peer(|link: &Link| {
         let area = Area::new(SIZE)?;
@@ -101,7 +96,7 @@ pub(super) fn signal_in_legacy_mode() -> Outcome {
     owner.link.turn()?;
     // The attachment names addresses: what is mapped there now is seen.
     view.part(4 * PAGE, 4 * PAGE).verify(2)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn no_signal_in_a_grant() -> Outcome {
@@ -126,7 +121,7 @@ pub(super) fn no_signal_in_a_grant() -> Outcome {
     map(&segment, SIZE, false)?
         .part(4 * PAGE, 4 * PAGE)
         .verify(2)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn generation_counts() -> Outcome {
@@ -164,7 +159,7 @@ pub(super) fn generation_counts() -> Outcome {
             "an access to a hole was not counted"
         );
     }
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn generation_is_read_only() -> Outcome {
@@ -195,7 +190,7 @@ pub(super) fn generation_is_read_only() -> Outcome {
         &[EACCES, EINVAL, EPERM],
         "mmap of the generation page for writing",
     )?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn revoke() -> Outcome {
@@ -240,8 +235,7 @@ pub(super) fn revoke() -> Outcome {
     segment.revoke().at("REVOKE")?;
     // Twice is no harm.
     let _ = segment.revoke();
-    other.link.tell(0)?;
-    other.join()?;
+    other.dismiss()?;
     area.verify(1)
 }
 
@@ -367,7 +361,7 @@ pub(super) fn prefault_errors() -> Outcome {
     )?;
     reader.part(0, PAGE).verify(1)?;
     // The owner's end.
-    end(owner)?;
+    owner.dismiss()?;
     let gone = system::until(Duration::from_secs(10), || {
         device::read(&page).state == ONECOPY_STATE_OWNER_GONE
     });

@@ -70,10 +70,8 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
     }
     owner.link.tell(0)?;
     owner.link.hear()?;
-    importer.link.tell(0)?;
-    importer.join()?;
-    owner.link.tell(0)?;
-    owner.join()
+    importer.dismiss()?;
+    owner.dismiss()
 }
 
 /// The OOM reaper gets the memory of a killed process that others have attached.
@@ -159,8 +157,7 @@ pub(super) fn secret_memory() -> Outcome {
     let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * SIZE);
     refused(progress.result, &[EFAULT], "COPY of secret memory")?;
     check_eq!(progress.done, SIZE as u64, "bytes before the secret");
-    owner.link.tell(0)?;
-    owner.join()
+    owner.dismiss()
 }
 
 /// A mapping of another kind in the middle of what is copied or shown at once: each is looked at, not

@@ -101,8 +101,7 @@ pub(super) fn locked_memory_of_children() -> Outcome {
                 "a region beyond the user's limit",
             )?;
             if round % 2 == 0 {
-                child.link.tell(0)?;
-                child.join()?;
+                child.dismiss()?;
             } else {
                 child.kill()?;
             }

@@ -102,8 +102,7 @@ pub(super) fn register_a_notifier_while_holes_are_punched() -> Outcome {
     }
     over.store(0, 1);
     puncher.join()?;
-    owner.link.tell(0)?;
-    owner.join()
+    owner.dismiss()
 }
 
 /// What an importer unmaps, whole or in part, while the owner's memory changes: its tables go while

@@ -274,8 +274,7 @@ pub(super) fn fork() -> Outcome {
             Ok(mix(1, 2 * PAGE)),
             "the child's store"
         );
-        child.link.tell(0)?;
-        child.join()?;
+        child.dismiss()?;
         check_eq!(
             store(&other, 0, 13)?,
             Ok(()),

@@ -114,8 +114,7 @@ pub(super) fn huge_pages() -> Outcome {
     })?;
     importer.link.hear()?;
     area.part(3 * HUGE + 7 * PAGE, PAGE).unmap()?;
-    importer.link.tell(0)?;
-    importer.join()?;
+    importer.dismiss()?;
     check_eq!(area.load(8), 5, "what was stored through a huge mapping");
     check_eq!(
         area.load(2 * HUGE + 5 * PAGE + 8),
@@ -502,8 +501,7 @@ pub(super) fn accesses_count_for_the_owner() -> Outcome {
         "a COPY is no access: {:?}",
         accessed()?
     );
-    others.link.tell(0)?;
-    others.join()
+    others.dismiss()
 }
 
 pub(super) fn unload_refused() -> Outcome {

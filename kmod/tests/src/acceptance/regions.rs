@@ -35,11 +35,6 @@ fn owner(protection: i32, flags: u32, expected: u64) -> Outcome<(Peer, u64)> {
     Ok((owner, cookie))
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 /// Synchronous, and successful.
 fn run(inline: Inline, device: &knem_sys::Device, local: &Area) -> Outcome {
     let status = inline
@@ -81,7 +76,7 @@ pub(super) fn read_and_write() -> Outcome {
     device::inline_copy(&device, &mut command).at("INLINE_COPY")?;
     check_eq!(command.current_status, SUCCESS, "status of INLINE_COPY");
     back.verify(2)?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn vectors() -> Outcome {
@@ -152,7 +147,7 @@ pub(super) fn region_to_region() -> Outcome {
     from_dev.copy(&mut command).at("COPY")?;
     check_eq!(command.current_status, SUCCESS, "status of COPY");
     own.verify(1)?;
-    end(first)
+    first.dismiss()
 }
 
 pub(super) fn third_process() -> Outcome {
@@ -177,8 +172,8 @@ pub(super) fn third_process() -> Outcome {
         .copy_bounded(&mut command)
         .at("COPY_BOUNDED between others")?;
     check_eq!(command.current_status, SUCCESS, "status of COPY_BOUNDED");
-    end(second)?;
-    end(first)
+    second.dismiss()?;
+    first.dismiss()
 }
 
 pub(super) fn bounded() -> Outcome {
@@ -231,7 +226,7 @@ pub(super) fn bounded() -> Outcome {
         check_eq!(local.load(at), mix(1, at + 8), "word {at} of all");
     }
     check_eq!(local.load(SIZE - 8), mix(7, SIZE - 8), "what follows");
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn direction() -> Outcome {
@@ -261,8 +256,8 @@ pub(super) fn direction() -> Outcome {
         "COPY against both directions",
     )?;
     local.verify(5)?;
-    end(reader)?;
-    end(writer)
+    reader.dismiss()?;
+    writer.dismiss()
 }
 
 pub(super) fn any_user() -> Outcome {
@@ -302,8 +297,8 @@ pub(super) fn any_user() -> Outcome {
         })?
         .join()?;
     }
-    end(private)?;
-    end(public)
+    private.dismiss()?;
+    public.dismiss()
 }
 
 pub(super) fn single_use() -> Outcome {
@@ -317,7 +312,7 @@ pub(super) fn single_use() -> Outcome {
         UNKNOWN,
         "a second use",
     )?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn bad_arguments() -> Outcome {
@@ -521,8 +516,7 @@ pub(super) fn after_fork() -> Outcome {
         mix(1, 0),
         "what another process wrote to the region after the fork"
     );
-    child.link.tell(0)?;
-    child.join()
+    child.dismiss()
 }
 
 pub(super) fn after_exit() -> Outcome {
@@ -534,7 +528,7 @@ pub(super) fn after_exit() -> Outcome {
         if by_force {
             owner.kill()?;
         } else {
-            end(owner)?;
+            owner.dismiss()?;
         }
         refused(
             Inline::read(cookie, SIZE).run(&device, &[vector(&local)]),

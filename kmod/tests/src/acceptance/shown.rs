@@ -62,11 +62,6 @@ fn owner(user: u32) -> Outcome<(Peer, i64)> {
     Ok((owner, segid))
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 pub(super) fn exports() -> Outcome {
     let (owner, segid) = owner(0)?;
     let base = owner.link.hear()?;
@@ -91,7 +86,7 @@ pub(super) fn exports() -> Outcome {
     check_eq!(list("exports")?, all, "exports with attachments");
     device::detach(&device, &view).at("DETACH")?;
     check_eq!(list("exports")?, [line, attached(0, 4 * PAGE)], "exports");
-    end(owner)?;
+    owner.dismiss()?;
     let gone = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 owner-gone");
     let lines = list("exports")?;
     // Closing the device revoked it, before its memory went.
@@ -148,7 +143,7 @@ pub(super) fn pins_and_users() -> Outcome {
     let user = "uid 0 segments 1 permits 0 regions 2 workers 0";
     check_eq!(list("users")?, [user], "users");
     device.destroy_region(cookie).at("DESTROY_REGION")?;
-    end(owner)?;
+    owner.dismiss()?;
     check_eq!(list("pins")?, [""; 0], "pins after everything");
     check_eq!(list("users")?, [""; 0], "users after everything");
     Ok(())
@@ -187,8 +182,8 @@ pub(super) fn to_whom() -> Outcome {
     );
     check_eq!(list("exports")?.len(), 2, "what root sees");
     check_eq!(list("users")?.len(), 2, "users that root sees");
-    end(alice)?;
-    end(root)
+    alice.dismiss()?;
+    root.dismiss()
 }
 
 /// Processes have the numbers of the reader's pid namespace.
@@ -209,7 +204,7 @@ pub(super) fn numbers_of_processes() -> Outcome {
         .join()
     })?
     .join()?;
-    end(outside)
+    outside.dismiss()
 }
 
 pub(super) fn descriptors() -> Outcome {

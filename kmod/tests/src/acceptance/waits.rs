@@ -37,11 +37,6 @@ fn blocked_owner() -> Outcome<(Peer, u64, Segment)> {
     }
 }
 
-fn end(owner: Peer) -> Outcome {
-    owner.link.tell(0)?;
-    owner.join()
-}
-
 /// Runs a body that waits for ever, and kills it there.
 fn killed(what: &str, body: impl FnOnce(&Link) -> Outcome) -> Outcome {
     let waiter = peer(|link: &Link| {
@@ -82,7 +77,7 @@ pub(super) fn kill_in_fault() -> Outcome {
             Ok(())
         })?;
     }
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn kill_in_prefault() -> Outcome {
@@ -94,7 +89,7 @@ pub(super) fn kill_in_prefault() -> Outcome {
             progress.result.at("PREFAULT")
         })?;
     }
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn only_for_what_is_asked() -> Outcome {
@@ -114,7 +109,7 @@ pub(super) fn only_for_what_is_asked() -> Outcome {
         Ok(())
     })?;
     importer.join()?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn kill_in_copy() -> Outcome {
@@ -138,7 +133,7 @@ pub(super) fn kill_in_copy() -> Outcome {
         let from = Place::Own(area.base() as u64);
         copy(&device::onecopy()?, from, own, SIZE).result.at("COPY")
     })?;
-    end(owner)
+    owner.dismiss()
 }
 
 pub(super) fn kill_in_region() -> Outcome {
@@ -226,8 +221,7 @@ pub(super) fn blocked_owner_lets_others_go_on() -> Outcome {
         return waiter.join();
     }
     owner.kill()?;
-    waiter.link.tell(0)?;
-    waiter.join()
+    waiter.dismiss()
 }
 
 pub(super) fn stopped_owner() -> Outcome {
@@ -256,5 +250,5 @@ pub(super) fn stopped_owner() -> Outcome {
         .at("COPY")?;
     check_eq!(local.load(0), 5, "a copy from a stopped owner");
     owner.signal(Signal::SIGCONT)?;
-    end(owner)
+    owner.dismiss()
 }

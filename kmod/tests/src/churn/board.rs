@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What all processes share: what each did so far, and names of objects that others may try.
-//!
-//! A row of counts has one writer. Names are written by all without order: a torn or old one is as
-//! good a try as another.
+//! What each process did so far.
 
-use crate::mem::{Area, PAGE};
+use crate::notes::{self, Notes};
 use crate::outcome::Outcome;
 
 /// What somebody did, and it was not refused.
@@ -72,78 +69,53 @@ pub(super) enum Kind {
     /// A process, and memory that it exports.
     Own,
 }
-const KINDS: usize = 4;
-/// Names that are remembered, of each kind.
-const NAMES: usize = 32;
 
-const STOP: usize = 0;
-const NAMES_AT: usize = 8;
-const ROWS_AT: usize = NAMES_AT + KINDS * NAMES * 8;
+impl notes::Kind for Kind {
+    const COUNT: usize = 4;
+    const REMEMBERED: usize = 32;
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
 /// Progress, then the deeds.
-const ROW: usize = 8 * (1 + DEEDS.len());
+const ROW: usize = 1 + DEEDS.len();
 
-/// The shared memory.
+/// What all processes share.
 #[derive(Clone, Copy)]
 pub(super) struct Board {
-    area: Area,
+    pub(super) notes: Notes<Kind>,
     places: usize,
 }
 
 impl Board {
     pub(super) fn new(places: usize) -> Outcome<Self> {
-        let area = Area::shared((ROWS_AT + places * ROW).next_multiple_of(PAGE))?;
-        Ok(Self { area, places })
-    }
-
-    pub(super) fn stop(&self) {
-        self.area.store(STOP, 1);
-    }
-
-    pub(super) fn let_go(&self) {
-        self.area.store(STOP, 0);
-    }
-
-    pub(super) fn stopped(&self) -> bool {
-        self.area.load(STOP) != 0
-    }
-
-    fn add(&self, at: usize) {
-        self.area.store(at, self.area.load(at) + 1);
+        let notes = Notes::new(places * ROW)?;
+        Ok(Self { notes, places })
     }
 
     /// Shows that a place's process is alive.
     pub(super) fn step(&self, place: usize) {
-        self.add(ROWS_AT + place * ROW);
+        self.notes.add(place * ROW, 1);
     }
 
     pub(super) fn progress(&self, place: usize) -> u64 {
-        self.area.load(ROWS_AT + place * ROW)
+        self.notes.count(place * ROW)
     }
 
     pub(super) fn did(&self, place: usize, deed: Deed) {
-        self.add(ROWS_AT + place * ROW + 8 * (1 + deed as usize));
+        self.notes.add(Self::deed(place, deed), 1);
     }
 
     /// How often all together did it.
     pub(super) fn done(&self, deed: Deed) -> u64 {
         (0..self.places)
-            .map(|place| {
-                self.area
-                    .load(ROWS_AT + place * ROW + 8 * (1 + deed as usize))
-            })
+            .map(|place| self.notes.count(Self::deed(place, deed)))
             .sum()
     }
 
-    pub(super) fn offer(&self, kind: Kind, at: u64, name: u64) {
-        self.area.store(Self::name(kind, at), name);
-    }
-
-    /// A name that somebody offered; zero if nobody did.
-    pub(super) fn name_at(&self, kind: Kind, at: u64) -> u64 {
-        self.area.load(Self::name(kind, at))
-    }
-
-    fn name(kind: Kind, at: u64) -> usize {
-        NAMES_AT + (kind as usize * NAMES + at as usize % NAMES) * 8
+    fn deed(place: usize, deed: Deed) -> usize {
+        place * ROW + 1 + deed as usize
     }
 }

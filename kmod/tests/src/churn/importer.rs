@@ -83,6 +83,7 @@ impl<'a> Importer<'a> {
         let at = self.life.dice.next();
         self.life
             .board
+            .notes
             .offer(Kind::View, at, pid << 48 | view.base() as u64);
         self.life.did(Deed::Attach);
         self.views.push_back(view);
@@ -117,6 +118,7 @@ impl<'a> Importer<'a> {
         let name = self
             .life
             .board
+            .notes
             .name_at(Kind::Segment, self.life.dice.next());
         if name != 0 {
             let apid = self.xpmem.get(name as i64, XPMEM_RDWR)?;
@@ -184,7 +186,11 @@ impl<'a> Importer<'a> {
     }
 
     fn copy_region(&mut self) -> Outcome {
-        let cookie = self.life.board.name_at(Kind::Cookie, self.life.dice.next());
+        let cookie = self
+            .life
+            .board
+            .notes
+            .name_at(Kind::Cookie, self.life.dice.next());
         let length = self.life.dice.of(PAGES).min(16) * PAGE;
         let inline = Inline {
             write: self.life.dice.once_in(2),

@@ -84,7 +84,11 @@ pub(super) fn changeling(life: Life<'_>) -> Outcome {
     let device = device::xpmem()?;
     let segid = device::make(&device, &area, 0o600)?;
     let at = importer.life.dice.next();
-    importer.life.board.offer(Kind::Segment, at, segid as u64);
+    importer
+        .life
+        .board
+        .notes
+        .offer(Kind::Segment, at, segid as u64);
     for _ in 0..importer.life.dice.below(200) {
         if !importer.life.goes_on() {
             return Ok(());
@@ -109,7 +113,11 @@ pub(super) fn hog(life: Life<'_>) -> Outcome {
             return Ok(());
         }
         let at = importer.life.dice.next();
-        importer.life.board.offer(Kind::Segment, at, segid as u64);
+        importer
+            .life
+            .board
+            .notes
+            .offer(Kind::Segment, at, segid as u64);
         importer.step();
     }
     importer.life.did(Deed::Starve);
@@ -134,7 +142,7 @@ pub(super) fn waiter(mut life: Life<'_>) -> Outcome {
         let to = life.dice.below(life.boxes.len() as u64) as usize;
         let _ = peer::send(&life.boxes[to].0, segment.as_fd(), 0);
         let at = life.dice.next();
-        life.board.offer(Kind::Segment, at, segid as u64);
+        life.board.notes.offer(Kind::Segment, at, segid as u64);
         std::thread::sleep(Duration::from_millis(life.dice.below(60)));
         match life.dice.below(3) {
             0 => drop(fd),
@@ -164,7 +172,7 @@ pub(super) fn hypervisor(life: Life<'_>) -> Outcome {
 pub(super) fn debugger(mut life: Life<'_>) -> Outcome {
     while life.goes_on() {
         let kind = life.dice.of(&[Kind::View, Kind::View, Kind::Own]);
-        let name = life.board.name_at(kind, life.dice.next());
+        let name = life.board.notes.name_at(kind, life.dice.next());
         let (pid, at) = ((name >> 48) as i32, (name & ((1 << 48) - 1)) as usize);
         if pid == 0 {
             std::thread::sleep(Duration::from_millis(1));

@@ -213,6 +213,7 @@ impl Owner<'_> {
         let at = self.life.dice.next();
         self.life
             .board
+            .notes
             .offer(Kind::Own, at, pid << 48 | area.base() as u64);
         self.grants.push_back(segment);
         if self.grants.len() > KEPT {
@@ -226,7 +227,7 @@ impl Owner<'_> {
         let segid = device::make(&self.xpmem, &area, 0o600)?;
         self.life.did(Deed::Export);
         let at = self.life.dice.next();
-        self.life.board.offer(Kind::Segment, at, segid as u64);
+        self.life.board.notes.offer(Kind::Segment, at, segid as u64);
         self.segids.push_back(segid);
         if self.segids.len() > KEPT
             && let Some(old) = self.segids.pop_front()
@@ -241,7 +242,7 @@ impl Owner<'_> {
         let cookie = device::region(&self.knem, &part, READ | WRITE, 0)?;
         self.life.did(Deed::Region);
         let at = self.life.dice.next();
-        self.life.board.offer(Kind::Cookie, at, cookie);
+        self.life.board.notes.offer(Kind::Cookie, at, cookie);
         self.cookies.push_back(cookie);
         if self.cookies.len() > KEPT
             && let Some(old) = self.cookies.pop_front()

@@ -147,7 +147,7 @@ fn xpmem_make(worker: &mut Worker<'_>) -> Called {
         xpmem.segids.push(segid);
         let kind = if whole { Kind::Whole } else { Kind::Segment };
         let at = worker.dice.next();
-        worker.table.offer(kind, at, segid as u64);
+        worker.table.notes.offer(kind, at, segid as u64);
         if xpmem.segids.len() > OBJECTS {
             let old = xpmem.segids.swap_remove(0);
             let _ = xpmem.device.remove(old);
@@ -160,7 +160,10 @@ fn xpmem_remove(worker: &mut Worker<'_>) -> Called {
     let xpmem = &mut worker.xpmem[index];
     let segid = match worker.dice.index(xpmem.segids.len()) {
         Some(at) if !worker.dice.once_in(6) => xpmem.segids.swap_remove(at),
-        _ => worker.table.name_at(Kind::Segment, worker.dice.next()) as i64,
+        _ => worker
+            .table
+            .notes
+            .name_at(Kind::Segment, worker.dice.next()) as i64,
     };
     Some(xpmem.device.remove(segid))
 }
@@ -179,7 +182,7 @@ fn xpmem_get(worker: &mut Worker<'_>) -> Called {
         .as_ref()
         .is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))
     {
-        worker.table.offer(kind, at, 0);
+        worker.table.notes.offer(kind, at, 0);
     }
     Some(got.map(|apid| {
         xpmem.apids.push((apid, whole));

@@ -115,7 +115,7 @@ pub(super) fn create(worker: &mut Worker<'_>) -> Called {
     let made = device::try_region(&knem.device, &memory, protection, flags);
     Some(made.map(|cookie| {
         knem.cookies.push(cookie);
-        worker.table.offer(Kind::Cookie, at, cookie);
+        worker.table.notes.offer(Kind::Cookie, at, cookie);
         if knem.cookies.len() > OBJECTS {
             let old = knem.cookies.swap_remove(0);
             let _ = knem.device.destroy_region(old);
@@ -128,7 +128,7 @@ pub(super) fn destroy(worker: &mut Worker<'_>) -> Called {
     let knem = &mut worker.knem[index];
     let cookie = match worker.dice.index(knem.cookies.len()) {
         Some(at) if !worker.dice.once_in(6) => knem.cookies.swap_remove(at),
-        _ => worker.table.name_at(Kind::Cookie, worker.dice.next()),
+        _ => worker.table.notes.name_at(Kind::Cookie, worker.dice.next()),
     };
     Some(knem.device.destroy_region(cookie))
 }
@@ -145,7 +145,7 @@ fn cookie(worker: &mut Worker<'_>) -> u64 {
     let name = name.unwrap_or_else(|| {
         let (at, name) = worker.name(Kind::Cookie);
         if worker.dice.once_in(16) {
-            worker.table.offer(Kind::Cookie, at, 0);
+            worker.table.notes.offer(Kind::Cookie, at, 0);
         }
         name
     });
@@ -255,7 +255,7 @@ pub(super) fn init_send(worker: &mut Worker<'_>) -> Called {
     let at = worker.dice.next();
     let sent = device::init_send(&worker.knem[index].device, &memory);
     Some(sent.map(|cookie| {
-        worker.table.offer(Kind::Sent, at, cookie);
+        worker.table.notes.offer(Kind::Sent, at, cookie);
         let knem = &mut worker.knem[index];
         knem.cookies.push(cookie);
         if knem.cookies.len() > OBJECTS {
@@ -268,7 +268,7 @@ pub(super) fn init_send(worker: &mut Worker<'_>) -> Called {
 fn sent(worker: &mut Worker<'_>) -> u64 {
     let (at, name) = worker.name(Kind::Sent);
     // It can be received once.
-    worker.table.offer(Kind::Sent, at, 0);
+    worker.table.notes.offer(Kind::Sent, at, 0);
     worker.dice.bend(name)
 }
 

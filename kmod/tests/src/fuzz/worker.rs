@@ -146,7 +146,7 @@ impl Worker<'_> {
         // Seldom ones come early, too: a short run leaves none out.
         let mut new: Vec<usize> = (0..CALLS.len()).filter(|&at| CALLS[at].device).collect();
         for _ in 0..steps {
-            if self.table.stopped() {
+            if self.table.notes.stopped() {
                 return;
             }
             let mut at = self.dice.below(weights);
@@ -204,7 +204,7 @@ impl Worker<'_> {
         let mut at = 0;
         for _ in 0..8 {
             at = self.dice.next();
-            let name = self.table.name_at(kind, at);
+            let name = self.table.notes.name_at(kind, at);
             if name != 0 {
                 return (at, name);
             }
