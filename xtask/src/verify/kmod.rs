@@ -27,12 +27,7 @@ const PROFILE: &str = "debug";
 /// The kernels for which it is compiled with more warnings.
 const COMPILED_FOR: &[&str] = &[KERNEL, "newest"];
 /// What checkpatch says of a patch, or of a tree's own files, and not of these.
-const NOT_OURS: &[&str] = &[
-    // The module is built for many kernels: compat.h is where it asks which.
-    "LINUX_VERSION_CODE",
-    "CONFIG_DESCRIPTION",
-    "FILE_PATH_CHANGES",
-];
+const NOT_OURS: &[&str] = &["CONFIG_DESCRIPTION", "FILE_PATH_CHANGES"];
 /// What it says of one file with reason, and the reason.
 const ACCEPTED: &[(&str, &str, &str)] = &[
     ("compat.h", "DEPRECATED_API", "old kernels have no other"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Unit tests under Miri, or, where no toolchain has it, in a checked build under AddressSanitizer.
 
+use super::sanitizer::Sanitizer;
 use super::{asan, executed};
 use crate::Failure;
 use crate::steps::{Tally, cargo, count};
@@ -40,6 +41,9 @@ pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
         .args(PACKAGES)
         // The sanitizer keeps what is freed for a while, which this one measures.
         .args(["--", "--skip", "memory_is_back_at_its_start_after_a_burst"])
-        .env("RUSTFLAGS", "-Zsanitizer=address -Zub-checks=yes");
+        .env(
+            "RUSTFLAGS",
+            format!("{} -Zub-checks=yes", Sanitizer::Address.flag()),
+        );
     executed("the checked build", "tests", count(&mut command))
 }
