@@ -64,6 +64,9 @@ const LOCKED: u64 = 1 << 20;
 const USER: u32 = 1001;
 /// One more is killed so often.
 const KILL: Duration = Duration::from_millis(150);
+/// Where something has not been done by the end: so many times more, for so long at most.
+const MORE: u32 = 2;
+const A_WHILE: Duration = Duration::from_secs(20);
 
 /// Who does what; and as an ordinary user?
 type Role = (fn(Life<'_>) -> Outcome, bool);
@@ -155,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     problems.extend(runner::held(Duration::from_secs(20))?);
     let before = Census::take();
     if problems.is_empty()
-        && let Err(fault) = churn.storm(Duration::from_secs(arguments.seconds))
+        && let Err(fault) = churn.whole(Duration::from_secs(arguments.seconds))
     {
         problems.push(fault.to_string());
     }
@@ -252,6 +255,18 @@ fn reload(arguments: &Arguments) -> Outcome {
 }
 
 impl Churn<'_> {
+    /// A storm, and on a slow machine more of it while something has not been done.
+    fn whole(&mut self, time: Duration) -> Outcome {
+        self.storm(time)?;
+        for _ in 0..MORE {
+            if self.counts().iter().all(|(_, count)| *count > 0) {
+                break;
+            }
+            self.storm(time.min(A_WHILE))?;
+        }
+        Ok(())
+    }
+
     /// Lets all live together for a while, then ends them all.
     fn storm(&mut self, time: Duration) -> Outcome {
         // As long as this is open the module is in use.
@@ -308,16 +323,21 @@ impl Churn<'_> {
         })
     }
 
-    /// Prints what was done. What is wrong with it.
-    fn told(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+    /// How often everything was done.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
         let mut counts: Vec<(&str, u64)> = DEEDS
             .iter()
             .map(|(deed, name)| (*name, self.board.done(*deed)))
             .collect();
         counts.push(("attempts to unload the module", self.unloads));
         counts.push(("processes killed for memory", starved()));
-        for (name, count) in counts {
+        counts
+    }
+
+    /// Prints what was done. What is wrong with it.
+    fn told(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (name, count) in self.counts() {
             say(&format!("  {count:9} {name}"));
             if count == 0 {
                 problems.push(format!("none of this was done: {name}"));
