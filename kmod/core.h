@@ -142,6 +142,7 @@ static inline unsigned long oc_entry_pfn(unsigned long e)
 #define OC_RING 64 /* invalidations that are remembered: a snapshot older than that is worthless */
 #define OC_SNAPS 4 /* snapshots that a segment keeps */
 #define OC_VERDICTS 8
+#define OC_REFILLS 8
 /* pages of the owner that one fault has made present at most */
 #define OC_AHEAD_MAX OC_PAGES_IN(SZ_256K, PAGE_SIZE)
 
@@ -182,6 +183,8 @@ struct oc_seg {
 	struct page *generation;
 
 	struct work_struct reap;
+	/* so often may what the owner takes away come back writable: oc_refill_seen() */
+	atomic_t refills;
 	atomic_t copying; /* batches of COPY that move bytes just now */
 	wait_queue_head_t copied; /* the last of them is done, of a segment that is dead */
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
@@ -351,6 +354,7 @@ void oc_unsubscribe(struct mmu_interval_notifier *notifier);
 bool oc_vma_hidden(const struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
+void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct oc_want *want);
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked);
 int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 	       const struct oc_want *want);

@@ -496,6 +496,8 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 			snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 		if (snap)
 			*err = oc_snap_take(seg, snap, want->page, want->write, false);
+		if (snap && !*err)
+			oc_refill_seen(seg, snap, want);
 		/*
 		 * What only needs the owner's kernel is done at once, as a fault of one's own is;
 		 * whatever has to be waited for is not.

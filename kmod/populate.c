@@ -103,11 +103,29 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 }
 
 /*
+ * A first look, to read, at memory that the owner took away: pages that it may write there are
+ * those that it has filled anew itself. One that does so will do it again. To bring such memory
+ * back as pages of zeroes would cost: each store of the owner then copies a page and takes it away
+ * from everybody once more. One that has stopped pays OC_REFILLS times for what it does not need.
+ */
+void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct oc_want *want)
+{
+	unsigned long page, end = min(want->lost, oc_snap_end(snap));
+
+	for (page = want->page; page < end; page += PAGE_SIZE) {
+		if (oc_snap_suffices(snap, page, true)) {
+			atomic_set(&seg->refills, OC_REFILLS);
+			return;
+		}
+	}
+}
+
+/*
  * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what
  * is wanted beside the page, as far as that goes. Some pages behind it too, but none that has to be
  * waited for: some for who goes on in order (oc_ahead); or, to read, all anonymous memory that was
- * there before, which comes back as pages of zeroes: whoever took it away may fill it anew, or does
- * so just now, but what nobody writes costs him nothing. The owner's map lock is held; *locked
+ * there before. That comes back writable for an owner that fills anew what it takes away, else as
+ * pages of zeroes: what nobody writes costs him nothing. The owner's map lock is held; *locked
  * tells whether it still is. Without `locked` nothing is waited for and the lock is kept, -EAGAIN
  * where that does not do; the snapshot has been taken then.
  */
@@ -128,6 +146,8 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 	unsigned int faults = 0, i, n;
 	int err;
 
+	if (lost && (vma->vm_flags & VM_WRITE) && atomic_add_unless(&seg->refills, -1, 0))
+		write = true;
 	if (resolved || !oc_snap_suffices(snap, addr, want->write)) {
 		err = oc_fault_in(mm, addr, write, true, locked);
 		if (!err)

@@ -32,7 +32,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         segment_info, descriptor_outlives_device;
     holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
         prefault, prefault_errors;
-    apart: detach_of_a_neighbour, attach_over_the_source, holes_are_not_shared, reads_allocate_nothing, debugger;
+    apart: detach_of_a_neighbour, attach_over_the_source, holes_are_not_shared, reads_allocate_nothing,
+        reads_after_refills_cost_little, debugger;
     copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy,
         counters;
     owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, mremap,

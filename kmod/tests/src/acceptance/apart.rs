@@ -139,6 +139,47 @@ pub(super) fn reads_allocate_nothing() -> Outcome {
     other.dismiss()
 }
 
+/// An owner that filled anew what it gave back, and does so no more, pays a few times for what is read.
+pub(super) fn reads_after_refills_cost_little() -> Outcome {
+    const PAGES: usize = 64;
+    const ROUNDS: usize = 16;
+    // As often as the module expects that the owner goes on.
+    const EXPECTED: usize = 8;
+    let area = Area::new(PAGES * PAGE)?;
+    let segment = export(&area, false)?;
+    let other = peer(|link: &Link| {
+        let view = map(&segment, PAGES * PAGE, false)?;
+        link.turn()?;
+        view.verify_marks(4)?;
+        for _ in 0..=ROUNDS {
+            link.turn()?;
+            check_eq!(view.load(0), 0, "a page that its owner gave back");
+        }
+        link.turn()
+    })?;
+    other.link.hear()?;
+    area.mark(4);
+    other.link.turn()?;
+    let give_back = || area.advise(0, area.length(), libc::MADV_DONTNEED);
+    // Some of it is filled anew before the other looks.
+    give_back()?;
+    area.store((PAGES - 1) * PAGE, 1);
+    other.link.turn()?;
+    let own = || system::number("/proc/self/smaps_rollup", "Anonymous").unwrap_or(0);
+    let mut costs = Vec::new();
+    for _ in 0..ROUNDS {
+        give_back()?;
+        let before = own();
+        other.link.turn()?;
+        costs.push(own().saturating_sub(before));
+    }
+    check!(
+        costs[EXPECTED..].iter().all(|cost| *cost <= 64),
+        "KiB that a word cost each time: {costs:?}"
+    );
+    other.dismiss()
+}
+
 /// `/proc/PID/mem` shows an attachment as any memory, and stores where its process may.
 pub(super) fn debugger() -> Outcome {
     let area = Area::new(SIZE)?;
