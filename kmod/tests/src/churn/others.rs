@@ -108,7 +108,7 @@ pub(super) fn hog(life: Life<'_>) -> Outcome {
     let device = device::xpmem()?;
     let segid = device::make(&device, &area, 0o600)?;
     let mut importer = Importer::new(life)?;
-    for _ in 0..400 {
+    for _ in 0..150 {
         if !importer.life.goes_on() {
             return Ok(());
         }
