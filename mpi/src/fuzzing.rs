@@ -26,11 +26,12 @@ fn element(number: u64) -> Model {
 }
 
 fn moved(bytes: &[i64], by: i64) -> impl Iterator<Item = i64> {
-    bytes.iter().map(move |byte| byte + by)
+    bytes.iter().map(move |byte| byte.wrapping_add(by))
 }
 
 fn repeated(model: &Model, count: u64, stride: i64) -> Model {
-    let turns = (0..count as i64).flat_map(|turn| moved(&model.bytes, turn * stride));
+    // The extent of what has no bytes grows without bound, and wraps here as in the engine.
+    let turns = (0..count as i64).flat_map(|turn| moved(&model.bytes, turn.wrapping_mul(stride)));
     Model {
         bytes: turns.collect(),
         shape: model.shape.repeated(count, stride),
@@ -99,7 +100,7 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
                 continue;
             }
         };
-        if made.bytes.len() > MOST || made.bytes.iter().any(|byte| byte.abs() > 1 << 24) {
+        if made.bytes.len() > MOST || made.bytes.iter().any(|byte| byte.unsigned_abs() > 1 << 24) {
             continue;
         }
         assert_eq!(made.shape.size(), made.bytes.len() as u64);
@@ -116,7 +117,7 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
 /// Packs and unpacks `count` instances, bytes `from` to `to` of them.
 fn check(model: &Model, count: u64, from: u64, to: u64) {
     let all = repeated(model, count, model.shape.extent());
-    if all.bytes.iter().any(|byte| byte.abs() > 1 << 24) {
+    if all.bytes.iter().any(|byte| byte.unsigned_abs() > 1 << 24) {
         return;
     }
     let layout = model.shape.layout_of(count);
