@@ -4,8 +4,11 @@
 //! its own word and then loads the other's. Without fences both may load the old value.
 #![cfg(not(loom))]
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use onecopy_shm::sync::{AtomicU32, HeavyFence, Ordering, compiler_fence, light_fence};
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Turns of the test with the pair of fences.
@@ -15,12 +18,36 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The longest that a weak outcome is looked for: both threads must run at the same time once, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Stores that wait in the store buffer in front of the one that the test is about: it becomes visible after them.
+const AHEAD: usize = 8;
+/// Lines that these stores go to, in turn: more than a second-level cache holds, so that each store takes its time.
+const COLD: usize = 1 << 17;
+
 #[repr(align(128))]
 #[derive(Default)]
 struct Alone(AtomicU32);
 
+/// One test at a time, for each needs two processors.
+static PROCESSORS: Mutex<()> = Mutex::new(());
+
+fn both_processors() -> MutexGuard<'static, ()> {
+    PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the calling thread on the processor number `me` of those that it may use: two threads that share one never run at once.
+fn stay_on(me: usize) {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).expect("own affinity");
+    let mut mine = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false));
+    if let Some(cpu) = mine.nth(me) {
+        let mut set = CpuSet::new();
+        set.set(cpu).expect("a processor of the set");
+        sched_setaffinity(Pid::from_raw(0), &set).expect("one of the own processors");
+    }
+}
+
 /// How often both loads gave the old value, and in how many turns; stops at the first if `first`.
 fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u32, u32) {
+    let _alone = both_processors();
     let words = [Alone::default(), Alone::default()];
     // Each thread says to which turn it has come, so that they meet in the middle of each.
     let here = [Alone::default(), Alone::default()];
@@ -29,6 +56,8 @@ fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u
     let begun = Instant::now();
     let limit = if first { PATIENCE } else { LIMIT };
     let side = |me: usize, fence: &(dyn Fn() + Sync)| {
+        stay_on(me);
+        let cold: Vec<Alone> = std::iter::repeat_with(Alone::default).take(COLD).collect();
         let mut found = 0;
         for turn in 1.. {
             words[me].0.store(0, Ordering::Relaxed);
@@ -37,8 +66,12 @@ fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u
                 return (found, turn - 1);
             }
             // Not always at the same distance.
-            for _ in 0..turn % (8 + me as u32) {
+            for _ in 0..turn % (37 + 4 * me as u32) {
                 std::hint::spin_loop();
+            }
+            let from = turn as usize * AHEAD % COLD;
+            for line in &cold[from..from + AHEAD] {
+                line.0.store(turn, Ordering::Relaxed);
             }
             words[me].0.store(1, Ordering::Relaxed);
             fence();
@@ -54,10 +87,10 @@ fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u
         (found, 0)
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| side(1, &heavy));
-        let result = side(0, &light);
-        other.join().expect("no panic");
-        result
+        let heavy = scope.spawn(|| side(1, &heavy));
+        let light = scope.spawn(|| side(0, &light));
+        heavy.join().expect("no panic");
+        light.join().expect("no panic")
     })
 }
 
