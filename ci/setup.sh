@@ -10,6 +10,7 @@ need() { # program, package
 need cc gcc
 need git git
 need unshare util-linux
+need valgrind valgrind
 # Virtual machines with other kernels. (What builds the debug kernels is not here: tests do without them.)
 need make make
 need qemu-system-x86_64 qemu-system-x86

@@ -55,10 +55,11 @@ fn program() -> &'static PathBuf {
 #[track_caller]
 fn passes(what: &str, before: &str, env: &[(&str, &str)]) {
     let mut command = Command::new("sh");
-    let text = format!(r#"{before} LD_PRELOAD="$1" exec "$2" {what}"#);
+    let text = format!(r#"{before} export LD_PRELOAD="$1"; shift; exec "$@" {what}"#);
     command
         .args(["-c", &text, "sh"])
         .arg(built::library())
+        .args(built::under())
         .arg(program());
     let output = limit::output(command.envs(env.iter().copied()));
     let text = String::from_utf8_lossy(&output.stderr);

@@ -36,7 +36,9 @@ fn program() -> &'static PathBuf {
 }
 
 fn run(what: &str, env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(program());
+    // `env` runs what its words say, a tool in front of the program perhaps.
+    let mut command = Command::new("env");
+    command.args(built::under()).arg(program());
     command.arg(what).env("LD_PRELOAD", built::library());
     limit::output(command.envs(env.iter().copied()))
 }

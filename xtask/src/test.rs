@@ -15,7 +15,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(if args.quick { 4 } else { 9 });
+    let mut steps = Steps::new(if args.quick { 4 } else { 10 });
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
     });
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         });
         steps.tests("models under loom", verify::loom::run);
         steps.tests("C programs under AddressSanitizer", verify::asan::reduced);
+        steps.tests("the malloc front under valgrind", verify::valgrind::reduced);
         steps.tests("fuzzing", verify::fuzz::reduced);
         steps.tests("other kernels", vm::ci);
     }

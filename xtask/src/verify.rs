@@ -14,6 +14,7 @@ pub(crate) mod loom;
 mod miri;
 mod sanitizer;
 mod tsan;
+pub(crate) mod valgrind;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +33,8 @@ enum Tool {
     Fuzz,
     /// C programs on the library under AddressSanitizer
     Asan,
+    /// The malloc front under valgrind
+    Valgrind,
     /// Unit tests under Miri, or what comes nearest to it here
     Miri,
     /// Threads under ThreadSanitizer, where it can run
@@ -48,6 +51,7 @@ impl Tool {
             Self::Loom => "models under loom",
             Self::Fuzz => "fuzzing",
             Self::Asan => "C programs under AddressSanitizer",
+            Self::Valgrind => "the malloc front under valgrind",
             Self::Miri => "unit tests under Miri or in a checked build",
             Self::Tsan => "threads under ThreadSanitizer",
             Self::Kmod => "the kernel module's sources",
@@ -60,6 +64,7 @@ impl Tool {
             Self::Loom => loom::run(),
             Self::Fuzz => fuzz::run(&args.fuzz),
             Self::Asan => asan::run(),
+            Self::Valgrind => valgrind::run(),
             Self::Miri => miri::run(),
             Self::Tsan => tsan::run(),
             Self::Kmod => kmod::run(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the library is that these tests preload.
+//! Where the library is that these tests preload, and how their programs are run.
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::path::PathBuf;
 
@@ -20,4 +21,11 @@ pub(crate) fn library() -> PathBuf {
     found
         .unwrap_or_else(|| panic!("none of {places:?} exists"))
         .clone()
+}
+
+/// What a program with the front is run under: nothing, or the words of `TEST_UNDER`, a tool and its
+/// options (`cargo xtask verify valgrind`).
+pub(crate) fn under() -> Vec<String> {
+    let words = std::env::var("TEST_UNDER").unwrap_or_default();
+    words.split_whitespace().map(str::to_owned).collect()
 }

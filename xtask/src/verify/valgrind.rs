@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tests of the malloc front under valgrind: AddressSanitizer has an allocator of its own, and
+//! only one of the two can be in a process.
+
+use std::process::Command;
+
+use super::executed;
+use crate::steps::{Tally, cargo, count};
+use crate::{Failure, root};
+
+/// The front is the allocator, so valgrind must not replace it; and its search for leaks would read
+/// the whole of the range that the front reserves. Children that are other programs run without.
+const OPTIONS: [&str; 6] = [
+    "--quiet",
+    "--vgdb=no",
+    "--leak-check=no",
+    "--soname-synonyms=somalloc=nouserintercepts",
+    "--error-exitcode=97",
+    "--num-callers=30",
+];
+
+/// The front's range, reserved. Each fork looks through all of it, which takes a minute for the
+/// usual range under valgrind.
+const RANGE: &str = "1G";
+
+fn tests(only: &[&str]) -> Result<Tally, (Tally, Failure)> {
+    let there = Command::new("valgrind").arg("--version").output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        return Ok(Tally::not_run(
+            "valgrind",
+            "no such program; `apt-get install valgrind`",
+        ));
+    }
+    let known = root().join("heap/tests/support/valgrind.supp");
+    let words = [
+        "valgrind".to_owned(),
+        format!("--suppressions={}", known.display()),
+    ];
+    let words = words.into_iter().chain(OPTIONS.map(str::to_owned));
+    let mut command = cargo();
+    command
+        .args(["test", "--package", "onecopy-heap", "--no-fail-fast"])
+        .args(["--test", "programs", "--test", "forks", "--"])
+        .args(only)
+        .env("TEST_UNDER", words.collect::<Vec<_>>().join(" "))
+        .env("ONECOPY_HEAP_SIZE", RANGE);
+    executed("valgrind", "tests", count(&mut command))
+}
+
+/// All of them.
+pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
+    tests(&[])
+}
+
+/// Those that take a few seconds each.
+pub(crate) fn reduced() -> Result<Tally, (Tally, Failure)> {
+    tests(&[
+        "allocations",
+        "freed_memory",
+        "parent",
+        "programs_that",
+        "calloc",
+        "cancellation",
+        "size_of_files",
+    ])
+}
