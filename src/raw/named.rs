@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::light::{Stage, Waiting};
 use crate::matching::{Source, Tag};
 use crate::request::{RequestId, State, Status, UserBuf};
+use onecopy_shm::failing;
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
 
@@ -120,7 +121,8 @@ impl Engine {
         tag: Option<i32>,
     ) -> Result<Option<u32>> {
         let pattern = self.check_receive(source, context, tag)?;
-        let Some(slot) = self.core.lights.reserve() else {
+        let numbered = failing::attempt("receive.number").ok();
+        let Some(slot) = numbered.and_then(|()| self.core.lights.reserve()) else {
             return Ok(None);
         };
         // A message that came before is given to a request, whatever it is.

@@ -38,6 +38,8 @@ steps! {
     "cma.gone" ESRCH "The same; there is no such process.",
     "cma.fault" EFAULT "The same; there is no such memory.",
     "bell.sleep" ENOSYS "The rank goes to sleep.",
+    "ring.claim" EAGAIN "Room for a record is claimed in a ring; it is full.",
+    "receive.number" ENOMEM "A number is taken for a receive; all are taken, and it becomes a request.",
     "handle.place" ENOMEM "A place in a table of objects is taken.",
 }
 

@@ -18,6 +18,7 @@
 
 use crate::cells::{Cells, FIRST_PAYLOAD, RECORD_HEAD};
 use crate::fault;
+use crate::failing;
 use crate::layout::LINE;
 use crate::sync::{Ordering, light_fence};
 
@@ -124,6 +125,7 @@ impl<C: Cells> Producer<C> {
     #[inline]
     pub fn claim(&mut self, slots: usize) -> Option<Claim<'_, C>> {
         debug_assert!((1..=MAX_RECORD_SLOTS).contains(&slots) && slots < self.cells.slots());
+        failing::attempt("ring.claim").ok()?;
         let total = self.cells.slots();
         let to_end = total - self.index();
         let fill = if slots > to_end { to_end } else { 0 };
