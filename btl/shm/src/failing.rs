@@ -57,28 +57,20 @@ pub fn attempt(label: &'static str) -> io::Result<()> {
 /// If there is no such step.
 #[cfg(feature = "fault-points")]
 pub fn attempt(label: &'static str) -> io::Result<()> {
+    use crate::fault::Order;
     use crate::sync::{AtomicU64, Ordering};
     use std::io::Write;
     use std::sync::OnceLock;
 
-    static PLAN: OnceLock<Option<(String, u64)>> = OnceLock::new();
+    static PLAN: OnceLock<Option<Order>> = OnceLock::new();
     static DONE: AtomicU64 = AtomicU64::new(0);
-    let plan = PLAN.get_or_init(|| {
-        let text = std::env::var("ONECOPY_JOB_FAIL").ok()?;
-        let mut parts = text.split(':');
-        let label = parts.next()?.to_owned();
-        let count = parts.next().and_then(|n| n.parse().ok()).unwrap_or(1);
-        let here = parts
-            .next()
-            .is_none_or(|rank| std::env::var("ONECOPY_JOB_RANK").as_deref() == Ok(rank));
-        here.then_some((label, count))
-    });
-    let Some((planned, count)) = plan else {
+    let plan = PLAN.get_or_init(|| Order::of("ONECOPY_JOB_FAIL").filter(|order| order.here));
+    let Some(order) = plan else {
         return Ok(());
     };
     let step = STEPS.iter().find(|step| step.name == label);
     let step = step.unwrap_or_else(|| panic!("{label} is not in the list of steps that fail"));
-    if planned == label && DONE.fetch_add(1, Ordering::Relaxed) + 1 == *count {
+    if order.label == label && DONE.fetch_add(1, Ordering::Relaxed) + 1 == order.count {
         let _ = writeln!(io::stderr(), "onecopy: {label} fails by order");
         return Err(io::Error::from_raw_os_error(step.errno));
     }

@@ -79,6 +79,8 @@ pub fn limit(label: &'static str, usual: u32) -> u32 {
 }
 
 #[cfg(feature = "fault-points")]
+pub(crate) use armed::Order;
+#[cfg(feature = "fault-points")]
 pub use armed::{limit, passed, point};
 
 #[cfg(feature = "fault-points")]
@@ -87,26 +89,34 @@ mod armed {
     use crate::sync::{AtomicU64, Ordering};
     use std::sync::OnceLock;
 
-    struct Plan {
-        label: String,
-        count: u64,
-        only: bool,
+    /// What a test orders by a variable of the environment: `label:count[:rank]`.
+    #[derive(Debug)]
+    pub(crate) struct Order {
+        /// Of what.
+        pub(crate) label: String,
+        /// At which time, from 1.
+        pub(crate) count: u64,
+        /// Whether it is meant for this process: it names its rank, or none.
+        pub(crate) here: bool,
     }
 
-    fn plan() -> Option<&'static Plan> {
-        static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
-        PLAN.get_or_init(|| {
-            let text = std::env::var("ONECOPY_JOB_FAULT").ok()?;
+    impl Order {
+        /// The order that a variable holds.
+        pub(crate) fn of(variable: &str) -> Option<Self> {
+            let text = std::env::var(variable).ok()?;
             let mut parts = text.split(':');
             let label = parts.next()?.to_owned();
             let count = parts.next().and_then(|n| n.parse().ok()).unwrap_or(1);
-            let only = match parts.next() {
-                Some(rank) => std::env::var("ONECOPY_JOB_RANK").as_deref() == Ok(rank),
-                None => true,
-            };
-            Some(Plan { label, count, only })
-        })
-        .as_ref()
+            let here = parts
+                .next()
+                .is_none_or(|rank| std::env::var("ONECOPY_JOB_RANK").as_deref() == Ok(rank));
+            Some(Self { label, count, here })
+        }
+    }
+
+    fn plan() -> Option<&'static Order> {
+        static PLAN: OnceLock<Option<Order>> = OnceLock::new();
+        PLAN.get_or_init(|| Order::of("ONECOPY_JOB_FAULT")).as_ref()
     }
 
     fn counts() -> &'static [AtomicU64] {
@@ -123,7 +133,7 @@ mod armed {
         let index = LABELS.iter().position(|known| known.name == label);
         let index = index.unwrap_or_else(|| panic!("{label} is not in the list of fault points"));
         let count = counts()[index].fetch_add(1, Ordering::Relaxed) + 1;
-        if plan.only && plan.label == label && plan.count == count {
+        if plan.here && plan.label == label && plan.count == count {
             // Nothing after this line happens.
             let _ =
                 nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
