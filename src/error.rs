@@ -129,7 +129,7 @@ pub enum Error {
 
 impl Error {
     /// Whether the same may work a little later: descriptors or memory were short.
-    pub(crate) fn may_go_over(&self) -> bool {
+    pub(crate) fn is_temporary(&self) -> bool {
         let short = |source: &std::io::Error| {
             matches!(
                 source.raw_os_error().map(Errno::from_raw),

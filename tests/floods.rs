@@ -2,6 +2,8 @@
 //! Floods of each kind of record by a rogue peer: what its victim keeps is bounded, and the victim's messages with a
 //! third rank go on. One test after the other, as the memory of the process is measured.
 
+#[path = "harness/resident.rs"]
+mod resident;
 #[path = "rogue/seal.rs"]
 mod seal;
 #[path = "rogue/stage.rs"]
@@ -11,6 +13,7 @@ mod stage;
 use onecopy::{Comm, Result, Runtime, Status};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::ChunkIndex;
+use resident::resident;
 use seal::sealed;
 use stage::{ROGUE, Rogue, expect_protocol_error, play};
 use std::sync::Mutex;
@@ -36,14 +39,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
-}
-
-/// Memory of this process in bytes.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().split(' ').next());
-    kib.and_then(|n| n.parse::<u64>().ok()).expect("VmRSS") * 1024
 }
 
 /// Publishes the record `number` for as long as the victim does not mind.

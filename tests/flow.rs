@@ -5,11 +5,14 @@
 mod bytes;
 #[path = "harness/processes.rs"]
 mod processes;
+#[path = "harness/resident.rs"]
+mod resident;
 
 use bytes::{check, pattern};
 use onecopy::memory::pool::Place;
 use onecopy::{ChunkCopy, Knobs, Options, Runtime};
 use processes::{Ranks, say};
+use resident::resident;
 use std::time::{Duration, Instant};
 
 /// How often an idle rank looks whether its peers live.
@@ -61,14 +64,6 @@ fn chunks(rt: &Runtime) {
         }
     }
     assert!(rt.counters().sends_chunk > 0 && rt.counters().pipeline_bytes > 0);
-}
-
-/// Memory of this process in bytes.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().split(' ').next());
-    kib.and_then(|n| n.parse::<u64>().ok()).expect("VmRSS") * 1024
 }
 
 const CREDIT: u64 = 256 << 10;

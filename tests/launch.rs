@@ -5,6 +5,8 @@
 
 #[path = "harness/limit.rs"]
 mod limit;
+#[path = "harness/say.rs"]
+mod say;
 #[path = "launch/support.rs"]
 mod support;
 

@@ -6,28 +6,9 @@ mod built;
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-
-fn compile(to: &Path, source: &str, flags: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
-        .join(source);
-    let mut command = Command::new("cc");
-    // No assumption of the compiler about malloc may hide a call.
-    command.args([
-        "-std=gnu11",
-        "-O1",
-        "-Wall",
-        "-fno-builtin",
-        "-pthread",
-        "-o",
-    ]);
-    let compiled = limit::output(command.arg(to).arg(source).args(flags));
-    let text = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{text}");
-}
 
 /// The C program and the library that it needs, built once.
 fn program() -> &'static PathBuf {
@@ -35,14 +16,14 @@ fn program() -> &'static PathBuf {
     BUILT.get_or_init(|| {
         let folder = built::folder().join(format!("malloc-forks-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("folder");
-        compile(
+        built::compile(
             &folder.join("libhandlers.so"),
             "handlers.c",
             &["-shared", "-fPIC"],
         );
         let to = folder.join("forks");
         let place = folder.to_str().expect("a path in UTF-8");
-        compile(
+        built::compile(
             &to,
             "forks.c",
             &["-L", place, "-lhandlers", &format!("-Wl,-rpath,{place}")],

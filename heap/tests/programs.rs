@@ -16,21 +16,7 @@ fn program() -> &'static PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let to = built::folder().join(format!("malloc-program-{}", std::process::id()));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
-        // No assumption of the compiler about malloc may hide a call.
-        let flags = [
-            "-std=gnu11",
-            "-O1",
-            "-Wall",
-            "-Wno-use-after-free",
-            "-fno-builtin",
-            "-pthread",
-        ];
-        let mut command = Command::new("cc");
-        command.args(flags).arg("-o").arg(&to);
-        let compiled = limit::output(command.args([source, "-ldl"]));
-        let text = String::from_utf8_lossy(&compiled.stderr);
-        assert!(compiled.status.success(), "{text}");
+        built::compile(&to, "program.c", &["-Wno-use-after-free", "-ldl"]);
         to
     })
 }

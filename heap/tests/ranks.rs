@@ -7,18 +7,15 @@
 mod built;
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
+#[path = "../../tests/harness/say.rs"]
+mod say;
 
 use onecopy::launch::{Bind, Job, Output};
 use onecopy::{Options, Runtime};
-use std::io::Write;
+use say::say;
 use std::sync::{Arc, Mutex};
 
 const BYTES: usize = 3 << 20;
-
-fn say(text: &str) {
-    let line = format!("{text}\n");
-    std::io::stderr().write_all(line.as_bytes()).expect("write");
-}
 
 fn pattern(rank: usize, round: usize) -> Vec<u8> {
     let byte = |at: usize| (at * 31 + rank * 7 + round * 13) as u8;

@@ -163,6 +163,12 @@ pub(crate) fn addressable(bytes: Option<u64>) -> Outcome<u64> {
         .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a buffer can have"))
 }
 
+/// So many bytes, if a buffer can have as many.
+#[inline(always)]
+pub(crate) fn in_a_buffer(bytes: Option<usize>) -> Option<usize> {
+    bytes.filter(|&bytes| bytes <= LONGEST)
+}
+
 static TYPES: Table<Arc<TypeObject>> = Table::new(4);
 static PREDEFINED: OnceLock<Vec<Option<Arc<TypeObject>>>> = OnceLock::new();
 

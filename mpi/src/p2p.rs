@@ -11,7 +11,7 @@ pub(crate) use plan::{Buffer, Outgoing, begin_receive, begin_send, check_count, 
 pub(crate) use probe::*;
 
 use crate::comm::{self, CommObject};
-use crate::datatype::LONGEST;
+use crate::datatype::in_a_buffer;
 use crate::datatype::predefined::dense_size;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
@@ -73,9 +73,7 @@ fn dense_bytes(buf: Addr, count: i64, datatype: Datatype) -> Option<usize> {
     if count < 0 || (buf.pointer().is_null() && count > 0) {
         return None;
     }
-    (count as usize)
-        .checked_mul(size)
-        .filter(|&bytes| bytes <= LONGEST)
+    in_a_buffer((count as usize).checked_mul(size))
 }
 
 #[inline(always)]

@@ -228,7 +228,7 @@ pub(crate) fn settle_orphans() {
             wait_object(&mut orphan);
         }
     }
-    pending::withdraw_given_up();
+    pending::withdraw_abandoned();
 }
 
 pub(crate) fn request_free(request: Out<Request>) -> Outcome<()> {

@@ -205,7 +205,7 @@ impl Engine {
                 1
             }
         };
-        if error.may_go_over() && tries < TRIES {
+        if error.is_temporary() && tries < TRIES {
             if tries == 1 {
                 tracing::warn!(
                     "rank {rank} has sent something, but cannot be reached yet: {error}"

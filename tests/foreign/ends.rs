@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::launchers::Launcher;
 use crate::meeting::{Ran, TRACES, add_rank, finish, possible};
-use crate::processes::limit::{Limited, limit, start};
+use crate::processes::limit::{Limited, start, wait_until};
 use crate::processes::say;
 
 /// A rank that this program plays the launcher of: by the environment that one would leave.
@@ -77,16 +77,6 @@ fn has_file(size: usize, name: &str) -> bool {
     paths
         .iter()
         .any(|path| std::fs::symlink_metadata(path).is_ok())
-}
-
-/// Waits until `done`, but not for ever.
-#[track_caller]
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < limit(), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -323,11 +313,14 @@ fn a_job_that_is_killed_while_it_starts_leaves_nothing() {
 #[test]
 fn a_file_that_a_killed_job_left_is_removed_by_the_next() {
     let mut zero = [start(&mut stepped(0, 2, "file", &[], "ring"))];
-    wait_until("no file to meet at", || has_file(2, "file"));
+    assert!(wait_until(|| has_file(2, "file")), "no file to meet at");
     kill_all(&mut zero);
     let next = start(&mut stepped(0, 2, "next", &[], "ring"));
-    wait_until("what was left is there still", || !has_file(2, "file"));
-    wait_until("no file to meet at", || has_file(2, "next"));
+    assert!(
+        wait_until(|| !has_file(2, "file")),
+        "what was left is there still"
+    );
+    assert!(wait_until(|| has_file(2, "next")), "no file to meet at");
     let other = start(&mut stepped(1, 2, "next", &[], "ring"));
     assert_eq!((end(next).code, end(other).code), (Some(0), Some(0)));
     assert!(!has_file(2, "next"));

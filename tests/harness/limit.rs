@@ -26,6 +26,20 @@ pub(crate) fn limit() -> Duration {
     Duration::from_secs(180) * slower
 }
 
+/// Whether `done` becomes true within the limit.
+pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if done() {
+            return true;
+        }
+        if start.elapsed() > limit() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Signals are as a terminal's foreground job has them, whatever the tests were started by: what is ignored would be so in all that is started.
 pub(crate) fn usual_signals() {
     static DONE: Once = Once::new();

@@ -4,8 +4,11 @@
 
 #[path = "limit.rs"]
 pub(crate) mod limit;
+#[path = "say.rs"]
+mod say;
 
-use std::io::Write;
+pub(crate) use say::say;
+
 use std::sync::{Arc, Mutex};
 
 use onecopy::launch::{Bind, Job, JobOutcome, Output};
@@ -15,14 +18,6 @@ const BODY: &str = "TEST_BODY";
 /// What this process is to do as a rank; nothing if it is not one.
 pub(crate) fn body() -> Option<String> {
     std::env::var(BODY).ok()
-}
-
-/// Writes a line where the test that started us finds it, in one piece.
-pub(crate) fn say(text: &str) {
-    let line = format!("{text}\n");
-    std::io::stderr()
-        .write_all(line.as_bytes())
-        .expect("write a line");
 }
 
 /// What a job left.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::limit;
+use crate::limit::{self, wait_until};
 
-use super::support::{children_of, command, finish, marked, marker, signal, wait_until};
+use super::support::{children_of, command, finish, marked, marker, signal};
 
 /// One that ignores what it can, and leaves descendants that nobody would find by their parent, with other groups and sessions.
 #[test]

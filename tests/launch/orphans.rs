@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::limit::{self, Limited};
+use crate::limit::{self, Limited, wait_until};
 
-use super::support::{children_of, command, finish, marked, marker, script, signal, wait_until};
+use super::support::{children_of, command, finish, marked, marker, script, signal};
 
 /// A rank with a child in its group, and a daemon: forked twice, in a session of its own.
 fn daemons(mark: &str) -> String {

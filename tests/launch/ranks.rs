@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The wire-up between launcher and ranks. The ranks are this very test program, run with one test only: [`as_rank`].
 
-use std::io::Write;
 use std::os::fd::AsFd;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, raise};
 use onecopy::wireup::{Card, Event, Introduction, Wireup, WireupError, from_environment};
 
-use crate::limit;
+use crate::limit::{self, wait_until};
+use crate::say::say;
 
-use super::support::{Ran, run, wait_until};
+use super::support::{Ran, run};
 
 const ROLE: &str = "TEST_ROLE";
 
@@ -103,11 +103,6 @@ fn ended(known: &Introduction) -> bool {
     let pidfd = known.pidfd.as_ref().expect("pidfd");
     let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).expect("poll") == 1
-}
-
-/// Writes a line where the test that started us finds it.
-fn say(text: &str) {
-    writeln!(std::io::stderr(), "{text}").expect("write");
 }
 
 /// Prints the next event.

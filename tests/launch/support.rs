@@ -5,9 +5,8 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
-use crate::limit::{Limited, limit, start};
+use crate::limit::{Limited, start};
 
 /// What a run left.
 #[derive(Debug)]
@@ -62,20 +61,6 @@ pub(crate) fn finish(child: Limited) -> Ran {
         signal: output.status.signal(),
         out: text(output.stdout),
         err: text(output.stderr),
-    }
-}
-
-/// Whether `done` becomes true within the limit.
-pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        if done() {
-            return true;
-        }
-        if start.elapsed() > limit() {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

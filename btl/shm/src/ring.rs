@@ -17,8 +17,8 @@
 //! field is found. Whatever the consumer finds wrong is reported as [`BadRecord`], and the peer is failed.
 
 use crate::cells::{Cells, FIRST_PAYLOAD, RECORD_HEAD};
-use crate::fault;
 use crate::failing;
+use crate::fault;
 use crate::layout::LINE;
 use crate::sync::{Ordering, light_fence};
 

@@ -2,7 +2,10 @@
 //! Where the library is that these tests preload, and how their programs are run.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::limit;
 
 /// The folder into which this test program was built.
 pub(crate) fn folder() -> PathBuf {
@@ -28,4 +31,16 @@ pub(crate) fn library() -> PathBuf {
 pub(crate) fn under() -> Vec<String> {
     let words = std::env::var("TEST_UNDER").unwrap_or_default();
     words.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles a C program, or a library of one, of the folder of tests. The compiler knows nothing of malloc, so that no call is hidden.
+pub(crate) fn compile(to: &Path, source: &str, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(source);
+    let mut command = Command::new("cc");
+    command.args(["-std=gnu11", "-O1", "-Wall", "-fno-builtin", "-pthread"]);
+    let compiled = limit::output(command.arg("-o").arg(to).arg(source).args(flags));
+    let text = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{text}");
 }

@@ -5,18 +5,12 @@
 use super::forms::blocking;
 use super::vector::known;
 use crate::comm::{self, CommObject};
-use crate::datatype::LONGEST;
+use crate::datatype::in_a_buffer;
 use crate::datatype::predefined::dense_size;
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, Op};
 use crate::memory;
 use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
-
-/// So many bytes, if a buffer can have as many.
-#[inline]
-fn addressable(bytes: Option<usize>) -> Option<usize> {
-    bytes.filter(|&bytes| bytes <= LONGEST)
-}
 
 /// Hands a collective to the runtime, on so many bytes that are sent, and received.
 #[inline]
@@ -48,7 +42,7 @@ fn vector(
     let (elem, op) = known(op, datatype)?;
     let count = usize::try_from(count).ok()?;
     let usual = !sendbuf.is_in_place() && !sendbuf.pointer().is_null();
-    let bytes = addressable(count.checked_mul(elem.size()))?;
+    let bytes = in_a_buffer(count.checked_mul(elem.size()))?;
     usual.then_some((elem, Operator::Predefined(op), bytes))
 }
 
@@ -105,7 +99,7 @@ pub(crate) fn reduce_scatter_block(
     let of = comm::get(comm)?;
     if !recvbuf.pointer().is_null()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
-        && let Some(all) = addressable(bytes.checked_mul(of.size()))
+        && let Some(all) = in_a_buffer(bytes.checked_mul(of.size()))
     {
         let parts = Parts::Equal(bytes);
         let collective = Collective::ReduceScatter { parts, elem, op };
@@ -123,7 +117,7 @@ fn part(
 ) -> Option<(usize, usize)> {
     let size = dense_size(sendtype.0)?;
     let bytes = usize::try_from(sendcount).ok()?.checked_mul(size)?;
-    let all = addressable(bytes.checked_mul(ranks))?;
+    let all = in_a_buffer(bytes.checked_mul(ranks))?;
     let usual = sendtype == recvtype
         && sendcount == recvcount
         && !sendbuf.is_in_place()

@@ -127,23 +127,23 @@ impl Drop for Pending {
     #[inline]
     fn drop(&mut self) {
         if let Some(operation) = self.operation.take() {
-            give_up(operation, std::mem::take(&mut self.packed), self.receives);
+            abandon(operation, std::mem::take(&mut self.packed), self.receives);
         }
     }
 }
 
 /// Operations that nobody asks for any more, on memory of the library.
-static GIVEN_UP: Mutex<Vec<(Operation, Vec<u8>)>> = Mutex::new(Vec::new());
+static ABANDONED: Mutex<Vec<(Operation, Vec<u8>)>> = Mutex::new(Vec::new());
 
 /// Ends an operation of a call that fails. When this returns, nobody uses memory of the program for it.
 #[cold]
-fn give_up(operation: Operation, packed: Vec<u8>, receives: bool) {
+fn abandon(operation: Operation, packed: Vec<u8>, receives: bool) {
     let Ok(link) = engine() else {
         // After the end of the job nothing is moved, but a peer may still look.
         std::mem::forget(packed);
         return;
     };
-    reap_given_up();
+    reap_abandoned();
     let over = link.peek(|poll| {
         poll.cancel(&operation);
         poll.take(&operation).is_some()
@@ -152,7 +152,7 @@ fn give_up(operation: Operation, packed: Vec<u8>, receives: bool) {
         return;
     }
     if !packed.is_empty() {
-        job::lock(&GIVEN_UP).push((operation, packed));
+        job::lock(&ABANDONED).push((operation, packed));
     } else if receives {
         // Its message is under way to the program's memory; it comes, or its sender's end does.
         let _ = link.wait_until(|poll| poll.take(&operation));
@@ -161,24 +161,24 @@ fn give_up(operation: Operation, packed: Vec<u8>, receives: bool) {
     }
 }
 
-/// Forgets what is over of what was given up.
-pub(super) fn reap_given_up() {
-    let mut given_up = std::mem::take(&mut *job::lock(&GIVEN_UP));
-    if given_up.is_empty() {
+/// Forgets what is over of what was abandoned.
+pub(super) fn reap_abandoned() {
+    let mut abandoned = std::mem::take(&mut *job::lock(&ABANDONED));
+    if abandoned.is_empty() {
         return;
     }
     if let Ok(link) = engine() {
-        link.look(|poll| given_up.retain(|(operation, _)| poll.take(operation).is_none()));
+        link.look(|poll| abandoned.retain(|(operation, _)| poll.take(operation).is_none()));
     }
-    job::lock(&GIVEN_UP).append(&mut given_up);
+    job::lock(&ABANDONED).append(&mut abandoned);
 }
 
-/// Withdraws what was given up and is not over at the end of the job: nobody may ever want it.
-pub(super) fn withdraw_given_up() {
-    reap_given_up();
-    let given_up = std::mem::take(&mut *job::lock(&GIVEN_UP));
+/// Withdraws what was abandoned and is not over at the end of the job: nobody may ever want it.
+pub(super) fn withdraw_abandoned() {
+    reap_abandoned();
+    let abandoned = std::mem::take(&mut *job::lock(&ABANDONED));
     let Ok(link) = engine() else { return };
-    for (operation, packed) in given_up {
+    for (operation, packed) in abandoned {
         link.peek(|poll| poll.withdraw(operation));
         // A peer that was told of it may still read it.
         std::mem::forget(packed);

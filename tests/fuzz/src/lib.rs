@@ -7,6 +7,8 @@ mod coll;
 mod engine;
 mod input;
 mod messages;
+#[path = "../../rogue/seal.rs"]
+mod seal;
 mod settings;
 mod stage;
 

@@ -2,7 +2,7 @@
 //! What is decoded: records of a ring, messages of the wire-up, and how datatypes name bytes.
 
 use crate::input::Input;
-use crate::stage::sealed;
+use crate::seal::sealed;
 use onecopy::fuzzing::{self, AtBroker};
 use onecopy::wireup::message::{ToLauncher, ToRank};
 use onecopy::wireup::{Card, Death, Event, Missing};

@@ -8,6 +8,7 @@
 //! every wait must end: one that does not is a hang, which the fuzzer reports.
 
 use crate::input::Input;
+use crate::seal::sealed;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use onecopy::wireup::{Card, Emergency, Event, Introduction, Wireup, WireupError};
 use onecopy::{Knobs, Options, Runtime};
@@ -27,20 +28,6 @@ use std::time::Duration;
 /// Steps of one script at most.
 const STEPS: usize = 2000;
 const HEAP: usize = 1 << 20;
-
-/// A control body as a correct peer seals it.
-pub(crate) fn sealed(kind: u8, words: [u64; 5]) -> [u8; 48] {
-    let check = (0u32..)
-        .zip(&words)
-        .fold(0x6f6e_6563_6f70_7900 ^ u64::from(kind), |sum, (i, word)| {
-            sum ^ word.rotate_left(7 * i + 1)
-        });
-    let mut bytes = [0; 48];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words.iter().chain([&check])) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
-}
 
 fn knobs() -> Knobs {
     Knobs {
