@@ -19,7 +19,8 @@
 //!
 //! # What ends a job
 //!
-//! The first rank that exits with a code other than 0, is killed by a signal, or calls abort, fails the job: all ranks get `SIGTERM`, and
+//! The first rank that exits with a code other than 0, is killed by a signal, calls abort, or joins the job and ends
+//! without leaving it in order (`MPI_Finalize`, or the end of its `Runtime`), fails the job: all ranks get `SIGTERM`, and
 //! after a grace period `SIGKILL`; the outcome's code is the first failure's. With [`keep_going`](Job::keep_going) the others go on.
 
 mod bind;
@@ -295,6 +296,11 @@ pub enum Cause {
     Timeout,
     /// Not all ranks joined.
     NotJoined,
+    /// This rank joined and ended without leaving in order, with code 0.
+    Deserted {
+        /// Which.
+        rank: usize,
+    },
     /// A signal that was repeated, so that ranks were killed.
     Interrupted {
         /// The signal.
@@ -316,7 +322,7 @@ impl Cause {
             },
             Self::Abort { code, .. } => exit_code(code),
             Self::Timeout => 124,
-            Self::NotJoined => 1,
+            Self::NotJoined | Self::Deserted { .. } => 1,
             Self::Interrupted { signal } => 128 + signal,
             Self::GuardianLost => 137,
         }

@@ -7,6 +7,7 @@ use crate::select::Thresholds;
 use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
+use onecopy_obs::Knobs;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::pool::{ChunkPool, Outstanding};
 use onecopy_shm::ring::{Consumer, Producer};
@@ -14,13 +15,14 @@ use onecopy_shm::segment::{ControlHandle, PeerSegment};
 use onecopy_shm::sync::Ordering;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::wire::{BODY, Kind};
 
 /// Messages to one peer that it has to answer, announced or synchronous, and has not: a sender holds back further
-/// ones. So a receiver never has to remember more of them, and fails a peer that announces more.
-pub(crate) const UNANSWERED_MAX: u32 = 1 << 18;
+/// ones. So a receiver never has to remember more of them, and fails a peer that announces more. A knob says how many;
+/// a receiver remembers at least so many, whatever its own knob is.
+pub(crate) const UNANSWERED_LEAST: u32 = 1 << 18;
 
 /// What such messages in further contexts may take beyond that, while one context is held back: the library's own, for
 /// example, without which nobody comes to the receives that would answer.
@@ -28,7 +30,14 @@ pub(crate) const UNANSWERED_MORE: u32 = 1 << 12;
 
 /// Control records that wait for room in the ring to a peer. There are no more than a few for each message that it
 /// has to be answered: a peer that asks for more than so many answers without reading one is failed.
-pub(crate) const REPLIES_MAX: usize = 4 * UNANSWERED_MAX as usize;
+pub(crate) fn replies_max(knobs: &Knobs) -> usize {
+    4 * knobs.unanswered_max.max(UNANSWERED_LEAST as usize)
+}
+
+/// Announcements of one peer that no receive has matched; one that makes more is failed.
+pub(crate) fn unmatched_max(knobs: &Knobs) -> u32 {
+    UNANSWERED_LEAST.max(knobs.unanswered_max as u32) + UNANSWERED_MORE
+}
 
 /// Why a peer is not talked with any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,16 +125,34 @@ pub(crate) struct HeldBack {
     resumed: bool,
     /// The context of the message that took the last place among those that wait for answers: it is held back first.
     pub(crate) last: u32,
+    /// Since when the same number has waited for answers.
+    still: Option<(Instant, u32)>,
+    /// Whether the program was told of that.
+    told: bool,
 }
+
+/// How long nothing may be answered while messages are held back, before the program is told.
+const STILL: Duration = Duration::from_secs(5);
 
 impl HeldBack {
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
+    /// Whether nothing waits here, and nothing did when that was last looked at.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.is_empty() && self.still.is_none()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.queues.clear();
         self.resumed = false;
+    }
+
+    /// How many there are, and the context of the first.
+    fn first(&self) -> Option<(usize, u32)> {
+        let all = self.queues.iter().map(|(_, queue)| queue.len()).sum();
+        self.queues.front().map(|&(context, _)| (all, context))
     }
 
     /// Whether messages of a context wait here that come before the first in the outbox.
@@ -177,8 +204,9 @@ pub(crate) struct Peer {
     pub(crate) pipes: VecDeque<PipeOut>,
     pub(crate) announced: VecDeque<Announced>,
     pub(crate) next_join: u32,
-    /// Messages to the peer that it has to answer, and has not.
+    /// Messages to the peer that it has to answer, and has not, and how many there may be.
     pub(crate) unanswered: u32,
+    pub(crate) unanswered_max: u32,
     pub(crate) credit_used: u64,
     pub(crate) credit_limit: u64,
 
@@ -227,9 +255,9 @@ impl Peer {
     #[inline]
     pub(crate) fn must_hold(&self, context: u32, asks: bool) -> bool {
         let too_many = asks
-            && self.unanswered >= UNANSWERED_MAX
+            && self.unanswered >= self.unanswered_max
             && (context == self.held_back.last
-                || self.unanswered >= UNANSWERED_MAX + UNANSWERED_MORE);
+                || self.unanswered >= self.unanswered_max + UNANSWERED_MORE);
         too_many || !self.held_back.is_empty() && self.held_back.precedes(context)
     }
 
@@ -245,13 +273,45 @@ impl Peer {
     /// Makes one that waited for answers the first in the outbox, if there is room for it.
     #[cold]
     pub(crate) fn resume(&mut self) {
-        if self.unanswered < UNANSWERED_MAX
+        if self.unanswered < self.unanswered_max
             && !self.held_back.resumed
             && let Some(id) = self.held_back.pop()
         {
             self.outbox.push_front(id);
             self.held_back.resumed = true;
         }
+    }
+
+    /// What the program has to know of messages that are held back and may wait for ever: told once, when nothing was
+    /// answered for a while.
+    pub(crate) fn stuck(&mut self, me: u32, now: Instant) -> Option<String> {
+        let held = &mut self.held_back;
+        let Some((count, context)) = held.first() else {
+            held.still = None;
+            return None;
+        };
+        let since = match held.still {
+            Some((since, unanswered)) if unanswered == self.unanswered => since,
+            _ => held.still.insert((now, self.unanswered)).0,
+        };
+        if held.told || now.duration_since(since) < STILL {
+            return None;
+        }
+        held.told = true;
+        let communicator = match context {
+            0 => "the communicator of all ranks".to_owned(),
+            _ => format!("the communicator with context {context:#x}"),
+        };
+        Some(format!(
+            "rank {me} holds back {count} messages to rank {peer}, the first of them on {communicator}: {unanswered} \
+             others wait there for receives, none of which came for {still} s. If rank {peer} waits for one of those \
+             that are held back, both wait for ever: let it receive others first, or set ONECOPY_UNANSWERED_MAX on \
+             all ranks to more than {all}, which takes up to 400 bytes for each at the receiver",
+            peer = self.rank,
+            unanswered = self.unanswered,
+            still = STILL.as_secs(),
+            all = self.unanswered as usize + count,
+        ))
     }
 
     /// Whether the peer has said that it does not talk with this rank any more.

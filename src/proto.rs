@@ -24,7 +24,7 @@ pub(crate) mod rendezvous;
 use crate::engine::Core;
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::peer::{Gone, Peer, REPLIES_MAX, UNANSWERED_MAX};
+use crate::peer::{Gone, Peer, replies_max};
 use crate::request::{RequestId, SendPlan, State, Status};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use held::Held;
@@ -279,8 +279,9 @@ pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BOD
     if peer.gone.is_some() {
         return;
     }
-    if peer.replies.len() >= REPLIES_MAX {
-        let detail = format!("it has left {REPLIES_MAX} answers unread");
+    let most = replies_max(&core.knobs);
+    if peer.replies.len() >= most {
+        let detail = format!("it has left {most} answers unread");
         core.broken.push((peer.rank, Gone::Protocol(detail)));
         return;
     }
@@ -430,7 +431,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
             break;
         }
         moved = true;
-        if asks && peer.unanswered <= UNANSWERED_MAX {
+        if asks && peer.unanswered <= peer.unanswered_max {
             peer.held_back.last = context;
         }
         peer.pop_outbox();

@@ -39,6 +39,7 @@ fn as_rank() {
         "flood" => flood(&rt),
         "flood unseen" => flood_unseen(&rt),
         "held back" => held_back(&rt),
+        "the last first" => the_last_first(&rt),
         "ahead" => ahead(&rt),
         "rewritten" => rewritten(&rt),
         "idle" => idle(&rt),
@@ -159,6 +160,45 @@ fn held_back(rt: &Runtime) {
         world.recv(&mut got, 1, 1).expect("recv");
         assert_eq!(got, [i]);
     }
+}
+
+/// Rank 0 wants the last of many messages first. If it is held back, rank 1 says so, in the file; then rank 0 takes the
+/// others first.
+fn the_last_first(rt: &Runtime) {
+    const MANY: u64 = 5000;
+    let world = rt.world();
+    if rt.rank() == 1 {
+        let mut requests: Vec<_> = (0..MANY)
+            .map(|i| world.isend(vec![i], 0, 1).expect("isend"))
+            .collect();
+        requests.push(world.isend(vec![MANY], 0, 2).expect("isend"));
+        onecopy::wait_all(requests).expect("wait");
+        world.barrier().expect("barrier");
+        return;
+    }
+    let receive_all = || {
+        for i in 0..MANY {
+            let mut got = [u64::MAX];
+            world.recv(&mut got, 1, 1).expect("recv");
+            assert_eq!(got, [i]);
+        }
+    };
+    let path = std::env::var_os("TEST_FILE").expect("a file");
+    let last = world.irecv(vec![0u64; 1], 1, 2).expect("irecv");
+    let held = std::env::var_os("TEST_HELD").is_some();
+    if held {
+        // What is there comes in meanwhile.
+        while std::fs::read(&path).is_ok_and(|text| text.is_empty()) {
+            assert!(world.iprobe(1, 3).expect("iprobe").is_none());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        receive_all();
+    }
+    assert_eq!(last.wait().expect("wait").0, [MANY]);
+    if !held {
+        receive_all();
+    }
+    world.barrier().expect("barrier");
 }
 
 /// Waits, without a look at messages, until another rank has written to the file.
@@ -412,6 +452,51 @@ fn a_flood_to_a_rank_that_does_not_receive_is_bounded() {
 #[test]
 fn a_sender_of_more_than_a_receiver_remembers_is_held_back() {
     Ranks::new(2, "held back").run().expect_success();
+}
+
+/// What rank 1 says on standard error in such a job.
+fn said_of_the_last_first(max: &str, held: bool) -> String {
+    let path = std::env::temp_dir().join(format!("onecopy-flow-last-{max}-{}", std::process::id()));
+    std::fs::write(&path, b"").expect("a file");
+    let mut ranks = Ranks::new(2, "the last first")
+        .env("TEST_FILE", &path.to_string_lossy())
+        .env("ONECOPY_EAGER_CREDIT", "4K")
+        .env("ONECOPY_UNANSWERED_MAX", max)
+        .wrapped(&[
+            "sh",
+            "-c",
+            r#"[ $ONECOPY_JOB_RANK = 1 ] && exec "$0" "$@" 2>"$TEST_FILE"; exec "$0" "$@""#,
+        ]);
+    if held {
+        ranks = ranks.env("TEST_HELD", "yes");
+    }
+    let ran = ranks.run();
+    let said = std::fs::read_to_string(&path).expect("the file");
+    std::fs::remove_file(&path).expect("remove");
+    ran.expect_success();
+    said
+}
+
+#[test]
+fn a_message_that_is_held_back_for_long_is_told_once() {
+    let said = said_of_the_last_first("1000", true);
+    let words = [
+        "rank 1 holds back",
+        "messages to rank 0",
+        "1000 others wait",
+    ];
+    for part in words
+        .into_iter()
+        .chain(["ONECOPY_UNANSWERED_MAX", "communicator of all ranks"])
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn the_knob_lets_a_receiver_remember_more() {
+    assert_eq!(said_of_the_last_first("100000", false), "");
 }
 
 /// Two ranks with an empty file for a word of one to the other.

@@ -8,6 +8,8 @@
 mod bits;
 #[path = "rogue/bodies.rs"]
 mod bodies;
+#[path = "rogue/leaving.rs"]
+mod leaving;
 #[path = "rogue/lines.rs"]
 mod lines;
 #[path = "rogue/noise.rs"]

@@ -441,6 +441,23 @@ fn ranks_may_finalize_while_they_exit() {
     is_good("work at exit", &run(&compile("fork"), 2, &["exit"]));
 }
 
+#[test]
+fn a_rank_that_ends_without_finalize_fails_the_job() {
+    let program = compile("deserts");
+    for how in ["exit", "beyond", "at once", "returns"] {
+        for ranks in [1, 3] {
+            let output = run(&program, ranks, &[how]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{how}: {said}");
+            let told = said.lines().filter(|line| {
+                line.starts_with(&format!("onecopy run: rank {} (pid ", ranks - 1))
+                    && line.contains("exited with code 0) has left the job without finalizing")
+            });
+            assert_eq!(told.count(), 1, "{how}: {said}");
+        }
+    }
+}
+
 /// `TEST_SOAK`: seconds; `TEST_SEED`: where the random numbers begin.
 #[test]
 fn threads() {

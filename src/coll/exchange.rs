@@ -274,6 +274,19 @@ impl Exchange {
         })
     }
 
+    /// See [`super::op::Op::awaits`].
+    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+        let lacks = |phase| state.lacks(place, seq, phase);
+        let takes = self.pending.contains(&place);
+        // What it writes to this rank's buffer is there with its second phase.
+        let writes = || {
+            let (_, len) = self.takes.of(place);
+            let said = self.lines.known_of(place);
+            said.is_some_and(|said| self.reads(&said, len) < len)
+        };
+        (takes || self.push.awaits(place)) && lacks(1) || takes && lacks(WRITTEN) && writes()
+    }
+
     /// Takes bytes of the part that `place` has for this rank, all or the next of them; of `len` bytes it reads the first `reads`.
     fn take(
         &mut self,

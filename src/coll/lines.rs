@@ -28,6 +28,11 @@ impl Lines {
         Ok(self.known(state, place, seq)?.map(|known| known.said))
     }
 
+    /// What the line of `place` says, if it was read.
+    pub(crate) fn known_of(&self, place: usize) -> Option<Said> {
+        self.0.get(place)?.map(|known| known.said)
+    }
+
     fn known(&mut self, state: &State, place: usize, seq: u32) -> Result<Option<&mut Known>> {
         if self.0.is_empty() {
             self.0.resize(state.size(), None);

@@ -211,6 +211,22 @@ impl Op {
         Ok(result)
     }
 
+    /// Whether it can only go on when `place` has written more than it has by now.
+    pub(crate) fn awaits(&self, state: &State, place: usize) -> bool {
+        let seq = self.seq;
+        self.at == At::Work
+            && match &self.body {
+                Body::Barrier => barrier_awaits(state, seq, place),
+                Body::Exchange(body) => body.awaits(state, seq, place),
+                Body::Relay(body) => body.awaits(state, seq, place),
+                Body::Swap(body) => body.awaits(state, seq, place),
+                Body::Fold(body) => body.awaits(state, seq, place),
+                Body::Stream(body) => body.awaits(state, seq, place),
+                // Messages of who is gone end by themselves.
+                Body::MessageExchange(_) | Body::MessageChain(_) => false,
+            }
+    }
+
     fn begin(&mut self, engine: &mut Engine, state: &mut State) -> Result<()> {
         let (seq, shared) = (self.seq, &mut self.shared);
         match &mut self.body {
@@ -300,6 +316,17 @@ fn barrier(engine: &Engine, state: &mut State, seq: u32) -> Result<Step> {
     } else {
         Step::Idle
     })
+}
+
+fn barrier_awaits(state: &State, seq: u32, place: usize) -> bool {
+    let needed = if state.size() <= FLAT {
+        true
+    } else if state.own().look(seq) == 0 {
+        state.children().any(|child| child == place)
+    } else {
+        place == 0
+    };
+    needed && state.lacks(place, seq, 1)
 }
 
 /// Where a buffer is, for a line's payload.

@@ -30,6 +30,13 @@ struct Run {
     stages: [Option<(u32, usize)>; COLL_STAGES],
 }
 
+impl Pleas {
+    /// Whether this rank has asked `place` for something that has not come.
+    pub(crate) fn asks(&self, place: usize) -> bool {
+        self.run.as_ref().is_some_and(|run| run.place == place)
+    }
+}
+
 /// As [`super::reader::fetch`], by pleas. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
 pub(crate) fn fetch(
     engine: &mut Engine,

@@ -126,6 +126,13 @@ pub(crate) struct Push {
     told: bool,
 }
 
+impl Push {
+    /// Whether the line of `place` is to say where to write.
+    pub(super) fn awaits(&self, place: usize) -> bool {
+        self.targets.contains(&place)
+    }
+}
+
 impl Exchange {
     /// Flags for the line, by what this rank can do and what its buffers are.
     pub(crate) fn flags(&mut self, engine: &Engine, state: &State, waits: bool) -> u8 {

@@ -148,6 +148,11 @@ impl Relay {
         Ok(if moved > 0 { Step::Moved } else { Step::Idle })
     }
 
+    /// See [`super::op::Op::awaits`]. Nobody waits for a share, and what is asked for is in the pleas.
+    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+        place == self.root && state.lacks(place, seq, 1) || self.direct.awaits(state, seq, place)
+    }
+
     /// What comes next, and from whom.
     fn next(&mut self, state: &State, seq: u32) -> Result<Option<Piecemeal>> {
         let has = |part: &Part| !self.own && state.ends[part.owner].look(seq) >= WRITTEN;

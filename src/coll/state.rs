@@ -151,6 +151,16 @@ impl State {
         }
     }
 
+    /// Whether the contribution of `place` to `seq` has not come to this phase.
+    pub(crate) fn lacks(&self, place: usize, seq: u32, phase: u32) -> bool {
+        self.ends[place].look(seq) < phase
+    }
+
+    /// Whether a collective under way needs something of `place` that is not there.
+    fn awaits(&self, place: usize) -> bool {
+        self.pleas.asks(place) || self.ops.iter().any(|op| op.awaits(self, place))
+    }
+
     /// Whether the line of `seq` may be written: everyone has read what stood in it, this rank too. It reads its own contribution from there,
     /// and may come to it last, although its collectives are stepped in their order: what the older one waits for can come between the two.
     #[inline]
@@ -458,8 +468,7 @@ impl Engine {
     /// Why the oldest collective under way can never end, if that is known.
     fn loss(&mut self, state: &mut State) -> Option<Error> {
         let last = state.ops.back()?.seq;
-        // A member that left after it published `done`: it may lie about its part. Where all others have left or
-        // died, nobody else can bring that part.
+        // A member that left after it published `done`: it may lie about its part.
         let mut left = None;
         for place in 0..state.size() {
             let rank = state.members[place];
@@ -467,8 +476,12 @@ impl Engine {
                 continue;
             }
             match &self.gone[rank as usize] {
-                // It may have done its part before it left.
+                // All that it wrote has been taken up by now: what is missing of its part stays missing. Who waits for
+                // another one that lives hears from that one.
                 Some(Gone::Left) if state.has_channel() && state.has_read(place, last) => {
+                    if state.awaits(place) {
+                        return Some(Gone::Left.error(rank));
+                    }
                     left = Some(rank);
                 }
                 Some(gone) if state.has_channel() || !matches!(gone, Gone::Left) => {
@@ -485,6 +498,7 @@ impl Engine {
         if !state.has_channel() {
             return super::messages::poisoned(self, state);
         }
+        // Where nobody is left, nothing more comes, whatever it is.
         let mut others = behind(state.size(), state.me).map(|place| state.members[place]);
         let alone = others.all(|rank| self.gone[rank as usize].is_some());
         left.filter(|_| alone).map(|rank| Gone::Left.error(rank))

@@ -169,6 +169,23 @@ impl Stream {
         Ok(Step::Done)
     }
 
+    /// See [`super::op::Op::awaits`].
+    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+        let (me, last) = (state.me, state.size() - 1);
+        let slots_out = self.in_slots() && me < last;
+        let (small, big) = self.units();
+        let pieces = |unit| u32::try_from(self.send.len.div_ceil(unit)).unwrap_or(u32::MAX);
+        if place + 1 == me {
+            let before = self.lines.known_of(place);
+            let slots_in = before.is_some_and(|said| matches!(said.content, Content::Slot(_)));
+            let all = pieces(if slots_in { small } else { big });
+            return state.lacks(place, seq, all.max(1));
+        }
+        // The halves of the slot but for the last two are filled anew.
+        let acked = || state.ends[place].ack(seq);
+        place == me + 1 && slots_out && acked() < pieces(small).saturating_sub(2)
+    }
+
     /// What the first rank does: its prefix is empty.
     fn first(
         &self,

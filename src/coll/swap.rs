@@ -202,6 +202,32 @@ impl Swap {
         Ok(if all { Step::Done } else { Step::Idle })
     }
 
+    /// See [`super::op::Op::awaits`].
+    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+        match self.way {
+            Way::Unknown => state.lacks(place, seq, 1),
+            Way::Buffers => state.lacks(place, seq, WRITTEN),
+            Way::Stages(unit) | Way::Slots(unit) => {
+                let phase = self.round as u32 + 2;
+                if self.filled {
+                    self.pending.contains(&place) && state.lacks(place, seq, phase)
+                } else {
+                    !self.is_free(state, seq, place, unit)
+                }
+            }
+        }
+    }
+
+    /// Whether `place` has read what the last round left for it.
+    fn is_free(&self, state: &State, seq: u32, place: usize, unit: usize) -> bool {
+        let Some(last) = self.round.checked_sub(1) else {
+            return true;
+        };
+        self.piece(place, last, unit).1 == 0
+            || state.ends[place].ack(seq) >= last as u32 + 2
+            || onecopy_shm::coll::line::reached(state.ends[place].done(), seq)
+    }
+
     /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same length.
     fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
         let (at, len) = self.parts.of(place);
@@ -231,13 +257,7 @@ impl Swap {
                     return Ok(Step::Done);
                 }
                 // What the last round left was read by all for whom it was.
-                let free = round == 0
-                    || others().all(|place| {
-                        self.piece(place, round - 1, unit).1 == 0
-                            || state.ends[place].ack(seq) >= phase - 1
-                            || onecopy_shm::coll::line::reached(state.ends[place].done(), seq)
-                    });
-                if !free {
+                if !others().all(|place| self.is_free(state, seq, place, unit)) {
                     return Ok(result);
                 }
                 for &place in &active {

@@ -305,6 +305,7 @@ impl Engine {
             announced: Default::default(),
             next_join: 1,
             unanswered: 0,
+            unanswered_max: self.core.knobs.unanswered_max as u32,
             credit_used: 0,
             credit_limit: self.core.knobs.eager_credit as u64,
             rx: self.core.segment.consumer(rank),

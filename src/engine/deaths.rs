@@ -11,7 +11,9 @@ use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
 use onecopy_shm::sync::{Ordering, light_fence};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 impl Engine {
     /// Looks whether all peers live, and what the launcher has to say. One system call, and more only if something happened.
@@ -81,6 +83,23 @@ impl Engine {
         }
         if !self.colls.active.is_empty() {
             self.check_colls();
+        }
+        self.tell_of_stuck();
+    }
+
+    /// Nobody waits for ever in silence for a message that its sender holds back.
+    fn tell_of_stuck(&mut self) {
+        let me = self.core.me;
+        for peer in self.peers.iter_mut().flatten() {
+            if peer.held_back.is_idle() {
+                continue;
+            }
+            if let Some(text) = peer.stuck(me, Instant::now()) {
+                tracing::warn!("{text}");
+                // Programs in C have nobody who listens to that. Who has no standard error is told nothing.
+                let line = format!("onecopy: {text}\n");
+                let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            }
         }
     }
 

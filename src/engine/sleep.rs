@@ -2,7 +2,6 @@
 //! Getting ready to sleep, and waking up.
 
 use super::Engine;
-use crate::peer::UNANSWERED_MAX;
 use onecopy_shm::sync::Ordering;
 
 impl Engine {
@@ -72,7 +71,7 @@ impl crate::peer::Peer {
         if joined != 0 && self.announced.iter().any(|a| !a.out && a.join == joined) {
             return true;
         }
-        let waits_for_answers = self.unanswered >= UNANSWERED_MAX
+        let waits_for_answers = self.unanswered >= self.unanswered_max
             && self.outbox.is_empty()
             && self.replies.is_empty()
             && self.pipes.is_empty();

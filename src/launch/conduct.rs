@@ -343,6 +343,9 @@ impl Conductor {
         }
         self.broker.child_ended(rank, how, Instant::now());
         self.pmi.ended(rank);
+        if self.ranks[rank].deserted {
+            self.deserted(rank);
+        }
     }
 
     fn consequence(&self) -> &'static str {
@@ -377,6 +380,21 @@ impl Conductor {
                 ));
                 self.fail(Cause::NotJoined);
             }
+            Notice::Deserted { rank } => self.deserted(rank),
+        }
+    }
+
+    /// A rank has ended, or given up its connection, without a word that it leaves: its part is missing, whatever its
+    /// exit code says. Any other code than 0 was told already.
+    fn deserted(&mut self, rank: usize) {
+        match self.ranks[rank].death {
+            // A wrapper may still tell how its program ended.
+            None => self.ranks[rank].deserted = true,
+            Some(Death::Code(0)) if self.phase == Phase::Running => {
+                let why = "has left the job without finalizing (MPI_Finalize)";
+                self.desert(rank, why, Cause::Deserted { rank });
+            }
+            Some(_) => {}
         }
     }
 
@@ -390,17 +408,16 @@ impl Conductor {
                 self.desert(
                     missing,
                     "cannot come to the PMI barrier that others wait in",
+                    Cause::NotJoined,
                 );
             }
-            pmi::Notice::Deserted { rank } if self.phase == Phase::Running => {
-                self.desert(rank, "has ended without finalizing (MPI_Finalize)");
-            }
-            pmi::Notice::Stuck { .. } | pmi::Notice::Deserted { .. } => {}
+            pmi::Notice::Deserted { rank } => self.deserted(rank),
+            pmi::Notice::Stuck { .. } => {}
         }
     }
 
     /// A rank's end would leave others waiting.
-    fn desert(&mut self, rank: usize, why: &str) {
+    fn desert(&mut self, rank: usize, why: &str, cause: Cause) {
         let missing = [Missing {
             rank,
             running: false,
@@ -410,7 +427,7 @@ impl Conductor {
             self.name(&missing),
             self.consequence()
         ));
-        self.fail(Cause::NotJoined);
+        self.fail(cause);
     }
 
     /// `rank 1 (pid 17, still running), rank 3 (pid 18, exited with code 0)`

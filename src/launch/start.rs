@@ -24,6 +24,8 @@ pub(super) struct Rank {
     /// None if the kernel refuses it: then the process is asked for again and again.
     pub(super) pidfd: Option<Arc<OwnedFd>>,
     pub(super) death: Option<Death>,
+    /// It is no member of the job any more, and did not say that it leaves.
+    pub(super) deserted: bool,
     /// Standard output and standard error.
     pub(super) streams: [Option<PipeReader>; 2],
 }
@@ -133,6 +135,7 @@ pub(super) fn start(
         // Our own child that was not waited for: the number is still its.
         pidfd: process::pidfd_open(pid).ok().map(Arc::new),
         death: None,
+        deserted: false,
         streams,
     };
     Ok((rank, Sockets { broker: ours, pmi }))

@@ -38,6 +38,8 @@ pub(crate) enum Notice {
         missing: Vec<Missing>,
         waited: Option<Duration>,
     },
+    /// A member of the job has ended without a word that it leaves.
+    Deserted { rank: usize },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ struct Desk {
     ending: Option<Instant>,
     /// Whether there is, or was, a connection.
     seated: bool,
+    /// Whether the connection was taken from it: it could not say that it leaves.
+    expelled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +138,7 @@ impl Broker {
             child_death: None,
             ending: None,
             seated: true,
+            expelled: false,
         });
     }
 
@@ -154,6 +159,7 @@ impl Broker {
             child_death: None,
             ending: None,
             seated: false,
+            expelled: false,
         }));
     }
 
@@ -533,6 +539,7 @@ impl Broker {
             let _ = fdpass::send(socket.as_fd(), &refusal, &[], Wait::Never);
         }
         self.notices.push(Notice::Complaint { rank, text });
+        self.desks[rank].expelled = true;
         self.hung_up(rank, now);
     }
 
@@ -544,6 +551,9 @@ impl Broker {
             State::Outside => desk.state = State::Gone,
             State::Joined => {
                 desk.state = State::Gone;
+                if !desk.expelled {
+                    self.notices.push(Notice::Deserted { rank });
+                }
                 self.announce(rank, Event::Died { rank, how });
             }
             State::Left | State::Gone => return,

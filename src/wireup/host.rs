@@ -159,8 +159,8 @@ impl Thread {
                 Notice::Complaint { rank, text } => {
                     tracing::warn!("rank {rank}: {text}; closed its connection to the job");
                 }
-                // Ranks are told; each says so itself.
-                Notice::GaveUp { .. } => {}
+                // Ranks are told; each says so itself. How a process ended is the launcher's to say.
+                Notice::GaveUp { .. } | Notice::Deserted { .. } => {}
             }
         }
         if (self.aborted || self.broker.is_out(HOST)) && self.broker.nothing_to_send() {

@@ -87,6 +87,8 @@ fn as_rank() {
     assert!(job.introduce(size).is_err());
     match (role.as_str(), rank) {
         ("die", 0) => raise(Signal::SIGKILL).expect("raise"),
+        // The shell sees a code of eight bits, which is 0.
+        ("desert", 0) => std::process::exit(256),
         ("abort", 1) => {
             job.abort(77).expect("abort");
             std::thread::sleep(std::time::Duration::from_secs(3600));
@@ -173,6 +175,25 @@ fn an_orderly_end_is_no_death() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.err.contains("left"), "{ran:?}");
     assert!(!ran.err.contains("exited"), "{ran:?}");
+}
+
+/// A rank that joined has a part in the job: its exit code alone does not say that it did it.
+#[test]
+fn a_rank_that_ends_without_leaving_fails_the_job() {
+    let shell = ["sh", "-c", "\"$@\"; exit 0", "sh"];
+    for wrapper in [&[][..], &shell[..]] {
+        for options in [&[][..], &["--keep-going"][..]] {
+            for count in ["1", "3"] {
+                let ran = wrapped(count, "desert", options, wrapper);
+                assert_eq!(ran.code, Some(1), "{wrapper:?} {options:?} {ran:?}");
+                let told = ran.err.lines().filter(|line| {
+                    line.starts_with("onecopy run: rank 0 (pid ")
+                        && line.contains("without finalizing (MPI_Finalize)")
+                });
+                assert_eq!(told.count(), 1, "{wrapper:?} {options:?} {ran:?}");
+            }
+        }
+    }
 }
 
 #[test]

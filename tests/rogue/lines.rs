@@ -10,7 +10,7 @@ use onecopy_shm::layout::COLL_SLOT;
 
 /// What the rogue writes.
 #[derive(Debug, Clone, Copy)]
-struct Line {
+pub(super) struct Line {
     kind: u8,
     len: u8,
     words: [u64; 6],
@@ -26,7 +26,7 @@ impl Line {
         Self { kind, len, words }
     }
 
-    fn publish(&self, end: &Channel, phase: u32, done: u32) {
+    pub(super) fn publish(&self, end: &Channel, phase: u32, done: u32) {
         let info = Info {
             done,
             kind: self.kind,
@@ -38,7 +38,7 @@ impl Line {
 }
 
 /// Lines that no correct member writes.
-fn nonsense() -> Vec<Line> {
+pub(super) fn nonsense() -> Vec<Line> {
     let mut lines = Vec::new();
     for len in [49, 64, 100, 255] {
         lines.push(Line::of(kind::INLINE, len, [1; 6]));
@@ -75,7 +75,7 @@ fn nonsense() -> Vec<Line> {
 }
 
 /// Lines that could be right, of which some are lies.
-fn lies() -> Vec<Line> {
+pub(super) fn lies() -> Vec<Line> {
     let mut lines = Vec::new();
     for flags in [
         0,
@@ -105,16 +105,16 @@ fn lies() -> Vec<Line> {
     lines
 }
 
-/// A collective of two ranks, and how the victim calls it.
-struct Call {
-    name: &'static str,
-    victim: usize,
+/// A collective of two ranks or more, and how the victim calls it. The rogue is the other one of ranks 0 and 1.
+pub(super) struct Call {
+    pub(super) name: &'static str,
+    pub(super) victim: usize,
     what: Collective,
     send: Option<usize>,
     recv: Option<usize>,
 }
 
-fn calls() -> Vec<Call> {
+pub(super) fn calls(ranks: usize) -> Vec<Call> {
     let sum = || Op::from(PredefinedOp::Sum);
     let first = || Op::user(|left, right| right.copy_from_slice(left));
     let elem = ElemType::U64;
@@ -130,13 +130,15 @@ fn calls() -> Vec<Call> {
     };
     // In the line, in the slot, in a buffer.
     for n in [8, 64, 2000, 100_000] {
-        let (equal, listed) = (Parts::Equal(n), Parts::listed(&[n, n], &[0, n], 1));
+        let offsets: Vec<usize> = (0..ranks).map(|place| place * n).collect();
+        let listed = Parts::listed(&vec![n; ranks], &offsets, 1);
+        let (equal, all) = (Parts::Equal(n), ranks * n);
         add("bcast", 0, Collective::Bcast { root: 1 }, 0, n);
         let gather = |parts: &Parts| Collective::Gather {
             root: 0,
             parts: parts.clone(),
         };
-        add("gather", 0, gather(&equal), n, 2 * n);
+        add("gather", 0, gather(&equal), n, all);
         let scatter = Collective::Scatter {
             root: 1,
             parts: equal.clone(),
@@ -146,13 +148,13 @@ fn calls() -> Vec<Call> {
             let allgather = Collective::Allgather {
                 parts: parts.clone(),
             };
-            add("allgather", 0, allgather, n, 2 * n);
+            add("allgather", 0, allgather, n, all);
             let alltoall = Collective::Alltoall {
                 send: parts.clone(),
                 recv: parts.clone(),
             };
-            add("alltoall", 0, alltoall.clone(), 2 * n, 2 * n);
-            add("alltoall in place", 0, alltoall, 0, 2 * n);
+            add("alltoall", 0, alltoall.clone(), all, all);
+            add("alltoall in place", 0, alltoall, 0, all);
         }
         for op in [sum(), first()] {
             let reduce = Collective::Reduce {
@@ -172,7 +174,7 @@ fn calls() -> Vec<Call> {
                 elem,
                 op: op.clone(),
             };
-            add("reduce scatter", 0, scatter, 2 * n, n);
+            add("reduce scatter", 0, scatter, all, n);
             let scan = Collective::Scan {
                 elem,
                 op: op.clone(),
@@ -188,7 +190,7 @@ fn calls() -> Vec<Call> {
 
 impl Call {
     /// Blocking, on slices, or by a request.
-    fn run(&self, world: &Comm, blocking: bool) -> Result<()> {
+    pub(super) fn run(&self, world: &Comm, blocking: bool) -> Result<()> {
         let buffer = |len: Option<usize>| len.map(|len| vec![1u8; len]);
         let (send, mut recv) = (buffer(self.send), buffer(self.recv));
         if blocking {
@@ -211,7 +213,7 @@ impl Call {
 #[test]
 fn nonsense_fails_the_member_by_its_name() {
     let lines = nonsense();
-    for (at, call) in calls().iter().enumerate() {
+    for (at, call) in calls(2).iter().enumerate() {
         let rogue = 1 - call.victim;
         // Each collective meets a part of the lines, and all lines are met by several of each length.
         for (index, line) in lines.iter().enumerate().skip(at % 3).step_by(3) {
@@ -230,7 +232,7 @@ fn nonsense_fails_the_member_by_its_name() {
 fn whatever_a_line_says_the_collective_ends() {
     let lines: Vec<Line> = nonsense().into_iter().chain(lies()).collect();
     let phases = [1, 2, 3, 1 << 20, u32::MAX];
-    for (at, call) in calls().iter().enumerate() {
+    for (at, call) in calls(2).iter().enumerate() {
         for (index, line) in lines.iter().enumerate().skip(at % 4).step_by(4) {
             let phase = phases[(at + index) % phases.len()];
             let done = [0, 1, 9, 1 << 31, u32::MAX][(at * 3 + index) % 5];
@@ -251,7 +253,7 @@ fn whatever_a_line_says_the_collective_ends() {
 #[test]
 fn a_line_that_changes_while_it_is_read() {
     let lines: Vec<Line> = nonsense().into_iter().chain(lies()).collect();
-    for (at, call) in calls().iter().enumerate() {
+    for (at, call) in calls(2).iter().enumerate() {
         let name = format!("{} with a line that changes", call.name);
         let publish = |end: &Channel| {
             for round in 0..3000 {

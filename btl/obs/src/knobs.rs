@@ -228,6 +228,9 @@ knobs! {
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
         /// sending. Two of the longest that go in chunks unasked fit.
         ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB, Size { min: 4 * KIB, max: GIB };
+        /// Messages to one peer that wait for its answer, announced or synchronous ones; a sender holds back further ones. The
+        /// receiver keeps up to 400 bytes for each. The same on all ranks.
+        ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144, Count { min: 16, max: 67_108_864 };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
         ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
         /// Bytes in one chunk of a pool. auto: 8K, or 16K where chunks are written by the string instruction.

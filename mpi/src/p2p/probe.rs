@@ -140,10 +140,19 @@ fn bad_message(handle: Message) -> Box<Failure> {
     )
 }
 
+/// An error of a receive of this message, which concerns its communicator.
+#[cold]
+fn about(handle: Message, failure: Box<Failure>) -> Box<Failure> {
+    match MESSAGES.get(handle.0) {
+        Some(entry) => failure.on(&entry.comm),
+        None => failure,
+    }
+}
+
 /// Starts the receive of a matched message, whose handle is null then.
 fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> Outcome<Object> {
     let handle = message.get()?;
-    let target = target(buf, count, datatype)?;
+    let target = target(buf, count, datatype).map_err(|failure| about(handle, failure))?;
     if handle == c::MESSAGE_NO_PROC {
         message.set(c::MESSAGE_NULL)?;
         return Ok(Object::complete(Status::of_nobody()));
@@ -155,7 +164,9 @@ fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> 
     let matched = job::lock(&entry.message)
         .take()
         .ok_or_else(|| bad_message(handle))?;
-    let pending = target.receive(|spans| matched.begin_receive(spans))?;
+    let pending = target
+        .receive(|spans| matched.begin_receive(spans))
+        .map_err(|failure| failure.on(&entry.comm))?;
     Ok(Object::active(&entry.comm, Activity::Message(pending)))
 }
 
@@ -169,7 +180,13 @@ pub(crate) fn mrecv(
     let mut object = receive(buf, count, datatype, message)?;
     request::wait_object(&mut object);
     status.put(&object.status);
-    object.failure.take().map_or(Ok(()), Err)
+    let Some(failure) = object.failure.take() else {
+        return Ok(());
+    };
+    Err(match object.comm.get() {
+        Some(comm) => failure.on(comm),
+        None => failure,
+    })
 }
 
 pub(crate) fn imrecv(
@@ -179,7 +196,7 @@ pub(crate) fn imrecv(
     message: Out<Message>,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let home = request::reserve(request)?;
+    let home = request::reserve(request).or_else(|failure| Err(about(message.get()?, failure)))?;
     home.keep(receive(buf, count, datatype, message)?);
     Ok(())
 }

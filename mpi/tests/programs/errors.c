@@ -9,6 +9,50 @@ static void handler(MPI_Comm *comm, int *code, ...) {
     called = *code;
 }
 
+/* The communicator of the last error. */
+static MPI_Comm raised_on;
+
+static void noted(MPI_Comm *comm, int *code, ...) {
+    (void)code;
+    raised_on = *comm;
+}
+
+/* What is wrong with the receive of a matched message is an error of the message's communicator. */
+static void matched_messages(int rank) {
+    MPI_Errhandler note;
+    MPI_Comm comm;
+    MPI_Request sent, request;
+    MPI_Message message;
+    int pair[2] = {1, 2}, one;
+    OK(MPI_Comm_create_errhandler(noted, &note));
+    OK(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    OK(MPI_Comm_set_errhandler(comm, note));
+    OK(MPI_Isend(pair, 2, MPI_INT, rank, 3, comm, &sent));
+    OK(MPI_Mprobe(rank, 3, comm, &message, MPI_STATUS_IGNORE));
+#define RAISES_HERE(class, call)                                                                                       \
+    do {                                                                                                               \
+        raised_on = MPI_COMM_NULL;                                                                                     \
+        RAISES(class, call);                                                                                           \
+        CHECK(raised_on == comm);                                                                                      \
+    } while (0)
+    RAISES_HERE(MPI_ERR_TYPE, MPI_Mrecv(&one, 1, MPI_DATATYPE_NULL, &message, MPI_STATUS_IGNORE));
+    RAISES_HERE(MPI_ERR_COUNT, MPI_Mrecv(&one, -1, MPI_INT, &message, MPI_STATUS_IGNORE));
+    RAISES_HERE(MPI_ERR_BUFFER, MPI_Mrecv(NULL, 1, MPI_INT, &message, MPI_STATUS_IGNORE));
+    RAISES_HERE(MPI_ERR_TYPE, MPI_Imrecv(&one, 1, MPI_DATATYPE_NULL, &message, &request));
+    RAISES_HERE(MPI_ERR_ARG, MPI_Imrecv(&one, 1, MPI_INT, &message, NULL));
+    /* It is still there, and longer than its buffer. */
+    RAISES_HERE(MPI_ERR_TRUNCATE, MPI_Mrecv(&one, 1, MPI_INT, &message, MPI_STATUS_IGNORE));
+    CHECK(message == MPI_MESSAGE_NULL);
+    OK(MPI_Wait(&sent, MPI_STATUS_IGNORE));
+    OK(MPI_Isend(pair, 2, MPI_INT, rank, 3, comm, &sent));
+    OK(MPI_Mprobe(rank, 3, comm, &message, MPI_STATUS_IGNORE));
+    OK(MPI_Imrecv(&one, 1, MPI_INT, &message, &request));
+    RAISES_HERE(MPI_ERR_TRUNCATE, MPI_Wait(&request, MPI_STATUS_IGNORE));
+    OK(MPI_Wait(&sent, MPI_STATUS_IGNORE));
+    OK(MPI_Errhandler_free(&note));
+    OK(MPI_Comm_free(&comm));
+}
+
 int main(int argc, char **argv) {
     int rank, size, value = 7, flag, len;
     char text[MPI_MAX_ERROR_STRING];
@@ -70,6 +114,8 @@ int main(int argc, char **argv) {
     RAISES(MPI_ERR_TRUNCATE, MPI_Recv(one, 1, MPI_INT, rank, 9, MPI_COMM_WORLD, &status));
     CHECK(status.MPI_SOURCE == rank && status.MPI_TAG == 9);
     OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+
+    matched_messages(rank);
 
     /* What is not implemented says so. */
     int unsupported = MPI_Comm_spawn("x", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, NULL, NULL);

@@ -7,7 +7,7 @@ use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader::{self, Source, Target};
 use super::super::select::{How, share};
 use super::super::state::{STEP_MAX, State, Step};
-use super::{EVERYWHERE, Fold, HELPED_MIN, mismatch};
+use super::{At, EVERYWHERE, Fold, HELPED_MIN, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::kind;
@@ -69,6 +69,29 @@ impl Fold {
             self.targets = vec![(root, range)];
         }
         Ok(true)
+    }
+
+    /// See [`super::super::op::Op::awaits`].
+    pub(in super::super) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+        let lacks = |phase| state.lacks(place, seq, phase);
+        if self.how == How::Tree {
+            let needed = match state.own().look(seq) {
+                0 => state.children().any(|child| child == place),
+                _ => place == 0 && self.recv.is_some(),
+            };
+            return needed && lacks(1);
+        }
+        match self.at {
+            At::Contributions => {
+                let decides = self.has_helpers()
+                    && (self.root == Some(state.me) || self.flags & kind::WRITES != 0);
+                let combines = self.range.0 < self.range.1 && place < self.upto;
+                (decides || combines) && lacks(1)
+            }
+            At::Helped | At::Spread => self.pending.contains(&place) && lacks(WRITTEN),
+            // What is asked for is in the pleas.
+            At::Range | At::Result => false,
+        }
     }
 
     /// Finds out whether the result can be written to where all others need it.

@@ -4,7 +4,7 @@
 use super::{Announcement, Remote, start};
 use crate::engine::Core;
 use crate::matching::Envelope;
-use crate::peer::{Announced, Peer, UNANSWERED_MAX, UNANSWERED_MORE};
+use crate::peer::{Announced, Peer, unmatched_max};
 use crate::proto::{Message, charge, eager, give_credit, put_body};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::observed;
@@ -238,9 +238,11 @@ pub(crate) fn announced(
             start(core, peer, envelope, announcement, id);
         }
         None => {
-            if peer.unmatched >= UNANSWERED_MAX + UNANSWERED_MORE {
+            let most = unmatched_max(&core.knobs);
+            if peer.unmatched >= most {
                 return Err(format!(
-                    "it has announced more than {UNANSWERED_MAX} messages that no receive has matched"
+                    "it has announced more than {most} messages that no receive has matched; \
+                     ONECOPY_UNANSWERED_MAX must be the same on all ranks"
                 ));
             }
             if let Some(list) = announcement.list_bytes() {
