@@ -53,7 +53,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
-    shown: exports, many_exports, pins_and_users, to_whom, numbers_of_processes, descriptors, pages_of_xpmem;
+    shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
+        pages_of_xpmem;
     limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
         locked_memory_goes_back_to_its_account, descriptors, memory_cgroup;
 };
