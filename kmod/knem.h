@@ -25,8 +25,9 @@ struct oc_piece {
 
 /* Whose memory is pinned: regions end with the address space, whoever holds the file. */
 struct oc_pinner {
-	struct mmu_notifier notifier; /* one for each address space; regions have references */
+	struct mmu_notifier notifier; /* one for each address space */
 	struct list_head regions; /* lock: that of the cookies */
+	unsigned long users; /* regions, and files that keep it; the same lock */
 };
 
 /*
@@ -63,10 +64,12 @@ struct oc_region {
 	struct oc_piece *piece;
 };
 
-struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool write);
+struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
+				   bool write);
 void oc_region_publish(struct oc_region *region, struct list_head *file);
 int oc_region_destroy(struct list_head *file, u64 cookie);
 void oc_region_destroy_all(struct list_head *file);
+void oc_pinner_forget(struct oc_pinner **kept);
 void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *region);
@@ -99,6 +102,8 @@ struct oc_work {
 /* An open file. */
 struct oc_knem {
 	struct list_head regions; /* lock: that of the cookies */
+	/* of the address space that made the last region here, for the next one; the same lock */
+	struct oc_pinner *pinner;
 	struct mutex lock; /* of binding and the making of the status array; within the map lock */
 	struct mutex read_lock; /* one reader at a time */
 	cpumask_var_t cpus; /* where the worker may run; empty: anywhere */

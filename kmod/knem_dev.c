@@ -66,11 +66,12 @@ static void oc_regions_put(struct oc_region *dst, struct oc_region *src)
 }
 
 /* The local vector becomes a region of its own, for the worker. */
-static int oc_transfer_pin_local(struct oc_transfer *t, struct oc_region **dst,
+static int oc_transfer_pin_local(struct oc_knem *k, struct oc_transfer *t, struct oc_region **dst,
 				 struct oc_region **src)
 {
-	struct oc_region *local = oc_region_create(t->local, t->locals, !t->to_local, t->to_local);
+	struct oc_region *local;
 
+	local = oc_region_create(&k->pinner, t->local, t->locals, !t->to_local, t->to_local);
 	t->local = NULL;
 	if (IS_ERR(local))
 		return PTR_ERR(local);
@@ -112,7 +113,7 @@ static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 		work = oc_may_fail(kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT));
 		err = work ? 0 : -ENOMEM;
 		if (!err && t->inlined)
-			err = oc_transfer_pin_local(t, &dst, &src);
+			err = oc_transfer_pin_local(k, t, &dst, &src);
 	}
 	if (!err && src)
 		err = oc_region_claim(src);
@@ -180,7 +181,7 @@ static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 pr
 	iov = oc_iovec_read(array, n);
 	if (IS_ERR(iov))
 		return PTR_ERR(iov);
-	r = oc_region_create(iov, n, protection & PROT_READ, protection & PROT_WRITE);
+	r = oc_region_create(&k->pinner, iov, n, protection & PROT_READ, protection & PROT_WRITE);
 	if (IS_ERR(r))
 		return PTR_ERR(r);
 	r->single_use = flags & KNEM_FLAG_SINGLEUSE;
@@ -453,6 +454,7 @@ static int oc_knem_release(struct inode *inode, struct file *file)
 
 	oc_region_destroy_all(&k->regions);
 	oc_async_stop(k);
+	oc_pinner_forget(&k->pinner);
 	free_cpumask_var(k->cpus);
 	kfree(k);
 	return 0;

@@ -49,6 +49,17 @@ static int oc_account(struct oc_region *r, unsigned long pages)
 	return 0;
 }
 
+static void oc_pinner_put(struct oc_pinner *pinner)
+{
+	bool last;
+
+	spin_lock(&oc_regions_lock);
+	last = !--pinner->users;
+	spin_unlock(&oc_regions_lock);
+	if (last)
+		mmu_notifier_put(&pinner->notifier);
+}
+
 static void oc_region_free(struct kref *ref)
 {
 	struct oc_region *r = container_of(ref, struct oc_region, ref);
@@ -74,7 +85,7 @@ static void oc_region_free(struct kref *ref)
 		spin_lock(&oc_regions_lock);
 		list_del(&r->pinned_by);
 		spin_unlock(&oc_regions_lock);
-		mmu_notifier_put(&r->pinner->notifier);
+		oc_pinner_put(r->pinner);
 	}
 	put_user_ns(r->ns);
 	put_pid(r->creator);
@@ -148,11 +159,41 @@ static const struct mmu_notifier_ops oc_pinner_ops = {
 	.release = oc_pinner_release,
 };
 
-static int oc_region_own(struct oc_region *r)
+static void oc_region_join(struct oc_region *r, struct oc_pinner *pinner)
 {
+	lockdep_assert_held(&oc_regions_lock);
+	pinner->users++;
+	r->pinner = pinner;
+	r->mm = pinner->notifier.mm;
+	list_add(&r->pinned_by, &pinner->regions);
+}
+
+/* The address space that made the last region of a file makes another one. */
+static bool oc_region_own_again(struct oc_region *r, struct oc_pinner **kept)
+{
+	bool same;
+
+	spin_lock(&oc_regions_lock);
+	same = *kept && (*kept)->notifier.mm == current->mm;
+	if (same)
+		oc_region_join(r, *kept);
+	spin_unlock(&oc_regions_lock);
+	return same;
+}
+
+/*
+ * The kernel looks for a notifier, and registers one, with the map lock held for writing, which
+ * keeps all faults of the process waiting. So a file keeps what it found.
+ */
+static int oc_region_own(struct oc_region *r, struct oc_pinner **kept)
+{
+	struct oc_pinner *pinner, *old = NULL;
 	struct mm_struct *mm = current->mm;
 	struct mmu_notifier *notifier;
+	bool surplus;
 
+	if (oc_region_own_again(r, kept))
+		return 0;
 	/*
 	 * The first notifier of an address space waits for its map lock in a way that no kill ends.
 	 */
@@ -162,12 +203,29 @@ static int oc_region_own(struct oc_region *r)
 	mmap_write_unlock(mm);
 	if (IS_ERR(notifier)) /* any signal interrupts the first one; nothing was done */
 		return PTR_ERR(notifier) == -EINTR ? -ERESTARTNOINTR : PTR_ERR(notifier);
-	r->pinner = container_of(notifier, struct oc_pinner, notifier);
-	r->mm = mm;
+	pinner = container_of(notifier, struct oc_pinner, notifier);
 	spin_lock(&oc_regions_lock);
-	list_add(&r->pinned_by, &r->pinner->regions);
+	/* All users together have one reference of the notifier. */
+	surplus = pinner->users;
+	oc_region_join(r, pinner);
+	if (*kept != pinner) {
+		old = *kept;
+		*kept = pinner;
+		pinner->users++;
+	}
 	spin_unlock(&oc_regions_lock);
+	if (surplus)
+		mmu_notifier_put(notifier);
+	if (old)
+		oc_pinner_put(old);
 	return 0;
+}
+
+/* The file ends. */
+void oc_pinner_forget(struct oc_pinner **kept)
+{
+	if (*kept)
+		oc_pinner_put(*kept);
 }
 
 /* Pages at addr up to `max`, of one mapping, and how to pin them for long: -errno or flags. */
@@ -274,8 +332,9 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 n)
 	return iov;
 }
 
-/* Consumes iov, a checked vector of the caller's memory. */
-struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool write)
+/* Consumes iov, a checked vector of the caller's memory. `kept` is the file's. */
+struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
+				   bool write)
 {
 	struct oc_region *r;
 	struct oc_user *user;
@@ -313,7 +372,7 @@ struct oc_region *oc_region_create(struct oc_iovec *iov, u32 n, bool read, bool 
 	r->piece = kvcalloc(n, sizeof(*r->piece), GFP_KERNEL_ACCOUNT);
 	if (!r->piece)
 		goto fail;
-	err = oc_region_own(r);
+	err = oc_region_own(r, kept);
 	/* Before the first pin: what may not be pinned never is. */
 	if (!err)
 		err = oc_account(r, pages);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who exports what to whom, and who pins: /proc/onecopy. A reader sees what is of its own user, in
- * its own user namespace, or where it has CAP_SYS_PTRACE over the owner; processes by their numbers
- * in its own pid namespace, 0 where they have none. No id or cookie is shown: whoever knows one may
- * use it.
+ * Who exports what to whom, and who pins: /proc/onecopy. Who opened a list is shown what is of its
+ * own user, in its own user namespace, or where it has CAP_SYS_PTRACE over the owner; whoever reads
+ * it, processes by their numbers in its own pid namespace, 0 where they have none. No id or cookie
+ * is shown: whoever knows one may use it.
  */
+#include <linux/cred.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/proc_fs.h>
@@ -16,11 +17,26 @@
 
 static struct proc_dir_entry *oc_proc, *oc_proc_xpmem;
 
-bool oc_show_allowed(kuid_t uid, struct user_namespace *ns)
+/*
+ * Not the rights of who reads: the descriptor may have been handed to a process with more of them
+ * that copies its input, or that has it as its output.
+ */
+static bool oc_opener_capable(const struct seq_file *m, struct user_namespace *ns)
 {
-	if (uid_eq(uid, current_euid()) && ns == current_user_ns())
+	const struct cred *old = override_creds(m->file->f_cred);
+	bool capable = ns_capable_noaudit(ns, CAP_SYS_PTRACE);
+
+	revert_creds(old);
+	return capable;
+}
+
+static bool oc_show_allowed(const struct seq_file *m, kuid_t uid, struct user_namespace *ns)
+{
+	const struct cred *opener = m->file->f_cred;
+
+	if (uid_eq(uid, opener->euid) && ns == opener->user_ns)
 		return true;
-	return ns_capable_noaudit(ns, CAP_SYS_PTRACE);
+	return oc_opener_capable(m, ns);
 }
 
 pid_t oc_show_pid(struct pid *pid)
@@ -71,7 +87,7 @@ static int oc_exports_show(struct seq_file *m, void *v)
 		seq_puts(m, " | attached IMPORTER BYTES at OWNER-ADDRESS\n");
 		return 0;
 	}
-	if (!oc_show_allowed(seg->uid, seg->ns))
+	if (!oc_show_allowed(m, seg->uid, seg->ns))
 		return 0;
 	seq_printf(m, "export %d uid %u 0x%lx %lu mode %04o %s\n", oc_show_pid(seg->owner),
 		   from_kuid_munged(seq_user_ns(m), seg->uid), seg->start, seg->size, seg->mode,
@@ -119,7 +135,7 @@ static int oc_pins_show(struct seq_file *m, void *v)
 		seq_puts(m, "# pinned OWNER uid UID PAGES BYTES PIECES RIGHTS\n");
 		return 0;
 	}
-	if (!oc_show_allowed(r->uid, r->ns))
+	if (!oc_show_allowed(m, r->uid, r->ns))
 		return 0;
 	seq_printf(m, "pinned %d uid %u %lu %llu %u %s%s%s%s\n", oc_show_pid(r->creator),
 		   from_kuid_munged(seq_user_ns(m), r->uid), r->pinned, r->total, r->n,
@@ -146,7 +162,7 @@ static int oc_users_show(struct seq_file *m, void *v)
 void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count)
 {
 	/* Users are the machine's, whatever namespace they live in. */
-	if (!uid_eq(uid, current_uid()) && !ns_capable_noaudit(&init_user_ns, CAP_SYS_PTRACE))
+	if (!uid_eq(uid, m->file->f_cred->uid) && !oc_opener_capable(m, &init_user_ns))
 		return;
 	seq_printf(m, "uid %u segments %lu permits %lu regions %lu workers %lu\n",
 		   from_kuid_munged(seq_user_ns(m), uid), count[OC_SEGMENTS], count[OC_PERMITS],

@@ -11,7 +11,6 @@
 
 void oc_show_init(void);
 void oc_show_exit(void);
-bool oc_show_allowed(kuid_t uid, struct user_namespace *ns);
 pid_t oc_show_pid(struct pid *pid);
 const char *oc_show_state(const struct oc_seg *seg);
 

@@ -23,8 +23,10 @@ if ! cmp -s "$asked" "$build/configured"; then
     make -s -C "$source" O="$build" tinyconfig
     "$source/scripts/kconfig/merge_config.sh" -m -O "$build" "$build/.config" "$asked" >"$build/merge.log"
     make -s -C "$source" O="$build" olddefconfig
-    # What kconfig dropped, it dropped for a dependency that a fragment must name.
-    lost=$(grep -E '^CONFIG_[A-Z0-9_]+=' "$asked" | grep -vxF -f "$build/.config" || true)
+    # What kconfig dropped, it dropped for a dependency that a fragment must name. A later fragment may take back what an earlier one says.
+    last=$(sed -nE 's/^# (CONFIG_[A-Z0-9_]+) is not set$/\1=n/; /^CONFIG_[A-Z0-9_]+=/p' "$asked" |
+        awk -F= '{ said[$1] = $0 } END { for (name in said) print said[name] }' | grep -v '=n$' | sort)
+    lost=$(grep -vxF -f "$build/.config" <<<"$last" || true)
     if [ -n "$lost" ]; then
         echo "build-kernel.sh: kconfig did not take:" $lost >&2
         exit 1

@@ -105,8 +105,8 @@ pub struct ProfileEntry {
     pub name: String,
     /// The kernel whose profile it is.
     pub kernel: String,
-    /// The package with the source.
-    pub source: String,
+    /// The package with the source; where none is named, that of the kernel's own series.
+    pub source: Option<String>,
     /// Where that comes from.
     pub suites: Vec<String>,
     /// Its configuration on top of the least possible: files in `debug/`.
@@ -165,6 +165,13 @@ impl Catalog {
                     profile.name, profile.kernel
                 )));
             }
+            let same = |p: &&ProfileEntry| p.name == profile.name && p.kernel == profile.kernel;
+            if catalog.profiles.iter().filter(same).count() > 1 {
+                return Err(refuse(format!(
+                    "profile {}: twice for kernel {}",
+                    profile.name, profile.kernel
+                )));
+            }
             for fragment in &profile.fragments {
                 if guest::fragment(fragment).is_none() {
                     return Err(refuse(format!(
@@ -201,20 +208,24 @@ impl Catalog {
         if name == RELEASE {
             return Ok(None);
         }
-        let Some(profile) = self.profiles.iter().find(|p| p.name == name) else {
-            let names: Vec<&str> = self.profiles.iter().map(|p| p.name.as_str()).collect();
+        let named = || self.profiles.iter().filter(|p| p.name == name);
+        if let Some(profile) = named().find(|p| p.kernel == kernel) {
+            return Ok(Some(profile));
+        }
+        let kernels: Vec<&str> = named().map(|p| p.kernel.as_str()).collect();
+        if kernels.is_empty() {
+            let mut names: Vec<&str> = self.profiles.iter().map(|p| p.name.as_str()).collect();
+            names.sort_unstable();
+            names.dedup();
             return Err(Error::Refused(format!(
                 "no profile '{name}'; there are {RELEASE}, {}",
                 names.join(", ")
             )));
-        };
-        if profile.kernel != kernel {
-            return Err(Error::Refused(format!(
-                "profile '{name}' is built from kernel {}; give --kernel {}",
-                profile.kernel, profile.kernel
-            )));
         }
-        Ok(Some(profile))
+        let kernels = kernels.join(" or ");
+        Err(Error::Refused(format!(
+            "profile '{name}' is built from kernel {kernels}; give --kernel {kernels}"
+        )))
     }
 
     /// The toolchain of that name, for the machines on which this runs.
@@ -242,6 +253,9 @@ mod tests {
         let debug = catalog.profile("debug", "6.1").expect("profile");
         assert!(debug.is_some_and(|p| p.fragments.len() >= 2));
         assert!(catalog.profile(RELEASE, "6.1").expect("release").is_none());
+        let newest = catalog.profile("debug", "newest").expect("profile");
+        let newest = newest.expect("one of its own");
+        assert_eq!((newest.kernel.as_str(), &newest.source), ("newest", &None));
     }
 
     #[test]
@@ -258,6 +272,8 @@ mod tests {
             text,
             "kernels.toml: profile kmemleak: no file debug/lost.config"
         );
+        let text = broken("name = \"kmemleak\"", "name = \"debug\"");
+        assert_eq!(text, "kernels.toml: profile debug: twice for kernel 6.1");
         let text = broken("ci = true", "cy = true");
         assert!(text.contains("unknown field `cy`"), "{text}");
     }
@@ -268,8 +284,9 @@ mod tests {
         let text = catalog.kernel("2.6").expect_err("none").to_string();
         assert_eq!(text, "no kernel '2.6'; there are 5.10, 6.1, 6.12, newest");
         let text = catalog.profile("slow", "6.1").expect_err("none");
-        assert!(text.to_string().contains("release, debug, kmemleak"));
+        assert!(text.to_string().ends_with("release, debug, kmemleak"));
         let text = catalog.profile("debug", "5.10").expect_err("none");
-        assert!(text.to_string().contains("--kernel 6.1"));
+        let text = text.to_string();
+        assert!(text.ends_with("give --kernel 6.1 or newest"), "{text}");
     }
 }

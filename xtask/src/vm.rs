@@ -260,7 +260,7 @@ fn list(bench: &Bench) -> Result<(), Failure> {
             rows.push([
                 entry.name.clone(),
                 profile.name.clone(),
-                profile.source.clone(),
+                source::package_name(profile),
                 if built { "built" } else { "no" }.to_owned(),
                 source::COMPILER.to_owned(),
             ]);

@@ -48,12 +48,13 @@ pub(crate) const TESTS: &[Test] = tests! {
     hostile: reaped_while_attached, signal_leaves_no_error, secret_memory, shadow_stack, queue_is_bounded, quota_of_workers,
         kill_while_the_owner_changes = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
-        cookies_are_not_guessed, legacy, after_fork, after_exit, destroy;
+        cookies_are_not_guessed, legacy, after_fork, after_exit, destroy, map_lock_is_left_alone;
     async_copy: worker_stays_in_its_cpuset, status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
-    shown: exports, many_exports, pins_and_users, to_whom, numbers_of_processes, descriptors, pages_of_xpmem;
+    shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
+        pages_of_xpmem;
     limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
         locked_memory_goes_back_to_its_account, descriptors, memory_cgroup;
 };

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 /// How often it says how far it is.
 const WORD: Duration = Duration::from_secs(60);
 /// After how many calls one more worker is killed.
-const KILLS: u64 = 2000;
+const KILLS: u64 = 24_000;
 
 struct Fuzzer<'a> {
     arguments: &'a Arguments,

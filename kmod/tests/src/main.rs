@@ -20,6 +20,7 @@ mod ring;
 mod runner;
 mod speed;
 mod system;
+mod trace;
 mod uffd;
 
 use std::io::Write;

@@ -13,6 +13,7 @@ use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll};
+use crate::trace;
 
 const SIZE: usize = 40 * PAGE;
 const SUCCESS: u32 = KNEM_STATUS_SUCCESS as u32;
@@ -537,6 +538,28 @@ pub(super) fn after_exit() -> Outcome {
         )?;
     }
     local.verify(5)
+}
+
+/// Whoever makes regions keeps no fault of its process waiting: the map lock is taken for writing for the first one at most, whichever
+/// way a file's process makes its next.
+pub(super) fn map_lock_is_left_alone() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(SIZE)?;
+    let vectors = [vector(&area)];
+    let make_one = || -> Outcome {
+        let cookie = try_region(&device, &vectors, READ | WRITE, 0).at("CREATE_REGION")?;
+        device.destroy_region(cookie).at("DESTROY_REGION")
+    };
+    make_one()?;
+    let locks = trace::Events::of_this_thread("mmap_lock/mmap_lock_start_locking", "write == 1")?;
+    let own = Area::new(PAGE)?;
+    check!(locks.count()? > 0, "an mmap takes no lock: nothing is seen");
+    locks.forget()?;
+    for _ in 0..20 {
+        make_one()?;
+    }
+    check_eq!(locks.count()?, 0, "map locks for writing, of 20 regions");
+    own.unmap()
 }
 
 pub(super) fn destroy() -> Outcome {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the module shows of itself: /proc/onecopy, and fdinfo of descriptors.
 
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::sched::{CloneFlags, unshare};
@@ -18,10 +20,21 @@ const PINNED: usize = 8 * PAGE;
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;
 
+const LISTS: [&str; 3] = ["exports", "pins", "users"];
+
+fn open_list(name: &str) -> Outcome<File> {
+    let path = format!("/proc/onecopy/{name}");
+    File::open(&path).at(&path)
+}
+
 /// The lines of a list, without those that explain it.
 fn list(name: &str) -> Outcome<Vec<String>> {
-    let path = format!("/proc/onecopy/{name}");
-    let text = std::fs::read_to_string(&path).at(&path)?;
+    read_list(name, open_list(name)?)
+}
+
+fn read_list(name: &str, mut file: File) -> Outcome<Vec<String>> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).at(name)?;
     let (heads, lines): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('#'));
     check_eq!(heads.len(), 1, "lines that explain {name}");
     Ok(lines.into_iter().map(str::to_owned).collect())
@@ -161,7 +174,7 @@ pub(super) fn to_whom() -> Outcome {
             if namespace {
                 system::become_namespace_root()?;
             }
-            for name in ["exports", "pins", "users"] {
+            for name in LISTS {
                 link.tell(list(name)?.len() as u64)?;
             }
             Ok(())
@@ -182,6 +195,40 @@ pub(super) fn to_whom() -> Outcome {
     );
     check_eq!(list("exports")?.len(), 2, "what root sees");
     check_eq!(list("users")?.len(), 2, "users that root sees");
+    alice.dismiss()?;
+    root.dismiss()
+}
+
+/// It is the opener who is asked, for it may hand the list to a reader with other rights: a program
+/// with privileges that copies its input, say.
+pub(super) fn to_whom_opened_it() -> Outcome {
+    let _xpmem = OpenToAll::device("/dev/xpmem")?;
+    let _knem = OpenToAll::device("/dev/knem")?;
+    let (root, _) = owner(0)?;
+    let (alice, _) = owner(ALICE)?;
+    let opener = peer(|link: &Link| {
+        system::become_user(ALICE)?;
+        for name in LISTS {
+            link.give(open_list(name)?.as_fd())?;
+        }
+        Ok(())
+    })?;
+    for name in LISTS {
+        let file = File::from(opener.link.take()?);
+        let lines = read_list(name, file)?;
+        check_eq!(lines.len(), 1, "{name} that Alice opened, for root");
+    }
+    opener.join()?;
+    let files: Vec<File> = LISTS.into_iter().map(open_list).collect::<Outcome<_>>()?;
+    let reader = peer(move |_| {
+        system::become_user(BOB)?;
+        for (name, file) in LISTS.into_iter().zip(files) {
+            let lines = read_list(name, file)?;
+            check_eq!(lines.len(), 2, "{name} that root opened, for Bob");
+        }
+        Ok(())
+    })?;
+    reader.join()?;
     alice.dismiss()?;
     root.dismiss()
 }

@@ -47,6 +47,7 @@ pub(super) const CALLS: &[Call] = calls! {
     true 20 "xpmem DETACH" xpmem_detach;
     true 5 "xpmem raw command" xpmem_raw;
     true 160 "any command, changed" hostile::call;
+    true 12000 "any command, wrong" hostile::wrong;
     true 6 "onecopy open" onecopy_open;
     true 2 "onecopy close" onecopy_close;
     true 5 "onecopy INFO, STATS" onecopy_info;

@@ -101,29 +101,49 @@ const FAR: std::ops::Range<u64> = 1 << 41..1 << 63;
 
 /// A command, changed or not.
 pub(super) fn call(worker: &mut Worker<'_>) -> Called {
-    let at = worker.dice.below(COMMANDS.len() as u64) as usize;
-    let command = &COMMANDS[at];
+    command(worker, Change::Half)
+}
+
+/// A command whose structure is wrong: nearly all are refused, and so take little time.
+pub(super) fn wrong(worker: &mut Worker<'_>) -> Called {
+    command(worker, Change::All)
+}
+
+/// Which structures are changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// Half of them, in any word of the longest.
+    Half,
+    /// Each, in a word that the command has.
+    All,
+}
+
+fn command(worker: &mut Worker<'_>, rate: Change) -> Called {
+    let command = pick(worker, rate);
     let (fd, closed) = descriptor(worker, command.on)?;
     // A descriptor that is told where others write cannot be adopted.
     let place = match command.number {
         onecopy_sys::ONECOPY_IOC_EXPORT | onecopy_sys::ONECOPY_IOC_RESTRICT => {
             worker.scratch.base()
         }
+        // Finding out that nothing is there takes longer than most calls that are refused.
+        _ if rate == Change::All && !worker.dice.once_in(4) => worker.scratch.base(),
         _ => place(worker)?,
     };
     let mut words = [0u64; WORDS];
     for (word, kind) in words.iter_mut().zip(command.words) {
         *word = value(worker, *kind, place);
     }
-    change(worker, &mut words);
+    match rate {
+        Change::Half if worker.dice.once_in(2) => {}
+        Change::Half => change(worker, &mut words),
+        Change::All => change(worker, &mut words[..command.words.len()]),
+    }
     let attaches = command.number == xpmem_sys::XPMEM_CMD_ATTACH;
     if attaches && FAR.contains(&words[2]) {
         words[3] = 0;
     }
-    for (index, word) in words.iter().enumerate() {
-        // The structure may lie where nothing is: then the kernel finds that out.
-        let _ = crate::probe::store(place + 8 * index, *word);
-    }
+    store(place, &words);
     let number = if worker.dice.once_in(24) {
         worker.dice.next() as u32
     } else {
@@ -136,6 +156,20 @@ pub(super) fn call(worker: &mut Worker<'_>) -> Called {
             keep(worker, command, place, &words);
         }
     }))
+}
+
+/// Any of them; of the wrong ones none that has nothing to be wrong, and seldom one that would end an object after all, or none
+/// would live long.
+fn pick(worker: &mut Worker<'_>, rate: Change) -> &'static Command {
+    loop {
+        let at = worker.dice.below(COMMANDS.len() as u64) as usize;
+        let command = &COMMANDS[at];
+        let empty = command.words.iter().all(|word| matches!(word, Of([0])));
+        let ends = matches!(command.words, [Segment | Permit | View | Cookie]);
+        if rate == Change::Half || !empty && (!ends || worker.dice.once_in(16)) {
+            return command;
+        }
+    }
 }
 
 /// A descriptor to call on: mostly of that kind; or of another, of some file, or of none.
@@ -160,10 +194,7 @@ fn descriptor(worker: &mut Worker<'_>, on: On) -> Option<(i32, Option<OwnedFd>)>
             Some((copy.as_raw_fd(), None))
         }
         1 => Some((-1, None)),
-        2 => {
-            let file = std::fs::File::open("/proc/self/maps").ok()?;
-            Some((file.as_raw_fd(), Some(file.into())))
-        }
+        2 => Some((worker.file.as_ref()?.as_raw_fd(), None)),
         // The same open file by another number.
         3 => {
             let copy = fd.try_clone_to_owned().ok()?;
@@ -225,12 +256,13 @@ fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
         Sent => worker.name(Kind::Sent).1,
         Vector => {
             let vector = place.next_multiple_of(16) + VECTOR;
-            for piece in 0..3 {
+            let mut pieces = [0; 6];
+            for piece in pieces.chunks_exact_mut(2) {
                 let range = worker.small_range();
-                let _ = crate::probe::store(vector + 16 * piece, range.base() as u64);
-                let length = worker.dice.of(&[8, 4096, range.length() as u64]);
-                let _ = crate::probe::store(vector + 16 * piece + 8, length);
+                piece[0] = range.base() as u64;
+                piece[1] = worker.dice.of(&[8, 4096, range.length() as u64]);
             }
+            store(vector, &pieces);
             vector as u64
         }
         Descriptors => {
@@ -247,17 +279,24 @@ fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
     }
 }
 
-/// Half of all structures stay as they are.
-fn change(worker: &mut Worker<'_>, words: &mut [u64; WORDS]) {
-    if worker.dice.once_in(2) {
-        return;
+/// Words in a row. They may lie where nothing is: then the kernel finds that out, and here one fault is enough.
+fn store(place: usize, words: &[u64]) {
+    for (index, word) in words.iter().enumerate() {
+        if crate::probe::store(place + 8 * index, *word).is_err() {
+            return;
+        }
     }
+}
+
+/// Changes one to three words.
+fn change(worker: &mut Worker<'_>, words: &mut [u64]) {
+    let count = words.len() as u64;
     for _ in 0..=worker.dice.below(3) {
-        let at = worker.dice.below(WORDS as u64) as usize;
+        let at = worker.dice.below(count) as usize;
         words[at] = match worker.dice.below(6) {
             0 => words[at] ^ 1 << worker.dice.below(64),
             1 => words[at] ^ 1 << worker.dice.below(8),
-            2 => words[worker.dice.below(WORDS as u64) as usize],
+            2 if count > 1 => words[(at + 1 + worker.dice.below(count - 1) as usize) % words.len()],
             3 => worker.dice.next(),
             4 => words[at] & 0xffff_ffff | worker.dice.below(1 << 12) << 32,
             _ => worker.dice.of(&[

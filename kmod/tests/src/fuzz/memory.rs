@@ -246,7 +246,7 @@ pub(super) fn fork(worker: &mut Worker<'_>) -> Called {
         return None;
     }
     let exec = worker.dice.once_in(8);
-    let steps = worker.dice.below(600);
+    let steps = worker.dice.below(8000);
     let forked = peer::fork_plain(|| {
         system::die_with_parent();
         worker.writer = Writer::Child;

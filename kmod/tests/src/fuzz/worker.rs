@@ -4,6 +4,7 @@
 //! Whatever it maps, unmaps and lets others write to lies in an arena at the same address in all workers, with a guard behind it, so that
 //! no call can hit what the process itself lives in.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
@@ -25,7 +26,7 @@ pub(super) const ARENA_SIZE: usize = 8 * HUGE;
 /// Behind it nothing is ever mapped.
 const GUARD: usize = 16 * HUGE;
 /// Steps after which a worker leaves its place to a fresh one.
-const LIFE: u64 = 60_000;
+const LIFE: u64 = 800_000;
 
 /// Which worker this is.
 pub(super) struct Plan {
@@ -79,6 +80,8 @@ pub(super) struct Worker<'a> {
     pub(super) grants: Vec<Grant>,
     pub(super) views: Vec<View>,
     pub(super) blocked: Vec<OwnedFd>,
+    /// A file that is none of a device.
+    pub(super) file: Option<File>,
     pub(super) child: Option<Pid>,
 }
 
@@ -110,6 +113,7 @@ pub(super) fn work(plan: &Plan, table: &Table, boxes: &[(UnixDatagram, UnixDatag
         grants: Vec::with_capacity(64),
         views: Vec::with_capacity(256),
         blocked: Vec::with_capacity(16),
+        file: File::open("/proc/self/maps").ok(),
         child: None,
     });
     if plan.inject {
