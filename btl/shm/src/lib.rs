@@ -16,7 +16,6 @@ pub mod coop;
 #[cfg(not(loom))]
 pub mod copy;
 pub mod doorbell;
-#[cfg(not(loom))]
 pub mod failing;
 pub mod fault;
 #[cfg(not(loom))]
