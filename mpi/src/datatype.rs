@@ -76,10 +76,11 @@ impl TypeObject {
     pub(crate) fn bytes_at(&self, buf: Addr, count: u64) -> Outcome<u64> {
         let bytes = self.bytes(count)?;
         let first = self.shape.dense(count).map(|offset| buf.offset(offset));
-        let nowhere = first.is_some_and(|first| first.pointer().is_null())
-            || (buf.pointer().is_null() && self.named().is_some());
-        if bytes > 0 && nowhere {
-            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
+        let is_nowhere = first.is_some_and(Addr::is_nowhere)
+            || buf.is_in_place()
+            || (buf.is_nowhere() && self.named().is_some());
+        if bytes > 0 && is_nowhere {
+            return Err(nowhere(buf));
         }
         Ok(bytes)
     }
@@ -161,6 +162,17 @@ pub(crate) fn addressable(bytes: Option<u64>) -> Outcome<u64> {
     bytes
         .filter(|&bytes| bytes <= LONGEST as u64)
         .ok_or_else(|| fail(c::ERR_COUNT, "more bytes than a buffer can have"))
+}
+
+/// The error of a buffer that is nowhere.
+#[cold]
+pub(crate) fn nowhere(buf: Addr) -> Box<Failure> {
+    let reason = if buf.is_in_place() {
+        "the buffer is MPI_IN_PLACE, which this argument cannot be"
+    } else {
+        "the buffer is null"
+    };
+    fail(c::ERR_BUFFER, reason)
 }
 
 /// So many bytes, if a buffer can have as many.

@@ -354,6 +354,13 @@ impl Addr {
         self.0.addr() == c::IN_PLACE
     }
 
+    /// Whether no byte can be here: null, or the word for "in place" where nothing can be in place.
+    #[inline(always)]
+    pub(crate) fn is_nowhere(self) -> bool {
+        const { assert!(c::IN_PLACE == 1) };
+        self.0.addr() <= c::IN_PLACE
+    }
+
     /// The address so many bytes further.
     pub(crate) fn offset(self, bytes: i64) -> Self {
         Self(self.0.wrapping_offset(bytes as isize))

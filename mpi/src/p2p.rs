@@ -70,7 +70,7 @@ pub(crate) fn origin(comm: &CommObject, source: i32, tag: i32) -> Outcome<Option
 #[inline(always)]
 fn dense_bytes(buf: Addr, count: i64, datatype: Datatype) -> Option<usize> {
     let size = dense_size(datatype.0)?;
-    if count < 0 || (buf.pointer().is_null() && count > 0) {
+    if count < 0 || (buf.is_nowhere() && count > 0) {
         return None;
     }
     in_a_buffer((count as usize).checked_mul(size))

@@ -28,8 +28,8 @@ fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
 
 /// The packed bytes are somewhere.
 fn present(packed: Addr, bytes: u64) -> Outcome<()> {
-    if bytes > 0 && packed.pointer().is_null() {
-        return Err(fail(c::ERR_BUFFER, "the buffer of the packed form is null"));
+    if bytes > 0 && packed.is_nowhere() {
+        return Err(datatype::nowhere(packed));
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ fn vector(
 ) -> Option<(ElemType, Operator, usize)> {
     let (elem, op) = known(op, datatype)?;
     let count = usize::try_from(count).ok()?;
-    let usual = !sendbuf.is_in_place() && !sendbuf.pointer().is_null();
+    let usual = !sendbuf.is_nowhere();
     let bytes = in_a_buffer(count.checked_mul(elem.size()))?;
     usual.then_some((elem, Operator::Predefined(op), bytes))
 }
@@ -59,7 +59,7 @@ pub(crate) fn reduce(
     let here = of.rank as i32 == root;
     if root >= 0
         && (root as usize) < of.size()
-        && !(here && recvbuf.pointer().is_null())
+        && !(here && recvbuf.is_nowhere())
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
     {
         let root = root as usize;
@@ -79,7 +79,7 @@ pub(crate) fn allreduce(
     comm: Comm,
 ) -> Outcome<()> {
     let of = comm::get(comm)?;
-    if !recvbuf.pointer().is_null()
+    if !recvbuf.is_nowhere()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
     {
         let collective = Collective::Allreduce { elem, op };
@@ -97,7 +97,7 @@ pub(crate) fn reduce_scatter_block(
     comm: Comm,
 ) -> Outcome<()> {
     let of = comm::get(comm)?;
-    if !recvbuf.pointer().is_null()
+    if !recvbuf.is_nowhere()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
         && let Some(all) = in_a_buffer(bytes.checked_mul(of.size()))
     {
@@ -120,9 +120,8 @@ fn part(
     let all = in_a_buffer(bytes.checked_mul(ranks))?;
     let usual = sendtype == recvtype
         && sendcount == recvcount
-        && !sendbuf.is_in_place()
-        && !sendbuf.pointer().is_null()
-        && !recvbuf.pointer().is_null();
+        && !sendbuf.is_nowhere()
+        && !recvbuf.is_nowhere();
     usual.then_some((bytes, all))
 }
 

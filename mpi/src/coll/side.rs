@@ -57,7 +57,7 @@ impl Side {
         take: bool,
     ) -> Outcome<Self> {
         if let (Some(offset), Some(len)) = (object.shape.dense(count), object.bytes(count).ok())
-            && (len == 0 || !base.pointer().is_null())
+            && (len == 0 || !base.is_nowhere())
         {
             let first = if len == 0 { 0 } else { offset };
             return Ok(Self::direct(base.offset(first), len as usize));
@@ -89,11 +89,9 @@ impl Side {
                 place => place.flatten().map(|first| (first, len)),
             });
         }
-        if total > 0
-            && base.pointer().is_null()
-            && blocks.iter().all(|block| block.2.named().is_some())
-        {
-            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
+        let named = || blocks.iter().all(|block| block.2.named().is_some());
+        if total > 0 && (base.is_in_place() || base.is_nowhere() && named()) {
+            return Err(datatype::nowhere(base));
         }
         if dense.iter().all(Option::is_some) {
             let parts: Vec<(i64, u64)> = dense.into_iter().flatten().collect();

@@ -43,10 +43,13 @@ fn bytes_of(
     if size == 0 {
         return Ok(Bytes::One([span(buf, 0)]));
     }
+    if buf.is_in_place() {
+        return Err(datatype::nowhere(buf));
+    }
     if let Some(offset) = object.shape.dense(count) {
         let at = buf.offset(offset);
-        if at.pointer().is_null() {
-            return Err(fail(c::ERR_BUFFER, "the buffer is null"));
+        if at.is_nowhere() {
+            return Err(datatype::nowhere(at));
         }
         return Ok(Bytes::One([span(at, size as usize)]));
     }
