@@ -22,21 +22,26 @@ use crate::wire::{BODY, Kind};
 /// Messages to one peer that it has to answer, announced or synchronous, and has not: a sender holds back further
 /// ones. So a receiver never has to remember more of them, and fails a peer that announces more. A knob says how many;
 /// a receiver remembers at least so many, whatever its own knob is.
-pub(crate) const UNANSWERED_LEAST: u32 = 1 << 18;
+const UNANSWERED_LEAST: u32 = 1 << 18;
 
 /// What such messages in further contexts may take beyond that, while one context is held back: the library's own, for
 /// example, without which nobody comes to the receives that would answer.
-pub(crate) const UNANSWERED_MORE: u32 = 1 << 12;
+const UNANSWERED_MORE: u32 = 1 << 12;
+
+/// How many unmatched announcements of one peer a receiver remembers.
+fn remembered(knobs: &Knobs) -> u32 {
+    UNANSWERED_LEAST.max(knobs.unanswered_max as u32)
+}
 
 /// Control records that wait for room in the ring to a peer. There are no more than a few for each message that it
 /// has to be answered: a peer that asks for more than so many answers without reading one is failed.
 pub(crate) fn replies_max(knobs: &Knobs) -> usize {
-    4 * knobs.unanswered_max.max(UNANSWERED_LEAST as usize)
+    4 * remembered(knobs) as usize
 }
 
 /// Announcements of one peer that no receive has matched; one that makes more is failed.
 pub(crate) fn unmatched_max(knobs: &Knobs) -> u32 {
-    UNANSWERED_LEAST.max(knobs.unanswered_max as u32) + UNANSWERED_MORE
+    remembered(knobs) + UNANSWERED_MORE
 }
 
 /// Why a peer is not talked with any more.
