@@ -75,7 +75,11 @@ impl TypeObject {
     #[inline]
     pub(crate) fn bytes_at(&self, buf: Addr, count: u64) -> Outcome<u64> {
         let bytes = self.bytes(count)?;
-        let first = self.shape.dense(count).map(|offset| buf.offset(offset));
+        let dense = self.shape.dense(count);
+        if dense.is_none() {
+            self.shape.reach_of(count)?;
+        }
+        let first = dense.map(|offset| buf.offset(offset));
         let is_nowhere = first.is_some_and(Addr::is_nowhere)
             || buf.is_in_place()
             || (buf.is_nowhere() && self.named().is_some());
@@ -324,7 +328,7 @@ pub(crate) fn type_get_true_extent(
 ) -> Outcome<()> {
     let shape = &get(datatype)?.shape;
     lb.set(shape.true_lb)?;
-    extent.set(shape.true_ub.wrapping_sub(shape.true_lb))
+    extent.set(shape.true_extent())
 }
 
 pub(crate) fn type_get_true_extent_x(

@@ -29,13 +29,14 @@ fn moved(bytes: &[i64], by: i64) -> impl Iterator<Item = i64> {
     bytes.iter().map(move |byte| byte.wrapping_add(by))
 }
 
-fn repeated(model: &Model, count: u64, stride: i64) -> Model {
-    // The extent of what has no bytes grows without bound, and wraps here as in the engine.
+/// `None`: 64 bits cannot hold it, as the extent of what has no bytes can be.
+fn repeated(model: &Model, count: u64, stride: i64) -> Option<Model> {
     let turns = (0..count as i64).flat_map(|turn| moved(&model.bytes, turn.wrapping_mul(stride)));
-    Model {
+    let shape = model.shape.repeated(count, i128::from(stride));
+    Some(Model {
         bytes: turns.collect(),
-        shape: model.shape.repeated(count, stride),
-    }
+        shape: shape.ok()?,
+    })
 }
 
 /// Builds datatypes by random constructors from the numbers that `next` gives, and compares what
@@ -46,7 +47,7 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
         let mut small = |limit: u64| next().unwrap_or(0) % limit;
         let top = stack.last();
         let made = match (step % 8, top) {
-            (0, _) | (_, None) => element(small(256)),
+            (0, _) | (_, None) => Some(element(small(256))),
             (1, Some(top)) => {
                 let count = small(9);
                 repeated(top, count, top.shape.extent())
@@ -58,8 +59,9 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
             (3, Some(top)) => {
                 // A vector of blocks.
                 let (count, block, stride) = (small(5), small(5), small(64) as i64 - 32);
-                let inner = repeated(top, block, top.shape.extent());
-                repeated(&inner, count, stride * top.shape.extent().clamp(-256, 256))
+                let distance = stride * top.shape.extent().clamp(-256, 256);
+                repeated(top, block, top.shape.extent())
+                    .and_then(|inner| repeated(&inner, count, distance))
             }
             (4, Some(_)) => {
                 // A struct of the last few.
@@ -71,35 +73,39 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
                 let parts: Vec<_> = stack[from..]
                     .iter()
                     .zip(&places)
-                    .map(|(model, &at)| (at, model.shape.clone()))
+                    .map(|(model, &at)| (i128::from(at), model.shape.clone()))
                     .collect();
                 let bytes = stack[from..].iter().zip(&places);
-                Model {
+                let shape = Shape::list(&parts).and_then(Shape::padded);
+                shape.ok().map(|shape| Model {
                     bytes: bytes
                         .flat_map(|(model, &at)| moved(&model.bytes, at))
                         .collect(),
-                    shape: Shape::list(&parts).padded(),
-                }
+                    shape,
+                })
             }
             (5, Some(top)) => {
-                let (lb, extent) = (small(128) as i64 - 64, small(256) as i64 - 64);
-                Model {
-                    shape: top.shape.resized(lb, extent),
+                let (lb, extent) = (small(128) as i64 - 64, i128::from(small(256)) - 64);
+                let shape = top.shape.resized(lb, extent);
+                shape.ok().map(|shape| Model {
+                    shape,
                     bytes: top.bytes.clone(),
-                }
+                })
             }
             (6, Some(top)) => {
                 let by = small(256) as i64 - 128;
-                Model {
-                    shape: top.shape.shifted(by),
+                let shape = top.shape.shifted(i128::from(by));
+                shape.ok().map(|shape| Model {
+                    shape,
                     bytes: moved(&top.bytes, by).collect(),
-                }
+                })
             }
             (_, Some(top)) => {
                 check(top, small(4), small(1 << 13), small(1 << 13));
                 continue;
             }
         };
+        let Some(made) = made else { continue };
         if made.bytes.len() > MOST || made.bytes.iter().any(|byte| byte.unsigned_abs() > 1 << 24) {
             continue;
         }
@@ -116,11 +122,13 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
 
 /// Packs and unpacks `count` instances, bytes `from` to `to` of them.
 fn check(model: &Model, count: u64, from: u64, to: u64) {
-    let all = repeated(model, count, model.shape.extent());
+    let Some(all) = repeated(model, count, model.shape.extent()) else {
+        return;
+    };
     if all.bytes.iter().any(|byte| byte.unsigned_abs() > 1 << 24) {
         return;
     }
-    let layout = model.shape.layout_of(count);
+    let layout = model.shape.layout_of(count).expect("what can be repeated");
     assert_eq!(layout.size(), all.bytes.len() as u64);
     let to = to.min(layout.size());
     let from = from.min(to);

@@ -7,7 +7,9 @@
 //! get them. To Rust a buffer of another language has no uninitialised bytes: nothing that it compiles can tell.
 #![allow(unsafe_code, reason = "buffers of the program")]
 
+use crate::c;
 use crate::datatype::layout::Layout;
+use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
 use onecopy::Span;
 use std::ops::Range;
@@ -32,6 +34,16 @@ pub(crate) fn with_bytes<R>(addr: Addr, len: usize, f: impl FnOnce(&[u8]) -> R) 
 pub(crate) fn with_bytes_mut<R>(addr: Addr, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     // SAFETY: the program's buffer for this call.
     f(unsafe { std::slice::from_raw_parts_mut(valid(addr, len), len) })
+}
+
+/// So many zeros, where packed bytes or a copy go. A program may ask for more than there is: an error, not the process's end.
+pub(crate) fn zeroed(len: usize) -> Outcome<Vec<u8>> {
+    bytemuck::try_zeroed_vec(len).map_err(|()| {
+        fail(
+            c::ERR_NO_MEM,
+            format!("no memory for {len} bytes of a copy: the buffer's bytes do not lie together"),
+        )
+    })
 }
 
 /// A copy of `len` bytes.

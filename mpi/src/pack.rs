@@ -52,7 +52,7 @@ pub(crate) fn pack(
     let object = datatype::committed(datatype)?;
     let count = check_count(count)?;
     let bytes = object.bytes_at(inbuf, count)?;
-    let layout = object.shape.layout_of(count);
+    let layout = object.shape.layout_of(count)?;
     let at = room(position.get()?, bytes, size)?;
     present(outbuf, bytes)?;
     memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
@@ -74,7 +74,7 @@ pub(crate) fn unpack(
     let object = datatype::committed(datatype)?;
     let count = check_count(count)?;
     let bytes = object.bytes_at(outbuf, count)?;
-    let layout = object.shape.layout_of(count);
+    let layout = object.shape.layout_of(count)?;
     let at = room(position.get()?, bytes, size)?;
     present(inbuf, bytes)?;
     memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {

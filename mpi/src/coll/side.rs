@@ -112,13 +112,13 @@ impl Side {
             return Ok((side, Parts::Listed(listed.collect())));
         }
         let mut rest = Box::new(Rest {
-            copy: vec![0; total as usize],
+            copy: memory::zeroed(total as usize)?,
             ..Rest::default()
         });
         let mut listed = Vec::with_capacity(blocks.len());
         let mut start = 0;
         for &(at, count, object) in blocks {
-            let layout = object.shape.layout_of(count);
+            let layout = object.shape.layout_of(count)?;
             let len = layout.size() as usize;
             let place = base.offset(at);
             if give {
@@ -150,17 +150,17 @@ impl Side {
         object: &TypeObject,
         give: bool,
         take: bool,
-    ) -> Self {
+    ) -> Outcome<Self> {
         let shape = &object.shape;
         let len = count as usize * shape.extent() as usize;
         if shape.dense(count) == Some(0) && shape.dense(2).is_some() {
-            return Self::direct(base, len);
+            return Ok(Self::direct(base, len));
         }
         let mut rest = Box::new(Rest {
-            copy: vec![0; len],
+            copy: memory::zeroed(len)?,
             ..Rest::default()
         });
-        let layout = shape.layout_of(count);
+        let layout = shape.layout_of(count)?;
         let first = shape.lb;
         if give {
             let copy = &mut rest.copy;
@@ -180,10 +180,10 @@ impl Side {
                 gaps: Some(first),
             });
         }
-        Self {
+        Ok(Self {
             direct: None,
             rest: Some(rest),
-        }
+        })
     }
 
     /// Remembers bytes that are to be there again when the results are.

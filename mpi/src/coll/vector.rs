@@ -26,7 +26,7 @@ impl Vector {
         self.datatype.bytes_at(buf, count)?;
         let extent = u64::try_from(self.datatype.shape.extent()).unwrap_or(0);
         datatype::addressable(count.checked_mul(extent))?;
-        Ok(Side::with_gaps(buf, count, self.datatype, give, take))
+        Side::with_gaps(buf, count, self.datatype, give, take)
     }
 }
 
@@ -195,8 +195,8 @@ pub(crate) fn reduce_here(
     match operation {
         Operation::Predefined(op) if op == c::NO_OP => Ok(()),
         Operation::Predefined(op) if op == c::REPLACE => {
-            let layout = object.shape.layout_of(count);
-            let mut packed = vec![0; layout.size() as usize];
+            let layout = object.shape.layout_of(count)?;
+            let mut packed = memory::zeroed(layout.size() as usize)?;
             memory::gather(&layout, inbuf, 0..layout.size(), &mut packed);
             memory::scatter(&layout, inout, 0, &packed);
             Ok(())

@@ -2,7 +2,7 @@
 //! The constructors.
 
 use super::contents::Contents;
-use super::shape::Shape;
+use super::shape::{Beyond, Shape};
 use super::{TypeObject, get, keep};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Datatype, In, Ints, Out};
@@ -10,12 +10,6 @@ use crate::{attr, c};
 use std::sync::Arc;
 
 fn finish(shape: Shape, contents: Contents, new: Out<Datatype>) -> Outcome<()> {
-    if i64::try_from(shape.size()).is_err() {
-        return Err(fail(
-            c::ERR_COUNT,
-            "the datatype has more bytes than can be addressed",
-        ));
-    }
     new.set(keep(Arc::new(TypeObject::new(shape, contents)))?)
 }
 
@@ -30,18 +24,18 @@ pub(crate) fn type_contiguous(
     new: Out<Datatype>,
 ) -> Outcome<()> {
     let of = get(old)?;
-    let shape = of.shape.contiguous(count_of(count, "the count")?);
+    let shape = of.shape.contiguous(count_of(count, "the count")?)?;
     let contents = Contents::made(c::COMBINER_CONTIGUOUS, wide, vec![Arc::clone(of)]);
     finish(shape, contents.counts(&[count]), new)
 }
 
 /// `count` blocks at distances of `stride` bytes.
-fn strided(of: &Shape, count: i64, block: i64, stride: i64) -> Outcome<Shape> {
+fn strided(of: &Shape, count: i64, block: i64, stride: i128) -> Outcome<Shape> {
     let (count, block) = (
         count_of(count, "the count")?,
         count_of(block, "the block length")?,
     );
-    Ok(of.contiguous(block).repeated(count, stride))
+    Ok(of.contiguous(block)?.repeated(count, stride)?)
 }
 
 pub(crate) fn type_vector(
@@ -53,12 +47,8 @@ pub(crate) fn type_vector(
     new: Out<Datatype>,
 ) -> Outcome<()> {
     let of = get(old)?;
-    let shape = strided(
-        &of.shape,
-        count,
-        block,
-        stride.wrapping_mul(of.shape.extent()),
-    )?;
+    let distance = i128::from(stride) * i128::from(of.shape.extent());
+    let shape = strided(&of.shape, count, block, distance)?;
     let contents = Contents::made(c::COMBINER_VECTOR, wide, vec![Arc::clone(of)]);
     finish(shape, contents.counts(&[count, block, stride]), new)
 }
@@ -72,29 +62,23 @@ pub(crate) fn type_create_hvector(
     new: Out<Datatype>,
 ) -> Outcome<()> {
     let of = get(old)?;
-    let shape = strided(&of.shape, count, block, stride)?;
+    let shape = strided(&of.shape, count, block, i128::from(stride))?;
     let contents = Contents::made(c::COMBINER_HVECTOR, wide, vec![Arc::clone(of)]);
     let contents = contents.counts(&[count, block]).addresses(&[stride]);
     finish(shape, contents, new)
 }
 
-/// Blocks at byte displacements. A block of no elements is none.
-fn blocks(of: &Shape, lengths: &[i64], displacements: &[i64]) -> Outcome<Shape> {
+/// Blocks at displacements in units of so many bytes. A block of no elements is none.
+fn blocks(of: &Shape, lengths: &[i64], displacements: &[i64], unit: i64) -> Outcome<Shape> {
     let mut parts = Vec::with_capacity(lengths.len());
     for (&length, &displacement) in lengths.iter().zip(displacements) {
         let length = count_of(length, "a block length")?;
         if length > 0 {
-            parts.push((displacement, of.contiguous(length)));
+            let place = i128::from(displacement) * i128::from(unit);
+            parts.push((place, of.contiguous(length)?));
         }
     }
-    Ok(Shape::list(&parts))
-}
-
-fn scaled(displacements: &[i64], extent: i64) -> Vec<i64> {
-    displacements
-        .iter()
-        .map(|place| place.wrapping_mul(extent))
-        .collect()
+    Ok(Shape::list(&parts)?)
 }
 
 pub(crate) fn type_indexed(
@@ -108,11 +92,7 @@ pub(crate) fn type_indexed(
     let of = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let (lengths, displacements) = (lengths.list(n)?, displacements.list(n)?);
-    let shape = blocks(
-        &of.shape,
-        &lengths,
-        &scaled(&displacements, of.shape.extent()),
-    )?;
+    let shape = blocks(&of.shape, &lengths, &displacements, of.shape.extent())?;
     let contents = Contents::made(c::COMBINER_INDEXED, wide, vec![Arc::clone(of)]);
     let contents = contents
         .counts(&[count])
@@ -132,7 +112,7 @@ pub(crate) fn type_create_hindexed(
     let of = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let (lengths, displacements) = (lengths.list(n)?, displacements.list(n)?);
-    let shape = blocks(&of.shape, &lengths, &displacements)?;
+    let shape = blocks(&of.shape, &lengths, &displacements, 1)?;
     let contents = Contents::made(c::COMBINER_HINDEXED, wide, vec![Arc::clone(of)]);
     let contents = contents
         .counts(&[count])
@@ -152,8 +132,8 @@ pub(crate) fn type_create_indexed_block(
     let of = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let displacements = displacements.list(n)?;
-    let places = scaled(&displacements, of.shape.extent());
-    let shape = blocks(&of.shape, &vec![block; n], &places)?;
+    let unit = of.shape.extent();
+    let shape = blocks(&of.shape, &vec![block; n], &displacements, unit)?;
     let contents = Contents::made(c::COMBINER_INDEXED_BLOCK, wide, vec![Arc::clone(of)]);
     let contents = contents.counts(&[count, block]).counts(&displacements);
     finish(shape, contents, new)
@@ -170,7 +150,7 @@ pub(crate) fn type_create_hindexed_block(
     let of = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let displacements = displacements.list(n)?;
-    let shape = blocks(&of.shape, &vec![block; n], &displacements)?;
+    let shape = blocks(&of.shape, &vec![block; n], &displacements, 1)?;
     let contents = Contents::made(c::COMBINER_HINDEXED_BLOCK, wide, vec![Arc::clone(of)]);
     let contents = contents.counts(&[count, block]).addresses(&displacements);
     finish(shape, contents, new)
@@ -194,10 +174,10 @@ pub(crate) fn type_create_struct(
         objects.push(Arc::clone(of));
         let length = count_of(length, "a block length")?;
         if length > 0 {
-            parts.push((displacement, of.shape.contiguous(length)));
+            parts.push((i128::from(displacement), of.shape.contiguous(length)?));
         }
     }
-    let shape = Shape::list(&parts).padded();
+    let shape = Shape::list(&parts)?.padded()?;
     let contents = Contents::made(c::COMBINER_STRUCT, wide, objects);
     let contents = contents
         .counts(&[count])
@@ -216,7 +196,7 @@ pub(crate) fn type_create_resized(
     let of = get(old)?;
     let contents = Contents::made(c::COMBINER_RESIZED, wide, vec![Arc::clone(of)]);
     finish(
-        of.shape.resized(lb, extent),
+        of.shape.resized(lb, i128::from(extent))?,
         contents.addresses(&[lb, extent]),
         new,
     )
@@ -241,6 +221,11 @@ fn dimensions(ndims: i32) -> Outcome<usize> {
         .ok()
         .filter(|&n| n > 0)
         .ok_or_else(|| fail(c::ERR_ARG, format!("{ndims} dimensions")))
+}
+
+/// The product of two distances in bytes, or of one and a number of elements.
+fn product(a: i128, b: i64) -> Outcome<i128> {
+    Ok(a.checked_mul(i128::from(b)).ok_or(Beyond)?)
 }
 
 /// The dimensions from the fastest to the slowest.
@@ -274,13 +259,14 @@ pub(crate) fn type_create_subarray(
         }
     }
     let mut shape = of.shape.clone();
-    let (mut stride, mut offset) = (of.shape.extent(), 0i64);
+    let (mut stride, mut offset) = (i128::from(of.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {
-        shape = shape.repeated(subsizes[dimension] as u64, stride);
-        offset = offset.wrapping_add(starts[dimension].wrapping_mul(stride));
-        stride = stride.wrapping_mul(sizes[dimension]);
+        shape = shape.repeated(subsizes[dimension] as u64, stride)?;
+        let first = product(stride, starts[dimension])?;
+        offset = offset.checked_add(first).ok_or(Beyond)?;
+        stride = product(stride, sizes[dimension])?;
     }
-    let shape = shape.shifted(offset).resized(of.shape.lb, stride);
+    let shape = shape.shifted(offset)?.resized(of.shape.lb, stride)?;
     let contents = Contents::made(c::COMBINER_SUBARRAY, wide, vec![Arc::clone(of)]);
     let contents = contents
         .ints(&[ndims])
@@ -302,14 +288,12 @@ struct Share {
 
 impl Share {
     /// The elements that are this process's, at distances of `stride` bytes, and where the first one is.
-    fn shape(&self, of: &Shape, stride: i64) -> Outcome<(Shape, i64)> {
+    fn shape(&self, of: &Shape, stride: i128) -> Outcome<(Shape, i128)> {
         let bad = || fail(c::ERR_ARG, "a distribution that does not fit its dimension");
         let default = self.argument == c::DISTRIBUTE_DFLT_DARG;
         let (block, cyclic) = match self.distribution {
             c::DISTRIBUTE_NONE if self.processes == 1 => (self.size, false),
-            c::DISTRIBUTE_BLOCK if default => {
-                ((self.size + self.processes - 1) / self.processes, false)
-            }
+            c::DISTRIBUTE_BLOCK if default => ((self.size - 1) / self.processes + 1, false),
             c::DISTRIBUTE_BLOCK => {
                 let block = i64::from(self.argument);
                 if block < 1 || block.saturating_mul(self.processes) < self.size {
@@ -321,27 +305,29 @@ impl Share {
             c::DISTRIBUTE_CYCLIC if self.argument > 0 => (i64::from(self.argument), true),
             _ => return Err(bad()),
         };
-        let first = self.coordinate * block;
-        let round = self.processes * block;
-        if !cyclic {
-            let mine = (self.size - first).clamp(0, block);
-            return Ok((of.repeated(mine as u64, stride), first.wrapping_mul(stride)));
-        }
+        // The first element of this process; in the last places of the grid it can be behind the end.
+        let first = self.coordinate.checked_mul(block).unwrap_or(self.size);
         if first >= self.size {
             return Ok((Shape::empty(), 0));
         }
-        let full = (self.size - first) / round;
-        let rest = ((self.size - first) % round).min(block);
-        let piece = of.repeated(block as u64, stride);
-        let turn = round.wrapping_mul(stride);
+        let rest = self.size - first;
+        let at = product(stride, first)?;
+        if !cyclic {
+            return Ok((of.repeated(rest.min(block) as u64, stride)?, at));
+        }
+        let round = self.processes * block;
+        let (full, rest) = (rest / round, (rest % round).min(block));
+        let turn = product(stride, round)?;
         let mut parts = Vec::new();
         if full > 0 {
-            parts.push((0, piece.repeated(full as u64, turn)));
+            let piece = of.repeated(block as u64, stride)?;
+            parts.push((0, piece.repeated(full as u64, turn)?));
         }
         if rest > 0 {
-            parts.push((full.wrapping_mul(turn), of.repeated(rest as u64, stride)));
+            let place = product(turn, full)?;
+            parts.push((place, of.repeated(rest as u64, stride)?));
         }
-        Ok((Shape::list(&parts), first.wrapping_mul(stride)))
+        Ok((Shape::list(&parts)?, at))
     }
 }
 
@@ -363,10 +349,10 @@ pub(crate) fn type_create_darray(
     let sizes = gsizes.list(n)?;
     let (distributions, arguments) = (distributions.list(n)?, arguments.list(n)?);
     let processes = psizes.list(n)?;
-    let product = processes.iter().try_fold(1i64, |all, &one| {
+    let places = processes.iter().try_fold(1i64, |all, &one| {
         (one > 0).then(|| all.saturating_mul(i64::from(one)))
     });
-    if product != Some(i64::from(size)) || rank < 0 || rank >= size {
+    if places != Some(i64::from(size)) || rank < 0 || rank >= size {
         return Err(fail(
             c::ERR_ARG,
             format!("rank {rank} of {size} processes in the grid {processes:?}"),
@@ -384,7 +370,7 @@ pub(crate) fn type_create_darray(
         rest /= count;
     }
     let mut shape = of.shape.clone();
-    let (mut stride, mut offset) = (of.shape.extent(), 0i64);
+    let (mut stride, mut offset) = (i128::from(of.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {
         let share = Share {
             size: sizes[dimension],
@@ -395,10 +381,10 @@ pub(crate) fn type_create_darray(
         };
         let (part, first) = share.shape(&shape, stride)?;
         shape = part;
-        offset = offset.wrapping_add(first);
-        stride = stride.wrapping_mul(sizes[dimension]);
+        offset = offset.checked_add(first).ok_or(Beyond)?;
+        stride = product(stride, sizes[dimension])?;
     }
-    let shape = shape.shifted(offset).resized(of.shape.lb, stride);
+    let shape = shape.shifted(offset)?.resized(of.shape.lb, stride)?;
     let contents = Contents::made(c::COMBINER_DARRAY, wide, vec![Arc::clone(of)]);
     let contents = contents
         .ints(&[size, rank, ndims])

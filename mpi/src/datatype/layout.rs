@@ -71,6 +71,7 @@ impl Layout {
             Self::Run { offset, .. } | Self::Loop { offset, .. } => {
                 *offset = offset.wrapping_add(by);
             }
+            // Two of these may go beyond 64 bits; together with what is below they come back.
             Self::List(list) => {
                 let list = Arc::make_mut(list);
                 list.offset = list.offset.wrapping_add(by);
@@ -104,7 +105,7 @@ impl Layout {
                 offset: *offset,
                 count,
                 stride,
-                body: Arc::new(self.shifted(-offset)),
+                body: Arc::new(self.shifted(offset.wrapping_neg())),
             },
             _ => Self::Loop {
                 offset: 0,

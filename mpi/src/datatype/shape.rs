@@ -1,9 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a datatype is: its typemap, its layout, its bounds. The constructors of the standard are operations on shapes.
+//!
+//! Every number of a shape fits 64 bits: size, bounds, extents, and with them the displacement of each byte. A constructor whose result would not
+//! fit gives [`Beyond`], so that nothing that walks a shape has to look again.
 
 use super::layout::Layout;
 use super::predefined::Element;
+use crate::c;
+use crate::failure::{Failure, fail};
 use std::sync::Arc;
+
+/// A size, a bound or a displacement that 64 bits cannot hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Beyond;
+
+impl From<Beyond> for Box<Failure> {
+    #[cold]
+    fn from(_: Beyond) -> Self {
+        fail(
+            c::ERR_COUNT,
+            "the datatype reaches further than 64-bit displacements can",
+        )
+    }
+}
+
+/// A bound, moved.
+fn moved(bound: i64, by: i128) -> Result<i64, Beyond> {
+    let sum = by.checked_add(i128::from(bound)).ok_or(Beyond)?;
+    i64::try_from(sum).map_err(|_| Beyond)
+}
 
 /// The typemap: elements at displacements, in order.
 #[derive(Debug)]
@@ -80,55 +105,71 @@ impl Shape {
     }
 
     pub(crate) fn extent(&self) -> i64 {
-        self.ub.wrapping_sub(self.lb)
+        self.ub - self.lb
+    }
+
+    pub(crate) fn true_extent(&self) -> i64 {
+        self.true_ub - self.true_lb
+    }
+
+    /// The shape, if its size and its extents fit; its bounds do already.
+    fn if_it_fits(self) -> Result<Self, Beyond> {
+        let extents = [(self.lb, self.ub), (self.true_lb, self.true_ub)];
+        let fits = i64::try_from(self.size()).is_ok()
+            && extents.iter().all(|(lb, ub)| ub.checked_sub(*lb).is_some());
+        if fits { Ok(self) } else { Err(Beyond) }
     }
 
     /// `count` times at distances of `stride` bytes.
-    pub(crate) fn repeated(&self, count: u64, stride: i64) -> Self {
+    pub(crate) fn repeated(&self, count: u64, stride: i128) -> Result<Self, Beyond> {
         // Nothing, however often, has no bounds either, unless they were set.
         if count == 0 || (self.elements == 0 && !self.lb_set && !self.ub_set) {
-            return Self::empty();
+            return Ok(Self::empty());
         }
-        let last = (count as i64 - 1).wrapping_mul(stride);
+        if count == 1 {
+            return Ok(self.clone());
+        }
+        let last = i128::from(count - 1).checked_mul(stride).ok_or(Beyond)?;
+        let stride = i64::try_from(stride).map_err(|_| Beyond)?;
         let (low, high) = (last.min(0), last.max(0));
-        let map = if count == 1 {
-            Arc::clone(&self.map)
-        } else {
-            Arc::new(Map::Loop {
+        let mut all = Self {
+            lb: moved(self.lb, low)?,
+            ub: moved(self.ub, high)?,
+            ..self.clone()
+        };
+        if self.size() > 0 {
+            all.map = Arc::new(Map::Loop {
                 count,
                 stride,
                 body: Arc::clone(&self.map),
-            })
-        };
-        Self {
-            map,
-            layout: self.layout.repeated(count, stride),
-            lb: self.lb.wrapping_add(low),
-            ub: self.ub.wrapping_add(high),
-            true_lb: self.true_lb.wrapping_add(low),
-            true_ub: self.true_ub.wrapping_add(high),
-            elements: self.elements.saturating_mul(count),
-            ..self.clone()
+            });
+            all.layout = self.layout.repeated(count, stride);
+            all.true_lb = moved(self.true_lb, low)?;
+            all.true_ub = moved(self.true_ub, high)?;
+            all.elements = self.elements.saturating_mul(count);
         }
+        all.if_it_fits()
     }
 
     /// `count` times, one after the other.
-    pub(crate) fn contiguous(&self, count: u64) -> Self {
-        self.repeated(count, self.extent())
+    pub(crate) fn contiguous(&self, count: u64) -> Result<Self, Beyond> {
+        self.repeated(count, i128::from(self.extent()))
     }
 
     /// The same at a displacement.
-    pub(crate) fn shifted(&self, by: i64) -> Self {
+    pub(crate) fn shifted(&self, by: i128) -> Result<Self, Beyond> {
         Self::list(&[(by, self.clone())])
     }
 
     /// Parts at displacements. A part that is no type's instance counts for nothing, not even for the bounds.
-    pub(crate) fn list(parts: &[(i64, Self)]) -> Self {
+    pub(crate) fn list(parts: &[(i128, Self)]) -> Result<Self, Beyond> {
         let mut all = Self::empty();
         let mut map = Vec::with_capacity(parts.len());
+        let mut layouts = Vec::with_capacity(parts.len());
         let (mut first, mut true_first) = (true, true);
         for (at, part) in parts {
-            let (lb, ub) = (part.lb.wrapping_add(*at), part.ub.wrapping_add(*at));
+            let (lb, ub) = (moved(part.lb, *at)?, moved(part.ub, *at)?);
+            let place = i64::try_from(*at).map_err(|_| Beyond)?;
             if first {
                 (all.lb, all.ub) = (lb, ub);
                 (all.lb_set, all.ub_set) = (part.lb_set, part.ub_set);
@@ -147,10 +188,7 @@ impl Shape {
             }
             first = false;
             if part.size() > 0 {
-                let (lb, ub) = (
-                    part.true_lb.wrapping_add(*at),
-                    part.true_ub.wrapping_add(*at),
-                );
+                let (lb, ub) = (moved(part.true_lb, *at)?, moved(part.true_ub, *at)?);
                 (all.true_lb, all.true_ub) = if true_first {
                     (lb, ub)
                 } else {
@@ -165,33 +203,35 @@ impl Shape {
             }
             all.align = all.align.max(part.align);
             all.elements = all.elements.saturating_add(part.elements);
-            map.push((*at, Arc::clone(&part.map)));
+            map.push((place, Arc::clone(&part.map)));
+            layouts.push(part.layout.shifted(place));
         }
-        all.layout = Layout::list(parts.iter().map(|(at, part)| part.layout.shifted(*at)));
+        all.layout = Layout::list(layouts);
         all.map = Arc::new(Map::List(map));
-        all
+        all.if_it_fits()
     }
 
     /// With the padding that C gives a struct.
-    pub(crate) fn padded(mut self) -> Self {
+    pub(crate) fn padded(mut self) -> Result<Self, Beyond> {
         if !self.ub_set {
             let over = self.extent().rem_euclid(self.align);
             if over != 0 {
-                self.ub = self.ub.wrapping_add(self.align - over);
+                self.ub = moved(self.ub, i128::from(self.align - over))?;
             }
         }
-        self
+        self.if_it_fits()
     }
 
     /// With other bounds.
-    pub(crate) fn resized(&self, lb: i64, extent: i64) -> Self {
-        Self {
+    pub(crate) fn resized(&self, lb: i64, extent: i128) -> Result<Self, Beyond> {
+        let other = Self {
             lb,
-            ub: lb.wrapping_add(extent),
+            ub: moved(lb, extent)?,
             lb_set: true,
             ub_set: true,
             ..self.clone()
-        }
+        };
+        other.if_it_fits()
     }
 
     /// Whether `count` instances are one run of bytes: where it begins.
@@ -205,9 +245,22 @@ impl Shape {
         }
     }
 
+    /// Whether all bytes of `count` instances have displacements.
+    pub(crate) fn reach_of(&self, count: u64) -> Result<(), Beyond> {
+        let turns = i128::from(count.saturating_sub(1));
+        let last = turns.checked_mul(i128::from(self.extent()));
+        let last = last.ok_or(Beyond)?;
+        if self.size() > 0 {
+            moved(self.true_lb, last)?;
+            moved(self.true_ub, last)?;
+        }
+        Ok(())
+    }
+
     /// The layout of `count` instances.
-    pub(crate) fn layout_of(&self, count: u64) -> Layout {
-        self.layout.repeated(count, self.extent())
+    pub(crate) fn layout_of(&self, count: u64) -> Result<Layout, Beyond> {
+        self.reach_of(count)?;
+        Ok(self.layout.repeated(count, self.extent()))
     }
 }
 

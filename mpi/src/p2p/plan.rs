@@ -53,7 +53,7 @@ fn bytes_of(
         }
         return Ok(Bytes::One([span(at, size as usize)]));
     }
-    let layout = object.shape.layout_of(count);
+    let layout = object.shape.layout_of(count)?;
     let runs = layout.runs();
     if runs <= MANY_RUNS && size / runs >= LONG_RUN {
         let mut spans = Vec::with_capacity(runs as usize);
@@ -86,7 +86,7 @@ impl Outgoing {
             Bytes::One(span) => Self::One(span),
             Bytes::Runs(spans) => Self::Runs(spans),
             Bytes::Scattered(layout, size) => {
-                let mut packed = vec![0; size as usize];
+                let mut packed = memory::zeroed(size as usize)?;
                 memory::gather(&layout, buf, 0..size, &mut packed);
                 Self::Packed(packed)
             }
@@ -169,8 +169,8 @@ pub(crate) fn pack(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Vec<u8>
     let count = check_count(count)?;
     let object = datatype::committed(datatype)?;
     object.bytes_at(buf, count)?;
-    let layout = object.shape.layout_of(count);
-    let mut packed = vec![0; layout.size() as usize];
+    let layout = object.shape.layout_of(count)?;
+    let mut packed = memory::zeroed(layout.size() as usize)?;
     memory::gather(&layout, buf, 0..layout.size(), &mut packed);
     Ok(packed)
 }
@@ -179,8 +179,8 @@ pub(crate) fn pack(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Vec<u8>
 pub(super) fn copied((buf, count, object): Buffer<'_>) -> Outcome<Outgoing> {
     // A buffer that is not there is found out before.
     bytes_of(buf, count, object, memory::sent)?;
-    let layout = object.shape.layout_of(count);
-    let mut packed = vec![0; layout.size() as usize];
+    let layout = object.shape.layout_of(count)?;
+    let mut packed = memory::zeroed(layout.size() as usize)?;
     memory::gather(&layout, buf, 0..layout.size(), &mut packed);
     Ok(Outgoing::Packed(packed))
 }
@@ -204,8 +204,9 @@ impl Target {
             Bytes::Runs(spans) => Pending::receive(&spans, begin),
             Bytes::Scattered(layout, size) => {
                 let base = self.base;
+                let packed = memory::zeroed(size as usize)?;
                 let unpack = Some(Box::new(Unpack { layout, base }));
-                Pending::receive_packed(size as usize, unpack, begin)
+                Pending::receive_packed(packed, unpack, begin)
             }
         }?)
     }

@@ -67,14 +67,14 @@ impl Pending {
         Ok(Self::new(begin(spans)?, Vec::new(), true))
     }
 
-    /// Starts a receive of so many bytes into memory of the library. `unpack`: where they go then.
+    /// Starts a receive into memory of the library. `unpack`: where its bytes go then.
     pub(crate) fn receive_packed(
-        size: usize,
+        mut packed: Vec<u8>,
         unpack: Option<Box<Unpack>>,
         begin: impl FnOnce(&[Span]) -> Result<Operation>,
     ) -> Result<Self> {
-        let mut packed = vec![0; size];
-        let span = memory::received(memory::address_of(&mut packed), size);
+        let len = packed.len();
+        let span = memory::received(memory::address_of(&mut packed), len);
         let operation = begin(&[span])?;
         let mut pending = Self::new(operation, packed, true);
         pending.unpack = unpack;

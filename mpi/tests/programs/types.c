@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Datatypes: constructors, extents, contents, packing, external32, transfers. */
 #include "check.h"
+#include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 static int rank, peer;
 
@@ -209,6 +211,75 @@ static void large_counts(void) {
     OK(MPI_Type_free(&t));
 }
 
+/* Whatever reaches beyond 64 bits is refused, not taken for something shorter. */
+#define BEYOND(call) RAISES(MPI_ERR_COUNT, call)
+
+static void beyond_64_bits(void) {
+    const MPI_Count far = (MPI_Count)1 << 62;
+    MPI_Datatype t = MPI_DATATYPE_NULL, wide, low;
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+
+    int cube[3] = {INT_MAX, INT_MAX, INT_MAX}, one[3] = {1, 1, 1}, zero[3] = {0, 0, 0}, end[3] = {INT_MAX - 1, 0, 0};
+    BEYOND(MPI_Type_create_subarray(3, cube, one, zero, MPI_ORDER_C, MPI_INT, &t));
+    BEYOND(MPI_Type_create_subarray(3, cube, one, end, MPI_ORDER_C, MPI_CHAR, &t));
+    int block[3] = {MPI_DISTRIBUTE_BLOCK, MPI_DISTRIBUTE_CYCLIC, MPI_DISTRIBUTE_NONE};
+    int usual[3] = {MPI_DISTRIBUTE_DFLT_DARG, MPI_DISTRIBUTE_DFLT_DARG, MPI_DISTRIBUTE_DFLT_DARG}, grid[3] = {2, 2, 1};
+    for (int process = 0; process < 4; process++)
+        BEYOND(MPI_Type_create_darray(4, process, 3, cube, block, usual, grid, MPI_ORDER_FORTRAN, MPI_INT, &t));
+    MPI_Count longest[1] = {INT64_MAX};
+    int three[1] = {3};
+    OK(MPI_Type_create_darray_c(3, 2, 1, longest, block, usual, three, MPI_ORDER_C, MPI_CHAR, &t));
+    extent_is(t, 0, INT64_MAX, INT64_MAX / 3 * 2 + 2, INT64_MAX / 3 - 1);
+    OK(MPI_Type_free(&t));
+
+    BEYOND(MPI_Type_create_hvector(5, 1, far, MPI_CHAR, &t));
+    BEYOND(MPI_Type_create_hvector(5, 1, -far, MPI_CHAR, &t));
+    BEYOND(MPI_Type_vector_c((MPI_Count)1 << 40, 1, (MPI_Count)1 << 40, MPI_CHAR, &t));
+    BEYOND(MPI_Type_vector_c(2, 1, far, MPI_INT, &t));
+    OK(MPI_Type_vector_c(1, 1, far, MPI_INT, &t));
+    extent_is(t, 0, 4, 0, 4);
+    OK(MPI_Type_free(&t));
+    OK(MPI_Type_create_resized(MPI_CHAR, 0, far, &wide));
+    BEYOND(MPI_Type_contiguous(3, wide, &t));
+    OK(MPI_Type_contiguous(1, wide, &t));
+    extent_is(t, 0, far, 0, 1);
+    OK(MPI_Type_free(&t));
+    BEYOND(MPI_Type_create_resized(MPI_CHAR, 2, INT64_MAX, &t));
+    OK(MPI_Type_create_resized(MPI_CHAR, INT64_MIN, INT64_MAX, &low));
+    BEYOND(MPI_Type_create_hvector(2, 1, -1, low, &t));
+
+    int ones[2] = {1, 1}, at[2] = {0, 3};
+    MPI_Aint ends[2] = {INT64_MIN, INT64_MAX - 8}, last[1] = {INT64_MAX};
+    MPI_Datatype two[2] = {MPI_INT, MPI_INT};
+    BEYOND(MPI_Type_create_hindexed(2, ones, ends, MPI_CHAR, &t));
+    BEYOND(MPI_Type_create_hindexed_block(1, 2, last, MPI_CHAR, &t));
+    BEYOND(MPI_Type_create_hindexed_block(1, 1, last, MPI_INT, &t));
+    BEYOND(MPI_Type_create_struct(2, ones, ends, two, &t));
+    BEYOND(MPI_Type_indexed(2, ones, at, wide, &t));
+    BEYOND(MPI_Type_create_indexed_block(2, 1, at, wide, &t));
+    BEYOND(MPI_Type_contiguous_c(INT64_MAX, MPI_INT, &t));
+
+    /* A valid datatype, so often that its instances are beyond. The fifth would be where the first is. */
+    char buffer[8] = "abcdefg";
+    int position = 0;
+    OK(MPI_Type_commit(&wide));
+    BEYOND(MPI_Pack(buffer, 5, wide, packed, sizeof packed, &position, MPI_COMM_SELF));
+    CHECK(position == 0);
+    BEYOND(MPI_Send(buffer, 5, wide, peer, 1, MPI_COMM_WORLD));
+    BEYOND(MPI_Bcast(buffer, 5, wide, 0, MPI_COMM_SELF));
+    /* More scattered bytes than there is memory to pack them. */
+    OK(MPI_Type_vector_c((MPI_Count)1 << 52, 1, 2, MPI_CHAR, &t));
+    OK(MPI_Type_commit(&t));
+    RAISES(MPI_ERR_NO_MEM, MPI_Send(buffer, 1, t, peer, 1, MPI_COMM_WORLD));
+    RAISES(MPI_ERR_NO_MEM, MPI_Recv(buffer, 1, t, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    OK(MPI_Type_free(&t));
+    OK(MPI_Type_free(&wide));
+    OK(MPI_Type_free(&low));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+}
+
 /* Long runs travel as they are, by a list of them. */
 static void long_runs(void) {
     enum { N = 256, RUN = 1024 };
@@ -234,6 +305,7 @@ int main(int argc, char **argv) {
     arrays();
     external();
     large_counts();
+    beyond_64_bits();
     long_runs();
     OK(MPI_Finalize());
     return 0;
