@@ -90,12 +90,16 @@ impl Plan {
     }
 
     /// Starts it. Whatever comes from here is a home for the operation.
-    pub(crate) fn start(mut self, comm: &Arc<CommObject>) -> Outcome<Object> {
+    pub(crate) fn start(self, comm: &Arc<CommObject>) -> Outcome<Object> {
+        let collectives = comm.collectives_at_once()?;
+        self.start_on(collectives, comm)
+    }
+
+    /// The same, where a persistent request has a place of its own.
+    fn start_on(mut self, collectives: &onecopy::Comm, comm: &Arc<CommObject>) -> Outcome<Object> {
         let send = self.send.as_ref().map(Side::sent);
         let recv = self.recv.as_mut().map(Side::received);
-        let operation =
-            comm.collectives_at_once()?
-                .begin_collective(&self.collective, send, recv)?;
+        let operation = collectives.begin_collective(&self.collective, send, recv)?;
         let running = Running {
             operation: Some(operation),
             _send: self.send,

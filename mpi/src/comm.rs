@@ -47,6 +47,7 @@ pub(crate) struct CommObject {
     /// Collectives that start before that place is agreed on.
     early: OnceLock<onecopy::Comm>,
     tag: AtomicU32,
+    persistent: AtomicU32,
 }
 
 static COMMS: Table<Arc<CommObject>> = Table::new(5);
@@ -54,6 +55,7 @@ static COMMS: Table<Arc<CommObject>> = Table::new(5);
 /// What tells the messages of an agreement from those of collectives before it, in the library's context.
 const AGREEMENT: u32 = 0;
 const EARLY: u32 = 1;
+const PERSISTENT: u32 = 2;
 
 /// What a new communicator takes over from another one.
 #[derive(Default)]
@@ -83,6 +85,7 @@ impl CommObject {
             collectives: OnceLock::new(),
             early: OnceLock::new(),
             tag: AtomicU32::new(0),
+            persistent: AtomicU32::new(0),
         }))
     }
 
@@ -192,6 +195,26 @@ impl CommObject {
             links.own.create_from_group(&self.ranks(), AGREEMENT)?
         };
         Ok(self.collectives.get_or_init(|| formed))
+    }
+
+    /// A place of its own for a persistent collective: requests that were initialised in the same order may be started in any. All members come
+    /// here, as to every initialisation. `None`: there are so many that this one shares the communicator's place, and has to be started in the
+    /// same order by all.
+    pub(crate) fn persistent_collective(&self) -> Outcome<Option<onecopy::Comm>> {
+        if self.size() == 1 {
+            return Ok(None);
+        }
+        let own = &self.links()?.own;
+        match own.create_frugal(&self.ranks(), PERSISTENT) {
+            Ok(made) => Ok(Some(made)),
+            Err(onecopy::Error::Collective { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A number that tells a persistent neighbourhood collective from others. All members come here in the same order.
+    pub(crate) fn next_persistent(&self) -> i32 {
+        (self.persistent.fetch_add(1, Ordering::Relaxed) & 0xf_ffff) as i32
     }
 
     /// A tag for the library's messages. All members call this in the same order.

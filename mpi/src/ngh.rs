@@ -76,14 +76,19 @@ struct Plan {
 
 /// Tags of these messages, apart from others in the library's context: a number for the call, and one for the side.
 const TAGS: i32 = 1 << 29;
+/// Of a call that is started again and again. Its messages have one tag: it ends before it is started again, and messages of a pair keep their order.
+const PERSISTENT: i32 = 1 << 28;
+
+/// The tag of one more call. A call that fails here counts with the others', too.
+fn next_tag(comm: &CommObject) -> i32 {
+    TAGS | (comm.next_tag() & 0xf_ffff) << 8
+}
 
 impl Plan {
     /// Starts it. A neighbour that cannot be reached keeps the messages from no other: what was started goes on, and the request ends with the error.
-    fn start(&self) -> Outcome<Object> {
+    fn start(&self, call: i32) -> Outcome<Object> {
         let comm = &self.comm;
         let own = &comm.links()?.own;
-        // A call that fails here counts with the others', too.
-        let call = TAGS | (comm.next_tag() & 0x1f_ffff) << 8;
         let Neighbours {
             sources,
             destinations,
@@ -125,21 +130,23 @@ impl Plan {
     }
 
     fn run(&self) -> Outcome<()> {
-        let mut object = self.start()?;
+        let mut object = self.start(next_tag(&self.comm))?;
         request::wait_object(&mut object);
         object.failure.take().map_or(Ok(()), Err)
     }
 
     fn later(&self, request: Out<Request>) -> Outcome<()> {
         let home = request::reserve(request)?;
-        home.keep(self.start()?);
+        home.keep(self.start(next_tag(&self.comm))?);
         Ok(())
     }
 
     fn prepare(self, info: Info, request: Out<Request>) -> Outcome<()> {
         info::pairs_or_none(info)?;
         let comm = Arc::clone(&self.comm);
-        let recipe = move || self.start();
+        // Requests that were initialised in the same order may be started in any.
+        let call = TAGS | PERSISTENT | comm.next_persistent() << 8;
+        let recipe = move || self.start(call);
         let home = request::reserve(request)?;
         home.keep(Object::persistent(&comm, Arc::new(recipe)));
         Ok(())

@@ -166,6 +166,11 @@ fn point_to_point() {
 }
 
 #[test]
+fn persistent_collectives() {
+    passes("persistent", &[1, 2, 3]);
+}
+
+#[test]
 fn datatypes() {
     passes("types", &[1, 2]);
 }

@@ -110,6 +110,14 @@ impl Word {
     }
 }
 
+/// How much of what communicators share one more may take: ids, and channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Share {
+    All,
+    /// Half of it stays for others.
+    Half,
+}
+
 struct Agreed {
     id: u32,
     channel: Option<u32>,
@@ -118,12 +126,21 @@ struct Agreed {
 
 impl Engine {
     /// What this rank says about its ids to an agreement to which all have come.
-    fn offer_ids(&mut self, turn: Turn) -> Word {
+    fn offer_ids(&mut self, turn: Turn, share: Share) -> Word {
         self.bury();
         let all = self.geometry.coll_channels;
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
-        let free_channels = mask & !self.colls.channels;
+        let mut free_channels = mask & !self.colls.channels;
         let ids = &mut self.colls.ids;
+        let mut free = ids.used.map(|word| !word);
+        if share == Share::Half {
+            if free_channels.count_ones() * 2 <= all {
+                free_channels = 0;
+            }
+            if free.iter().map(|word| word.count_ones()).sum::<u32>() * 2 <= IDS {
+                free = [0; WORDS];
+            }
+        }
         ids.waiting.insert(turn);
         let mine = ids.holder.is_none() && ids.waiting.first() == Some(&turn);
         if mine {
@@ -136,7 +153,7 @@ impl Engine {
             next: ids.next,
             users: ids.users,
             free_channels,
-            free: ids.used.map(|word| !word),
+            free,
         }
     }
 
@@ -273,6 +290,7 @@ impl Comm {
         turn: Turn,
         (color, key): (Option<u32>, i64),
         group: Option<&Group>,
+        share: Share,
     ) -> Result<Option<Self>> {
         let handle: &Handle = &self.handle;
         let mut numbers = vec![0u64; NUMBERS * lane.size()];
@@ -292,7 +310,7 @@ impl Comm {
             }
             handle.gate.enter().end_round(turn, false);
             std::thread::yield_now();
-            word = handle.gate.enter().offer_ids(turn);
+            word = handle.gate.enter().offer_ids(turn, share);
         }
     }
 

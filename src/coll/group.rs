@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Groups of ranks, and communicators made of them.
 
+use super::agree::Share;
 use super::state::State;
 use crate::comm::{Comm, OWN_CONTEXTS};
 use crate::engine::Engine;
@@ -221,7 +222,7 @@ impl Comm {
     /// });
     /// ```
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.form(self, (self.context, 0), (color, key), None)
+        self.form(self, (self.context, 0), (color, key), None, Share::All)
     }
 
     /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group that it is in, or with any
@@ -231,19 +232,29 @@ impl Comm {
         let place = group.place_of(me);
         let color = place.and(group.0.first().copied());
         self.check_group(group)?;
-        self.form(self, (self.context, 0), (color, 0), Some(group))
+        let turn = (self.context, 0);
+        self.form(self, turn, (color, 0), Some(group), Share::All)
     }
 
     /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that happen at the same
     /// time.
     pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
+        self.create_within(group, tag, Share::All)
+    }
+
+    /// As [`Self::create_from_group`], for one of many communicators: half of the channels and of the number of communicators at a time stay
+    /// for others. Without a channel its collectives go by messages.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] on all members when half of the number of communicators is in use with one of them.
+    pub fn create_frugal(&self, group: &Group, tag: u32) -> Result<Self> {
+        self.create_within(group, tag, Share::Half)
+    }
+
+    fn create_within(&self, group: &Group, tag: u32, share: Share) -> Result<Self> {
         let lane = self.by_messages(group, tag)?;
-        match self.form(
-            &lane,
-            (self.context, 1 + (tag & TAGS)),
-            (Some(0), 0),
-            Some(group),
-        )? {
+        let turn = (self.context, 1 + (tag & TAGS));
+        match self.form(&lane, turn, (Some(0), 0), Some(group), share)? {
             Some(comm) => Ok(comm),
             None => Err(Error::Collective {
                 reason: "a communicator without members".into(),

@@ -150,12 +150,17 @@ macro_rules! collectives {
                     #[allow(unused_mut, reason = "a barrier has no arguments")]
                     let mut held = Held::default();
                     $(<$t as Capture>::hold(&$arg, &mut held);)*
+                    let home = request::reserve(request)?;
+                    let own = of.persistent_collective()?;
                     let kept = Arc::clone(of);
                     let recipe = move || {
                         let _ = &held;
-                        plan::$plan(&kept, $(&$arg),*)?.start(&kept)
+                        let plan = plan::$plan(&kept, $(&$arg),*)?;
+                        match &own {
+                            Some(own) => plan.start_on(own, &kept),
+                            None => plan.start(&kept),
+                        }
                     };
-                    let home = request::reserve(request)?;
                     home.keep(Object::persistent(of, Arc::new(recipe)));
                     Ok(())
                 }
