@@ -40,6 +40,7 @@ pub(crate) use start::{Buffers, Call};
 
 use crate::error::{Error, Result};
 use bytemuck::{AnyBitPattern, NoUninit};
+use onecopy_shm::gate;
 use std::sync::Arc;
 
 /// The error of those whose communicator a member has given up.
@@ -65,15 +66,19 @@ pub type UserFunction = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 pub enum Op {
     /// One that all know.
     Predefined(PredefinedOp),
-    /// One of the program. It is called inside of the runtime and must not use the runtime.
+    /// One of the program, by [`Self::user`].
     User(Arc<UserFunction>),
 }
 
 impl Op {
     /// An operator of the program: `function(left, right)` sets each element of `right` to `left op right`. It must be associative; it
     /// need not be commutative, since elements are combined in the order of the ranks. Both vectors have the same whole number of elements.
+    ///
+    /// It is called inside of the runtime: if it uses the runtime, the process ends with a panic.
     pub fn user(function: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static) -> Self {
-        Self::User(Arc::new(function))
+        Self::User(Arc::new(move |left, right| {
+            gate::calling_out(|| function(left, right));
+        }))
     }
 
     pub(crate) fn check(&self, elem: ElemType) -> Result<()> {

@@ -27,7 +27,16 @@ pub(crate) struct Keyval {
 }
 
 /// The attributes of one object, in the order of their setting.
-pub(crate) type Attributes = Vec<(i32, Arc<Keyval>, Addr)>;
+pub(crate) type Attributes = Vec<Attribute>;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Attribute {
+    key: i32,
+    keyval: Arc<Keyval>,
+    value: Addr,
+    /// The program's function for its deletion is under way: it still has its value, and is not deleted a second time.
+    ending: bool,
+}
 
 /// A key that the program knows by a number.
 struct Key {
@@ -107,25 +116,49 @@ fn checked(code: i32, what: &'static str) -> Outcome<()> {
     }
 }
 
-fn run_delete(keyval: &Keyval, object: usize, key: i32, value: Addr) -> Outcome<()> {
-    if keyval.delete.number() == NULL {
-        return Ok(());
+/// Deletes the attribute of this key, if there is one; gives whether there was. It stays if the program's function fails.
+fn end(attributes: &Mutex<Attributes>, object: usize, key: i32) -> Outcome<bool> {
+    let of_key = |attribute: &&mut Attribute| attribute.key == key;
+    let (keyval, value) = {
+        let mut attributes = job::lock(attributes);
+        let Some(found) = attributes.iter_mut().find(of_key) else {
+            return Ok(false);
+        };
+        if std::mem::replace(&mut found.ending, true) {
+            return Err(fail(
+                c::ERR_KEYVAL,
+                format!("attribute {key} is being deleted: its function may not delete or set it"),
+            ));
+        }
+        (Arc::clone(&found.keyval), found.value)
+    };
+    // The function may use the object and its attributes.
+    let code = if keyval.delete.number() == NULL {
+        c::SUCCESS
+    } else {
+        callback::delete_attribute(keyval.delete, object, key, value, keyval.extra)
+    };
+    let mut attributes = job::lock(attributes);
+    if code == c::SUCCESS {
+        attributes.retain(|attribute| attribute.key != key);
+    } else if let Some(found) = attributes.iter_mut().find(of_key) {
+        found.ending = false;
     }
-    let code = callback::delete_attribute(keyval.delete, object, key, value, keyval.extra);
-    checked(code, "the function that deletes an attribute failed")
+    drop(attributes);
+    checked(code, "the function that deletes an attribute failed")?;
+    Ok(true)
 }
 
 fn delete(attributes: &Mutex<Attributes>, object: usize, kind: Kind, key: i32) -> Outcome<()> {
     known(kind, key)?;
-    let found = job::lock(attributes)
-        .iter()
-        .find(|(other, ..)| *other == key)
-        .map(|(_, keyval, value)| (Arc::clone(keyval), *value));
-    let (keyval, value) =
-        found.ok_or_else(|| fail(c::ERR_KEYVAL, format!("the object has no attribute {key}")))?;
-    run_delete(&keyval, object, key, value)?;
-    job::lock(attributes).retain(|(other, ..)| *other != key);
-    Ok(())
+    if end(attributes, object, key)? {
+        Ok(())
+    } else {
+        Err(fail(
+            c::ERR_KEYVAL,
+            format!("the object has no attribute {key}"),
+        ))
+    }
 }
 
 fn set(
@@ -136,16 +169,15 @@ fn set(
     value: Addr,
 ) -> Outcome<()> {
     let keyval = known(kind, key)?;
-    let old = job::lock(attributes)
-        .iter()
-        .find(|(other, ..)| *other == key)
-        .map(|(_, keyval, value)| (Arc::clone(keyval), *value));
-    if let Some((keyval, value)) = old {
-        run_delete(&keyval, object, key, value)?;
-    }
+    end(attributes, object, key)?;
     let mut attributes = job::lock(attributes);
-    attributes.retain(|(other, ..)| *other != key);
-    attributes.push((key, keyval, value));
+    attributes.retain(|attribute| attribute.key != key);
+    attributes.push(Attribute {
+        key,
+        keyval,
+        value,
+        ending: false,
+    });
     Ok(())
 }
 
@@ -159,8 +191,8 @@ fn get(
     known(kind, key)?;
     let found = job::lock(attributes)
         .iter()
-        .find(|(other, ..)| *other == key)
-        .map(|(.., value)| *value);
+        .find(|attribute| attribute.key == key)
+        .map(|attribute| attribute.value);
     if let Some(found) = found {
         value.store_pointer(found)?;
     }
@@ -172,19 +204,21 @@ fn delete_each(attributes: &Mutex<Attributes>, object: usize) -> Outcome<()> {
     loop {
         let last = job::lock(attributes)
             .last()
-            .map(|(key, keyval, value)| (*key, Arc::clone(keyval), *value));
-        let Some((key, keyval, value)) = last else {
+            .map(|attribute| attribute.key);
+        let Some(key) = last else {
             return Ok(());
         };
-        run_delete(&keyval, object, key, value)?;
-        job::lock(attributes).retain(|(other, ..)| *other != key);
+        end(attributes, object, key)?;
     }
 }
 
 fn copy_each(attributes: &Mutex<Attributes>, object: usize) -> Outcome<Attributes> {
     let all = job::lock(attributes).clone();
     let mut copies = Attributes::new();
-    for (key, keyval, value) in all {
+    for Attribute {
+        key, keyval, value, ..
+    } in all
+    {
         let copy = match keyval.copy.number() {
             NULL => None,
             DUPLICATE => Some(value),
@@ -196,7 +230,12 @@ fn copy_each(attributes: &Mutex<Attributes>, object: usize) -> Outcome<Attribute
             }
         };
         if let Some(copy) = copy {
-            copies.push((key, keyval, copy));
+            copies.push(Attribute {
+                key,
+                keyval,
+                value: copy,
+                ending: false,
+            });
         }
     }
     Ok(copies)

@@ -313,6 +313,26 @@ fn the_job_is_aborted_from_within_every_function_of_the_program() {
     }
 }
 
+/// The reduction's function holds what its call waits for.
+#[test]
+fn a_reduction_that_communicates_is_told_that_it_cannot() {
+    let program = compile("ends");
+    for level in LEVELS {
+        for place in ["allreduce", "allreduce_long", "scan", "ireduce"] {
+            let output = run(&program, 2, &[place, "7", level, "communicates"]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            let why = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                !output.status.success()
+                    && !said.contains("went on")
+                    && why.contains("it may compute, and abort the job, but not communicate"),
+                "{place}, {level}: {:?}\n{said}\n{why}",
+                output.status
+            );
+        }
+    }
+}
+
 #[test]
 fn an_aborted_job_never_ends_with_0() {
     let program = compile("ends");

@@ -12,7 +12,7 @@ use crate::fork;
 use crate::sync::{AtomicU32, Ordering, yield_now};
 #[cfg(not(loom))]
 use crossbeam_utils::Backoff;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
 
 /// The models under loom do not fork.
@@ -59,6 +59,26 @@ unsafe impl<T: Send> Sync for Gate<T> {}
 #[derive(Debug)]
 pub struct Pass<'g, T: Guarded> {
     gate: &'g Gate<T>,
+}
+
+std::thread_local! {
+    /// This thread holds a gate and runs a function of the program.
+    static CALLED_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+const REENTERED: &str = "a function of the program that the library calls in the middle of a collective, a reduction, has called the library \
+    again: it may compute, and abort the job, but not communicate";
+
+/// Runs a function of the program while this thread holds a gate. If it comes to a gate, it ends with a panic: it would wait for itself.
+pub fn calling_out<R>(f: impl FnOnce() -> R) -> R {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            CALLED_OUT.set(self.0);
+        }
+    }
+    let _back = Back(CALLED_OUT.replace(true));
+    f()
 }
 
 /// Spins of a thread that stands back, before it yields its processor. Under loom each is a branch.
@@ -117,7 +137,7 @@ impl<T: Guarded> Gate<T> {
     /// Enters.
     ///
     /// # Panics
-    /// In a child of a fork. In single-threaded mode: from another thread than the one that made the gate, or while a pass exists.
+    /// In a child of a fork. From [`calling_out`]. In single-threaded mode: from another thread than the one that made the gate, or while a pass exists.
     #[inline(always)]
     pub fn enter(&self) -> Pass<'_, T> {
         assert!(
@@ -131,7 +151,7 @@ impl<T: Guarded> Gate<T> {
             );
             assert!(
                 self.held.load(Ordering::Relaxed) == 0,
-                "the engine was entered twice"
+                "{REENTERED}"
             );
             self.held.store(1, Ordering::Relaxed);
         } else {
@@ -156,6 +176,7 @@ impl<T: Guarded> Gate<T> {
 
     #[cold]
     fn lock_slowly(&self) {
+        assert!(!CALLED_OUT.get(), "{REENTERED}");
         self.wanted.fetch_add(1, Ordering::Relaxed);
         // Spins a little, then yields: whoever holds the gate may have lost its processor.
         #[cfg(not(loom))]

@@ -376,6 +376,10 @@ pub(super) fn reduce(
 ) -> Outcome<Plan> {
     let root = check_root(comm, *root)?;
     let of = vector(*op, *datatype)?;
+    if comm.rank != root && sendbuf.is_in_place() {
+        // Only the root has a receive buffer that could be in place.
+        return Err(datatype::nowhere(*sendbuf));
+    }
     let target = (comm.rank == root).then_some((*recvbuf, *count));
     let (send, recv) = combined(*sendbuf, target, *count, &of)?;
     let (elem, op) = (of.elem, of.op);

@@ -172,6 +172,40 @@ static void failures(void) {
     OK(MPI_Type_free_keyval(&key));
 }
 
+/* A function that deletes, sets or frees what is being deleted is told so; everything goes on as if it had not tried. */
+static int tries;
+
+static int meddle(MPI_Comm comm, int key, void *value, void *extra) {
+    MPI_Comm same = comm;
+    CHECK(value_of(comm, key) == (long)value);
+    RAISES(MPI_ERR_KEYVAL, MPI_Comm_delete_attr(comm, key));
+    RAISES(MPI_ERR_KEYVAL, MPI_Comm_set_attr(comm, key, (void *)77));
+    RAISES(MPI_ERR_KEYVAL, MPI_Comm_free(&same));
+    CHECK(value_of(comm, key) == (long)value && extra == &tries);
+    return tries++ == 0 ? MPI_ERR_OTHER : MPI_SUCCESS;
+}
+
+static void meddlers(void) {
+    int key, there;
+    void *value;
+    MPI_Comm comm;
+    tries = 0;
+    OK(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, meddle, &key, &tries));
+    OK(MPI_Comm_dup(MPI_COMM_SELF, &comm));
+    OK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+    OK(MPI_Comm_set_attr(comm, key, (void *)5));
+    RAISES(MPI_ERR_OTHER, MPI_Comm_delete_attr(comm, key));
+    CHECK(value_of(comm, key) == 5);
+    OK(MPI_Comm_set_attr(comm, key, (void *)6));
+    OK(MPI_Comm_delete_attr(comm, key));
+    OK(MPI_Comm_get_attr(comm, key, &value, &there));
+    CHECK(!there && tries == 3);
+    OK(MPI_Comm_set_attr(comm, key, (void *)7));
+    OK(MPI_Comm_free(&comm));
+    CHECK(tries == 4);
+    OK(MPI_Comm_free_keyval(&key));
+}
+
 /* A type's attributes go when the program frees it, whatever was made of it. */
 static void types(void) {
     int key, there, n[3], combiner, kept;
@@ -286,6 +320,7 @@ int main(int argc, char **argv) {
     freed_keys();
     order();
     failures();
+    meddlers();
     types();
     kinds();
     predefined();

@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The job is aborted, from wherever the standard lets a program do that: `ends WHERE CODE THREADS`. It never returns. */
+/* The job is aborted, from wherever the standard lets a program do that: `ends WHERE CODE THREADS`. It never returns.
+   With `communicates` behind it what would abort sends a message instead. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 
 #include <pthread.h>
 #include <unistd.h>
 
-static int code, rank, armed;
+static int code, rank, armed, communicates;
 
 static void end(void) {
+    if (communicates) {
+        /* Which the standard does not allow a reduction's function. */
+        MPI_Send(&code, 1, MPI_INT, 0, 1, MPI_COMM_WORLD);
+        printf("went on\n");
+        fflush(stdout);
+        _exit(0);
+    }
     printf("aborts\n");
     /* The launcher may end this process before it comes to its exit. */
     fflush(stdout);
@@ -90,8 +98,9 @@ int main(int argc, char **argv) {
     MPI_Comm comm = MPI_COMM_WORLD, dup, copied;
     MPI_Errhandler own;
     pthread_t thread;
-    CHECK(argc == 4);
+    CHECK(argc >= 4);
     code = atoi(argv[2]);
+    communicates = argc > 4;
     threads = !strcmp(argv[3], "multiple")     ? MPI_THREAD_MULTIPLE
               : !strcmp(argv[3], "serialized") ? MPI_THREAD_SERIALIZED
                                                : MPI_THREAD_SINGLE;

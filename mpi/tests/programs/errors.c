@@ -71,6 +71,11 @@ int main(int argc, char **argv) {
     RAISES(MPI_ERR_ROOT, MPI_Bcast(&value, 1, MPI_INT, size, MPI_COMM_WORLD));
     RAISES(MPI_ERR_OP, MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT, MPI_OP_NULL, MPI_COMM_WORLD));
     RAISES(MPI_ERR_OP, MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_BAND, MPI_COMM_WORLD));
+    if (rank != 0) {
+        /* Only the root's result could be in place. It is refused before anybody is told, so rank 0 has nothing to take part in. */
+        RAISES(MPI_ERR_BUFFER, MPI_Reduce(MPI_IN_PLACE, &value, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD));
+        RAISES(MPI_ERR_BUFFER, MPI_Reduce(MPI_IN_PLACE, &value, 1, MPI_FLOAT_INT, MPI_MAXLOC, 0, MPI_COMM_WORLD));
+    }
     /* Counts that only together are more than a buffer can have. */
     MPI_Count each[3] = {1LL << 62, 1LL << 62, 1LL << 62};
     RAISES(MPI_ERR_COUNT, MPI_Reduce_scatter_c(&value, &value, each, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
