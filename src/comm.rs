@@ -342,7 +342,7 @@ impl Comm {
         whole::<R>(status)
     }
 
-    /// Sends the bytes of several buffers as one message, by a single copy where the mechanism allows one.
+    /// Sends the bytes of several buffers as one message, by a single copy where the layer allows one.
     pub fn send_iov(&self, bufs: &[IoSlice<'_>], dest: usize, tag: i32) -> Result<()> {
         loan::scope(
             &self.handle,

@@ -24,7 +24,7 @@ pub enum LayerId {
 }
 
 impl LayerId {
-    /// All layers, in the order of the ladder: when one fails, the next is used.
+    /// All layers, in the order in which they are tried: when one fails, the next is used.
     pub const ALL: [Self; 6] = [
         Self::Own,
         Self::Heap,

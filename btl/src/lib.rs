@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The byte transport layers of onecopy: what a layer must offer, and one module per mechanism.
+//! The byte transport layers of onecopy: what a layer must offer, and one module per layer.
 //!
 //! A layer moves bytes between two processes. It never sees a message, a tag or a request. The layers on one node:
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layers of one pair: which work, which were refused and why, and the ladder down which a pair goes when one fails.
+//! The layers of one pair: which work, which were refused and why, and the order in which a pair falls back when one fails.
 
 use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
 use crate::module::{Interface, Module, Offer};
@@ -12,7 +12,7 @@ use onecopy_shm::segment::PeerSegment;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// One rung of the ladder.
+/// One layer of the pair.
 #[derive(Debug)]
 pub enum Rung<L> {
     /// Proven by a transfer.
@@ -150,7 +150,7 @@ impl Link {
         }
     }
 
-    /// The layers that copy, in the order of the ladder, with what they were refused for.
+    /// The layers that copy, in the order in which they are tried, with what they were refused for.
     #[must_use]
     pub fn refusals(&self) -> [(LayerId, Option<&Refusal>); 4] {
         [

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pleas: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own end of the channel.
+//! Copy requests (`Plea`): a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
+//! end of the channel.
 
 use super::op::Served;
 use super::reader::{Source, Target, part};
@@ -37,7 +38,7 @@ impl Pleas {
     }
 }
 
-/// As [`super::reader::fetch`], by pleas. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
+/// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
 pub(crate) fn fetch(
     engine: &mut Engine,
     state: &mut State,
@@ -142,7 +143,7 @@ pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
                     continue;
                 }
                 let (offset, len) = (plea.offset as usize, plea.len as usize);
-                // A plea for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
+                // A request for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
                 match op.shared.served.get(plea.buffer as usize) {
                     Some(Some(Served::Loan(piece)))
                         if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>

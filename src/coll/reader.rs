@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a plea to its owner.
+//! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
 use super::op::RESULT;
 use super::state::State;

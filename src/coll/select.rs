@@ -141,7 +141,7 @@ pub fn why_stands(stands: Stands) -> &'static str {
     match stands {
         Stands::Line => "fits into the line that is polled anyway",
         Stands::Slot => "a copy costs less than a wait until nobody needs the buffer",
-        Stands::Buffer => "read in place where peers map it, else by the kernel, else by pleas",
+        Stands::Buffer => "read in place where peers map it, else by the kernel, else by its owner",
         Stands::Copy => "a copy that peers map is cheaper than their reads by the kernel",
     }
 }

@@ -123,7 +123,7 @@ impl Receiving {
         if let Some(chunk) = failed
             && self.layer.is_none()
         {
-            // Nobody else copies here: what the sender did not take is left for the next rung.
+            // Nobody else copies here: what the sender did not take is left for the next layer.
             let _ = chunk;
             self.give_up(peer, chunks);
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Announced messages: the sender says where the bytes are, the receiver, which knows both sides, decides how they come.
 //!
-//! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A mechanism that fails is
-//! given up for the pair, the range goes back on the list, and the next rung takes it: the message is never failed by a mechanism.
+//! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A layer that fails is
+//! given up for the pair, the range goes back on the list, and the next layer takes it: the message is never failed by a layer.
 
 mod announce;
 mod layers;

@@ -196,7 +196,7 @@ fn env(victim: usize, settings: &[(&'static str, &'static str)]) -> Vec<(&'stati
     env
 }
 
-/// Ways that collectives go: all mechanisms, chunks alone, messages alone, broadcasts by shares, owners that are asked to copy.
+/// Ways that collectives go: all layers, chunks alone, messages alone, broadcasts by shares, owners that are asked to copy.
 const VARIANTS: [&[(&str, &str)]; 5] = [
     &[],
     &[("ONECOPY_LAYERS", "cico")],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank is killed at each labelled point, under each set of mechanisms that reaches it.
+//! A rank is killed at each labelled point, under each set of layers that reaches it.
 
 use super::job::{self, RANKS};
 use super::traffic;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const FAULT: &str = "ONECOPY_JOB_FAULT";
 
-/// Mechanisms, with knobs that make everything scarce: what a dead rank held is soon missed.
+/// Layers, with knobs that make everything scarce: what a dead rank held is soon missed.
 const VARIANTS: [(&str, &[(&str, &str)]); 4] = [
     ("all", &[]),
     ("cico", &[("ONECOPY_LAYERS", "cico")]),

@@ -295,7 +295,7 @@ fn pleas_without_end_do_not_keep_the_victim() {
     use onecopy_shm::coll::Plea;
     use onecopy_shm::layout::COLL_STAGE;
     use onecopy_shm::sync::{AtomicBool, Ordering};
-    let (over, name) = (AtomicBool::new(false), "pleas without end");
+    let (over, name) = (AtomicBool::new(false), "copy requests without end");
     super::stage::asked_without_end(
         name,
         |own, victim| {

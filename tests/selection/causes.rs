@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What makes mechanisms fail: system calls that a filter refuses, a process that must not be traced, low limits.
+//! What makes layers fail: system calls that a filter refuses, a process that must not be traced, low limits.
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};

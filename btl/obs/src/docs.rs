@@ -64,7 +64,8 @@ pub fn counters_page() -> String {
     }
     let _ = write!(
         page,
-        "\n## Tracepoints\n\nEvents under the `tracing` target `{}`; `ONECOPY_LOG=debug` or `trace` shows them.\n\n\
+        "\n## Tracepoints\n\nEvents under the `tracing` target `{}`. `ONECOPY_LOG=debug` or `trace` shows them in the command \
+         `onecopy`; a program shows them by a subscriber of its own.\n\n\
          | event | level | arguments | meaning |\n| --- | --- | --- | --- |\n",
         crate::tracepoints::TARGET
     );

@@ -321,7 +321,8 @@ knobs! {
     "diagnosis" {
         /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it.
         ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;
-        /// How much is logged to standard error.
+        /// How much the command `onecopy` logs to standard error. Programs have a `tracing` subscriber of their own, or log
+        /// nothing.
         ONECOPY_LOG => log: LogLevel = LogLevel::Warn, OneOf::<LogLevel>::new();
         /// Whether rank 0 prints every knob that is not at its default when it starts.
         ONECOPY_PRINT_ENV => print_env: bool = false, Switch;

@@ -66,7 +66,7 @@ tracepoints! {
     TRACE matched(peer: usize, context: u32, tag: i32, bytes: usize);
     /// A message came before its receive and is held.
     TRACE unexpected(peer: usize, context: u32, tag: i32, bytes: usize);
-    /// The receiver chose a mechanism for a rendezvous.
+    /// The receiver chose a layer for a rendezvous.
     TRACE rendezvous_start(peer: usize, bytes: u64, mechanism: &str);
     /// A rendezvous ended.
     TRACE rendezvous_done(peer: usize, bytes: u64, mechanism: &str);

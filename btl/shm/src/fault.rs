@@ -26,8 +26,8 @@ macro_rules! labels {
 labels! {
     "join.before" "The segment exists; the launcher does not know of it.",
     "join.after" "All ranks have joined; no peer is connected.",
-    "connect.mapped" "A peer's segment is mapped; no mechanism is proven.",
-    "connect.proven" "The mechanisms towards a peer are proven; nothing was sent.",
+    "connect.mapped" "A peer's segment is mapped; no layer is proven.",
+    "connect.proven" "The layers towards a peer are proven; nothing was sent.",
     "ring.claim" "Slots are claimed, nothing is written to them.",
     "ring.publish" "Payload is written; the header is not.",
     "ring.published" "A record is published; the consumer was not told.",

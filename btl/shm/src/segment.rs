@@ -284,7 +284,7 @@ struct Header {
     heap_bytes: AtomicU64,
     /// Address of this header in its owner, for the proof transfers.
     address: AtomicU64,
-    /// A number that only this segment has, read by peers to prove a mechanism.
+    /// A number that only this segment has, read by peers to prove a layer.
     nonce: AtomicU64,
     coll_channels: AtomicU32,
     _pad: AtomicU32,

@@ -80,7 +80,7 @@ fn layer(id: LayerId, probe: Probe, proven: &str, refusal: Option<&Refusal>) -> 
     }
 }
 
-/// All layers in the order of the ladder.
+/// All layers in the order in which they are tried.
 pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<Layer> {
     let proven = pair.map_or_else(
         || "proven by a transfer between two ranks".to_owned(),

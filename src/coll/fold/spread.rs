@@ -89,7 +89,7 @@ impl Fold {
                 (decides || combines) && lacks(1)
             }
             At::Helped | At::Spread => self.pending.contains(&place) && lacks(WRITTEN),
-            // What is asked for is in the pleas.
+            // What is asked for is in the copy requests.
             At::Range | At::Result => false,
         }
     }

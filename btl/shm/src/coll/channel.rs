@@ -44,7 +44,7 @@ impl Info {
 pub struct Plea {
     /// The collective.
     pub seq: u32,
-    /// Tells one plea from the next; never zero.
+    /// Tells one request from the next; never zero.
     pub ticket: u32,
     /// The peer's place in the group.
     pub owner: u32,
@@ -337,7 +337,7 @@ impl Channel {
         line.offset.store(plea.offset, Ordering::Relaxed);
         line.len.store(u64::from(plea.len), Ordering::Relaxed);
         line.head.publish(plea.seq, plea.ticket);
-        // SYNC(coll.called): release the plea
+        // SYNC(coll.called): release the copy request
         theirs
             .lines()
             .called
@@ -354,7 +354,7 @@ impl Channel {
         if called.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        // SYNC(coll.called): acquire the pleas
+        // SYNC(coll.called): acquire the copy requests
         called.swap(0, Ordering::AcqRel)
     }
 
@@ -377,7 +377,7 @@ impl Channel {
         })
     }
 
-    /// Answers a plea of this end's owner with `bytes`.
+    /// Answers a copy request of this end's owner with `bytes`.
     pub fn answer(&self, stage: usize, plea: &Plea, bytes: &[u8]) {
         let stage = stage % COLL_STAGES;
         let len = bytes.len().min(COLL_STAGE);
@@ -386,7 +386,7 @@ impl Channel {
         self.lines().answers[stage].0.publish(plea.seq, plea.ticket);
     }
 
-    /// Whether the plea with this ticket is answered.
+    /// Whether the copy request with this ticket is answered.
     #[must_use]
     pub fn is_answered(&self, seq: u32, stage: usize, ticket: u32) -> bool {
         self.lines().answers[stage % COLL_STAGES].0.look(seq) == ticket

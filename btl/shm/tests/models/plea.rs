@@ -12,7 +12,7 @@ use onecopy_shm::sync::spin_hint;
 const CALLER: usize = 0;
 const SEQ: u32 = 1;
 
-/// A plea to `owner`; the offset tells pleas apart, and is what the answer holds.
+/// A copy request to `owner`; the offset tells requests apart, and is what the answer holds.
 fn plea(owner: u32, ticket: u32) -> Plea {
     Plea {
         seq: SEQ,
@@ -88,7 +88,7 @@ fn each_request_is_answered_once() {
     });
 }
 
-/// Who has been called finds the plea, whoever else calls at that moment.
+/// Who has been called finds the copy request, whoever else calls at that moment.
 #[test]
 fn calls_of_two_members_are_both_found() {
     model(2, || {
