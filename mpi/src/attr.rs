@@ -202,9 +202,7 @@ fn get(
 fn delete_each(attributes: &Mutex<Attributes>, object: usize) -> Outcome<()> {
     // The callbacks may change the attributes.
     loop {
-        let last = job::lock(attributes)
-            .last()
-            .map(|attribute| attribute.key);
+        let last = job::lock(attributes).last().map(|attribute| attribute.key);
         let Some(key) = last else {
             return Ok(());
         };

@@ -149,10 +149,7 @@ impl<T: Guarded> Gate<T> {
                 self.owner == here(),
                 "a runtime made with Threads::Single was used by a second thread; use Threads::Multiple"
             );
-            assert!(
-                self.held.load(Ordering::Relaxed) == 0,
-                "{REENTERED}"
-            );
+            assert!(self.held.load(Ordering::Relaxed) == 0, "{REENTERED}");
             self.held.store(1, Ordering::Relaxed);
         } else {
             self.lock();
