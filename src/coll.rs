@@ -16,6 +16,7 @@
 
 mod agree;
 mod api;
+mod copy_request;
 mod exchange;
 mod fast;
 mod fold;
@@ -23,7 +24,6 @@ pub(crate) mod group;
 mod lines;
 mod messages;
 mod op;
-mod plea;
 mod push;
 mod reader;
 mod relay;

@@ -14,14 +14,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// One layer of the pair.
 #[derive(Debug)]
-pub enum Rung<L> {
+pub enum PairLayer<L> {
     /// Proven by a transfer.
     Proven(L),
     /// Not to be used, and why.
     Refused(Refusal),
 }
 
-impl<L> Rung<L> {
+impl<L> PairLayer<L> {
     /// The layer, if it is proven.
     #[inline]
     pub fn layer(&self) -> Option<&L> {
@@ -75,13 +75,13 @@ pub struct Means {
 #[derive(Debug)]
 pub struct Link {
     /// Memory shared from the start.
-    pub heap: Rung<heap::HeapLayer>,
+    pub heap: PairLayer<heap::HeapLayer>,
     /// Attached memory.
-    pub xpmem: Rung<xpmem::XpmemLayer>,
+    pub xpmem: PairLayer<xpmem::XpmemLayer>,
     /// Cross-memory attach.
-    pub cma: Rung<cma::CmaLayer>,
+    pub cma: PairLayer<cma::CmaLayer>,
     /// Copies by the kernel module.
-    pub knem: Rung<knem::KnemLayer>,
+    pub knem: PairLayer<knem::KnemLayer>,
 }
 
 fn not_permitted() -> Refusal {
@@ -120,10 +120,10 @@ impl Link {
             Err(not_permitted())
         };
         Ok(Self {
-            heap: heap.map_or_else(Rung::Refused, Rung::Proven),
-            xpmem: xpmem.map_or_else(Rung::Refused, Rung::Proven),
-            cma: cma.map_or_else(Rung::Refused, Rung::Proven),
-            knem: knem.map_or_else(Rung::Refused, Rung::Proven),
+            heap: heap.map_or_else(PairLayer::Refused, PairLayer::Proven),
+            xpmem: xpmem.map_or_else(PairLayer::Refused, PairLayer::Proven),
+            cma: cma.map_or_else(PairLayer::Refused, PairLayer::Proven),
+            knem: knem.map_or_else(PairLayer::Refused, PairLayer::Proven),
         })
     }
 
@@ -131,7 +131,7 @@ impl Link {
     pub fn demote(&mut self, error: &CopyError) {
         match error.layer {
             LayerId::Heap => {
-                self.heap = Rung::Refused(Refusal::new(
+                self.heap = PairLayer::Refused(Refusal::new(
                     error.to_string(),
                     "it failed in use; the pair goes on without it",
                 ))
@@ -162,8 +162,8 @@ impl Link {
     }
 
     fn layer(&self, layer: LayerId) -> Option<&dyn CopyLayer> {
-        fn some<L: CopyLayer>(rung: &Rung<L>) -> Option<&dyn CopyLayer> {
-            rung.layer().map(|layer| layer as &dyn CopyLayer)
+        fn some<L: CopyLayer>(layer: &PairLayer<L>) -> Option<&dyn CopyLayer> {
+            layer.layer().map(|layer| layer as &dyn CopyLayer)
         }
         match layer {
             LayerId::Heap => some(&self.heap),
@@ -185,7 +185,7 @@ impl Link {
     #[must_use]
     pub fn has_earned(&self, layer: LayerId, range: &RemoteRange, total: u64) -> bool {
         match (layer, &self.xpmem) {
-            (LayerId::Xpmem, Rung::Proven(xpmem)) => xpmem.earned(range, total),
+            (LayerId::Xpmem, PairLayer::Proven(xpmem)) => xpmem.earned(range, total),
             _ => true,
         }
     }
@@ -258,7 +258,7 @@ impl Link {
         out: &mut [IoSliceMut<'_>],
     ) -> Result<(), CopyError> {
         // Named first, so that the shortest path has no dispatch in it.
-        if let (LayerId::Heap, Rung::Proven(heap)) = (layer, &self.heap) {
+        if let (LayerId::Heap, PairLayer::Proven(heap)) = (layer, &self.heap) {
             return heap.get(peer, from, out);
         }
         match self.layer(layer) {
@@ -276,7 +276,7 @@ impl Link {
         to: &[RemoteRange],
         bytes: &[IoSlice<'_>],
     ) -> Result<(), CopyError> {
-        if let (LayerId::Heap, Rung::Proven(heap)) = (layer, &self.heap) {
+        if let (LayerId::Heap, PairLayer::Proven(heap)) = (layer, &self.heap) {
             return heap.put(peer, to, bytes);
         }
         match self.layer(layer) {
@@ -286,8 +286,8 @@ impl Link {
     }
 }
 
-fn in_use<L>(why: Refusal) -> Rung<L> {
-    Rung::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy))
+fn in_use<L>(why: Refusal) -> PairLayer<L> {
+    PairLayer::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy))
 }
 
 fn unusable(layer: LayerId, peer: &PeerSegment) -> CopyError {

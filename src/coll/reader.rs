@@ -170,7 +170,7 @@ pub(crate) fn fetch(
             }
         }
     }
-    super::plea::fetch(engine, state, source, at, len, target)
+    super::copy_request::fetch(engine, state, source, at, len, target)
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.

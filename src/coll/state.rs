@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an engine keeps of each communicator that has collectives, and how they move.
 
+use super::copy_request::CopyRequests;
 use super::op::{Op, behind};
-use super::plea::Pleas;
 use crate::comm::Failed;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ pub(crate) struct State {
     room: u32,
     pub(crate) ops: VecDeque<Op>,
     pub(crate) failed: Option<Error>,
-    pub(crate) pleas: Pleas,
+    pub(crate) copy_requests: CopyRequests,
 }
 
 /// Bytes that a step moves at most, so that a call that does not want to wait comes back soon.
@@ -112,7 +112,7 @@ impl State {
             room: 0,
             ops: VecDeque::new(),
             failed: None,
-            pleas: Pleas::default(),
+            copy_requests: CopyRequests::default(),
         }
     }
 
@@ -158,7 +158,7 @@ impl State {
 
     /// Whether a collective under way needs something of `place` that is not there.
     fn awaits(&self, place: usize) -> bool {
-        self.pleas.asks(place) || self.ops.iter().any(|op| op.awaits(self, place))
+        self.copy_requests.asks(place) || self.ops.iter().any(|op| op.awaits(self, place))
     }
 
     /// Whether the line of `seq` may be written: everyone has read what stood in it, this rank too. It reads its own contribution from there,
@@ -333,7 +333,7 @@ impl Engine {
         let Some(mut state) = self.colls.slots[slot].take() else {
             return false;
         };
-        let served = state.has_channel() && super::plea::serve(self, &mut state);
+        let served = state.has_channel() && super::copy_request::serve(self, &mut state);
         let moved = self.step_state(&mut state);
         self.colls.slots[slot] = Some(state);
         served || moved
@@ -454,7 +454,7 @@ impl Engine {
                 // What can be completed with what the lost member left is completed. Members are served once: a
                 // member that asks again and again must not keep this rank here.
                 if state.has_channel() {
-                    super::plea::serve(self, &mut state);
+                    super::copy_request::serve(self, &mut state);
                 }
                 while self.step_state(&mut state) {}
                 if let Some(error) = self.loss(&mut state) {

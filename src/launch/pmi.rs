@@ -131,15 +131,15 @@ impl Server {
                 Ok(count) => self.desks[rank].rest.extend_from_slice(&block[..count]),
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => return,
-                Err(errno) => return self.expel(rank, format!("recv: {errno}")),
+                Err(errno) => return self.disconnect(rank, format!("recv: {errno}")),
             }
             while let Some(line) = self.next_line(rank) {
                 if let Err(text) = self.serve(rank, &line) {
-                    return self.expel(rank, text);
+                    return self.disconnect(rank, text);
                 }
             }
             if self.desks[rank].rest.len() > MAX_LINE {
-                return self.expel(rank, format!("a line of more than {MAX_LINE} bytes"));
+                return self.disconnect(rank, format!("a line of more than {MAX_LINE} bytes"));
             }
         }
     }
@@ -273,7 +273,7 @@ impl Server {
         desk.out.clear();
     }
 
-    fn expel(&mut self, rank: usize, text: String) {
+    fn disconnect(&mut self, rank: usize, text: String) {
         self.notices.push(Notice::Complaint { rank, text });
         self.hung_up(rank);
     }

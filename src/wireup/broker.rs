@@ -74,7 +74,7 @@ struct Desk {
     /// Whether there is, or was, a connection.
     seated: bool,
     /// Whether the connection was taken from it: it could not say that it leaves.
-    expelled: bool,
+    disconnected: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Broker {
             child_death: None,
             ending: None,
             seated: true,
-            expelled: false,
+            disconnected: false,
         });
     }
 
@@ -159,7 +159,7 @@ impl Broker {
             child_death: None,
             ending: None,
             seated: false,
-            expelled: false,
+            disconnected: false,
         }));
     }
 
@@ -301,12 +301,12 @@ impl Broker {
                         .and_then(|message| self.check(rank, got.from).map(|from| (message, from)))
                         .and_then(|(message, from)| self.serve(rank, message, from, got.fds, now));
                     if let Err(text) = checked {
-                        return self.expel(rank, text, now);
+                        return self.disconnect(rank, text, now);
                     }
                 }
                 Err(FdPassError::WouldBlock) => return,
                 Err(FdPassError::Closed) => return self.hung_up(rank, now),
-                Err(error) => return self.expel(rank, error.to_string(), now),
+                Err(error) => return self.disconnect(rank, error.to_string(), now),
             }
         }
     }
@@ -517,7 +517,7 @@ impl Broker {
             "a message to it of {} bytes cannot be sent: {failed}; see net.core.wmem_default for the longest one, and `ulimit -n` for descriptors under way",
             desk.queue.front().map_or(0, |(message, _)| message.len())
         );
-        self.expel(rank, text, Instant::now());
+        self.disconnect(rank, text, Instant::now());
     }
 
     fn hung_up(&mut self, rank: usize, now: Instant) {
@@ -531,7 +531,7 @@ impl Broker {
         }
     }
 
-    fn expel(&mut self, rank: usize, text: String, now: Instant) {
+    fn disconnect(&mut self, rank: usize, text: String, now: Instant) {
         let reason = text.clone();
         let refusal = ToRank::Refused { reason }.encode();
         if let Some(socket) = &self.desks[rank].socket {
@@ -539,7 +539,7 @@ impl Broker {
             let _ = fdpass::send(socket.as_fd(), &refusal, &[], Wait::Never);
         }
         self.notices.push(Notice::Complaint { rank, text });
-        self.desks[rank].expelled = true;
+        self.desks[rank].disconnected = true;
         self.hung_up(rank, now);
     }
 
@@ -551,7 +551,7 @@ impl Broker {
             State::Outside => desk.state = State::Gone,
             State::Joined => {
                 desk.state = State::Gone;
-                if !desk.expelled {
+                if !desk.disconnected {
                     self.notices.push(Notice::Deserted { rank });
                 }
                 self.announce(rank, Event::Died { rank, how });

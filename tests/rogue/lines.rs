@@ -291,8 +291,8 @@ fn nonsense_in_a_tree() {
 
 /// A rogue that asks and asks, while its victim waits for another rank that has died: the victim learns of the death.
 #[test]
-fn pleas_without_end_do_not_keep_the_victim() {
-    use onecopy_shm::coll::Plea;
+fn copy_requests_without_end_do_not_keep_the_victim() {
+    use onecopy_shm::coll::CopyRequest;
     use onecopy_shm::layout::COLL_STAGE;
     use onecopy_shm::sync::{AtomicBool, Ordering};
     let (over, name) = (AtomicBool::new(false), "copy requests without end");
@@ -314,7 +314,7 @@ fn pleas_without_end_do_not_keep_the_victim() {
             own.publish(1, 1, info, &payload);
             while !over.load(Ordering::Relaxed) {
                 ticket = ticket.wrapping_add(1).max(1);
-                let plea = Plea {
+                let request = CopyRequest {
                     seq: 1,
                     ticket,
                     owner: 0,
@@ -322,7 +322,7 @@ fn pleas_without_end_do_not_keep_the_victim() {
                     offset: 0,
                     len: COLL_STAGE as u32,
                 };
-                own.ask(victim, 2, ticket as usize, plea);
+                own.ask(victim, 2, ticket as usize, request);
             }
         },
         |world| {

@@ -21,7 +21,7 @@ mod said;
 #[cfg(not(loom))]
 mod view;
 
-pub use channel::{Channel, INLINE, Info, Plea};
+pub use channel::{Channel, CopyRequest, INLINE, Info};
 pub use home::Home;
 pub use said::{BadLine, Brief, Content, Described, Said, kind};
 #[cfg(not(loom))]

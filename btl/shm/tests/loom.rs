@@ -17,10 +17,10 @@ mod channel;
 mod coll;
 #[path = "models/coop.rs"]
 mod coop;
+#[path = "models/copy_request.rs"]
+mod copy_request;
 #[path = "models/gate.rs"]
 mod gate;
-#[path = "models/plea.rs"]
-mod plea;
 #[path = "models/pool.rs"]
 mod pool;
 #[path = "models/retire.rs"]

@@ -14,7 +14,7 @@ use onecopy::wireup::{Card, Emergency, Event, Introduction, Wireup, WireupError}
 use onecopy::{Knobs, Options, Runtime};
 use onecopy_obs::{LayerList, WaitSleep};
 use onecopy_shm::cells::MappedCells;
-use onecopy_shm::coll::{Channel, Info, Plea};
+use onecopy_shm::coll::{Channel, CopyRequest, Info};
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::segment::{OwnSegment, PeerSegment};
@@ -263,7 +263,7 @@ impl Script {
             8 => peer.end.set_ack(seq, phase(input.byte())),
             // Asks the victim to copy, or answers what it asks.
             9 => {
-                let plea = Plea {
+                let request = CopyRequest {
                     seq,
                     ticket: 1 + u32::from(input.byte()),
                     owner: u32::from(input.byte() % 4),
@@ -272,13 +272,13 @@ impl Script {
                     len: input.word() as u32,
                 };
                 peer.end
-                    .ask(&means.end, me, usize::from(input.byte() % 2), plea);
+                    .ask(&means.end, me, usize::from(input.byte() % 2), request);
             }
             10 => {
                 let stage = usize::from(input.byte() % 2);
-                if let Some(plea) = means.end.plea(seq, stage) {
-                    let bytes = vec![7; plea.len as usize];
-                    means.end.answer(stage, &plea, &bytes);
+                if let Some(request) = means.end.copy_request(seq, stage) {
+                    let bytes = vec![7; request.len as usize];
+                    means.end.answer(stage, &request, &bytes);
                 }
             }
             // Any word of either end.

@@ -41,7 +41,7 @@ impl Info {
 
 /// What a member asks of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plea {
+pub struct CopyRequest {
     /// The collective.
     pub seq: u32,
     /// Tells one request from the next; never zero.
@@ -70,7 +70,7 @@ struct Alone<T>(T);
 
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct PleaLine {
+struct CopyRequestLine {
     /// Number of the collective and ticket.
     head: Head,
     who: AtomicU64,
@@ -91,7 +91,7 @@ pub(super) struct Lines {
     /// Members that call, by their place modulo 64; set by them, taken by the owner.
     called: Alone<AtomicU64>,
     /// What the owner asks of peers, per stage; and the peers' answers.
-    pleas: [PleaLine; COLL_STAGES],
+    copy_requests: [CopyRequestLine; COLL_STAGES],
     answers: [Alone<Head>; COLL_STAGES],
     acks: [Alone<Head>; COLL_DEPTH],
     pub(super) lines: [Line; COLL_DEPTH],
@@ -132,8 +132,8 @@ impl Channel {
         for ack in &lines.acks {
             ack.0.publish(seq, 0);
         }
-        for plea in &lines.pleas {
-            plea.head.publish(seq, 0);
+        for request in &lines.copy_requests {
+            request.head.publish(seq, 0);
         }
         for answer in &lines.answers {
             answer.0.publish(seq, 0);
@@ -327,16 +327,16 @@ impl Channel {
         self.write_slot(seq, 0, bytes);
     }
 
-    /// Asks `plea.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the caller in the group.
-    pub fn ask(&self, theirs: &Self, me: usize, stage: usize, plea: Plea) {
-        let line = &self.lines().pleas[stage % COLL_STAGES];
+    /// Asks `request.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the caller in the group.
+    pub fn ask(&self, theirs: &Self, me: usize, stage: usize, request: CopyRequest) {
+        let line = &self.lines().copy_requests[stage % COLL_STAGES];
         line.who.store(
-            u64::from(plea.owner) | u64::from(plea.buffer) << 32,
+            u64::from(request.owner) | u64::from(request.buffer) << 32,
             Ordering::Relaxed,
         );
-        line.offset.store(plea.offset, Ordering::Relaxed);
-        line.len.store(u64::from(plea.len), Ordering::Relaxed);
-        line.head.publish(plea.seq, plea.ticket);
+        line.offset.store(request.offset, Ordering::Relaxed);
+        line.len.store(u64::from(request.len), Ordering::Relaxed);
+        line.head.publish(request.seq, request.ticket);
         // SYNC(coll.called): release the copy request
         theirs
             .lines()
@@ -360,14 +360,14 @@ impl Channel {
 
     /// What the owner of this end asks for collective `seq`, for `stage`, if it has not been answered.
     #[must_use]
-    pub fn plea(&self, seq: u32, stage: usize) -> Option<Plea> {
-        let line = &self.lines().pleas[stage % COLL_STAGES];
+    pub fn copy_request(&self, seq: u32, stage: usize) -> Option<CopyRequest> {
+        let line = &self.lines().copy_requests[stage % COLL_STAGES];
         let ticket = line.head.look(seq);
         if ticket == 0 || self.is_answered(seq, stage, ticket) {
             return None;
         }
         let who = line.who.load(Ordering::Relaxed);
-        Some(Plea {
+        Some(CopyRequest {
             seq,
             ticket,
             owner: who as u32,
@@ -378,12 +378,14 @@ impl Channel {
     }
 
     /// Answers a copy request of this end's owner with `bytes`.
-    pub fn answer(&self, stage: usize, plea: &Plea, bytes: &[u8]) {
+    pub fn answer(&self, stage: usize, request: &CopyRequest, bytes: &[u8]) {
         let stage = stage % COLL_STAGES;
         let len = bytes.len().min(COLL_STAGE);
         self.home.put_stage(stage, &bytes[..len]);
         crate::fault::point("coll.answer");
-        self.lines().answers[stage].0.publish(plea.seq, plea.ticket);
+        self.lines().answers[stage]
+            .0
+            .publish(request.seq, request.ticket);
     }
 
     /// Whether the copy request with this ticket is answered.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copy requests (`Plea`): a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
+//! Copy requests: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
 //! end of the channel.
 
 use super::op::Served;
@@ -7,13 +7,13 @@ use super::reader::{Source, Target, part};
 use super::state::State;
 use crate::engine::Engine;
 use crate::error::Result;
-use onecopy_shm::coll::Plea;
+use onecopy_shm::coll::CopyRequest;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
 
 /// What this rank asks of a peer now: one range at a time, so that the stages are in one hand.
 #[derive(Default)]
-pub(crate) struct Pleas {
+pub(crate) struct CopyRequests {
     run: Option<Run>,
     ticket: u32,
 }
@@ -31,7 +31,7 @@ struct Run {
     stages: [Option<(u32, usize)>; COLL_STAGES],
 }
 
-impl Pleas {
+impl CopyRequests {
     /// Whether this rank has asked `place` for something that has not come.
     pub(crate) fn asks(&self, place: usize) -> bool {
         self.run.as_ref().is_some_and(|run| run.place == place)
@@ -53,11 +53,11 @@ pub(crate) fn fetch(
         (run.seq, run.place, run.buffer, run.begin, run.len)
             == (source.seq, source.place, source.buffer, at, len)
     };
-    let mut run = match state.pleas.run.take() {
+    let mut run = match state.copy_requests.run.take() {
         Some(run) if is_this(&run) => run,
         Some(other) => {
             // Someone else's turn.
-            state.pleas.run = Some(other);
+            state.copy_requests.run = Some(other);
             return Ok(0);
         }
         None => Run {
@@ -99,10 +99,10 @@ pub(crate) fn fetch(
             break;
         }
         let bytes = (run.len - run.asked).min(COLL_STAGE);
-        state.pleas.ticket = state.pleas.ticket.wrapping_add(1).max(1);
-        let plea = Plea {
+        state.copy_requests.ticket = state.copy_requests.ticket.wrapping_add(1).max(1);
+        let request = CopyRequest {
             seq: run.seq,
-            ticket: state.pleas.ticket,
+            ticket: state.copy_requests.ticket,
             owner: run.place as u32,
             buffer: run.buffer as u32,
             offset: run.begin + run.asked as u64,
@@ -110,15 +110,15 @@ pub(crate) fn fetch(
         };
         state
             .own()
-            .ask(&state.ends[run.place], state.me, stage, plea);
-        run.stages[stage] = Some((plea.ticket, bytes));
+            .ask(&state.ends[run.place], state.me, stage, request);
+        run.stages[stage] = Some((request.ticket, bytes));
         run.asked += bytes;
         asks = true;
     }
     if asks {
         state.wake(&engine.peers);
     }
-    state.pleas.run = Some(run);
+    state.copy_requests.run = Some(run);
     Ok(0)
 }
 
@@ -136,15 +136,15 @@ pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
         for op in &state.ops {
             for stage in 0..COLL_STAGES {
                 let end = &state.ends[place];
-                let Some(plea) = end.plea(op.seq, stage) else {
+                let Some(request) = end.copy_request(op.seq, stage) else {
                     continue;
                 };
-                if plea.owner as usize != state.me {
+                if request.owner as usize != state.me {
                     continue;
                 }
-                let (offset, len) = (plea.offset as usize, plea.len as usize);
+                let (offset, len) = (request.offset as usize, request.len as usize);
                 // A request for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
-                match op.shared.served.get(plea.buffer as usize) {
+                match op.shared.served.get(request.buffer as usize) {
                     Some(Some(Served::Loan(piece)))
                         if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>
                     {
@@ -153,7 +153,7 @@ pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
                                 .core
                                 .loans
                                 .read(piece.loan, piece.at + offset, len, |bytes| {
-                                    end.answer(stage, &plea, bytes)
+                                    end.answer(stage, &request, bytes)
                                 });
                         served |= answered.is_ok();
                     }
@@ -164,7 +164,7 @@ pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
                             .as_ref()
                             .and_then(|stage| stage.get(offset..offset.checked_add(len)?));
                         if let Some(bytes) = bytes {
-                            end.answer(stage, &plea, bytes);
+                            end.answer(stage, &request, bytes);
                             served = true;
                         }
                     }
