@@ -306,7 +306,7 @@ pub(crate) fn comm_set_attr(comm: Comm, key: i32, value: Addr) -> Outcome<()> {
 }
 
 pub(crate) fn comm_get_attr(comm: Comm, key: i32, value: Addr, flag: Out<i32>) -> Outcome<()> {
-    let object = comm::get(comm)?;
+    let object = &comm::get(comm)?;
     if let Some(place) = predefined(key) {
         value.store_pointer(place)?;
         return flag.set(1);

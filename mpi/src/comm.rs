@@ -270,20 +270,42 @@ fn bad_comm(handle: Comm) -> Box<Failure> {
     fail(c::ERR_COMM, what)
 }
 
+/// A communicator that a call uses. Where several threads may call, one of them may free the communicator while another waits on it: what
+/// waits completes, so the object stays until then.
+#[derive(Debug)]
+pub(crate) enum Used {
+    /// Nobody frees it during the call.
+    Lent(&'static Arc<CommObject>),
+    Kept(Arc<CommObject>),
+}
+
+impl std::ops::Deref for Used {
+    type Target = Arc<CommObject>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Arc<CommObject> {
+        match self {
+            Self::Lent(comm) => comm,
+            Self::Kept(comm) => comm,
+        }
+    }
+}
+
 /// The object of a handle, if there is one.
 #[inline(always)]
-pub(crate) fn lookup(handle: Comm) -> Option<&'static Arc<CommObject>> {
+pub(crate) fn lookup(handle: Comm) -> Option<Used> {
     match handle {
-        c::COMM_WORLD => job::world(),
-        c::COMM_SELF => job::own(),
+        c::COMM_WORLD => job::world().map(Used::Lent),
+        c::COMM_SELF => job::own().map(Used::Lent),
         _ if job::is_forked() => None,
-        _ => COMMS.get(handle.0),
+        _ if job::is_shared() => COMMS.get(handle.0).cloned().map(Used::Kept),
+        _ => COMMS.get(handle.0).map(Used::Lent),
     }
 }
 
 /// The object of a handle.
 #[inline(always)]
-pub(crate) fn get(handle: Comm) -> Outcome<&'static Arc<CommObject>> {
+pub(crate) fn get(handle: Comm) -> Outcome<Used> {
     match lookup(handle) {
         Some(comm) => Ok(comm),
         None => Err(bad_comm(handle)),
@@ -318,7 +340,7 @@ pub(crate) fn comm_group(comm: Comm, group: Out<Group>) -> Outcome<()> {
 pub(crate) fn comm_compare(a: Comm, b: Comm, result: Out<i32>) -> Outcome<()> {
     let (first, second) = (get(a)?, get(b)?);
     result.set(match first.group.compare(&second.group) {
-        c::IDENT if Arc::ptr_eq(first, second) => c::IDENT,
+        c::IDENT if Arc::ptr_eq(&first, &second) => c::IDENT,
         c::IDENT => c::CONGRUENT,
         other => other,
     })
@@ -326,14 +348,14 @@ pub(crate) fn comm_compare(a: Comm, b: Comm, result: Out<i32>) -> Outcome<()> {
 
 pub(crate) fn comm_free(comm: Out<Comm>) -> Outcome<()> {
     let handle = comm.get()?;
-    let object = get(handle)?;
+    let object = &get(handle)?;
     if handle == c::COMM_WORLD || handle == c::COMM_SELF {
         return Err(fail(
             c::ERR_COMM,
             "a predefined communicator cannot be freed",
         ));
     }
-    attr::delete_all(object, handle.0)?;
+    attr::delete_all(&object, handle.0).map_err(|failure| failure.on(&object))?;
     // What is under way on it keeps the object, and with it the handler of its errors.
     COMMS.remove(handle.0);
     comm.set(c::COMM_NULL)
@@ -361,7 +383,7 @@ pub(crate) fn comm_get_info(comm: Comm, used: Out<Info>) -> Outcome<()> {
 }
 
 pub(crate) fn comm_set_info(comm: Comm, info: Info) -> Outcome<()> {
-    let object = get(comm)?;
+    let object = &get(comm)?;
     let pairs = info::pairs_or_none(info)?;
     let mut known = job::lock(&object.info);
     for (key, value) in pairs {

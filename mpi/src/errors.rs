@@ -159,7 +159,7 @@ pub(crate) fn session_create_errhandler(
 }
 
 pub(crate) fn comm_set_errhandler(comm: Comm, errhandler: Errhandler) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     comm.set_handler(resolve(errhandler, Kind::Comm)?);
     Ok(())
 }

@@ -20,6 +20,7 @@ const FORKED: u32 = 3;
 
 static PHASE: AtomicU32 = AtomicU32::new(BEFORE);
 static CHECKS: AtomicBool = AtomicBool::new(true);
+static SHARED: AtomicBool = AtomicBool::new(false);
 static WORLD: OnceLock<Arc<CommObject>> = OnceLock::new();
 static SELF: OnceLock<Arc<CommObject>> = OnceLock::new();
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
@@ -49,6 +50,12 @@ pub(crate) fn own() -> Option<&'static Arc<CommObject>> {
     } else {
         None
     }
+}
+
+/// Whether several threads may be in calls at the same time.
+#[inline(always)]
+pub(crate) fn is_shared() -> bool {
+    SHARED.load(Ordering::Relaxed)
 }
 
 /// Whether arguments are checked.
@@ -135,6 +142,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
         2,
         "MPI_COMM_SELF",
     ));
+    SHARED.store(level == c::THREAD_MULTIPLE, Ordering::Relaxed);
     let _ = THREADS.set((level, nix::unistd::gettid()));
     *slot = Some(runtime);
     PHASE.store(ACTIVE, Ordering::Release);

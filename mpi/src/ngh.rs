@@ -159,7 +159,8 @@ fn plan(
     recvbuf: Addr,
     blocks: impl FnOnce(usize, usize) -> Outcome<(Vec<Block>, Vec<Block>)>,
 ) -> Outcome<Plan> {
-    let comm = Arc::clone(comm::get(comm)?);
+    let used = comm::get(comm)?;
+    let comm = Arc::clone(&used);
     let neighbours = neighbours(&comm)?;
     let (send, recv) = blocks(neighbours.destinations.len(), neighbours.sources.len())?;
     Ok(Plan {

@@ -85,7 +85,7 @@ pub(crate) fn send(
     tag: i32,
     comm: Comm,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let Some(bytes) = dense_bytes(buf, count, datatype) else {
         return send_planned(buf, count, datatype, dest, tag, comm, Mode::Standard);
     };
@@ -141,7 +141,7 @@ pub(crate) fn ssend(
     tag: i32,
     comm: Comm,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     send_planned(buf, count, datatype, dest, tag, comm, Mode::Synchronous)
 }
 
@@ -153,7 +153,8 @@ pub(crate) fn bsend(
     tag: i32,
     comm: Comm,
 ) -> Outcome<()> {
-    buffer::send(buf, count, datatype, dest, tag, comm::get(comm)?)
+    let comm = comm::get(comm)?;
+    buffer::send(buf, count, datatype, dest, tag, &comm)
 }
 
 #[inline(always)]
@@ -166,7 +167,7 @@ pub(crate) fn recv(
     comm: Comm,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let Some(bytes) = dense_bytes(buf, count, datatype) else {
         return recv_planned(buf, count, datatype, source, tag, comm, status);
     };
@@ -233,7 +234,7 @@ fn isend_mode(
     mode: Mode,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     request.check()?;
     if mode == Mode::Standard
         && let Some(bytes) = dense_bytes(buf, count, datatype)
@@ -292,7 +293,7 @@ pub(crate) fn irecv(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     request.check()?;
     if let Some(bytes) = dense_bytes(buf, count, datatype)
         && let Some((from, tag)) = origin(comm, source, tag)?
@@ -364,7 +365,7 @@ pub(crate) fn sendrecv(
     handle: Comm,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let comm = comm::get(handle)?;
+    let comm = &comm::get(handle)?;
     check_send(sendbuf, sendcount, sendtype, dest, sendtag, comm)?;
     // The receive is posted first: two ranks that send to one another must not both wait to be received.
     let mut receive = receive_object(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
@@ -421,9 +422,9 @@ fn replace_object(
     recvtag: i32,
     comm: Comm,
 ) -> Outcome<Object> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     // The copy is taken before anything can arrive.
-    let to = (dest, sendtag, &**comm);
+    let to = (dest, sendtag, &***comm);
     let send = plan::prepare_send((buf, count, datatype), to, plan::copied)?;
     let receive = begin_receive(buf, count, datatype, source, recvtag, comm)?;
     both(comm, send, receive)
@@ -458,9 +459,9 @@ pub(crate) fn isendrecv(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let home = request::reserve(request)?;
-    let to = (dest, sendtag, &**comm);
+    let to = (dest, sendtag, &***comm);
     let send = plan::prepare_send((sendbuf, sendcount, sendtype), to, Outgoing::of)?;
     let receive = begin_receive(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
     home.keep(both(comm, send, receive)?);

@@ -38,7 +38,7 @@ macro_rules! prepared {
         pub(crate) fn $name(
             buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
         ) -> Outcome<()> {
-            let comm = comm::get(comm)?;
+            let comm = &comm::get(comm)?;
             check_send(count, datatype, dest, tag, comm)?;
             let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
             let recipe = move || {
@@ -65,7 +65,7 @@ pub(crate) fn bsend_init(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     check_send(count, datatype, dest, tag, comm)?;
     let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
@@ -85,7 +85,7 @@ pub(crate) fn recv_init(
     comm: Comm,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     p2p::check_count(count)?;
     datatype::committed(datatype)?;
     p2p::origin(comm, source, tag)?;

@@ -55,7 +55,7 @@ pub(crate) fn reduce(
     root: i32,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = comm::get(comm)?;
+    let of = &comm::get(comm)?;
     let here = of.rank as i32 == root;
     if root >= 0
         && (root as usize) < of.size()
@@ -78,7 +78,7 @@ pub(crate) fn allreduce(
     op: Op,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = comm::get(comm)?;
+    let of = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
     {
@@ -96,7 +96,7 @@ pub(crate) fn reduce_scatter_block(
     op: Op,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = comm::get(comm)?;
+    let of = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
         && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
         && let Some(all) = in_a_buffer(bytes.checked_mul(of.size()))
@@ -134,7 +134,7 @@ pub(crate) fn allgather(
     recvtype: Datatype,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = comm::get(comm)?;
+    let of = &comm::get(comm)?;
     let (from, to) = (
         (sendbuf, sendcount, sendtype),
         (recvbuf, recvcount, recvtype),
@@ -158,7 +158,7 @@ pub(crate) fn alltoall(
     recvtype: Datatype,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = comm::get(comm)?;
+    let of = &comm::get(comm)?;
     let (from, to) = (
         (sendbuf, sendcount, sendtype),
         (recvbuf, recvcount, recvtype),

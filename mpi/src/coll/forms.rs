@@ -113,7 +113,7 @@ macro_rules! collectives {
             use super::*;
             $(
                 pub(crate) fn $plan($($arg: $t,)* comm: Comm) -> Outcome<()> {
-                    let of = comm::get(comm)?;
+                    let of = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
                     plan::$plan(of, $(&$arg),*)?.run(of)
                 }
@@ -125,7 +125,7 @@ macro_rules! collectives {
             use super::*;
             $(
                 pub(crate) fn $non($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
-                    let of = comm::get(comm)?;
+                    let of = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
                     let plan = plan::$plan(of, $(&$arg),*)?;
                     let home = request::reserve(request)?;
@@ -143,7 +143,7 @@ macro_rules! collectives {
                     $($arg: $t,)* comm: Comm, info: Info, request: Out<Request>,
                 ) -> Outcome<()> {
                     crate::info::pairs_or_none(info)?;
-                    let of = comm::get(comm)?;
+                    let of = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
                     // What is wrong is told now.
                     plan::$plan(of, $(&$arg),*)?;

@@ -58,7 +58,7 @@ pub(crate) fn comm_dup_with_info(comm: Comm, info: Info, new: Out<Comm>) -> Outc
 }
 
 fn heritage(comm: Comm, info: Option<Info>) -> Outcome<Heritage> {
-    let parent = get(comm)?;
+    let parent = &get(comm)?;
     let pairs = match info {
         Some(info) => info::pairs_or_none(info)?,
         None => job::lock(&parent.info).clone(),
@@ -73,7 +73,7 @@ fn heritage(comm: Comm, info: Option<Info>) -> Outcome<Heritage> {
 }
 
 fn duplicate(comm: Comm, info: Option<Info>, new: Out<Comm>) -> Outcome<()> {
-    let parent = get(comm)?;
+    let parent = &get(comm)?;
     let heritage = heritage(comm, info).inspect_err(|_| new.set_unless_null(c::COMM_NULL))?;
     let identity = agreed(parent)?;
     new.set(make(parent, Arc::clone(&parent.group), identity, heritage)?)
@@ -98,7 +98,7 @@ fn duplicate_later(
     new: Out<Comm>,
     request: Out<Request>,
 ) -> Outcome<()> {
-    let parent = get(comm)?;
+    let parent = &get(comm)?;
     // All that can fail comes first: what is started has a home, and the members a communicator.
     let home = request::reserve(request)?;
     new.check()?;
@@ -151,7 +151,7 @@ pub(crate) fn comm_split(comm: Comm, color: i32, key: i32, new: Out<Comm>) -> Ou
 }
 
 fn split(comm: Comm, color: i32, key: i32) -> Outcome<Comm> {
-    let parent = get(comm)?;
+    let parent = &get(comm)?;
     let mut mine = Vec::with_capacity(12);
     mine.extend(color.to_ne_bytes());
     mine.extend(key.to_ne_bytes());
@@ -204,7 +204,7 @@ pub(crate) fn comm_split_type(
 }
 
 pub(crate) fn comm_create(comm: Comm, group: Group, new: Out<Comm>) -> Outcome<()> {
-    let parent = get(comm)?;
+    let parent = &get(comm)?;
     let group = group::get(group)?;
     check_subset(parent, &group)?;
     let all = agree::allgather(parent, &agree::choose()?.to_ne_bytes())?;
@@ -234,7 +234,7 @@ fn check_subset(parent: &CommObject, group: &GroupObject) -> Outcome<()> {
 const PARTIAL: i32 = 1 << 30;
 
 pub(crate) fn comm_create_group(comm: Comm, group: Group, tag: i32, new: Out<Comm>) -> Outcome<()> {
-    let parent = get(comm)?;
+    let parent = &get(comm)?;
     let group = group::get(group)?;
     check_subset(parent, &group)?;
     let Some(me) = group.me() else {

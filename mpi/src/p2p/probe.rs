@@ -24,7 +24,7 @@ fn translated(comm: &CommObject, found: onecopy::Status) -> Status {
 }
 
 pub(crate) fn probe(source: i32, tag: i32, comm: Comm, status: Out<Status>) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let found = match origin(comm, source, tag)? {
         Some((source, tag)) => translated(comm, comm.link()?.probe(source, tag)?),
         None => Status::of_nobody(),
@@ -40,7 +40,7 @@ pub(crate) fn iprobe(
     flag: Out<i32>,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let found = match origin(comm, source, tag)? {
         Some((source, tag)) => comm
             .link()?
@@ -95,7 +95,7 @@ pub(crate) fn mprobe(
     message: Out<Message>,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let Some((source, tag)) = origin(comm, source, tag)? else {
         status.put(&Status::of_nobody());
         return message.set(c::MESSAGE_NO_PROC);
@@ -113,7 +113,7 @@ pub(crate) fn improbe(
     message: Out<Message>,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let Some((source, tag)) = origin(comm, source, tag)? else {
         status.put(&Status::of_nobody());
         message.set(c::MESSAGE_NO_PROC)?;

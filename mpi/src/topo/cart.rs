@@ -131,7 +131,7 @@ pub(crate) fn cart_create(
     _reorder: i32,
     new: Out<Comm>,
 ) -> Outcome<()> {
-    let parent = comm::get(comm)?;
+    let parent = &comm::get(comm)?;
     let cart = grid(ndims, dims, periods)?;
     if let Some(failure) = too_large(&cart, parent) {
         new.set_unless_null(c::COMM_NULL);
@@ -148,7 +148,7 @@ pub(crate) fn cart_map(
     periods: In<i32>,
     rank: Out<i32>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let cart = grid(ndims, dims, periods)?;
     if let Some(failure) = too_large(&cart, comm) {
         return Err(failure);
@@ -162,7 +162,8 @@ pub(crate) fn cart_map(
 }
 
 pub(crate) fn cartdim_get(comm: Comm, ndims: Out<i32>) -> Outcome<()> {
-    ndims.set(of(comm::get(comm)?)?.dims.len() as i32)
+    let comm = comm::get(comm)?;
+    ndims.set(of(&comm)?.dims.len() as i32)
 }
 
 /// How many dimensions the program has room for.
@@ -177,7 +178,7 @@ pub(crate) fn cart_get(
     periods: Out<i32>,
     coordinates: Out<i32>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let cart = of(comm)?;
     let n = cart.dims.len().min(room(max)?);
     let here = cart.coordinates(comm.rank);
@@ -191,7 +192,8 @@ pub(crate) fn cart_get(
 }
 
 pub(crate) fn cart_rank(comm: Comm, coordinates: In<i32>, rank: Out<i32>) -> Outcome<()> {
-    let cart = of(comm::get(comm)?)?;
+    let comm = comm::get(comm)?;
+    let cart = of(&comm)?;
     let coordinates = coordinates.list(cart.dims.len())?;
     let found = cart.rank(&wide(&coordinates)).ok_or_else(|| {
         fail(
@@ -203,7 +205,7 @@ pub(crate) fn cart_rank(comm: Comm, coordinates: In<i32>, rank: Out<i32>) -> Out
 }
 
 pub(crate) fn cart_coords(comm: Comm, rank: i32, max: i32, coordinates: Out<i32>) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let cart = of(comm)?;
     let rank = usize::try_from(rank)
         .ok()
@@ -223,7 +225,7 @@ pub(crate) fn cart_shift(
     source: Out<i32>,
     dest: Out<i32>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let cart = of(comm)?;
     let direction = usize::try_from(direction)
         .ok()
@@ -235,7 +237,7 @@ pub(crate) fn cart_shift(
 }
 
 pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<()> {
-    let parent = comm::get(comm)?;
+    let parent = &comm::get(comm)?;
     let cart = of(parent)?;
     let keep: Vec<bool> = remain
         .list(cart.dims.len())?

@@ -73,7 +73,7 @@ pub(crate) fn graph_create(
     _reorder: i32,
     new: Out<Comm>,
 ) -> Outcome<()> {
-    let parent = comm::get(comm)?;
+    let parent = &comm::get(comm)?;
     let graph = read_graph(parent, nodes, ends, edges)?;
     let size = graph.ends.len();
     new.set(first_members(
@@ -90,7 +90,7 @@ pub(crate) fn graph_map(
     edges: In<i32>,
     rank: Out<i32>,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
+    let comm = &comm::get(comm)?;
     let graph = read_graph(comm, nodes, ends, edges)?;
     let inside = comm.rank < graph.ends.len();
     rank.set(if inside {
@@ -101,7 +101,8 @@ pub(crate) fn graph_map(
 }
 
 pub(crate) fn graphdims_get(comm: Comm, nodes: Out<i32>, edges: Out<i32>) -> Outcome<()> {
-    let graph = graph_of(comm::get(comm)?)?;
+    let comm = comm::get(comm)?;
+    let graph = graph_of(&comm)?;
     nodes.set(graph.ends.len() as i32)?;
     edges.set(graph.edges.len() as i32)
 }
@@ -118,13 +119,14 @@ pub(crate) fn graph_get(
     ends: Out<i32>,
     edges: Out<i32>,
 ) -> Outcome<()> {
-    let graph = graph_of(comm::get(comm)?)?;
+    let comm = comm::get(comm)?;
+    let graph = graph_of(&comm)?;
     put(&graph.ends, max_index, ends)?;
     put(&graph.edges, max_edges, edges)
 }
 
-fn neighbours_of(comm: Comm, rank: i32) -> Outcome<&'static [i32]> {
-    let graph = graph_of(comm::get(comm)?)?;
+fn neighbours_of(comm: &CommObject, rank: i32) -> Outcome<&[i32]> {
+    let graph = graph_of(comm)?;
     usize::try_from(rank)
         .ok()
         .filter(|&rank| rank < graph.ends.len())
@@ -133,11 +135,13 @@ fn neighbours_of(comm: Comm, rank: i32) -> Outcome<&'static [i32]> {
 }
 
 pub(crate) fn graph_neighbors_count(comm: Comm, rank: i32, count: Out<i32>) -> Outcome<()> {
-    count.set(neighbours_of(comm, rank)?.len() as i32)
+    let comm = comm::get(comm)?;
+    count.set(neighbours_of(&comm, rank)?.len() as i32)
 }
 
 pub(crate) fn graph_neighbors(comm: Comm, rank: i32, max: i32, out: Out<i32>) -> Outcome<()> {
-    put(neighbours_of(comm, rank)?, max, out)
+    let comm = comm::get(comm)?;
+    put(neighbours_of(&comm, rank)?, max, out)
 }
 
 fn length(count: i32) -> Outcome<usize> {
@@ -196,7 +200,7 @@ pub(crate) fn dist_graph_create_adjacent(
     _reorder: i32,
     new: Out<Comm>,
 ) -> Outcome<()> {
-    let parent = comm::get(comm)?;
+    let parent = &comm::get(comm)?;
     let (inward, outward) = (length(indegree)?, length(outdegree)?);
     let sources = sources.list(inward)?;
     let destinations = destinations.list(outward)?;
@@ -228,7 +232,7 @@ pub(crate) fn dist_graph_create(
     _reorder: i32,
     new: Out<Comm>,
 ) -> Outcome<()> {
-    let parent = comm::get(comm)?;
+    let parent = &comm::get(comm)?;
     let n = length(n)?;
     let (sources, degrees) = (sources.list(n)?, degrees.list(n)?);
     check_ranks(parent, &sources)?;
@@ -327,7 +331,8 @@ pub(crate) fn dist_graph_neighbors_count(
     outdegree: Out<i32>,
     weighted: Out<i32>,
 ) -> Outcome<()> {
-    let known = neighbours(comm::get(comm)?)?;
+    let comm = comm::get(comm)?;
+    let known = neighbours(&comm)?;
     indegree.set(known.sources.len() as i32)?;
     outdegree.set(known.destinations.len() as i32)?;
     weighted.set(i32::from(known.weights.is_some()))
@@ -342,7 +347,8 @@ pub(crate) fn dist_graph_neighbors(
     destinations: Out<i32>,
     destination_weights: Out<i32>,
 ) -> Outcome<()> {
-    let known = neighbours(comm::get(comm)?)?;
+    let comm = comm::get(comm)?;
+    let known = neighbours(&comm)?;
     put(&known.sources, max_in, sources)?;
     put(&known.destinations, max_out, destinations)?;
     if let Some((inward, outward)) = &known.weights {
