@@ -306,6 +306,11 @@ pub enum Cause {
         /// The signal.
         signal: i32,
     },
+    /// What ranks wrote could not be written to the launcher's own output: a full disk, say.
+    OutputLost {
+        /// The error of `write`.
+        errno: i32,
+    },
     /// The guardian was killed.
     GuardianLost,
 }
@@ -322,7 +327,7 @@ impl Cause {
             },
             Self::Abort { code, .. } => exit_code(code),
             Self::Timeout => 124,
-            Self::NotJoined | Self::Deserted { .. } => 1,
+            Self::NotJoined | Self::Deserted { .. } | Self::OutputLost { .. } => 1,
             Self::Interrupted { signal } => 128 + signal,
             Self::GuardianLost => 137,
         }

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use onecopy_shm::process;
 
 use super::output::{Lines, Sink};
 use super::signals::Signals;
@@ -68,6 +69,10 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
     if job.ranks == 0 || job.ranks > crate::wireup::message::MAX_RANKS as usize {
         return Err(LaunchError::Ranks { ranks: job.ranks });
     }
+    process::keep_ends_of_children().map_err(|source| LaunchError::System {
+        what: "take the default action of SIGCHLD",
+        source,
+    })?;
     let plan = bind::plan(&job.bind, job.ranks, &own_processors())?;
     start::make_room(job.ranks)?;
     if job.exclusive {
@@ -304,6 +309,7 @@ impl Conductor {
                 if let Some(sinks) = &mut self.sinks {
                     sinks[which].write_some();
                     if sinks[which].broken() {
+                        self.look_at_sinks();
                         // Nobody reads our output: let the ranks see that, as in any pipeline.
                         for rank in &mut self.ranks {
                             rank.streams[which] = None;
@@ -506,6 +512,10 @@ impl Conductor {
                 }
             }
             self.signal_ranks(signal);
+            if ends.contains(&signal) {
+                // A rank that is stopped would not see it.
+                self.signal_ranks(Signal::SIGCONT);
+            }
         }
     }
 
@@ -560,6 +570,28 @@ impl Conductor {
         }
         for sink in self.sinks.iter_mut().flatten() {
             sink.write_all();
+        }
+        self.look_at_sinks();
+    }
+
+    /// A reader that has gone is usual in a pipeline. Output that could not be written for another reason is missed by somebody: the job fails.
+    fn look_at_sinks(&mut self) {
+        for which in 0..2 {
+            let sink = self.sinks.as_mut().map(|sinks| &mut sinks[which]);
+            let Some(error) = sink.and_then(Sink::take_error) else {
+                continue;
+            };
+            let name = ["output", "error"][which];
+            self.say(&format!(
+                "standard {name} cannot be written: {error}; some of what the ranks wrote is lost"
+            ));
+            self.fail(Cause::OutputLost {
+                errno: error.raw_os_error().unwrap_or(0),
+            });
+        }
+        // The first sink's complaint goes to the second one.
+        for sink in self.sinks.iter_mut().flatten() {
+            sink.write_some();
         }
     }
 

@@ -12,7 +12,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -67,6 +67,7 @@ pub fn enter() -> Result<Role, LaunchError> {
             .map_err(io("connection to the guardian (ONECOPY_JOB_GUARD)"))?;
         return Ok(Role::Launcher(Link(link)));
     }
+    process::keep_ends_of_children().map_err(io("take the default action of SIGCHLD"))?;
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
     // Whoever became us by exec may have left children; they are none of our business.
     let before = sweep::children();
@@ -125,8 +126,12 @@ pub fn enter() -> Result<Role, LaunchError> {
     Ok(Role::Guardian { code })
 }
 
+/// The same signal from the same process within this time is the same request.
+const ONE_REQUEST: Duration = Duration::from_millis(100);
+
 /// Passes signals on until `launcher` has ended.
 fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
+    let mut last: Option<(u32, u32, Instant)> = None;
     loop {
         match waitpid(launcher, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, code)) => return Ok(code),
@@ -150,6 +155,15 @@ fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
                 continue;
             };
             if signal == Signal::SIGCHLD {
+                continue;
+            }
+            // Some that end a program signal it and then its group (timeout of coreutils): one request, not the second that kills.
+            let (now, request) = (Instant::now(), (info.ssi_signo, info.ssi_pid));
+            let again = last.is_some_and(|(number, pid, then)| {
+                (number, pid) == request && now.duration_since(then) < ONE_REQUEST
+            });
+            last = Some((request.0, request.1, now));
+            if again && info.ssi_pid != 0 {
                 continue;
             }
             // It was not waited for, so the number is still its own.

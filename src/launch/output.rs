@@ -68,6 +68,8 @@ pub(super) struct Sink {
     /// Whose unfinished line the output ends with.
     unfinished: Option<usize>,
     broken: bool,
+    /// Why it broke, if that is not that nobody reads it any more.
+    error: Option<io::Error>,
 }
 
 impl Sink {
@@ -82,6 +84,7 @@ impl Sink {
             written: 0,
             unfinished: None,
             broken: false,
+            error: None,
         })
     }
 
@@ -116,6 +119,11 @@ impl Sink {
         self.broken
     }
 
+    /// Why output was lost, once.
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -131,7 +139,10 @@ impl Sink {
             Ok(count) => self.written += count,
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => {}
-            Err(_) => self.give_up(),
+            Err(error) => {
+                self.error = (error.kind() != io::ErrorKind::BrokenPipe).then_some(error);
+                self.give_up();
+            }
         }
         if self.written == self.buffer.len() {
             self.buffer.clear();

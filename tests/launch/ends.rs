@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use onecopy::launch::{Bind, Cause, Job, Output, Stream};
@@ -205,11 +206,86 @@ fn the_second_interrupt_kills() {
         .read_line(&mut line)
         .expect("read");
     assert_eq!(line, "ready\n");
+    // Two at once are one request.
+    std::thread::sleep(Duration::from_millis(300));
     signal(child.id().cast_signed(), Signal::SIGINT);
     let ran = finish(child);
     assert_eq!(ran.code, Some(130), "{ran:?}");
     assert!(ran.err.contains("second SIGINT"), "{ran:?}");
     assert_eq!(marked(&mark), 0);
+}
+
+/// Those that end a program may signal it and its group.
+#[test]
+fn two_signals_at_once_leave_ranks_their_time() {
+    let text =
+        "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+    let child = start_ready("1", text);
+    let pid = child.id().cast_signed();
+    signal(pid, Signal::SIGTERM);
+    // One that is still pending is not queued a second time: the launcher is to have taken it.
+    std::thread::sleep(Duration::from_millis(20));
+    signal(pid, Signal::SIGTERM);
+    let ran = finish(child);
+    assert!(ran.out.contains("saved"), "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn ranks_that_are_stopped_end_by_the_first_signal() {
+    let child = start_ready("2", "echo ready; kill -STOP $$; sleep 1000");
+    std::thread::sleep(Duration::from_millis(100));
+    signal(child.id().cast_signed(), Signal::SIGTERM);
+    let ran = finish(child);
+    assert_eq!(ran.code, Some(143), "{ran:?}");
+    assert!(!ran.err.contains("second"), "{ran:?}");
+}
+
+#[test]
+fn output_that_cannot_be_written_fails_the_job() {
+    for (target, script, other) in [
+        (
+            ">/dev/full",
+            "echo hi",
+            "standard output cannot be written: No space left on device",
+        ),
+        (
+            ">/dev/full",
+            "echo hi; sleep 0.3",
+            "standard output cannot be written",
+        ),
+        (
+            ">/dev/full",
+            "for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done",
+            "cannot be written",
+        ),
+        ("2>/dev/full", "echo hi >&2", ""),
+    ] {
+        let launcher = command(&[]).get_program().to_owned();
+        let mut shell = std::process::Command::new("sh");
+        let line = format!("exec \"$1\" run -n 2 -- sh -c \"$2\" {target}");
+        shell.args(["-c", &line, "sh"]).arg(launcher).arg(script);
+        let output = limit::output(&mut shell);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{target} {script}: {said}");
+        assert!(said.contains(other), "{target} {script}: {said}");
+    }
+}
+
+/// What is ignored stays so through `exec`.
+#[test]
+fn a_parent_that_ignores_the_ends_of_children_changes_nothing() {
+    for (script, code) in [("true", 0), ("exit 7", 7)] {
+        let launcher = command(&[]).get_program().to_owned();
+        let mut shell = std::process::Command::new("perl");
+        shell
+            .args(["-e", "$SIG{CHLD} = 'IGNORE'; exec @ARGV"])
+            .arg(launcher)
+            .args(["run", "-n", "2", "--", "sh", "-c", script]);
+        let output = limit::output(&mut shell);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{script}: {said}");
+    }
 }
 
 #[test]
@@ -228,7 +304,7 @@ fn a_job_can_be_run_from_a_program() {
         .bind(Bind::None)
         .keep_going(true)
         .quiet(true)
-        .grace(std::time::Duration::from_millis(100))
+        .grace(Duration::from_millis(100))
         .on_start(move |rank, pid| pids.lock().expect("lock").push((rank, pid)))
         .output(Output::Lines(Box::new(move |rank, stream, line| {
             let entry = (rank, stream == Stream::Stderr, line.to_vec());

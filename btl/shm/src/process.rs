@@ -21,10 +21,21 @@ use std::sync::Mutex;
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getppid};
+
+/// Has the kernel keep the ends of children until they are waited for. Whoever started this process may have had SIGCHLD ignored, which `exec` keeps;
+/// then children vanish, and how they ended with them.
+///
+/// # Errors
+/// Those of `sigaction`.
+pub fn keep_ends_of_children() -> io::Result<()> {
+    // SAFETY: no function is installed, so none can be unsafe to run in a signal.
+    unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok(())
+}
 
 /// What a child does to itself before it becomes its program.
 #[derive(Debug, Default)]
