@@ -166,6 +166,11 @@ fn point_to_point() {
 }
 
 #[test]
+fn a_communicator_that_is_freed_while_a_thread_waits_on_it() {
+    passes("freed", &[2]);
+}
+
+#[test]
 fn persistent_collectives() {
     passes("persistent", &[1, 2, 3]);
 }
