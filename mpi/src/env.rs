@@ -34,7 +34,7 @@ pub(crate) fn finalized(flag: Out<i32>) -> Outcome<()> {
 
 pub(crate) fn abort(comm: Comm, code: i32) -> Outcome<()> {
     // Whatever the communicator, the whole job ends: the standard allows it.
-    let _ = &comm::get(comm);
+    let _ = comm::get(comm);
     job::abort(code)
 }
 

@@ -342,8 +342,9 @@ pub(crate) fn remember(name: &str, failure: &Failure) {
 
 /// Writes a line to standard error.
 pub(crate) fn report(line: &str) {
-    let mut stderr = std::io::stderr().lock();
-    let _ = writeln!(stderr, "{line}");
+    // In one piece: the process may end, or be ended, at once.
+    let line = format!("{line}\n");
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 pub(crate) fn error_class(code: i32, class: Out<i32>) -> Outcome<()> {

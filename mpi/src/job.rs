@@ -4,11 +4,12 @@
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::group::GroupObject;
-use crate::{attr, buffer, c, end, request};
+use crate::{attr, buffer, c, end, errors, request};
 use nix::unistd::Pid;
 use onecopy::wireup::{Emergency, exit_code};
 use onecopy::{Options, Runtime, Threads};
 use onecopy_shm::fork;
+use onecopy_shm::gate::{self, Misuse};
 use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -101,6 +102,23 @@ pub(crate) fn thread_level() -> Option<(i32, Pid)> {
     THREADS.get().copied()
 }
 
+/// Ends the job of a program that calls as it may not, where no call can give an error.
+fn end_for_misuse(how: Misuse) {
+    let rank = world().map_or(0, |world| world.rank);
+    let level = match thread_level() {
+        Some((c::THREAD_SINGLE, _)) => "MPI_THREAD_SINGLE, as MPI_Init asks",
+        _ => "MPI_THREAD_FUNNELED",
+    };
+    errors::report(&match how {
+        Misuse::SecondThread => format!(
+            "onecopy: rank {rank}: a second thread called MPI, which was initialized with {level}: \
+             call MPI_Init_thread with MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED if one thread calls at a time"
+        ),
+        Misuse::Reentered => format!("onecopy: rank {rank}: {how}"),
+    });
+    abort(1);
+}
+
 /// Joins the job.
 pub(crate) fn start(required: i32) -> Outcome<i32> {
     if is_forked() {
@@ -142,6 +160,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
         2,
         "MPI_COMM_SELF",
     ));
+    gate::on_misuse(end_for_misuse);
     SHARED.store(level == c::THREAD_MULTIPLE, Ordering::Relaxed);
     let _ = THREADS.set((level, nix::unistd::gettid()));
     *slot = Some(runtime);

@@ -330,12 +330,27 @@ fn a_reduction_that_communicates_is_told_that_it_cannot() {
             assert!(
                 !output.status.success()
                     && !said.contains("went on")
-                    && why.contains("it may compute, and abort the job, but not communicate"),
+                    && why.contains("it may compute, and abort the job, but not communicate")
+                    && !why.contains("panicked"),
                 "{place}, {level}: {:?}\n{said}\n{why}",
                 output.status
             );
         }
     }
+}
+
+#[test]
+fn a_second_thread_is_told_what_to_ask_for() {
+    let program = compile("ends");
+    let output = run(&program, 2, &["second_thread", "7", "single"]);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{why}");
+    assert!(
+        why.contains("a second thread called MPI")
+            && why.contains("MPI_THREAD_MULTIPLE")
+            && !why.contains("panicked"),
+        "{why}"
+    );
 }
 
 #[test]

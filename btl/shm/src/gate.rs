@@ -14,6 +14,7 @@ use crate::sync::{AtomicU32, Ordering, yield_now};
 use crossbeam_utils::Backoff;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 
 /// The models under loom do not fork.
 #[cfg(loom)]
@@ -66,8 +67,43 @@ std::thread_local! {
     static CALLED_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
-const REENTERED: &str = "a function of the program that the library calls in the middle of a collective, a reduction, has called the library \
-    again: it may compute, and abort the job, but not communicate";
+/// What a program must not do with a gate. It cannot be refused with an error: who enters gets the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Misuse {
+    /// A second thread, of a gate for a single one.
+    SecondThread,
+    /// A function of the program that is called inside of the gate came to it again.
+    Reentered,
+}
+
+impl std::fmt::Display for Misuse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::SecondThread => {
+                "a runtime made with Threads::Single was used by a second thread; use Threads::Multiple"
+            }
+            Self::Reentered => {
+                "a function of a reduction has called the library again: it may compute, and abort the job, but not communicate"
+            }
+        })
+    }
+}
+
+static ON_MISUSE: OnceLock<fn(Misuse)> = OnceLock::new();
+
+/// Sets what is called before a panic for misuse, in the thread concerned: a library for programs that know no panics says it in their words, and
+/// ends the job. The first one that is set stays.
+pub fn on_misuse(tell: fn(Misuse)) {
+    let _ = ON_MISUSE.set(tell);
+}
+
+#[cold]
+fn misused(how: Misuse) -> ! {
+    if let Some(tell) = ON_MISUSE.get() {
+        tell(how);
+    }
+    panic!("{how}");
+}
 
 /// Runs a function of the program while this thread holds a gate. If it comes to a gate, it ends with a panic: it would wait for itself.
 pub fn calling_out<R>(f: impl FnOnce() -> R) -> R {
@@ -145,11 +181,12 @@ impl<T: Guarded> Gate<T> {
             "a process that was forked from a rank is no rank: only the rank itself may use its runtime"
         );
         if self.threads == Threads::Single {
-            assert!(
-                self.owner == here(),
-                "a runtime made with Threads::Single was used by a second thread; use Threads::Multiple"
-            );
-            assert!(self.held.load(Ordering::Relaxed) == 0, "{REENTERED}");
+            if self.owner != here() {
+                misused(Misuse::SecondThread);
+            }
+            if self.held.load(Ordering::Relaxed) != 0 {
+                misused(Misuse::Reentered);
+            }
             self.held.store(1, Ordering::Relaxed);
         } else {
             self.lock();
@@ -173,7 +210,9 @@ impl<T: Guarded> Gate<T> {
 
     #[cold]
     fn lock_slowly(&self) {
-        assert!(!CALLED_OUT.get(), "{REENTERED}");
+        if CALLED_OUT.get() {
+            misused(Misuse::Reentered);
+        }
         self.wanted.fetch_add(1, Ordering::Relaxed);
         // Spins a little, then yields: whoever holds the gate may have lost its processor.
         #[cfg(not(loom))]
@@ -284,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "entered twice")]
+    #[should_panic(expected = "not communicate")]
     fn no_second_pass() {
         let gate = Gate::new(Threads::Single, ());
         let _first = gate.enter();

@@ -131,6 +131,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(where, "exit")) atexit(at_exit);
     if (!strcmp(where, "plain") || !strcmp(where, "exit")) end();
+    if (!strcmp(where, "second_thread")) CHECK(!pthread_create(&thread, NULL, waits, NULL));
     /* Those who abort nothing wait for the end. */
     for (;;) MPI_Recv(&value, 1, MPI_INT, MPI_ANY_SOURCE, 78, comm, MPI_STATUS_IGNORE);
 }
