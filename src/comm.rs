@@ -13,6 +13,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// In the tags of a meeting, so that they are none of a collective.
 const MEETING: i32 = 1 << 28;
@@ -412,7 +413,8 @@ impl Comm {
         }
     }
 
-    /// Returns when all ranks have called it, by messages. If one cannot any more, all others meet all the same, and get the error that names it.
+    /// Returns when all ranks have called it, by messages. If one cannot any more, the others meet all the same, and get the error that names it; but
+    /// they wait for one another for [`REGROUP`] only: a rank that does not come may wait for one that is here, and learns by its leaving.
     pub(crate) fn meet(&self) -> Result<()> {
         let own = Self {
             context: self.context | OWN_CONTEXTS,
@@ -434,8 +436,11 @@ impl Comm {
                 let tag = MEETING | distance as i32;
                 let receive = own.start_receive(UserBuf::One(loan), from.into(), tag.into());
                 let sent = own.send(news, to, tag);
-                (sent, receive.and_then(|id| own.finish(id)))
+                (sent, receive.and_then(|id| own.finish_unless_gone(id)))
             });
+            if matches!(received, Err(Error::Cancelled)) {
+                break;
+            }
             let told = Failed::decode(heard[0]);
             if let Err(Error::PeerDied { rank, how }) = &told {
                 // The partner has seen it; this rank may not have looked yet.
@@ -454,9 +459,29 @@ impl Comm {
             }
             distance *= 2;
         }
-        failure.map_or(Ok(()), Err)
+        let gone = self.handle.gate.enter().first_gone();
+        failure.or(gone).map_or(Ok(()), Err)
+    }
+
+    /// Waits for a receive of [`Self::meet`]; some time after any rank of the job has gone the receive is cancelled.
+    fn finish_unless_gone(&self, id: RequestId) -> Result<Status> {
+        let mut known: Option<Instant> = None;
+        self.handle.wait(|engine| {
+            let result = engine.take_result(id);
+            if result.is_some() || engine.first_gone().is_none() {
+                return result;
+            }
+            let since = *known.get_or_insert_with(Instant::now);
+            if since.elapsed() < REGROUP || !engine.cancel(id) {
+                return None;
+            }
+            engine.take_result(id)
+        })
     }
 }
+
+/// How long ranks that are done wait for others in a job that has lost a rank. Who learns of the loss by an error of its own comes sooner.
+const REGROUP: Duration = Duration::from_secs(2);
 
 /// What a rank tells its partners in a barrier about those who cannot come: `rank + 1` and how it ended, or 0.
 pub(crate) struct Failed;

@@ -410,6 +410,13 @@ impl Engine {
         true
     }
 
+    /// The error of a rank that is gone, if one is.
+    pub(crate) fn first_gone(&self) -> Option<Error> {
+        let gone = self.gone.iter().enumerate();
+        gone.filter_map(|(rank, gone)| Some(gone.as_ref()?.error(rank as u32)))
+            .next()
+    }
+
     /// Gives up a request whose end nobody waits for any more. What has gone out in part is broken off.
     #[cold]
     pub(crate) fn abandon(&mut self, id: RequestId) {

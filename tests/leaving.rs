@@ -36,6 +36,38 @@ fn a_rank_that_leaves_early_holds_up_nobody() {
     });
 }
 
+/// A job that has lost a rank may be in any state: a rank that is in `finalize` takes part in nothing any more, and says so by leaving.
+#[test]
+fn who_finalizes_in_a_job_that_lost_a_rank_leaves_others_waiting_for_nothing() {
+    for how in 0..4 {
+        local(4, |rt| {
+            let world = rt.world();
+            match world.rank() {
+                // Gone without a word to anybody.
+                3 => {}
+                2 => {
+                    let mut got = [0u8];
+                    let error = match how {
+                        0 => world.recv(&mut got, 0, 1).map(drop),
+                        1 => world.ssend(&[1u8], 0, 1),
+                        2 => world.send(&vec![1u8; 4 << 20], 1, 1),
+                        _ => world.probe(1, 1).map(drop),
+                    };
+                    let error = error.unwrap_err();
+                    let left = matches!(error, Error::PeerLeft { rank: 0 | 1 });
+                    assert!(left, "{how}: {error}");
+                    drop(world);
+                    rt.finalize().unwrap();
+                }
+                _ => {
+                    drop(world);
+                    rt.finalize().unwrap();
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn who_is_left_alone_waits_for_nobody() {
     local(3, |rt| {
