@@ -355,7 +355,7 @@ pub(crate) fn comm_free(comm: Out<Comm>) -> Outcome<()> {
             "a predefined communicator cannot be freed",
         ));
     }
-    attr::delete_all(&object, handle.0).map_err(|failure| failure.on(&object))?;
+    attr::delete_all(object, handle.0).map_err(|failure| failure.on(object))?;
     // What is under way on it keeps the object, and with it the handler of its errors.
     COMMS.remove(handle.0);
     comm.set(c::COMM_NULL)
