@@ -8,8 +8,9 @@
 //! # Safety
 //! A slot's value is written only while the slot is not live, by the one thread that has its place (from the free list, or from
 //! taking its last value out), and dropped only by the
-//! one thread that made it not live. References to values are given out on the standard's word that a handle is not freed while
-//! another call uses it, and that no two calls complete the same request at once.
+//! one thread that made it not live. References to values are given out on the standard's word that no call begins with a handle that is freed at the
+//! same time, and that no two calls complete the same request at once. A call that has begun may outlive its handle, though: what can be freed while
+//! a call waits is an `Arc`, of which the call takes a share before it waits (`comm::Used`, `datatype::hold`, `op::hold`).
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
 use onecopy_shm::sync::{AtomicU32, Ordering};
