@@ -265,31 +265,46 @@ pub(super) fn init_send(worker: &mut Worker<'_>) -> Called {
     }))
 }
 
-fn sent(worker: &mut Worker<'_>) -> u64 {
+/// Something to receive, and what it is if it was made for that. What others have sent is mostly gone when somebody comes to it, with its process,
+/// its file or its memory.
+fn sent(worker: &mut Worker<'_>, index: usize) -> (u64, Option<u64>) {
+    if worker.dice.once_in(3) {
+        let memory = pieces(worker);
+        if let Ok(cookie) = device::init_send(&worker.knem[index].device, &memory) {
+            return (worker.dice.bend(cookie), Some(cookie));
+        }
+    }
     let (at, name) = worker.name(Kind::Sent);
     // It can be received once.
     worker.table.notes.offer(Kind::Sent, at, 0);
-    worker.dice.bend(name)
+    (worker.dice.bend(name), None)
+}
+
+/// Takes back what was made to be received, if it was not.
+fn forget(worker: &Worker<'_>, index: usize, made: Option<u64>) {
+    if let Some(cookie) = made {
+        let _ = worker.knem[index].device.destroy_region(cookie);
+    }
 }
 
 pub(super) fn sync_recv(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.knem.len())?;
     let memory = pieces(worker);
-    let cookie = sent(worker);
-    Some(device::sync_recv(&worker.knem[index].device, &memory, cookie).map(|_| ()))
+    let (cookie, made) = sent(worker, index);
+    let received = device::sync_recv(&worker.knem[index].device, &memory, cookie);
+    forget(worker, index, made);
+    Some(received.map(|_| ()))
 }
 
 pub(super) fn async_recv(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.knem.len())?;
     let memory = pieces(worker);
-    let cookie = sent(worker);
+    let (cookie, made) = sent(worker, index);
     let status = worker.dice.below(8) as u32;
-    Some(device::async_recv(
-        &worker.knem[index].device,
-        &memory,
-        cookie,
-        status,
-    ))
+    let device = &worker.knem[index].device;
+    let started = device::async_recv(device, &memory, cookie, status);
+    forget(worker, index, made);
+    Some(started)
 }
 
 /// Notifications, if there are any; the counters, if the array is not mapped.
