@@ -151,8 +151,16 @@ impl Comm {
 
     /// Waits for a request on a borrowed buffer. If this unwinds, the process ends: see [`Bomb`].
     pub(crate) fn finish(&self, id: RequestId) -> Result<Status> {
+        self.finish_when(|engine| engine.take_result(id))
+    }
+
+    /// The same, where `done` may end the request otherwise.
+    fn finish_when(
+        &self,
+        done: impl FnMut(&mut Engine) -> Option<Result<Status>>,
+    ) -> Result<Status> {
         let bomb = Bomb;
-        let result = self.handle.wait(|engine| engine.take_result(id));
+        let result = self.handle.wait(done);
         std::mem::forget(bomb);
         result.map(|status| self.local(status))
     }
@@ -439,6 +447,8 @@ impl Comm {
                 (sent, receive.and_then(|id| own.finish_unless_gone(id)))
             });
             if matches!(received, Err(Error::Cancelled)) {
+                let gone = self.handle.gate.enter().first_gone();
+                failure = failure.or(gone);
                 break;
             }
             let told = Failed::decode(heard[0]);
@@ -459,14 +469,13 @@ impl Comm {
             }
             distance *= 2;
         }
-        let gone = self.handle.gate.enter().first_gone();
-        failure.or(gone).map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     /// Waits for a receive of [`Self::meet`]; some time after any rank of the job has gone the receive is cancelled.
     fn finish_unless_gone(&self, id: RequestId) -> Result<Status> {
         let mut known: Option<Instant> = None;
-        self.handle.wait(|engine| {
+        self.finish_when(|engine| {
             let result = engine.take_result(id);
             if result.is_some() || engine.first_gone().is_none() {
                 return result;
