@@ -10,7 +10,7 @@
 //! taking its last value out), and dropped only by the
 //! one thread that made it not live. References to values are given out on the standard's word that no call begins with a handle that is freed at the
 //! same time, and that no two calls complete the same request at once. A call that has begun may outlive its handle, though: what can be freed while
-//! a call waits is an `Arc`, of which the call takes a share before it waits (`comm::Used`, `datatype::hold`, `op::hold`).
+//! a call waits is an `Arc`: the call takes a share of it before it waits (`comm::Used`), or has taken from it what it needs afterwards.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
 use onecopy_shm::sync::{AtomicU32, Ordering};

@@ -424,7 +424,8 @@ fn replace_object(
 ) -> Outcome<Object> {
     let comm = &comm::get(comm)?;
     // The copy is taken before anything can arrive.
-    let to = (dest, sendtag, &***comm);
+    let object: &CommObject = comm;
+    let to = (dest, sendtag, object);
     let send = plan::prepare_send((buf, count, datatype), to, plan::copied)?;
     let receive = begin_receive(buf, count, datatype, source, recvtag, comm)?;
     both(comm, send, receive)
@@ -461,7 +462,8 @@ pub(crate) fn isendrecv(
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     let home = request::reserve(request)?;
-    let to = (dest, sendtag, &***comm);
+    let object: &CommObject = comm;
+    let to = (dest, sendtag, object);
     let send = plan::prepare_send((sendbuf, sendcount, sendtype), to, Outgoing::of)?;
     let receive = begin_receive(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
     home.keep(both(comm, send, receive)?);
