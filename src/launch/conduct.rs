@@ -12,7 +12,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use onecopy_shm::process;
 
 use super::output::{Lines, Sink};
-use super::signals::Signals;
+use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
 use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, pmi, sweep, system};
 use crate::wireup::broker::{Broker, Notice, Source};
@@ -309,7 +309,9 @@ impl Conductor {
                 if let Some(sinks) = &mut self.sinks {
                     sinks[which].write_some();
                     if sinks[which].broken() {
-                        self.look_at_sinks();
+                        if let Some(cause) = self.lost_output() {
+                            self.fail(cause);
+                        }
                         // Nobody reads our output: let the ranks see that, as in any pipeline.
                         for rank in &mut self.ranks {
                             rank.streams[which] = None;
@@ -466,10 +468,14 @@ impl Conductor {
         self.cause.get_or_insert(cause);
         if self.phase == Phase::Running {
             self.phase = Phase::Ending(later(Instant::now(), self.job.grace));
-            self.signal_ranks(Signal::SIGTERM);
-            // One that is stopped would not notice.
-            self.signal_ranks(Signal::SIGCONT);
+            self.ask_ranks(Signal::SIGTERM);
         }
+    }
+
+    /// A signal that asks for the end: one that is stopped would not notice without another one.
+    fn ask_ranks(&self, signal: Signal) {
+        self.signal_ranks(signal);
+        self.signal_ranks(Signal::SIGCONT);
     }
 
     fn kill_ranks(&mut self) {
@@ -495,26 +501,18 @@ impl Conductor {
             let Ok(signal) = Signal::try_from(number) else {
                 continue;
             };
-            let ends = [
-                Signal::SIGINT,
-                Signal::SIGTERM,
-                Signal::SIGHUP,
-                Signal::SIGQUIT,
-            ];
-            if ends.contains(&signal) {
-                self.interrupts += 1;
-                if self.interrupts > 1 {
-                    self.say(&format!("second {signal}: killing all ranks"));
-                    self.cause
-                        .get_or_insert(Cause::Interrupted { signal: number });
-                    self.kill_ranks();
-                    continue;
-                }
+            if !ENDING.contains(&signal) {
+                self.signal_ranks(signal);
+                continue;
             }
-            self.signal_ranks(signal);
-            if ends.contains(&signal) {
-                // A rank that is stopped would not see it.
-                self.signal_ranks(Signal::SIGCONT);
+            self.interrupts += 1;
+            if self.interrupts == 1 {
+                self.ask_ranks(signal);
+            } else {
+                self.say(&format!("second {signal}: killing all ranks"));
+                self.cause
+                    .get_or_insert(Cause::Interrupted { signal: number });
+                self.kill_ranks();
             }
         }
     }
@@ -571,11 +569,19 @@ impl Conductor {
         for sink in self.sinks.iter_mut().flatten() {
             sink.write_all();
         }
-        self.look_at_sinks();
+        // The ranks are gone, and their numbers may be others' by now: there is nobody to end.
+        if let Some(cause) = self.lost_output() {
+            self.cause.get_or_insert(cause);
+        }
+        // What was just said about one of them goes to the other.
+        for sink in self.sinks.iter_mut().flatten() {
+            sink.write_all();
+        }
     }
 
     /// A reader that has gone is usual in a pipeline. Output that could not be written for another reason is missed by somebody: the job fails.
-    fn look_at_sinks(&mut self) {
+    fn lost_output(&mut self) -> Option<Cause> {
+        let mut cause = None;
         for which in 0..2 {
             let sink = self.sinks.as_mut().map(|sinks| &mut sinks[which]);
             let Some(error) = sink.and_then(Sink::take_error) else {
@@ -585,14 +591,10 @@ impl Conductor {
             self.say(&format!(
                 "standard {name} cannot be written: {error}; some of what the ranks wrote is lost"
             ));
-            self.fail(Cause::OutputLost {
-                errno: error.raw_os_error().unwrap_or(0),
-            });
+            let errno = error.raw_os_error().unwrap_or(0);
+            cause = cause.or(Some(Cause::OutputLost { errno }));
         }
-        // The first sink's complaint goes to the second one.
-        for sink in self.sinks.iter_mut().flatten() {
-            sink.write_some();
-        }
+        cause
     }
 
     /// Kills what is left and waits for it.

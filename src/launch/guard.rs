@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use onecopy_shm::fdpass;
 use onecopy_shm::process::{self, Setup};
 
-use super::signals::forwarded;
+use super::signals::{ENDING, forwarded};
 use super::{LaunchError, sweep, system};
 
 /// Tells the second process the number of its end of the connection.
@@ -126,12 +126,12 @@ pub fn enter() -> Result<Role, LaunchError> {
     Ok(Role::Guardian { code })
 }
 
-/// The same signal from the same process within this time is the same request.
+/// The same request to end from the same process within this time is not a second one.
 const ONE_REQUEST: Duration = Duration::from_millis(100);
 
 /// Passes signals on until `launcher` has ended.
 fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
-    let mut last: Option<(u32, u32, Instant)> = None;
+    let mut last: Option<((Signal, u32), Instant)> = None;
     loop {
         match waitpid(launcher, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, code)) => return Ok(code),
@@ -158,13 +158,16 @@ fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
                 continue;
             }
             // Some that end a program signal it and then its group (timeout of coreutils): one request, not the second that kills.
-            let (now, request) = (Instant::now(), (info.ssi_signo, info.ssi_pid));
-            let again = last.is_some_and(|(number, pid, then)| {
-                (number, pid) == request && now.duration_since(then) < ONE_REQUEST
-            });
-            last = Some((request.0, request.1, now));
-            if again && info.ssi_pid != 0 {
-                continue;
+            if ENDING.contains(&signal) {
+                let (now, request) = (Instant::now(), (signal, info.ssi_pid));
+                let again = last.is_some_and(|(before, then)| {
+                    before == request && now.duration_since(then) < ONE_REQUEST
+                });
+                last = Some((request, now));
+                // 0: the kernel, for who types at the terminal.
+                if again && info.ssi_pid != 0 {
+                    continue;
+                }
             }
             // It was not waited for, so the number is still its own.
             let _ = kill(launcher, signal);

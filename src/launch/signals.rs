@@ -18,6 +18,14 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGCONT,
 ];
 
+/// Those of them that ask for the end of the job; the second one kills.
+pub(super) const ENDING: [Signal; 4] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+];
+
 /// The signals that are passed on. Those of a terminal that were ignored when this process was started (`nohup`, a shell's background jobs) are
 /// meant for others: they stay ignored here, as they are in the ranks, which inherit that.
 pub(super) fn forwarded() -> SigSet {

@@ -206,13 +206,21 @@ fn the_second_interrupt_kills() {
         .read_line(&mut line)
         .expect("read");
     assert_eq!(line, "ready\n");
-    // Two at once are one request.
-    std::thread::sleep(Duration::from_millis(300));
-    signal(child.id().cast_signed(), Signal::SIGINT);
+    // Of another process: two of one, at once, are one request.
+    let mut other = std::process::Command::new("sh");
+    other.args(["-c", &format!("kill -INT {}", child.id())]);
+    assert!(limit::output(&mut other).status.success());
     let ran = finish(child);
     assert_eq!(ran.code, Some(130), "{ran:?}");
     assert!(ran.err.contains("second SIGINT"), "{ran:?}");
     assert_eq!(marked(&mark), 0);
+}
+
+/// What the kernel says of a process.
+fn field(pid: i32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_default().trim().to_owned()
 }
 
 /// Those that end a program may signal it and its group.
@@ -224,7 +232,13 @@ fn two_signals_at_once_leave_ranks_their_time() {
     let pid = child.id().cast_signed();
     signal(pid, Signal::SIGTERM);
     // One that is still pending is not queued a second time: the launcher is to have taken it.
-    std::thread::sleep(Duration::from_millis(20));
+    let is_pending = || {
+        let mask = u64::from_str_radix(&field(pid, "ShdPnd:"), 16).expect("a mask");
+        mask & 1 << (Signal::SIGTERM as i32 - 1) != 0
+    };
+    while is_pending() {
+        std::thread::yield_now();
+    }
     signal(pid, Signal::SIGTERM);
     let ran = finish(child);
     assert!(ran.out.contains("saved"), "{ran:?}");
@@ -233,8 +247,23 @@ fn two_signals_at_once_leave_ranks_their_time() {
 
 #[test]
 fn ranks_that_are_stopped_end_by_the_first_signal() {
-    let child = start_ready("2", "echo ready; kill -STOP $$; sleep 1000");
-    std::thread::sleep(Duration::from_millis(100));
+    let mark = std::env::temp_dir().join(format!("onecopy-stopped-{}", std::process::id()));
+    let text = format!(
+        "echo $$ >{0}.$ONECOPY_JOB_RANK; echo ready; kill -STOP $$; sleep 1000",
+        mark.display()
+    );
+    let child = start_ready("2", &text);
+    for rank in 0..2 {
+        let path = mark.with_extension(rank.to_string());
+        let is_stopped = || {
+            let pid = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+            Some(field(pid, "State:").starts_with('T'))
+        };
+        while is_stopped() != Some(true) {
+            std::thread::yield_now();
+        }
+        std::fs::remove_file(&path).expect("remove");
+    }
     signal(child.id().cast_signed(), Signal::SIGTERM);
     let ran = finish(child);
     assert_eq!(ran.code, Some(143), "{ran:?}");

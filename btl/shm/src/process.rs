@@ -21,19 +21,30 @@ use std::sync::Mutex;
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getppid};
 
 /// Has the kernel keep the ends of children until they are waited for. Whoever started this process may have had SIGCHLD ignored, which `exec` keeps;
-/// then children vanish, and how they ended with them.
+/// then children vanish, and how they ended with them. A handler of the program stays.
 ///
 /// # Errors
 /// Those of `sigaction`.
 pub fn keep_ends_of_children() -> io::Result<()> {
-    // SAFETY: no function is installed, so none can be unsafe to run in a signal.
-    unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    // SAFETY: sigaction consists of integers and a set of bits; zeroes are a value of it.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set; `now` lives through the call.
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut now) })?;
+    if now.sa_sigaction != libc::SIG_IGN && now.sa_flags & libc::SA_NOCLDWAIT == 0 {
+        return Ok(());
+    }
+    if now.sa_sigaction == libc::SIG_IGN {
+        now.sa_sigaction = libc::SIG_DFL;
+    }
+    now.sa_flags &= !libc::SA_NOCLDWAIT;
+    // SAFETY: no function is installed but one that was there, under the flags and the mask that it had.
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const now, std::ptr::null_mut()) })?;
     Ok(())
 }
 
@@ -215,6 +226,20 @@ mod tests {
     use super::*;
     use std::os::fd::{AsFd, IntoRawFd};
     use std::process::Stdio;
+
+    extern "C" fn of_the_program(_: libc::c_int) {}
+
+    /// That one which is ignored is not: tests/launch, where it is a process's own.
+    #[test]
+    fn a_handler_of_the_program_stays() {
+        let handler = of_the_program as *const () as libc::sighandler_t;
+        // SAFETY: the function does nothing.
+        let before = unsafe { libc::signal(libc::SIGCHLD, handler) };
+        keep_ends_of_children().expect("sigaction");
+        // SAFETY: what was there.
+        let during = unsafe { libc::signal(libc::SIGCHLD, before) };
+        assert_eq!(during, handler);
+    }
 
     #[test]
     fn only_descriptors_of_processes_are_taken_for_some() {
