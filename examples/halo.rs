@@ -12,8 +12,8 @@
 //! Without a launcher it starts its ranks itself.
 
 use clap::Parser;
-use onecopy::launch::Job;
 use onecopy::{Comm, Runtime};
+use onecopy_launch::Job;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;

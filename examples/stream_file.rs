@@ -13,9 +13,8 @@
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use onecopy::bench::sizes;
-use onecopy::launch::Job;
-use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime};
+use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, parse_size};
+use onecopy_launch::Job;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -185,7 +184,7 @@ fn send(world: &Comm, path: &Path, piece: &mut Piece) -> Result<(), Box<dyn Erro
 
 fn send_all(args: &Args, world: &Comm, piece: &mut Piece) -> Result<(), Box<dyn Error>> {
     let generated = match &args.size {
-        Some(size) => Some(generate(sizes::parse(size)?)?),
+        Some(size) => Some(generate(parse_size(size)?)?),
         None => None,
     };
     let path = match (&args.file, &generated) {
@@ -218,7 +217,7 @@ fn rank(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let runtime = Runtime::init_with(options)?;
     let world = runtime.world();
-    let bytes = sizes::parse(&args.piece)?.max(1);
+    let bytes = parse_size(&args.piece)?.max(1);
     let mut piece = match args.mechanism {
         Mechanism::Auto | Mechanism::Heap => Piece::Heap(runtime.alloc(bytes)?),
         Mechanism::Cico | Mechanism::Cma => Piece::Private(vec![0; bytes]),

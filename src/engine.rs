@@ -9,7 +9,7 @@ mod deaths;
 mod progress;
 mod sleep;
 
-pub(crate) use connect::{geometry, quota};
+pub(crate) use connect::quota;
 
 use crate::error::{Error, Result};
 use crate::light::{Lights, Waiting};

@@ -4,14 +4,13 @@
 //! Each function takes what an untrusted side says, runs the production code on it, and checks what
 //! must hold whatever was said. A failed check panics, which is what a fuzzer looks for.
 
-use crate::launch::pmi;
 use crate::wire::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
 use crate::wireup::broker::{Broker, Source};
 use crate::wireup::{self, Death};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::Pid;
 use onecopy_shm::fdpass::{self, Wait};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -134,41 +133,6 @@ fn listen(end: Option<&OwnedFd>, buffer: &mut [u8]) {
     }
 }
 
-/// Serves PMI-1 to ranks that say these bytes, one piece after the other. Every answer is a line.
-pub fn pmi_server<'a>(ranks: usize, script: impl Iterator<Item = (usize, bool, &'a [u8])>) {
-    let mut server = pmi::Server::new(ranks);
-    let mut ends = Vec::new();
-    for _ in 0..ranks {
-        let Ok((ours, theirs)) = pmi::pair() else {
-            return;
-        };
-        server.add(ours);
-        let end = UnixStream::from(theirs);
-        if end.set_nonblocking(true).is_err() {
-            return;
-        }
-        ends.push(end);
-    }
-    let mut heard = vec![0u8; 4096];
-    for (rank, ends_now, bytes) in script {
-        let rank = rank % ranks;
-        // A connection that the server has closed refuses.
-        let _ = (&ends[rank]).write(bytes);
-        server.ready(rank);
-        if ends_now {
-            server.ended(rank);
-        }
-        drop(server.notices());
-        if let Ok(got) = (&ends[rank]).read(&mut heard)
-            && got < heard.len()
-            && got > 0
-        {
-            assert_eq!(heard[got - 1], b'\n', "an answer that is no line");
-            assert!(heard.starts_with(b"cmd="));
-        }
-    }
-}
-
 /// Talks to a PMI-1 server that answers these bytes, whatever it is asked.
 pub fn pmi_client(answers: &[u8]) {
     let Ok((ours, theirs)) = UnixStream::pair() else {
@@ -196,11 +160,4 @@ pub fn environment(get: &dyn Fn(&str) -> Option<String>) {
         assert!(job.rank < job.size);
         assert!(job.name().len() < 100);
     }
-}
-
-/// Parses a command line, as the `onecopy` program does; runs nothing.
-pub fn command_line(arguments: &[String]) -> bool {
-    use clap::Parser;
-    let name = "onecopy".to_owned();
-    crate::cli::Cli::try_parse_from(std::iter::once(&name).chain(arguments)).is_ok()
 }

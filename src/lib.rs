@@ -2,10 +2,6 @@
 //! onecopy moves messages between the processes of a node with at most one copy of the payload.
 #![forbid(unsafe_code)]
 
-#[doc(hidden)]
-pub mod bench;
-#[doc(hidden)]
-pub mod cli;
 pub mod coll;
 mod comm;
 mod engine;
@@ -13,7 +9,6 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod launch;
 mod light;
 pub mod machine;
 mod matching;
@@ -39,6 +34,7 @@ pub use nonblocking::{
 };
 pub use onecopy_btl::cost::{Costs, Curve};
 pub use onecopy_btl::{LayerId, Refusal};
+pub use onecopy_obs::values::parse_size;
 pub use onecopy_obs::{ChunkCopy, CounterSnapshot, Knobs};
 pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};

@@ -83,13 +83,15 @@ pub struct Machine {
     pub abilities: Vec<Ability>,
 }
 
-pub(crate) fn read(path: &str) -> String {
+#[doc(hidden)]
+pub fn read(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
 }
 
-pub(crate) fn field(text: &str, name: &str) -> Option<String> {
+#[doc(hidden)]
+pub fn field(text: &str, name: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(key, _)| key.trim() == name)
@@ -97,7 +99,8 @@ pub(crate) fn field(text: &str, name: &str) -> Option<String> {
 }
 
 /// The word in brackets.
-pub(crate) fn setting(path: &str) -> String {
+#[doc(hidden)]
+pub fn setting(path: &str) -> String {
     let text = read(path);
     text.split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'))
@@ -157,7 +160,8 @@ pub fn spread_processors() -> Vec<u16> {
     first.into_iter().chain(second).collect()
 }
 
-pub(crate) fn caches(processors: &[u16]) -> Vec<Cache> {
+#[doc(hidden)]
+pub fn caches(processors: &[u16]) -> Vec<Cache> {
     let mut caches = Vec::new();
     for cpu in processors {
         let at = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
@@ -214,7 +218,8 @@ fn abilities() -> Vec<Ability> {
 }
 
 /// Makes a segment and looks at it as a peer would.
-pub(crate) fn segment() -> Result<(), String> {
+#[doc(hidden)]
+pub fn segment() -> Result<(), String> {
     let geometry = Geometry {
         ranks: 1,
         ring_slots: 32,

@@ -12,9 +12,12 @@
 //! | heap | in the segment of whoever calls `alloc` | at the call; given back on drop |
 //! | buffers | in the segment, from its heap | while in use; what is retained is bounded and ages out |
 
+mod geometry;
 pub mod pool;
 
-use crate::engine::geometry;
+#[doc(hidden)]
+pub use geometry::geometry;
+pub(crate) use geometry::tell_of_small_heap;
 use onecopy_obs::Knobs;
 use onecopy_shm::layout::{COLL_STRIDE, Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;

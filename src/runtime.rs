@@ -166,8 +166,17 @@ impl Runtime {
         })
     }
 
+    #[cfg(test)]
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Bytes of this rank's segment as the kernel counts them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        nix::sys::stat::fstat(self.handle.segment.fd())
+            .map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
     }
 
     /// The communicator of all ranks.

@@ -6,7 +6,8 @@
 //! launcher. A wire-up brings no bytes of a message: after the introduction two ranks talk through their segments only.
 
 pub mod alone;
-pub(crate) mod broker;
+#[doc(hidden)]
+pub mod broker;
 pub(crate) mod environment;
 mod foreign;
 mod host;
@@ -14,7 +15,8 @@ pub mod launched;
 pub mod local;
 mod meet;
 pub mod message;
-pub(crate) mod pmi;
+#[doc(hidden)]
+pub mod pmi;
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};

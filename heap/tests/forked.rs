@@ -15,8 +15,8 @@ mod limit;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use onecopy::launch::{Bind, Job, Output};
 use onecopy::{Error, Options, Runtime, Threads};
+use onecopy_launch::{Bind, Job, Output};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 

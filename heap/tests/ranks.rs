@@ -10,8 +10,8 @@ mod limit;
 #[path = "../../tests/harness/say.rs"]
 mod say;
 
-use onecopy::launch::{Bind, Job, Output};
 use onecopy::{Options, Runtime};
+use onecopy_launch::{Bind, Job, Output};
 use say::say;
 use std::sync::{Arc, Mutex};
 

@@ -6,8 +6,8 @@ mod limit;
 #[path = "wrong/suite.rs"]
 mod wrong;
 
-use onecopy::launch::Output::Lines;
-use onecopy::launch::{Job, Stream};
+use onecopy_launch::Output::Lines;
+use onecopy_launch::{Job, Stream};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ fn place() -> &'static Place {
             "build",
             "--quiet",
             "--package",
-            "onecopy",
+            "onecopy-cli",
             "--bin",
             "onecopy",
         ]);

@@ -7,13 +7,13 @@ use crate::coll::state::{Colls, State as CollState};
 use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Pool, Settings};
+use crate::memory::{geometry, tell_of_small_heap};
 use crate::peer::{Gone, Peer};
 use crate::select::chunks::Chunks;
 use crate::select::observed::Observed;
 use crate::select::{Has, Thresholds};
 use crate::wait::Patience;
 use crate::wireup::{Card, Wireup};
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Means, Permitted};
@@ -24,63 +24,11 @@ use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
 use onecopy_shm::heap::Heap;
-use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::segment::{
-    OwnSegment, PeerSegment, SegmentError, default_heap_bytes, machine_heap_bytes,
-};
+use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-
-/// The geometry that the knobs ask for in a job of `ranks`.
-pub(crate) fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
-    let heap = knobs
-        .heap_size
-        .unwrap_or_else(|| default_heap(ranks))
-        .next_multiple_of(PAGE) as u64;
-    let heap = if knobs.layers.allows("heap") { heap } else { 0 };
-    Geometry {
-        ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
-        ring_slots: knobs.ring_slots as u32,
-        chunk_bytes: knobs.chunk_bytes() as u32,
-        chunks: u32::try_from(knobs.pool_max / knobs.chunk_bytes())
-            .unwrap_or(u32::MAX)
-            .max(1),
-        heap_bytes: heap,
-        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
-    }
-}
-
-/// As much address range as the machine has memory: no single rank can use more. Where the address space is limited, as much as lets a
-/// rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the same: the limit itself counts,
-/// not what is left of it.
-fn default_heap(ranks: usize) -> usize {
-    let wanted = default_heap_bytes();
-    let limit = match getrlimit(Resource::RLIMIT_AS) {
-        Ok((soft, _)) if soft != RLIM_INFINITY => usize::try_from(soft).unwrap_or(usize::MAX),
-        _ => return wanted,
-    };
-    let each = (limit / 2 / ranks.max(1)).max(1 << 20);
-    wanted.min(1 << each.ilog2())
-}
-
-/// Says so if the heap is smaller than it would be.
-fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
-    let (wanted, got) = (machine_heap_bytes() as u64, geometry.heap_bytes);
-    if knobs.heap_size.is_none() && knobs.layers.allows("heap") && got < wanted {
-        let limited = match default_heap_bytes() as u64 {
-            most if most < wanted && most <= got => "the size of files is limited (ulimit -f)",
-            _ => "the address space is limited (ulimit -v)",
-        };
-        tracing::warn!(
-            "{limited}, so each rank has a heap of {} MiB for 'alloc' instead of {} MiB; \
-             set ONECOPY_HEAP_SIZE or raise the limit",
-            got >> 20,
-            wanted >> 20
-        );
-    }
-}
 
 pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
     let nt_min = match (knobs.copy_kernel, knobs.nt_min) {

@@ -28,7 +28,7 @@ const STUCK_LIMIT: Duration = Duration::from_secs(20);
 
 /// What the launcher should know.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Notice {
+pub enum Notice {
     /// A rank wants the job to end.
     Abort { rank: usize, code: i32 },
     /// A rank broke the rules and lost its connection.
@@ -86,7 +86,7 @@ enum Phase {
 
 /// Introduces the ranks of one job.
 #[derive(Debug)]
-pub(crate) struct Broker {
+pub struct Broker {
     desks: Vec<Desk>,
     phase: Phase,
     pid_ns: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Broker {
 
 /// What to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// A rank's socket, to read and perhaps to write.
     Socket(usize),
     /// The process that joined as this rank.
@@ -108,7 +108,7 @@ pub(crate) enum Source {
 
 impl Broker {
     /// A broker without ranks.
-    pub(crate) fn new(join_timeout: Duration) -> Self {
+    pub fn new(join_timeout: Duration) -> Self {
         Self {
             desks: Vec::new(),
             phase: Phase::Gathering,
@@ -122,7 +122,7 @@ impl Broker {
     }
 
     /// Adds the next rank: our end of its socket, and its process.
-    pub(crate) fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
+    pub fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
         self.desks.push(Desk {
             state: State::Outside,
             socket: Some(socket),
@@ -143,7 +143,7 @@ impl Broker {
     }
 
     /// Room for `ranks` ranks that have not come yet.
-    pub(crate) fn make_room(&mut self, ranks: usize) {
+    pub fn make_room(&mut self, ranks: usize) {
         self.desks.extend((0..ranks).map(|_| Desk {
             state: State::Outside,
             socket: None,
@@ -164,12 +164,12 @@ impl Broker {
     }
 
     /// Whether this rank has not come yet.
-    pub(crate) fn is_vacant(&self, rank: usize) -> bool {
+    pub fn is_vacant(&self, rank: usize) -> bool {
         self.desks.get(rank).is_some_and(|desk| !desk.seated)
     }
 
     /// A rank has come: our end of its connection, and the process that connected.
-    pub(crate) fn seat(
+    pub fn seat(
         &mut self,
         rank: usize,
         socket: OwnedFd,
@@ -184,33 +184,33 @@ impl Broker {
     }
 
     /// Answers a rank's hello.
-    pub(crate) fn welcome(&mut self, rank: usize) {
+    pub fn welcome(&mut self, rank: usize) {
         self.send(rank, ToRank::Welcome.encode(), Vec::new());
     }
 
     /// Whether nobody can join any more: all have, or those that have were told that not all will.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.phase != Phase::Gathering
     }
 
     /// Whether nobody is connected, and nobody's end is to be judged still.
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub fn is_deserted(&self) -> bool {
         let mut desks = self.desks.iter();
         desks.all(|desk| desk.socket.is_none() && desk.ending.is_none())
     }
 
     /// Whether this rank is out of the job, in whatever way.
-    pub(crate) fn is_out(&self, rank: usize) -> bool {
+    pub fn is_out(&self, rank: usize) -> bool {
         matches!(self.desks[rank].state, State::Left | State::Gone)
     }
 
     /// Whether all that was to be said is out.
-    pub(crate) fn nothing_to_send(&self) -> bool {
+    pub fn nothing_to_send(&self) -> bool {
         self.desks.iter().all(|desk| desk.queue.is_empty())
     }
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
+    pub fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
         let bound = 64 + 2 * self.desks.len();
         self.desks.iter().enumerate().flat_map(move |(rank, desk)| {
             let socket = desk.socket.as_ref().map(|socket| {
@@ -227,7 +227,7 @@ impl Broker {
     }
 
     /// Serves a source that is ready.
-    pub(crate) fn ready(&mut self, source: Source, now: Instant) {
+    pub fn ready(&mut self, source: Source, now: Instant) {
         match source {
             Source::Socket(rank) => {
                 self.flush(rank);
@@ -242,7 +242,7 @@ impl Broker {
     }
 
     /// The launcher's child of this rank has ended.
-    pub(crate) fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
+    pub fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
         self.drain(rank, now);
         let desk = &mut self.desks[rank];
         desk.child_death = Some(how);
@@ -255,7 +255,7 @@ impl Broker {
     }
 
     /// Does what is due, and returns what the launcher should know.
-    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Notice> {
+    pub fn tick(&mut self, now: Instant) -> Vec<Notice> {
         for rank in 0..self.desks.len() {
             if self.desks[rank].stuck.is_some_and(|(_, at)| at <= now) {
                 self.flush(rank);
@@ -278,7 +278,7 @@ impl Broker {
     }
 
     /// When [`tick`](Self::tick) has something to do at the latest.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         let ending = self.desks.iter().filter_map(|desk| desk.ending).min();
         let ending = ending.map(|since| since + STATUS_DELAY);
         let stuck = self.desks.iter().filter_map(|desk| Some(desk.stuck?.1));

@@ -17,11 +17,11 @@ use super::WireupError;
 use super::message::MAX_RANKS;
 
 /// Environment variable with the number of the descriptor that leads to the server.
-pub(crate) const ENV_FD: &str = "PMI_FD";
+pub const ENV_FD: &str = "PMI_FD";
 /// Environment variable with the rank's number.
-pub(crate) const ENV_RANK: &str = "PMI_RANK";
+pub const ENV_RANK: &str = "PMI_RANK";
 /// Environment variable with the number of ranks.
-pub(crate) const ENV_SIZE: &str = "PMI_SIZE";
+pub const ENV_SIZE: &str = "PMI_SIZE";
 
 /// Longest line of a server; the longest value that one announces is 4096 bytes.
 const MAX_LINE: usize = 16 * 1024;

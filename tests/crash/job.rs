@@ -3,8 +3,8 @@
 
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use onecopy::launch::{Job, Output, Stream};
 use onecopy::wireup::Death;
+use onecopy_launch::{Job, Output, Stream};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex};

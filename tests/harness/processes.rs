@@ -11,7 +11,7 @@ pub(crate) use say::say;
 
 use std::sync::{Arc, Mutex};
 
-use onecopy::launch::{Bind, Job, JobOutcome, Output};
+use onecopy_launch::{Bind, Job, JobOutcome, Output};
 
 const BODY: &str = "TEST_BODY";
 

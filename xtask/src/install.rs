@@ -16,7 +16,7 @@ const MPI: &str = "libmpi_abi.so";
 const MPI_INSTALLED: &str = "libmpi_abi.so.1";
 
 /// The packages with something to install: the command, the malloc front, the MPI library.
-const PACKAGES: [&str; 3] = ["onecopy", "onecopy-heap", "onecopy-mpi"];
+const PACKAGES: [&str; 3] = ["onecopy-cli", "onecopy-heap", "onecopy-mpi"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

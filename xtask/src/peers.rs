@@ -21,7 +21,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     say::line("building (release) ...");
     let mut build = cargo();
     build.args(["build", "--release"]);
-    for package in ["onecopy", "onecopy-mpi", "onecopy-heap", "onecopy-peers"] {
+    for package in [
+        "onecopy-cli",
+        "onecopy-mpi",
+        "onecopy-heap",
+        "onecopy-peers",
+    ] {
         build.args(["--package", package]);
     }
     show(&mut build)?;

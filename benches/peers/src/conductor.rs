@@ -5,12 +5,12 @@ use crate::contestant::{Contestant, How};
 use crate::note;
 use crate::peer::{PeerJob, empty_job};
 use indicatif::{ProgressBar, ProgressStyle};
-use onecopy::bench::gate::{Gate, State};
-use onecopy::bench::jobs::{Job, Layout};
-use onecopy::bench::machine::Machine;
-use onecopy::bench::protocol::{Order, Outcome, Work};
-use onecopy::bench::record::{Sample, Summary};
-use onecopy::bench::{BenchError, Mode, Pattern, sizes};
+use onecopy_cli::bench::gate::{Gate, State};
+use onecopy_cli::bench::jobs::{Job, Layout};
+use onecopy_cli::bench::machine::Machine;
+use onecopy_cli::bench::protocol::{Order, Outcome, Work};
+use onecopy_cli::bench::record::{Sample, Summary};
+use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
 
 /// Iterations whose payload is compared.
 const CHECKS: u64 = 3;

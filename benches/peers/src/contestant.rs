@@ -3,7 +3,7 @@
 
 use crate::install::{Family, Shop};
 use crate::note;
-use onecopy::bench::{BenchError, Mechanism, Pattern};
+use onecopy_cli::bench::{BenchError, Mechanism, Pattern};
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -5,7 +5,7 @@
 //! - The jobs of all contestants stand side by side; only one works at a time, the others sleep. A change of the machine's state
 //!   meets all of them.
 //! - A batch of about 4 ms is bracketed by raw line hand-offs of its own two processes, which decide whether it counts as near or far:
-//!   the rule is [`onecopy::bench::gate`]'s, the floor is the run's.
+//!   the rule is [`onecopy_cli::bench::gate`]'s, the floor is the run's.
 //! - The same binary, built against the standard ABI, runs on onecopy, MPICH and Intel MPI; Open MPI, which does not have that ABI,
 //!   gets the same source through its own compiler wrapper.
 //! - Ours also takes part without MPI, through the Rust interface, and so does the machine's limit.
@@ -19,7 +19,7 @@ mod peer;
 mod report;
 
 use clap::Parser;
-use onecopy::bench::{BenchError, Mode, Pattern, sizes};
+use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ struct Args {
 fn main() -> ExitCode {
     // A rank of ours, through the Rust interface, is this program again.
     let result = if std::env::args().nth(1).as_deref() == Some("__bench-rank") {
-        onecopy::bench::rank::main()
+        onecopy_cli::bench::rank::main()
     } else {
         run(&Args::parse())
     };

@@ -2,11 +2,11 @@
 //! A run as tables for a person, records for a program, and graphs.
 
 use crate::conductor::{LIMIT, Measured, Point, Run};
-use onecopy::bench::gate::State;
-use onecopy::bench::record::Summary;
-use onecopy::bench::svg::{Chart, Line, Quantity, Shade};
-use onecopy::bench::table::{figure, gigabytes};
-use onecopy::bench::{BenchError, Mode, Pattern, sizes};
+use onecopy_cli::bench::gate::State;
+use onecopy_cli::bench::record::Summary;
+use onecopy_cli::bench::svg::{Chart, Line, Quantity, Shade};
+use onecopy_cli::bench::table::{figure, gigabytes};
+use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;

@@ -19,7 +19,7 @@ pub(crate) fn pmi(data: &[u8]) {
         let last = line.iter().rev().nth(1).copied().unwrap_or(0);
         (usize::from(last & 1), last == b'!', line)
     });
-    fuzzing::pmi_server(2, lines);
+    onecopy_launch::fuzzing::pmi_server(2, lines);
 }
 
 pub(crate) fn pmi_seeds() -> Vec<Vec<u8>> {
@@ -65,7 +65,7 @@ pub(crate) fn settings(data: &[u8]) {
         0 => knobs(&mut lines),
         1 => {
             let arguments: Vec<String> = lines.take(12).map(str::to_owned).collect();
-            fuzzing::command_line(&arguments);
+            onecopy_cli::fuzzing::command_line(&arguments);
         }
         2 => {
             let mut input = Input::new(rest);

@@ -30,9 +30,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "xpmem-sys",
         ],
     ),
+    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
+    ("onecopy-launch", &["onecopy", "onecopy-shm"]),
     (
-        "onecopy",
+        "onecopy-cli",
         &[
+            "onecopy",
+            "onecopy-launch",
             "onecopy-obs",
             "onecopy-shm",
             "onecopy-btl",
@@ -48,14 +52,25 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
     (
         "onecopy-fuzz",
-        &["onecopy", "onecopy-mpi", "onecopy-obs", "onecopy-shm"],
+        &[
+            "onecopy",
+            "onecopy-cli",
+            "onecopy-launch",
+            "onecopy-mpi",
+            "onecopy-obs",
+            "onecopy-shm",
+        ],
     ),
     ("onecopy-vm", &[]),
-    ("onecopy-peers", &["onecopy", "onecopy-vm"]),
+    ("onecopy-peers", &["onecopy", "onecopy-cli", "onecopy-vm"]),
     ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),
 ];
 
-/// Outside packages that only some may use, because their interface is unsafe.
+/// The packages that a person calls by name: tools above the library.
+const TOOLS: &[&str] = &["onecopy-cli", "onecopy-peers", "xtask"];
+
+/// Outside packages that only some may use: because their interface is unsafe, or because a program that uses the library
+/// builds none of what only tools need.
 const RESERVED: &[(&str, &[&str])] = &[
     (
         "libc",
@@ -71,6 +86,19 @@ const RESERVED: &[(&str, &[&str])] = &[
         ],
     ),
     ("memmap2", &["onecopy-shm"]),
+    (
+        "clap",
+        &[
+            "onecopy-cli",
+            "onecopy-kmod-tests",
+            "onecopy-peers",
+            "xtask",
+        ],
+    ),
+    ("indicatif", &["onecopy-cli", "onecopy-peers", "onecopy-vm"]),
+    ("plotters", TOOLS),
+    ("tabled", TOOLS),
+    ("tracing-subscriber", TOOLS),
 ];
 
 /// What cargo knows of the workspace.
@@ -166,7 +194,10 @@ mod tests {
 
     #[test]
     fn arrows_point_down() {
-        assert_eq!(errors("onecopy", &["onecopy-btl", "clap"]), [""; 0]);
+        assert_eq!(errors("onecopy", &["onecopy-btl", "nix"]), [""; 0]);
+        assert_eq!(errors("onecopy-cli", &["onecopy", "clap"]), [""; 0]);
+        assert_eq!(errors("onecopy", &["onecopy-cli"]).len(), 1);
+        assert_eq!(errors("onecopy", &["clap"]).len(), 1);
         assert_eq!(
             errors("onecopy-shm", &["onecopy-btl"]),
             ["Cargo.toml: onecopy-shm may not depend on onecopy-btl"]

@@ -12,7 +12,9 @@ const ATOMICS: &[&str] = &["btl/shm/src/sync.rs", "btl/obs/"];
 /// Roots of packages without unsafe code.
 const FORBIDS_UNSAFE: &[&str] = &[
     "src/lib.rs",
-    "src/main.rs",
+    "cli/src/lib.rs",
+    "cli/src/main.rs",
+    "launch/src/lib.rs",
     "btl/obs/src/lib.rs",
     "vm-images/src/lib.rs",
     "xtask/src/main.rs",
@@ -31,7 +33,7 @@ const MAY_ALLOW_UNSAFE: &[&str] = &[
 /// The one place in which tests start processes.
 const LIMIT: &str = "tests/harness/limit.rs";
 /// Where tests start processes.
-const PROCESS_TESTS: &[&str] = &["tests/", "mpi/tests/", "heap/tests/"];
+const PROCESS_TESTS: &[&str] = &["tests/", "cli/tests/", "mpi/tests/", "heap/tests/"];
 
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let path = file.path.as_str();

@@ -7,13 +7,17 @@ use crate::Failure;
 use crate::steps::{Tally, cargo, count};
 
 /// The packages whose unit tests do without most system calls.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 10] = [
     "--package",
     "onecopy-shm",
     "--package",
     "onecopy-mpi",
     "--package",
     "onecopy",
+    "--package",
+    "onecopy-launch",
+    "--package",
+    "onecopy-cli",
 ];
 
 fn is_there() -> bool {

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line: one definition from which parser, man pages and completions come.
+
+mod bench;
+mod completions;
+mod env;
+mod info;
+mod man;
+mod memory;
+mod pair;
+mod run;
+mod text;
+mod tune;
+mod vm;
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use onecopy_obs::{KnobError, Knobs, LogLevel};
+
+/// Messages between the processes of one node with at most one copy of the payload.
+#[derive(Debug, Parser)]
+#[command(name = "onecopy", version, after_help = AFTER_HELP, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 'onecopy env'.\n\n\
+    Exit code: 0 success, 1 failure, 2 wrong usage or a knob out of range; 'run' ends with the code of its job.";
+
+// A new subcommand is a file cli/src/command/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`, a variant here, and
+// an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide = true)]` keeps it out of both.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List every knob with its value, where the value comes from, default, range and meaning
+    Env(env::Args),
+    /// Show the layers with what was seen of each, the machine as the runtime sees it, and which protocol carries which size
+    Info(info::Args),
+    /// Show the memory that a job will take, by formula, before it runs
+    Memory(memory::Args),
+    /// Measure this machine's cost curves and copy kernels, and write them to a file that every job reads
+    Tune(tune::Args),
+    /// A rank of 'info'
+    #[command(name = "__prove", hide = true)]
+    Prove,
+    /// A rank of 'tune'
+    #[command(name = "__tune-rank", hide = true)]
+    TuneRank(tune::RankArgs),
+    /// Start ranks, forward their input and output, and end with the code of the job
+    Run(run::Args),
+    /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
+    Bench(bench::Args),
+    /// A rank of 'bench'
+    #[command(name = "__bench-rank", hide = true)]
+    BenchRank,
+    /// Boot a virtual machine with another kernel, the module and these tools, for a person or for one command
+    Vm(vm::Args),
+    /// Write the completions for a shell to standard output
+    Completions(completions::Args),
+    /// Write a man page for each subcommand into a directory
+    Man(man::Args),
+}
+
+fn run(command: Command) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Env(args) => env::run(args),
+        Command::Info(args) => info::run(&args),
+        Command::Memory(args) => memory::run(&args),
+        Command::Tune(args) => tune::run(args),
+        Command::Prove => info::run_rank(),
+        Command::TuneRank(args) => tune::run_rank(&args),
+        Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::BenchRank => bench::run_rank(),
+        Command::Vm(args) => vm::run(&args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
+    }
+}
+
+impl Command {
+    /// Whether the command works on text alone, so that no knob may get in its way; `env` reports knobs itself.
+    const fn ignores_knobs(&self) -> bool {
+        matches!(
+            self,
+            Self::Env(_) | Self::Vm(_) | Self::Completions(_) | Self::Man(_)
+        )
+    }
+
+    /// The log level, and what is odd about the settings.
+    fn settings(&self) -> Result<(LogLevel, Vec<String>), CliError> {
+        match self {
+            // The file is what it makes: an old one must not be in its way.
+            Self::Tune(_) => {
+                let (knobs, _, unknown) = Knobs::from_env()?;
+                Ok((knobs.log, unknown.iter().map(ToString::to_string).collect()))
+            }
+            // What they start themselves is silent about what was said before.
+            Self::Prove | Self::TuneRank(_) => Ok((LogLevel::Warn, Vec::new())),
+            _ => {
+                let settings = onecopy::tune::settings()?;
+                let unknown = settings.unknown.iter().map(ToString::to_string);
+                let messages = unknown.chain(settings.warnings).collect();
+                Ok((settings.knobs.log, messages))
+            }
+        }
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum CliError {
+    /// A knob has a value that it cannot take.
+    #[error(transparent)]
+    Knob(#[from] KnobError),
+    /// The options are well formed but cannot be followed.
+    #[allow(dead_code, reason = "for the commands that need it")]
+    #[error("{0}")]
+    Usage(String),
+    /// Something could not be written or read.
+    #[error("{what}: {source}")]
+    Io {
+        /// The object and what was done with it.
+        what: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The command ran and failed.
+    #[allow(dead_code, reason = "for the commands that need it")]
+    #[error(transparent)]
+    Failed(#[from] Box<dyn Error + Send + Sync>),
+}
+
+impl From<onecopy::Error> for CliError {
+    fn from(error: onecopy::Error) -> Self {
+        match error {
+            onecopy::Error::Knob(error) => Self::Knob(error),
+            bad @ onecopy::Error::TuneFile { .. } => Self::Usage(bad.to_string()),
+            other => Self::Failed(other.into()),
+        }
+    }
+}
+
+impl CliError {
+    /// Wraps an I/O error with the object and what was done with it.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Knob(_) | Self::Usage(_) => 2,
+            // Whoever read our output has seen enough.
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Io { .. } | Self::Failed(_) => 1,
+        }
+    }
+}
+
+/// Writes to standard output through a buffer and reports what cannot be written.
+pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), CliError> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    write(&mut out)
+        .and_then(|()| out.flush())
+        .map_err(CliError::io("standard output"))
+}
+
+fn complain(text: &str) {
+    // When standard error is closed there is nobody left to tell.
+    let _ = writeln!(io::stderr().lock(), "onecopy: {text}");
+}
+
+/// Logs to standard error at the level of the knob.
+fn start_log(level: LogLevel) {
+    use tracing::level_filters::LevelFilter;
+    let filter = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    // Fails only if a log exists already, which then stays.
+    let _ = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(filter)
+        .with_target(false)
+        .try_init();
+}
+
+fn start(command: Command) -> Result<ExitCode, CliError> {
+    if !command.ignores_knobs() {
+        let (log, messages) = command.settings()?;
+        start_log(log);
+        // `run` starts itself a second time as its own guardian; the first says it already.
+        let first = !onecopy_launch::guard::is_second();
+        for message in messages.into_iter().filter(|_| first) {
+            tracing::warn!("{message}");
+        }
+    }
+    run(command)
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    match start(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            let code = error.exit_code();
+            if code != 0 {
+                let mut text = error.to_string();
+                let mut source = match &error {
+                    // Its text has the source's already.
+                    CliError::Io { .. } => None,
+                    other => other.source(),
+                };
+                while let Some(inner) = source {
+                    text.push_str(": ");
+                    text.push_str(&inner.to_string());
+                    source = inner.source();
+                }
+                complain(&text);
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(
+                    arg.get_help().is_some(),
+                    "{} {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let closed = CliError::io("standard output")(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(closed.exit_code(), 0);
+        let full = CliError::io("standard output")(io::ErrorKind::StorageFull.into());
+        assert_eq!(full.exit_code(), 1);
+    }
+}

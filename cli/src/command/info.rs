@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy info`.
+
+mod collectives;
+mod layers;
+mod memory;
+mod mpi;
+mod protocols;
+mod shown;
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tabled::settings::Style;
+
+use super::{CliError, pair, print, text};
+use layers::{Layer, Pair};
+use onecopy::machine::Machine;
+use onecopy::select::explain::Layers;
+use onecopy::{LayerId, Refusal, Runtime};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    /// Join the job as a rank and show what was proven with this rank ('onecopy run -n 2 onecopy info --peer 1')
+    #[arg(long, value_name = "RANK")]
+    peer: Option<usize>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Show which protocol carries which size, its estimated cost, and why the others do not
+    Protocols(protocols::Args),
+    /// Show how each collective is done at each size, and why
+    Collectives(collectives::Args),
+    /// Show how the pool of temporary buffers is set, and what it does in a trial
+    Memory(memory::Args),
+    /// Show how much of MPI the library libmpi_abi.so.1 implements
+    Mpi(mpi::Args),
+}
+
+/// What is known of a pair of ranks, and how.
+pub(super) struct Known {
+    layers: Layers,
+    pair: Option<Pair>,
+    runtime: Option<Runtime>,
+}
+
+/// A refusal as it crosses a pipe.
+#[derive(Debug, Clone, Serialize, serde::Deserialize)]
+struct Said {
+    reason: String,
+    remedy: String,
+}
+
+/// What two ranks found: why each layer is refused.
+#[derive(Default, Serialize, serde::Deserialize)]
+struct Proof {
+    heap: Option<Said>,
+    xpmem: Option<Said>,
+    cma: Option<Said>,
+    knem: Option<Said>,
+}
+
+/// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
+pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
+    let Some(peer) = peer else {
+        return Ok(Known {
+            layers: prove()?,
+            pair: None,
+            runtime: None,
+        });
+    };
+    let runtime = Runtime::init()?;
+    if runtime.rank() == peer && runtime.size() == 1 {
+        return Err(CliError::Usage(format!(
+            "--peer {peer}: this is rank {peer}, alone; start more ranks with 'onecopy run'"
+        )));
+    }
+    let states = runtime.layers(peer)?;
+    let of = |layer| {
+        states
+            .iter()
+            .find(|state| state.layer == layer)
+            .and_then(|state| state.refusal.clone())
+    };
+    let layers = Layers {
+        heap: of(LayerId::Heap),
+        xpmem: of(LayerId::Xpmem),
+        cma: of(LayerId::Cma),
+        knem: of(LayerId::Knem),
+    };
+    let pair = Pair {
+        rank: runtime.rank(),
+        ranks: runtime.size(),
+        peer,
+        crowded: runtime.is_crowded(),
+    };
+    Ok(Known {
+        layers,
+        pair: Some(pair),
+        runtime: Some(runtime),
+    })
+}
+
+impl Known {
+    /// Whether this rank is the peer itself, so that another rank says what there is to say.
+    fn is_peer(&self) -> bool {
+        self.pair
+            .as_ref()
+            .is_some_and(|pair| pair.rank == pair.peer)
+    }
+
+    /// Ends the part in the job, after everything was printed.
+    fn finish(self) -> Result<ExitCode, CliError> {
+        if let Some(runtime) = self.runtime {
+            runtime.finalize()?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Has two ranks prove their layers.
+fn prove() -> Result<Layers, CliError> {
+    let (tell, hear) = std::sync::mpsc::channel();
+    let limit = std::time::Duration::from_secs(60);
+    let quiet = [("ONECOPY_PRINT_ENV", "off".to_owned())];
+    pair::run(&["__prove"], &quiet, limit, move |line| {
+        // Nobody listens any more only when this command has failed.
+        let _ = tell.send(line.to_owned());
+    })?;
+    let line = hear.into_iter().last().unwrap_or_default();
+    let proof: Proof =
+        serde_json::from_str(&line).map_err(|error| CliError::Failed(error.into()))?;
+    let refusal = |said: Option<Said>| said.map(|said| Refusal::new(said.reason, said.remedy));
+    Ok(Layers {
+        heap: refusal(proof.heap),
+        xpmem: refusal(proof.xpmem),
+        cma: refusal(proof.cma),
+        knem: refusal(proof.knem),
+    })
+}
+
+/// One of the two.
+pub(super) fn run_rank() -> Result<ExitCode, CliError> {
+    let runtime = Runtime::init()?;
+    if runtime.rank() == 0 && runtime.size() == 2 {
+        let said = |layer| -> Result<Option<Said>, CliError> {
+            let states = runtime.layers(1)?;
+            let found = states.into_iter().find(|state| state.layer == layer);
+            Ok(found.and_then(|state| state.refusal).map(|refusal| Said {
+                reason: refusal.reason,
+                remedy: refusal.remedy,
+            }))
+        };
+        let proof = Proof {
+            heap: said(LayerId::Heap)?,
+            xpmem: said(LayerId::Xpmem)?,
+            cma: said(LayerId::Cma)?,
+            knem: said(LayerId::Knem)?,
+        };
+        let line = text::json_line(&proof)?;
+        print(|out| writeln!(out, "{line}"))?;
+    }
+    runtime.finalize()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Info<'a> {
+    onecopy: &'static str,
+    pair: Option<&'a Pair>,
+    layers: &'a [Layer],
+    /// What the kernel module guarantees, in the order of its questions.
+    questions: [&'static str; 6],
+    modules: &'a [layers::Module; 2],
+    /// What our kernel module shows of exports and pins.
+    shown: Option<shown::Shown>,
+    tune_file: Option<String>,
+    machine: &'a Machine,
+}
+
+fn table(layers: &[Layer]) -> String {
+    let mut rows = tabled::builder::Builder::default();
+    rows.push_record(["layer", "state", "seen", "reason", "remedy"]);
+    for layer in layers {
+        rows.push_record([
+            layer.name.to_owned(),
+            layer.state.to_owned(),
+            text::wrap(&layer.seen, 34),
+            text::wrap(layer.reason.as_deref().unwrap_or_default(), 34),
+            text::wrap(layer.remedy.as_deref().unwrap_or_default(), 34),
+        ]);
+    }
+    rows.build().with(Style::psql()).to_string()
+}
+
+fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
+    let list = |numbers: &[u64]| {
+        let words: Vec<String> = numbers.iter().map(|kib| text::size(kib << 10)).collect();
+        words.join(", ")
+    };
+    let affinity: Vec<String> = machine.affinity.iter().map(ToString::to_string).collect();
+    let mut facts = vec![
+        ("processor", machine.processor.clone()),
+        (
+            "processors",
+            format!(
+                "{} on; this process may run on {} ({})",
+                machine.online,
+                machine.affinity.len(),
+                affinity.join(",")
+            ),
+        ),
+        (
+            "quota",
+            machine.quota.map_or_else(
+                || "no limit by the control group".to_owned(),
+                |cpus| format!("{cpus} processors by the control group"),
+            ),
+        ),
+        (
+            "ranks",
+            format!(
+                "up to {} poll; more than that outnumber the processors, so they yield and sleep",
+                machine.uncrowded_ranks
+            ),
+        ),
+    ];
+    for node in &machine.nodes {
+        facts.push((
+            "memory node",
+            format!("{}: processors {}", node.node, node.processors),
+        ));
+    }
+    for cache in &machine.caches {
+        facts.push((
+            "last cache",
+            format!("{}, shared by processors {}", cache.size, cache.processors),
+        ));
+    }
+    let scope = machine.ptrace_scope;
+    facts.extend([
+        (
+            "memory",
+            format!(
+                "{}, {} available",
+                text::size(machine.memory),
+                text::size(machine.available)
+            ),
+        ),
+        (
+            "pages",
+            format!(
+                "{}; huge {}",
+                text::size(machine.page_size),
+                list(&machine.huge_page_kib)
+            ),
+        ),
+        (
+            "huge pages",
+            format!(
+                "shared memory: {}; private memory: {}",
+                machine.huge_shared, machine.huge_private
+            ),
+        ),
+        (
+            "kernel",
+            format!("{} on {}", machine.kernel, machine.architecture),
+        ),
+        (
+            "yama",
+            scope.map_or_else(
+                || "not there".to_owned(),
+                |scope| format!("ptrace_scope {scope}"),
+            ),
+        ),
+    ]);
+    for ability in &machine.abilities {
+        let means = if ability.works {
+            String::new()
+        } else {
+            format!("; {}", ability.otherwise)
+        };
+        facts.push((ability.name, format!("{}{means}", ability.seen)));
+    }
+    facts
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    match &args.what {
+        Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
+        Some(What::Memory(more)) => return memory::run(more, args.json),
+        Some(What::Collectives(more)) => return collectives::run(more, args.json),
+        Some(What::Mpi(more)) => return mpi::run(more, args.json),
+        None => {}
+    }
+    let settings = onecopy::tune::settings()?;
+    let known = look(args.peer)?;
+    if known.is_peer() {
+        return known.finish();
+    }
+    let machine = Machine::here();
+    let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
+    let modules = layers::modules(&settings.knobs);
+    let shown = shown::shown();
+    let file = settings.file.map(|path| path.display().to_string());
+    if args.json {
+        let text = text::json(&Info {
+            onecopy: env!("CARGO_PKG_VERSION"),
+            pair: known.pair.as_ref(),
+            layers: &layers,
+            questions: layers::QUESTIONS,
+            modules: &modules,
+            shown,
+            tune_file: file,
+            machine: &machine,
+        })?;
+        print(|out| writeln!(out, "{text}"))?;
+    } else {
+        let table = table(&layers);
+        print(|out| {
+            writeln!(out, "onecopy {}", env!("CARGO_PKG_VERSION"))?;
+            if let Some(pair) = &known.pair {
+                writeln!(out, "{pair}")?;
+            }
+            writeln!(out, "\n{table}\n")?;
+            if let Some(guarantees) = layers::guarantees(&modules) {
+                writeln!(out, "{guarantees}\n")?;
+            }
+            if let Some(shown) = shown {
+                writeln!(out, "{:<16} {shown}", "exports")?;
+            }
+            for (name, fact) in facts(&machine) {
+                writeln!(out, "{name:<16} {fact}")?;
+            }
+            match &file {
+                Some(file) => writeln!(out, "{:<16} {file}", "tune file"),
+                None => writeln!(
+                    out,
+                    "{:<16} none: cost curves are the built-in ones",
+                    "tune file"
+                ),
+            }
+        })?;
+    }
+    known.finish()
+}

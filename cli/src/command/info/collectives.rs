@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy info collectives`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tabled::settings::Style;
+
+use super::super::{CliError, print, text};
+use onecopy::coll::select::explain::{Line, Table};
+use onecopy::machine::Machine;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Ranks of the communicator
+    #[arg(short = 'n', long, value_name = "RANKS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=24_576))]
+    ranks: u32,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    collective: &'static str,
+    from: u64,
+    to: Option<u64>,
+    contribution_in_alloc: &'static str,
+    contribution_elsewhere: &'static str,
+    how: &'static str,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    ranks: usize,
+    channels: u32,
+    copies_up_to: usize,
+    collectives: Vec<Row>,
+}
+
+impl From<Line> for Row {
+    fn from(line: Line) -> Self {
+        Self {
+            collective: line.collective,
+            from: line.from,
+            to: line.to,
+            contribution_in_alloc: line.stands.0,
+            contribution_elsewhere: line.stands.1,
+            how: line.how,
+            why: line.why,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
+    let settings = onecopy::tune::settings()?;
+    let ranks = args.ranks as usize;
+    let crowded = ranks > Machine::here().uncrowded_ranks;
+    let table = Table::new(&settings.knobs, &settings.costs, ranks, crowded);
+    let listing = Listing {
+        ranks: table.ranks,
+        channels: table.channels,
+        copies_up_to: table.stage_max,
+        collectives: table.lines.into_iter().map(Row::from).collect(),
+    };
+    if args.json || json {
+        let json = text::json(&listing)?;
+        print(|out| writeln!(out, "{json}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut builder = tabled::builder::Builder::default();
+    builder.push_record(["collective", "bytes", "alloc", "other", "how", "why"]);
+    for row in &listing.collectives {
+        let bytes = match row.to {
+            Some(to) => format!("{} to {}", text::size(row.from), text::size(to)),
+            None if row.from == 0 => String::new(),
+            None => format!("from {}", text::size(row.from)),
+        };
+        builder.push_record([
+            row.collective.to_owned(),
+            bytes,
+            row.contribution_in_alloc.to_owned(),
+            row.contribution_elsewhere.to_owned(),
+            row.how.to_owned(),
+            text::wrap(&row.why, 60),
+        ]);
+    }
+    let mut grid = builder.build();
+    grid.with(Style::blank());
+    print(|out| {
+        writeln!(
+            out,
+            "{} ranks, {} channels. Bytes are a rank's contribution, which stands in its line, in the slot next to it, in its\n\
+             buffer, or in a temporary copy of at most {}.\n\n{grid}",
+            listing.ranks,
+            listing.channels,
+            text::size(listing.copies_up_to as u64)
+        )
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy info protocols`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tabled::settings::Style;
+
+use super::super::{CliError, print, text};
+use super::layers::Pair;
+use onecopy::select::explain::{Memory, Range, Table};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Explain the choice for messages of this size
+    #[arg(long, value_name = "SIZE", value_parser = text::parse_size)]
+    size: Option<u64>,
+
+    /// Join the job as a rank and show what holds towards this rank
+    #[arg(long, value_name = "RANK")]
+    peer: Option<usize>,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Loser {
+    protocol: &'static str,
+    cost_us: Option<f64>,
+    kind: &'static str,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct Line {
+    from: u64,
+    /// None: no end.
+    to: Option<u64>,
+    protocol: &'static str,
+    cost_from_us: f64,
+    cost_to_us: Option<f64>,
+    losers: Vec<Loser>,
+}
+
+#[derive(Serialize)]
+struct Case {
+    /// `plain`, `heap`, `from heap` or `to heap`: where the two buffers lie.
+    memory: &'static str,
+    ranges: Vec<Line>,
+}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    pair: Option<&'a Pair>,
+    size: Option<u64>,
+    /// Up to this size a message goes in chunks, whatever its case says, if its buffer has changed since it was last sent: in plain memory, and in
+    /// memory from `alloc`.
+    rewritten_max: [u64; 2],
+    cases: Vec<Case>,
+}
+
+const CASES: [(&str, Memory); 4] = [
+    (
+        "plain",
+        Memory {
+            from_heap: false,
+            to_heap: false,
+        },
+    ),
+    (
+        "heap",
+        Memory {
+            from_heap: true,
+            to_heap: true,
+        },
+    ),
+    (
+        "from heap",
+        Memory {
+            from_heap: true,
+            to_heap: false,
+        },
+    ),
+    (
+        "to heap",
+        Memory {
+            from_heap: false,
+            to_heap: true,
+        },
+    ),
+];
+
+fn round(us: f64) -> f64 {
+    (us * 1000.0).round() / 1000.0
+}
+
+fn line(table: &Table<'_>, range: Range, size: Option<u64>, memory: Memory) -> Line {
+    let at = size.unwrap_or(range.from);
+    let end = (range.to != u64::MAX).then_some(range.to);
+    Line {
+        from: range.from,
+        to: end,
+        protocol: range.protocol.name(),
+        cost_from_us: round(table.cost_us(range.protocol, at)),
+        cost_to_us: end.map(|end| round(table.cost_us(range.protocol, size.unwrap_or(end)))),
+        losers: table
+            .losers(at, memory)
+            .into_iter()
+            .map(|loser| Loser {
+                protocol: loser.protocol.name(),
+                cost_us: loser.cost_us.map(round),
+                kind: loser.why.kind(),
+                reason: loser.why.to_string(),
+            })
+            .collect(),
+    }
+}
+
+fn cases(table: &Table<'_>, size: Option<u64>) -> Vec<Case> {
+    CASES
+        .into_iter()
+        .map(|(name, memory)| Case {
+            memory: name,
+            ranges: table
+                .ranges(memory)
+                .into_iter()
+                .filter(|range| size.is_none_or(|size| (range.from..=range.to).contains(&size)))
+                .map(|range| line(table, range, size, memory))
+                .collect(),
+        })
+        .collect()
+}
+
+fn sizes(line: &Line) -> String {
+    let show = |bytes| text::size(bytes);
+    match line.to {
+        Some(to) if to == line.from => show(to),
+        Some(to) => format!("{} to {}", show(line.from), show(to)),
+        None => format!("from {}", show(line.from)),
+    }
+}
+
+fn losers(line: &Line) -> String {
+    let lines: Vec<String> = line
+        .losers
+        .iter()
+        .map(|loser| {
+            let cost = loser
+                .cost_us
+                .map_or_else(String::new, |us| format!(" {}:", text::micros(us)));
+            text::wrap(&format!("{}:{cost} {}", loser.protocol, loser.reason), 74)
+        })
+        .collect();
+    lines.join("\n")
+}
+
+fn overview(case: &Case) -> String {
+    let mut rows = tabled::builder::Builder::default();
+    rows.push_record([
+        "size",
+        "protocol",
+        "estimate, us",
+        "the others, at the first size",
+    ]);
+    for line in &case.ranges {
+        let end = line
+            .cost_to_us
+            .map_or_else(String::new, |us| format!(" to {}", text::micros(us)));
+        rows.push_record([
+            sizes(line),
+            line.protocol.to_owned(),
+            format!("{}{end}", text::micros(line.cost_from_us)),
+            losers(line),
+        ]);
+    }
+    rows.build().with(Style::psql()).to_string()
+}
+
+fn one(case: &Case) -> String {
+    let mut rows = tabled::builder::Builder::default();
+    rows.push_record(["protocol", "estimate, us", "why"]);
+    for line in &case.ranges {
+        rows.push_record([
+            line.protocol.to_owned(),
+            text::micros(line.cost_from_us),
+            format!("chosen: carries {} here", sizes(line)),
+        ]);
+        for loser in &line.losers {
+            rows.push_record([
+                loser.protocol.to_owned(),
+                loser.cost_us.map(text::micros).unwrap_or_default(),
+                text::wrap(&loser.reason, 80),
+            ]);
+        }
+    }
+    rows.build().with(Style::psql()).to_string()
+}
+
+pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCode, CliError> {
+    let settings = onecopy::tune::settings()?;
+    let known = super::look(args.peer.or(peer))?;
+    if known.is_peer() {
+        return known.finish();
+    }
+    let table = Table::new(&settings.knobs, &settings.costs, known.layers.clone());
+    let cases = cases(&table, args.size);
+    let thresholds = table.thresholds();
+    let rewritten_max = [thresholds.rewritten_max, thresholds.rewritten_heap_max];
+    if json || args.json {
+        let text = text::json(&Listing {
+            pair: known.pair.as_ref(),
+            size: args.size,
+            rewritten_max,
+            cases,
+        })?;
+        print(|out| writeln!(out, "{text}"))?;
+    } else {
+        print(|out| {
+            match &known.pair {
+                Some(pair) => writeln!(out, "{pair}")?,
+                None => writeln!(
+                    out,
+                    "Layers as two ranks on this machine proved them; the receive is posted and the pair otherwise idle."
+                )?,
+            }
+            let [plain, heap] = rewritten_max.map(|max| (max > 0).then(|| text::size(max)));
+            let sizes = match (plain, heap) {
+                (Some(plain), Some(heap)) => {
+                    Some(format!("up to {plain}, from alloc up to {heap}"))
+                }
+                (Some(plain), None) => Some(format!("up to {plain}, not from alloc")),
+                (None, Some(heap)) => Some(format!("from alloc up to {heap}")),
+                (None, None) => None,
+            };
+            if let Some(sizes) = sizes {
+                writeln!(
+                    out,
+                    "A buffer that has changed since it was last sent goes in chunks {sizes}: its lines stay in the sender's cache."
+                )?;
+            }
+            for case in &cases {
+                let what = match case.memory {
+                    "plain" => "plain memory on both sides",
+                    "heap" => "memory from alloc on both sides",
+                    "from heap" => "from memory of alloc to plain memory",
+                    _ => "from plain memory to memory of alloc",
+                };
+                match args.size {
+                    Some(size) => {
+                        writeln!(out, "\n{} bytes, {what}\n{}", size, one(case))?;
+                    }
+                    // The mixed cases differ in the last lines only: `--size` and JSON have them.
+                    None if matches!(case.memory, "plain" | "heap") => {
+                        writeln!(out, "\n{what}\n{}", overview(case))?;
+                    }
+                    None => {}
+                }
+            }
+            Ok(())
+        })?;
+    }
+    known.finish()
+}

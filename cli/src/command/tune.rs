@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy tune`.
+
+mod fit;
+mod kernels;
+mod rank;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tabled::settings::Style;
+
+use super::{CliError, pair, print, text};
+use onecopy::tune::{self, CURVES, Fingerprint, TuneFile};
+use onecopy::{Costs, Curve};
+use rank::{Batch, Said};
+pub(super) use rank::{RankArgs, run as run_rank};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Take fewer batches and smaller messages: some seconds instead of a minute
+    #[arg(long)]
+    quick: bool,
+
+    /// The file to write. Default: the one that every job reads, onecopy/tune.json in $XDG_CONFIG_HOME or ~/.config
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// How a protocol is forced, and over which sizes it is measured.
+struct Plan {
+    curve: &'static str,
+    env: &'static [(&'static str, &'static str)],
+    heap: bool,
+    least: u64,
+    most: u64,
+}
+
+const EAGER: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "cico"),
+    ("ONECOPY_EAGER_MAX", "64M"),
+    ("ONECOPY_EAGER_CREDIT", "1G"),
+];
+const PIPELINE: &[(&str, &str)] = &[("ONECOPY_LAYERS", "cico"), ("ONECOPY_EAGER_MAX", "0")];
+const MAP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "heap,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_HEAP_MIN", "0"),
+    ("ONECOPY_COOP", "off"),
+];
+const MAP_COOP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "heap,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_HEAP_MIN", "0"),
+    ("ONECOPY_COOP", "on"),
+    ("ONECOPY_COOP_MIN", "0"),
+];
+const GET: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "cma,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_CMA_MIN", "0"),
+    ("ONECOPY_COOP", "off"),
+];
+const GET_COOP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "cma,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_CMA_MIN", "0"),
+    ("ONECOPY_COOP", "on"),
+    ("ONECOPY_COOP_MIN", "0"),
+];
+
+const ATTACH: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "xpmem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_XPMEM_MIN", "0"),
+    ("ONECOPY_ATTACH_MIN", "0"),
+    ("ONECOPY_COOP", "off"),
+];
+const ATTACH_COOP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "xpmem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_XPMEM_MIN", "0"),
+    ("ONECOPY_ATTACH_MIN", "0"),
+    ("ONECOPY_COOP", "on"),
+    ("ONECOPY_COOP_MIN", "0"),
+];
+const MODULE: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "knem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_KNEM_MIN", "0"),
+    ("ONECOPY_COOP", "off"),
+];
+const MODULE_COOP: &[(&str, &str)] = &[
+    ("ONECOPY_LAYERS", "knem,cico"),
+    ("ONECOPY_EAGER_MAX", "0"),
+    ("ONECOPY_KNEM_MIN", "0"),
+    ("ONECOPY_COOP", "on"),
+    ("ONECOPY_COOP_MIN", "0"),
+];
+
+/// All plans, in the order of [`CURVES`].
+fn plans(quick: bool) -> [Plan; 10] {
+    let most = if quick { 4 << 20 } else { 16 << 20 };
+    let plan = |curve, env, heap, least, most| Plan {
+        curve,
+        env,
+        heap,
+        least,
+        most,
+    };
+    [
+        plan("eager", EAGER, false, 64, 256 << 10),
+        plan("pipeline", PIPELINE, false, 1024, most),
+        plan("map", MAP, true, 512, most),
+        plan("map_coop", MAP_COOP, true, 16 << 10, most),
+        plan("attach", ATTACH, false, 512, most),
+        plan("attach_coop", ATTACH_COOP, false, 16 << 10, most),
+        plan("get", GET, false, 1024, most),
+        plan("get_coop", GET_COOP, false, 16 << 10, most),
+        plan("module", MODULE, false, 1024, most),
+        plan("module_coop", MODULE_COOP, false, 16 << 10, most),
+    ]
+}
+
+impl Plan {
+    fn sizes(&self) -> Vec<u64> {
+        std::iter::successors(Some(self.least), |size| Some(size * 2))
+            .take_while(|&size| size <= self.most)
+            .collect()
+    }
+}
+
+/// What became of a curve.
+enum Found {
+    Measured(Vec<Batch>),
+    Refused(String),
+}
+
+fn measure(plan: &Plan, rounds: u32, progress: &ProgressBar) -> Result<Found, CliError> {
+    let sizes = plan.sizes();
+    let list: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    let (list, rounds) = (list.join(","), rounds.to_string());
+    let mut command = vec![
+        "__tune-rank",
+        "--curve",
+        plan.curve,
+        "--sizes",
+        &list,
+        "--batches",
+        &rounds,
+    ];
+    if plan.heap {
+        command.push("--heap");
+    }
+    // What the user has set for jobs must not bend the measurement.
+    let mut env: BTreeMap<&str, String> = onecopy_obs::KNOBS
+        .iter()
+        .map(|info| (info.name, info.default_text()))
+        .collect();
+    for (name, value) in plan.env {
+        env.insert(name, (*value).to_owned());
+    }
+    env.insert("ONECOPY_TUNE_FILE", "none".to_owned());
+    let env: Vec<(&str, String)> = env.into_iter().collect();
+    let (tell, hear) = mpsc::channel();
+    let bar = progress.clone();
+    pair::run(&command, &env, Duration::from_secs(300), move |line| {
+        bar.inc(1);
+        // Nobody listens any more only when this command has failed.
+        let _ = tell.send(serde_json::from_str::<Said>(line));
+    })?;
+    let mut batches = Vec::new();
+    for said in hear {
+        match said.map_err(|error| CliError::Failed(error.into()))? {
+            Said::Refused(reason) => return Ok(Found::Refused(reason)),
+            Said::Batch(batch) => batches.push(batch),
+        }
+    }
+    Ok(Found::Measured(batches))
+}
+
+/// Sizes at which old and new curves are compared in the table.
+const SAMPLES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+
+fn row(name: &str, old: &Curve, new: Option<&Curve>, note: String) -> Vec<String> {
+    let mut row = vec![name.to_owned()];
+    for size in SAMPLES {
+        let seed = text::micros(old.estimate(size) / 1000.0);
+        row.push(match new {
+            Some(new) => format!("{seed} -> {}", text::micros(new.estimate(size) / 1000.0)),
+            None => seed,
+        });
+    }
+    row.push(note);
+    row
+}
+
+fn bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:24} [{bar:40}] {percent:>3} %")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    ProgressBar::new(length).with_style(style)
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
+    let output = args.output.or_else(tune::default_path).ok_or_else(|| {
+        CliError::Usage("there is no home to write tune.json to; give --output FILE".into())
+    })?;
+    let batches = if args.quick { 12 } else { 60 };
+    let plans = plans(args.quick);
+    let lines: u64 = plans.iter().map(|plan| plan.sizes().len() as u64).sum();
+    let progress = bar(lines * u64::from(batches) + kernels::STEPS);
+    let mut found = Vec::new();
+    for plan in &plans {
+        progress.set_message(format!("curve {}", plan.curve));
+        found.push(measure(plan, batches, &progress)?);
+    }
+    progress.set_message("copy kernels");
+    let kernels = kernels::calibrate(args.quick, || progress.inc(1));
+    progress.finish_and_clear();
+
+    let floor = found
+        .iter()
+        .filter_map(|found| match found {
+            Found::Measured(batches) => Some(batches),
+            Found::Refused(_) => None,
+        })
+        .flatten()
+        .map(|batch| batch.before_ns.min(batch.after_ns))
+        .fold(f64::INFINITY, f64::min);
+    let mut seeds = Costs::seeds(&onecopy_obs::Knobs::default());
+    let mut file = TuneFile {
+        format: tune::FORMAT,
+        onecopy: env!("CARGO_PKG_VERSION").to_owned(),
+        date: onecopy::machine::today(),
+        machine: Fingerprint::here(),
+        curves: BTreeMap::new(),
+        knobs: kernels.knobs(),
+    };
+    let mut rows = tabled::builder::Builder::default();
+    let mut head = vec!["curve".to_owned()];
+    head.extend(SAMPLES.map(|size| format!("{}, us", text::size(size))));
+    head.push("batches kept".to_owned());
+    rows.push_record(head);
+    for (name, found) in CURVES.into_iter().zip(&found) {
+        let Some(seed) = tune::curve(&mut seeds, name) else {
+            continue;
+        };
+        match found {
+            Found::Refused(reason) => {
+                let note = format!("seed kept: {reason}");
+                rows.push_record(row(name, seed, None, text::wrap(&note, 50)));
+            }
+            Found::Measured(batches) => {
+                let points = fit::points(batches, floor);
+                let kept = format!("{} of {}", points.kept, batches.len());
+                match fit::curve(&points.points) {
+                    Some(curve) => {
+                        file.curves.insert(name.to_owned(), curve.into());
+                        rows.push_record(row(name, seed, Some(&curve), kept));
+                    }
+                    None => {
+                        let note = format!("seed kept: {kept}, too few");
+                        rows.push_record(row(name, seed, None, note));
+                    }
+                }
+            }
+        }
+    }
+    file.write(&output)
+        .map_err(CliError::io(output.display().to_string()))?;
+    let table = rows.build().with(Style::psql()).to_string();
+    print(|out| {
+        writeln!(out, "{}", file.machine)?;
+        writeln!(
+            out,
+            "hand-off floor {floor:.0} ns; batches count whose probes are within 1.4 of it\n"
+        )?;
+        writeln!(out, "built-in -> measured\n{table}\n")?;
+        writeln!(out, "{kernels}")?;
+        writeln!(out, "written: {}", output.display())?;
+        if Some(&output) != tune::default_path().as_ref() {
+            writeln!(out, "to use it: ONECOPY_TUNE_FILE={}", output.display())?;
+        }
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_set_knobs_that_exist() {
+        for plan in plans(false) {
+            assert!(onecopy_obs::Knobs::from_iter(plan.env.iter().copied()).is_ok());
+            assert!(plan.sizes().len() >= 5, "{}", plan.curve);
+        }
+        let names: Vec<_> = plans(true).iter().map(|plan| plan.curve).collect();
+        assert_eq!(names, CURVES);
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A rank of `onecopy tune`: ping-pong in batches, each between two probes of the hand-off time.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::{CliError, print, text};
+use onecopy::{Comm, LayerId, Runtime};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RankArgs {
+    /// The curve that is measured
+    #[arg(long)]
+    curve: String,
+    /// Sizes
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// Batches per size
+    #[arg(long)]
+    batches: u32,
+    /// Whether buffers come from 'alloc'
+    #[arg(long)]
+    heap: bool,
+}
+
+/// One batch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Batch {
+    /// Bytes of a message.
+    pub(super) size: u64,
+    /// Nanoseconds one way.
+    pub(super) ns: f64,
+    /// Hand-off before the batch.
+    pub(super) before_ns: f64,
+    /// Hand-off after it.
+    pub(super) after_ns: f64,
+}
+
+/// What rank 0 says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Said {
+    /// The layer does not work with the peer.
+    Refused(String),
+    /// A batch.
+    Batch(Batch),
+}
+
+/// Round trips of a probe.
+const PROBE: u32 = 100;
+
+/// Round trips of a batch: about half a millisecond.
+fn rounds(size: usize) -> u32 {
+    u32::try_from(1_000_000 / (size / 16 + 500)).map_or(2, |n| n.clamp(2, 400))
+}
+
+/// Nanoseconds one way.
+fn ping_pong(world: &Comm, rounds: u32, out: &[u8], back: &mut [u8]) -> onecopy::Result<f64> {
+    let (rank, peer) = (world.rank(), 1 - world.rank());
+    let start = Instant::now();
+    for _ in 0..rounds {
+        if rank == 0 {
+            world.send(out, peer, 1)?;
+            world.recv(back, peer, 1)?;
+        } else {
+            world.recv(back, peer, 1)?;
+            world.send(out, peer, 1)?;
+        }
+    }
+    Ok(start.elapsed().as_nanos() as f64 / f64::from(rounds) / 2.0)
+}
+
+/// Whether the messages went the way that is measured.
+fn went_as_meant(curve: &str, runtime: &Runtime) -> bool {
+    let counters = runtime.counters();
+    match curve {
+        "eager" => counters.sends_chunk > 0 && counters.sends_rendezvous == 0,
+        "pipeline" => counters.pipeline_bytes > 0,
+        "map" => counters.map_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "map_coop" => counters.map_bytes > 0 && counters.coop_chunks_receiver > 0,
+        "get" => counters.get_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "attach" => counters.attach_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "attach_coop" => counters.attach_bytes > 0 && counters.coop_chunks_receiver > 0,
+        "module" => counters.knem_bytes > 0 && counters.coop_chunks_receiver == 0,
+        "module_coop" => counters.knem_bytes > 0 && counters.coop_chunks_receiver > 0,
+        _ => counters.get_bytes > 0 && counters.coop_chunks_receiver > 0,
+    }
+}
+
+fn say(said: &Said) -> Result<(), CliError> {
+    let line = text::json_line(said)?;
+    print(|out| writeln!(out, "{line}"))
+}
+
+pub(crate) fn run(args: &RankArgs) -> Result<ExitCode, CliError> {
+    let runtime = Runtime::init()?;
+    let (rank, world) = (runtime.rank(), runtime.world());
+    if runtime.size() != 2 {
+        return Err(CliError::Usage(
+            "only 'onecopy tune' starts this command".into(),
+        ));
+    }
+    let needed = match args.curve.as_str() {
+        "map" | "map_coop" => Some(LayerId::Heap),
+        "get" | "get_coop" => Some(LayerId::Cma),
+        "attach" | "attach_coop" => Some(LayerId::Xpmem),
+        "module" | "module_coop" => Some(LayerId::Knem),
+        _ => None,
+    };
+    let states = runtime.layers(1 - rank)?;
+    let refusal = states
+        .iter()
+        .find(|state| Some(state.layer) == needed)
+        .and_then(|state| state.refusal.as_ref());
+    // The layers are proven in each direction on its own; both must agree on whether to go on.
+    let mut theirs = [0u8];
+    let mine = [u8::from(refusal.is_some())];
+    world.sendrecv(&mine, 1 - rank, 2, &mut theirs, 1 - rank, 2)?;
+    if mine[0] + theirs[0] > 0 {
+        if rank == 0 {
+            let text = refusal.map_or_else(
+                || "refused to the other rank".to_owned(),
+                ToString::to_string,
+            );
+            say(&Said::Refused(text))?;
+        }
+        runtime.finalize()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let most = args.sizes.iter().copied().max().unwrap_or(0);
+    if args.heap {
+        let (mut out, mut back) = (runtime.alloc(most)?, runtime.alloc(most)?);
+        out.fill(1);
+        back.fill(2);
+        measure(args, rank, &world, &out, &mut back)?;
+    } else {
+        measure(args, rank, &world, &vec![1; most], &mut vec![2; most])?;
+    }
+    if !went_as_meant(&args.curve, &runtime) {
+        return Err(CliError::Failed(
+            format!(
+                "messages did not go by {}: {:?}",
+                args.curve,
+                runtime.counters()
+            )
+            .into(),
+        ));
+    }
+    runtime.finalize()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(
+    args: &RankArgs,
+    rank: usize,
+    world: &Comm,
+    out: &[u8],
+    back: &mut [u8],
+) -> Result<(), CliError> {
+    for &size in &args.sizes {
+        ping_pong(world, 2, &out[..size], &mut back[..size])?;
+    }
+    let probe = || ping_pong(world, PROBE, &[], &mut []);
+    // Sizes in turn, so that a state of the machine that lasts for a while does not hit one size only.
+    for _ in 0..args.batches {
+        let mut before_ns = probe()?;
+        for &size in &args.sizes {
+            let ns = ping_pong(world, rounds(size), &out[..size], &mut back[..size])?;
+            let after_ns = probe()?;
+            if rank == 0 {
+                say(&Said::Batch(Batch {
+                    size: size as u64,
+                    ns,
+                    before_ns,
+                    after_ns,
+                }))?;
+            }
+            before_ns = after_ns;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks that other launchers start: hydra of MPICH and of Intel MPI, Open MPI's mpirun, Slurm where it is there, and what a launcher
+//! leaves in the environment, played by this program. What a machine lacks is skipped, and printed.
+
+#[path = "foreign/launchers.rs"]
+mod launchers;
+#[path = "../../tests/harness/processes.rs"]
+mod processes;
+
+#[path = "foreign/ends.rs"]
+mod ends;
+#[path = "foreign/guests.rs"]
+mod guests;
+#[path = "foreign/meeting.rs"]
+mod meeting;
+
+use onecopy::Runtime;
+use processes::{body, say};
+
+/// What a rank does; see the tests for what each is for.
+#[test]
+fn as_rank() {
+    let Some(body) = body() else { return };
+    if body == "squat" {
+        return ends::squat();
+    }
+    let runtime = match Runtime::init() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(&format!("init failed: {error}"));
+            std::process::exit(3);
+        }
+    };
+    let world = runtime.world();
+    let (rank, size) = (runtime.rank(), runtime.size());
+    match body.as_str() {
+        "ring" => {
+            let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+            let mut got = [0_u64; 1];
+            if size > 1 {
+                world
+                    .sendrecv(&[rank as u64], next, 1, &mut got, before, 1)
+                    .expect("sendrecv");
+            } else {
+                got[0] = before as u64;
+            }
+            assert_eq!(got[0], before as u64);
+            world.barrier().expect("barrier");
+            runtime.finalize().expect("finalize");
+            say(&format!("ring {rank} of {size}"));
+        }
+        "abort" | "abort-256" => {
+            world.barrier().expect("barrier");
+            if rank == size - 1 {
+                let code = if body == "abort" { 7 } else { 256 };
+                runtime.abort(code).expect("abort");
+            }
+            // The launcher ends us, or the word of the abort does.
+            let mut never = [0_u8; 1];
+            let ended = world.recv(&mut never, size - 1, 9);
+            say(&format!("recv: {ended:?}"));
+            std::process::exit(if body == "abort" { 7 } else { 1 });
+        }
+        "sleep" => {
+            world.barrier().expect("barrier");
+            say(&format!("waiting {rank}"));
+            std::thread::sleep(processes::limit::limit());
+        }
+        other => panic!("no such body: {other}"),
+    }
+}

@@ -1,0 +1,634 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The event loop that conducts a job from its first process to its last.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use onecopy_shm::process;
+
+use super::output::{Lines, Sink};
+use super::signals::{ENDING, Signals};
+use super::start::{self, Rank};
+use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, pmi, sweep, system};
+use onecopy::wireup::broker::{Broker, Notice, Source};
+use onecopy::wireup::{Death, Missing, own_processors};
+
+/// How often a process is asked for that has no descriptor.
+const ASK_PERIOD: Duration = Duration::from_millis(10);
+/// How often orphans that came to us are waited for.
+const REAP_PERIOD: Duration = Duration::from_secs(1);
+/// The launcher as a source of output.
+const SELF: usize = usize::MAX;
+
+/// Whether the job goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// Ranks were asked to end; they are killed at this time.
+    Ending(Instant),
+    Killed,
+}
+
+/// What poll found.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    Broker(Source),
+    Pmi(usize),
+    Child(usize),
+    Output(usize, usize),
+    Sink(usize),
+    Signals,
+    Guard,
+}
+
+struct Conductor {
+    job: Job,
+    ranks: Vec<Rank>,
+    lines: Vec<[Lines; 2]>,
+    tags: Vec<String>,
+    broker: Broker,
+    pmi: pmi::Server,
+    sinks: Option<[Sink; 2]>,
+    signals: Option<Signals>,
+    phase: Phase,
+    cause: Option<Cause>,
+    messages: Vec<String>,
+    start: Instant,
+    last_reap: Instant,
+    /// Signals so far that ask for the end.
+    interrupts: usize,
+}
+
+/// Runs `job`.
+pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
+    if job.ranks == 0 || job.ranks > onecopy::wireup::message::MAX_RANKS as usize {
+        return Err(LaunchError::Ranks { ranks: job.ranks });
+    }
+    process::keep_ends_of_children().map_err(|source| LaunchError::System {
+        what: "take the default action of SIGCHLD",
+        source,
+    })?;
+    let plan = bind::plan(&job.bind, job.ranks, &own_processors())?;
+    start::make_room(job.ranks)?;
+    if job.exclusive {
+        nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
+    }
+    let signals = job.forward_signals.then(Signals::catch).transpose()?;
+    let sinks = match job.output {
+        Output::Forward { .. } => {
+            let sink = |fd| {
+                Sink::new(fd).map_err(|source| LaunchError::System {
+                    what: "dup of standard output or error",
+                    source,
+                })
+            };
+            let (out, err) = (std::io::stdout(), std::io::stderr());
+            Some([sink(out.as_fd())?, sink(err.as_fd())?])
+        }
+        _ => None,
+    };
+    let tagged = matches!(job.output, Output::Forward { tag: true });
+    let now = Instant::now();
+    let mut conductor = Conductor {
+        ranks: Vec::with_capacity(job.ranks),
+        lines: (0..job.ranks).map(|_| <[Lines; 2]>::default()).collect(),
+        tags: (0..job.ranks)
+            .map(|rank| {
+                if tagged {
+                    format!("[{rank}] ")
+                } else {
+                    String::new()
+                }
+            })
+            .collect(),
+        broker: Broker::new(job.join_timeout),
+        pmi: pmi::Server::new(job.ranks),
+        job,
+        sinks,
+        signals,
+        phase: Phase::Running,
+        cause: None,
+        messages: Vec::new(),
+        start: now,
+        last_reap: now,
+        interrupts: 0,
+    };
+    for (rank, processors) in plan.into_iter().enumerate() {
+        match start::start(&mut conductor.job, rank, processors) {
+            Ok((started, sockets)) => {
+                let pidfd = started.pidfd.clone();
+                conductor.broker.add(sockets.broker, started.pid, pidfd);
+                conductor.pmi.add(sockets.pmi);
+                let pid = started.pid.as_raw();
+                conductor.ranks.push(started);
+                if let Some(f) = &mut conductor.job.on_start {
+                    f(rank, pid);
+                }
+            }
+            Err(error) => {
+                conductor.clean_up();
+                return Err(error);
+            }
+        }
+    }
+    let result = conductor.conduct();
+    conductor.clean_up();
+    conductor.take_rest();
+    result?;
+    let cause = conductor.cause.unwrap_or(Cause::Success);
+    Ok(JobOutcome {
+        code: cause.code(),
+        cause,
+        ranks: conductor
+            .ranks
+            .iter()
+            .map(|rank| rank.death.unwrap_or(Death::Unknown))
+            .collect(),
+        messages: conductor.messages,
+    })
+}
+
+/// A time `after` the given one, or one so late that nobody will see it.
+fn later(time: Instant, after: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(1_000_000_000);
+    time + after.min(YEARS)
+}
+
+impl Conductor {
+    /// Until all ranks have ended and their output is read.
+    fn conduct(&mut self) -> Result<(), LaunchError> {
+        let mut over_since = None;
+        loop {
+            let now = Instant::now();
+            self.look_after(now);
+            if self.ranks.iter().all(|rank| rank.death.is_some()) {
+                // Something in the background may still be writing: a moment for that.
+                let since = *over_since.get_or_insert(now);
+                let reading = self.ranks.iter().flat_map(|rank| &rank.streams);
+                let writers = reading.flatten().next().is_some();
+                if !writers || self.phase == Phase::Killed || now >= later(since, self.job.grace) {
+                    return Ok(());
+                }
+            }
+            let limit = over_since.map(|since| later(since, self.job.grace));
+            for ready in self.wait(now, limit)? {
+                self.serve(ready);
+            }
+        }
+    }
+
+    /// Does what is due without anything being ready.
+    fn look_after(&mut self, now: Instant) {
+        for rank in 0..self.ranks.len() {
+            if self.ranks[rank].pidfd.is_none() {
+                self.ask_for_end(rank);
+            }
+        }
+        for notice in self.broker.tick(now) {
+            self.hear(notice);
+        }
+        for notice in self.pmi.notices() {
+            self.hear_pmi(notice);
+        }
+        match self.phase {
+            Phase::Ending(at) if now >= at => self.kill_ranks(),
+            Phase::Running
+                if self
+                    .job
+                    .timeout
+                    .is_some_and(|limit| now >= later(self.start, limit)) =>
+            {
+                let limit = self.job.timeout.unwrap_or_default().as_secs_f64();
+                self.say(&format!(
+                    "the job has run for {limit} s: timeout; ending the job"
+                ));
+                self.end(Cause::Timeout);
+            }
+            _ => {}
+        }
+        if self.job.exclusive && now >= self.last_reap + REAP_PERIOD {
+            self.last_reap = now;
+            let ours: Vec<_> = self.ranks.iter().map(|rank| rank.pid).collect();
+            sweep::reap(&ours);
+        }
+    }
+
+    /// Sleeps until something is ready or due.
+    fn wait(&self, now: Instant, limit: Option<Instant>) -> Result<Vec<Ready>, LaunchError> {
+        let mut fds = Vec::new();
+        let mut tokens = Vec::new();
+        let mut watch = |fd, flags, token| {
+            fds.push(PollFd::new(fd, flags));
+            tokens.push(token);
+        };
+        // Children come first: a rank's exit status should be known before the end of its connection is judged.
+        for (number, rank) in self.ranks.iter().enumerate() {
+            if let (None, Some(pidfd)) = (rank.death, &rank.pidfd) {
+                watch(pidfd.as_fd(), PollFlags::POLLIN, Ready::Child(number));
+            }
+            for (which, stream) in rank.streams.iter().enumerate() {
+                let full = self.sinks.as_ref().is_some_and(|sinks| sinks[which].full());
+                if let (Some(stream), false) = (stream, full) {
+                    let token = Ready::Output(number, which);
+                    watch(stream.as_fd(), PollFlags::POLLIN, token);
+                }
+            }
+        }
+        for (source, fd, read, write) in self.broker.sources() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::POLLIN, read);
+            flags.set(PollFlags::POLLOUT, write);
+            watch(fd, flags, Ready::Broker(source));
+        }
+        for (rank, fd, read, write) in self.pmi.sources() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::POLLIN, read);
+            flags.set(PollFlags::POLLOUT, write);
+            watch(fd, flags, Ready::Pmi(rank));
+        }
+        for (which, sink) in self.sinks.iter().flatten().enumerate() {
+            if sink.pending() {
+                watch(sink.fd(), PollFlags::POLLOUT, Ready::Sink(which));
+            }
+        }
+        if let Some(signals) = &self.signals {
+            watch(signals.fd.as_fd(), PollFlags::POLLIN, Ready::Signals);
+        }
+        if let (Some(guard), Phase::Running | Phase::Ending(_)) = (&self.job.guard, self.phase) {
+            watch(guard.as_fd(), PollFlags::POLLIN, Ready::Guard);
+        }
+        let asking = self
+            .ranks
+            .iter()
+            .any(|rank| rank.death.is_none() && rank.pidfd.is_none());
+        let due = [
+            limit,
+            self.broker.deadline(),
+            match self.phase {
+                Phase::Ending(at) => Some(at),
+                Phase::Running => self.job.timeout.map(|limit| later(self.start, limit)),
+                Phase::Killed => None,
+            },
+            asking.then(|| now + ASK_PERIOD),
+            self.job.exclusive.then(|| self.last_reap + REAP_PERIOD),
+        ];
+        let timeout = due.into_iter().flatten().min().map(|at| {
+            // Rounded up, so that what is due then is due when we wake.
+            let left = at.saturating_duration_since(now).as_micros().div_ceil(1000);
+            i32::try_from(left).unwrap_or(i32::MAX)
+        });
+        let timeout = timeout.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(system("poll")(errno)),
+        }
+        let ready = fds.iter().map(|fd| fd.any().unwrap_or(true));
+        let found = tokens.into_iter().zip(ready);
+        Ok(found
+            .filter_map(|(token, ready)| ready.then_some(token))
+            .collect())
+    }
+
+    fn serve(&mut self, ready: Ready) {
+        match ready {
+            Ready::Child(rank) => self.ask_for_end(rank),
+            Ready::Output(rank, which) => {
+                self.read_output(rank, which);
+            }
+            Ready::Broker(source) => self.broker.ready(source, Instant::now()),
+            Ready::Pmi(rank) => self.pmi.ready(rank),
+            Ready::Sink(which) => {
+                if let Some(sinks) = &mut self.sinks {
+                    sinks[which].write_some();
+                    if sinks[which].broken() {
+                        if let Some(cause) = self.lost_output() {
+                            self.fail(cause);
+                        }
+                        // Nobody reads our output: let the ranks see that, as in any pipeline.
+                        for rank in &mut self.ranks {
+                            rank.streams[which] = None;
+                        }
+                    }
+                }
+            }
+            Ready::Signals => self.take_signals(),
+            Ready::Guard => {
+                self.cause.get_or_insert(Cause::GuardianLost);
+                self.kill_ranks();
+            }
+        }
+    }
+
+    /// Has this rank's process ended? It is not waited for yet: its number stays its own until the end of the job.
+    fn ask_for_end(&mut self, rank: usize) {
+        if self.ranks[rank].death.is_some() {
+            return;
+        }
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let how = match waitid(Id::Pid(self.ranks[rank].pid), flags) {
+            Ok(WaitStatus::Exited(_, code)) => Death::Code(code),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Death::Signal(signal as i32),
+            Ok(_) | Err(Errno::EINTR) => return,
+            // Someone else in this process waited for it.
+            Err(_) => Death::Unknown,
+        };
+        self.ranks[rank].death = Some(how);
+        if how != Death::Code(0) && self.phase == Phase::Running {
+            let pid = self.ranks[rank].pid;
+            let next = self.consequence();
+            if self.cause.is_none() || self.job.keep_going {
+                self.say(&format!("rank {rank} (pid {pid}) {how}; {next}"));
+            }
+            self.fail(Cause::Rank { rank, how });
+        }
+        self.broker.child_ended(rank, how, Instant::now());
+        self.pmi.ended(rank);
+        if self.ranks[rank].deserted {
+            self.deserted(rank);
+        }
+    }
+
+    fn consequence(&self) -> &'static str {
+        let others = self.ranks.iter().any(|rank| rank.death.is_none());
+        match (others, self.job.keep_going) {
+            (false, _) => "no rank is left",
+            (true, true) => "the others go on",
+            (true, false) => "ending the job",
+        }
+    }
+
+    fn hear(&mut self, notice: Notice) {
+        match notice {
+            Notice::Abort { rank, code } => {
+                self.say(&format!("rank {rank} aborted the job with code {code}"));
+                self.end(Cause::Abort { rank, code });
+            }
+            Notice::Complaint { rank, text } => {
+                self.say(&format!(
+                    "rank {rank}: {text}; closed its connection to the job"
+                ));
+            }
+            Notice::GaveUp { missing, waited } => {
+                let why = match waited {
+                    Some(time) => format!("did not join within {} s", time.as_secs_f32().round()),
+                    None => "cannot join any more".to_owned(),
+                };
+                self.say(&format!(
+                    "{} {why}; {}",
+                    self.name(&missing),
+                    self.consequence()
+                ));
+                self.fail(Cause::NotJoined);
+            }
+            Notice::Deserted { rank } => self.deserted(rank),
+        }
+    }
+
+    /// A rank has ended, or given up its connection, without a word that it leaves: its part is missing, whatever its
+    /// exit code says. Any other code than 0 was told already.
+    fn deserted(&mut self, rank: usize) {
+        match self.ranks[rank].death {
+            // A wrapper may still tell how its program ended.
+            None => self.ranks[rank].deserted = true,
+            Some(Death::Code(0)) if self.phase == Phase::Running => {
+                let why = "has left the job without finalizing (MPI_Finalize)";
+                self.desert(rank, why, Cause::Deserted { rank });
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn hear_pmi(&mut self, notice: pmi::Notice) {
+        match notice {
+            pmi::Notice::Abort { rank, code } => self.hear(Notice::Abort { rank, code }),
+            pmi::Notice::Complaint { rank, text } => {
+                self.hear(Notice::Complaint { rank, text });
+            }
+            pmi::Notice::Stuck { missing } if self.phase == Phase::Running => {
+                self.desert(
+                    missing,
+                    "cannot come to the PMI barrier that others wait in",
+                    Cause::NotJoined,
+                );
+            }
+            pmi::Notice::Deserted { rank } => self.deserted(rank),
+            pmi::Notice::Stuck { .. } => {}
+        }
+    }
+
+    /// A rank's end would leave others waiting.
+    fn desert(&mut self, rank: usize, why: &str, cause: Cause) {
+        let missing = [Missing {
+            rank,
+            running: false,
+        }];
+        self.say(&format!(
+            "{} {why}; {}",
+            self.name(&missing),
+            self.consequence()
+        ));
+        self.fail(cause);
+    }
+
+    /// `rank 1 (pid 17, still running), rank 3 (pid 18, exited with code 0)`
+    fn name(&self, missing: &[Missing]) -> String {
+        let one = |missing: &Missing| {
+            let found = &self.ranks[missing.rank];
+            let state = match found.death {
+                Some(how) => how.to_string(),
+                None => "still running".to_owned(),
+            };
+            format!("rank {} (pid {}, {state})", missing.rank, found.pid)
+        };
+        let mut parts: Vec<String> = missing.iter().take(8).map(one).collect();
+        if missing.len() > 8 {
+            parts.push(format!("and {} others", missing.len() - 8));
+        }
+        parts.join(", ")
+    }
+
+    fn fail(&mut self, cause: Cause) {
+        if self.job.keep_going {
+            self.cause.get_or_insert(cause);
+        } else {
+            self.end(cause);
+        }
+    }
+
+    /// Asks all ranks to end.
+    fn end(&mut self, cause: Cause) {
+        self.cause.get_or_insert(cause);
+        if self.phase == Phase::Running {
+            self.phase = Phase::Ending(later(Instant::now(), self.job.grace));
+            self.ask_ranks(Signal::SIGTERM);
+        }
+    }
+
+    /// A signal that asks for the end: one that is stopped would not notice without another one.
+    fn ask_ranks(&self, signal: Signal) {
+        self.signal_ranks(signal);
+        self.signal_ranks(Signal::SIGCONT);
+    }
+
+    fn kill_ranks(&mut self) {
+        self.phase = Phase::Killed;
+        self.signal_ranks(Signal::SIGKILL);
+    }
+
+    /// To every rank's process group. None of the ranks was waited for, so the groups are still theirs.
+    fn signal_ranks(&self, signal: Signal) {
+        for rank in &self.ranks {
+            // ESRCH: the group is empty. EPERM: another user's program, which only that user can end.
+            let _ = killpg(rank.pid, signal);
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(Ok(Some(info))) = self
+            .signals
+            .as_ref()
+            .map(|signals| signals.fd.read_signal())
+        {
+            let number = info.ssi_signo.cast_signed();
+            let Ok(signal) = Signal::try_from(number) else {
+                continue;
+            };
+            if !ENDING.contains(&signal) {
+                self.signal_ranks(signal);
+                continue;
+            }
+            self.interrupts += 1;
+            if self.interrupts == 1 {
+                self.ask_ranks(signal);
+            } else {
+                self.say(&format!("second {signal}: killing all ranks"));
+                self.cause
+                    .get_or_insert(Cause::Interrupted { signal: number });
+                self.kill_ranks();
+            }
+        }
+    }
+
+    /// Reads what is there; false at the end of the stream.
+    fn read_output(&mut self, rank: usize, which: usize) -> bool {
+        let Some(stream) = &mut self.ranks[rank].streams[which] else {
+            return false;
+        };
+        let mut block = [0; 64 * 1024];
+        let count = match stream.read(&mut block) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return true,
+            Err(_) => 0,
+        };
+        let mut lines = std::mem::take(&mut self.lines[rank][which]);
+        let emit = |line: &[u8]| self.put(rank, which, line);
+        if count == 0 {
+            lines.finish(emit);
+            self.ranks[rank].streams[which] = None;
+        } else {
+            lines.push(&block[..count], emit);
+            self.lines[rank][which] = lines;
+        }
+        count > 0
+    }
+
+    fn put(&mut self, rank: usize, which: usize, line: &[u8]) {
+        match (&mut self.job.output, &mut self.sinks) {
+            (Output::Lines(f), _) => {
+                let streams = [Stream::Stdout, Stream::Stderr];
+                f(rank, streams[which], line);
+            }
+            (_, Some(sinks)) => sinks[which].put(rank, &self.tags[rank], line),
+            _ => {}
+        }
+    }
+
+    /// What ranks left in their pipes. Nobody writes any more, or nobody that we wait for.
+    fn take_rest(&mut self) {
+        for rank in 0..self.ranks.len() {
+            for which in 0..2 {
+                while let Some(stream) = &self.ranks[rank].streams[which] {
+                    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+                    let some = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0);
+                    if !some || !self.read_output(rank, which) {
+                        break;
+                    }
+                }
+                let mut lines = std::mem::take(&mut self.lines[rank][which]);
+                lines.finish(|line| self.put(rank, which, line));
+            }
+        }
+        for sink in self.sinks.iter_mut().flatten() {
+            sink.write_all();
+        }
+        // The ranks are gone, and their numbers may be others' by now: there is nobody to end.
+        if let Some(cause) = self.lost_output() {
+            self.cause.get_or_insert(cause);
+        }
+        // What was just said about one of them goes to the other.
+        for sink in self.sinks.iter_mut().flatten() {
+            sink.write_all();
+        }
+    }
+
+    /// A reader that has gone is usual in a pipeline. Output that could not be written for another reason is missed by somebody: the job fails.
+    fn lost_output(&mut self) -> Option<Cause> {
+        let mut cause = None;
+        for which in 0..2 {
+            let sink = self.sinks.as_mut().map(|sinks| &mut sinks[which]);
+            let Some(error) = sink.and_then(Sink::take_error) else {
+                continue;
+            };
+            let name = ["output", "error"][which];
+            self.say(&format!(
+                "standard {name} cannot be written: {error}; some of what the ranks wrote is lost"
+            ));
+            let errno = error.raw_os_error().unwrap_or(0);
+            cause = cause.or(Some(Cause::OutputLost { errno }));
+        }
+        cause
+    }
+
+    /// Kills what is left and waits for it.
+    fn clean_up(&mut self) {
+        self.signal_ranks(Signal::SIGKILL);
+        for rank in &self.ranks {
+            while waitpid(rank.pid, None) == Err(Errno::EINTR) {}
+        }
+        if self.job.exclusive {
+            for pid in sweep::kill_descendants(&[]) {
+                self.say(&format!(
+                    "process {pid} cannot be killed; it is left behind"
+                ));
+            }
+            return;
+        }
+        // What ranks left in their groups was killed, but somebody else waits for it: shortly see to it that it is gone.
+        let start = Instant::now();
+        for rank in &self.ranks {
+            while killpg(rank.pid, None).is_ok() && start.elapsed() < Duration::from_millis(500) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// A line to standard error.
+    fn say(&mut self, text: &str) {
+        let line = format!("onecopy run: {text}\n");
+        self.messages.push(text.to_owned());
+        match &mut self.sinks {
+            _ if self.job.quiet => {}
+            Some(sinks) => sinks[1].put(SELF, "", line.as_bytes()),
+            // A message that cannot be written has no other place to go.
+            None => _ = std::io::stderr().write_all(line.as_bytes()),
+        }
+    }
+}
