@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use debversion::Version;
 
+use crate::arch::{self, Arch};
 use crate::cache::{self, Cache};
 use crate::catalog::Catalog;
 use crate::mirrors::Mirrors;
@@ -36,11 +37,8 @@ pub struct Apt {
     options: Vec<String>,
     folder: PathBuf,
     stamp: PathBuf,
-    arch: String,
+    arch: &'static Arch,
 }
-
-/// The architecture of the machines on which this runs, as Debian calls it.
-pub const AMD64: &str = "amd64";
 
 impl Apt {
     /// Prepares lists for these suites; fetches nothing yet.
@@ -49,7 +47,7 @@ impl Apt {
     ///
     /// When apt or the keyring is missing, or the cache cannot be written.
     pub fn open(cache: &Cache, catalog: &Catalog, suites: &[String]) -> Result<Self> {
-        Self::with_lists(cache, catalog, suites, "deb", AMD64)
+        Self::with_lists(cache, catalog, suites, "deb", arch::here())
     }
 
     /// As [`Self::open`], with the suites' source packages too.
@@ -58,10 +56,10 @@ impl Apt {
     ///
     /// As there.
     pub fn with_sources(cache: &Cache, catalog: &Catalog, suites: &[String]) -> Result<Self> {
-        Self::with_lists(cache, catalog, suites, "deb deb-src", AMD64)
+        Self::with_lists(cache, catalog, suites, "deb deb-src", arch::here())
     }
 
-    /// As [`Self::open`], for another architecture, as Debian calls it.
+    /// As [`Self::open`], for an architecture.
     ///
     /// # Errors
     ///
@@ -70,7 +68,7 @@ impl Apt {
         cache: &Cache,
         catalog: &Catalog,
         suites: &[String],
-        arch: &str,
+        arch: &'static Arch,
     ) -> Result<Self> {
         Self::with_lists(cache, catalog, suites, "deb", arch)
     }
@@ -80,17 +78,17 @@ impl Apt {
         catalog: &Catalog,
         suites: &[String],
         types: &str,
-        arch: &str,
+        arch: &'static Arch,
     ) -> Result<Self> {
         let apt_get = find("apt-get", "apt")?;
         let apt_cache = find("apt-cache", "apt")?;
-        let lists = Mirrors::of_machine()?.stanzas(suites, types, arch, &catalog.keyring)?;
+        let lists = Mirrors::of_machine()?.stanzas(suites, types, arch.name, &catalog.keyring)?;
         let mut name = suites.join("+");
         if types != "deb" {
             name.push_str("+sources");
         }
-        if arch != AMD64 {
-            name = format!("{name}+{arch}");
+        if !arch.is_here() {
+            name = format!("{name}+{}", arch.name);
         }
         let folder = cache.folder("apt")?;
         let state = cache.folder("apt/state")?;
@@ -118,8 +116,8 @@ impl Apt {
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
             "Dir::Cache::pkgcache=".to_owned(),
             "Dir::Cache::srcpkgcache=".to_owned(),
-            format!("APT::Architecture={arch}"),
-            format!("APT::Architectures={arch}"),
+            format!("APT::Architecture={}", arch.name),
+            format!("APT::Architectures={}", arch.name),
             "APT::Sandbox::User=".to_owned(),
             // The suites of one kernel must not throw away the lists of another.
             "APT::Get::List-Cleanup=false".to_owned(),
@@ -138,8 +136,15 @@ impl Apt {
             options,
             folder,
             stamp,
-            arch: arch.to_owned(),
+            arch,
         })
+    }
+
+    /// Takes packages from this suite where it has them. Of several suites apt prefers the release itself to its backports.
+    #[must_use]
+    pub fn prefer(mut self, suite: &str) -> Self {
+        self.options.push(format!("APT::Default-Release={suite}"));
+        self
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -201,7 +206,7 @@ impl Apt {
     /// When one cannot be fetched.
     pub fn download(&self, packages: &[Package], into: &Path) -> Result<Vec<PathBuf>> {
         cache::make(into)?;
-        let place = |package: &Package| find_deb(into, &package.name, &package.version, &self.arch);
+        let place = |package: &Package| find_deb(into, &package.name, &package.version, self.arch);
         let missing: Vec<String> = packages
             .iter()
             .filter(|package| place(package).is_none())
@@ -273,6 +278,12 @@ impl Apt {
         Ok(debs)
     }
 
+    /// The architecture.
+    #[must_use]
+    pub fn arch(&self) -> &'static Arch {
+        self.arch
+    }
+
     /// The folder of the lists.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -293,9 +304,9 @@ pub fn unpack(deb: &Path, into: &Path) -> Result<()> {
 }
 
 /// The file of a package: `NAME_VERSION_ARCH.deb`, an epoch's colon written `%3a`.
-fn find_deb(folder: &Path, name: &str, version: &Version, arch: &str) -> Option<PathBuf> {
+fn find_deb(folder: &Path, name: &str, version: &Version, arch: &Arch) -> Option<PathBuf> {
     let version = version.to_string().replace(':', "%3a");
-    [arch, "all"]
+    [arch.name, "all"]
         .iter()
         .map(|arch| folder.join(format!("{name}_{version}_{arch}.deb")))
         .find(|path| path.exists())
@@ -343,12 +354,15 @@ pub fn newest(
         let begins = version.starts_with(|c: char| c.is_ascii_digit());
         // Names of metapackages have two numbers at most.
         let whole = version.matches('.').count() >= 2;
+        // Another flavour may end as this one does.
+        let kind = version.rsplit('-').next().unwrap_or_default();
+        let ours = !kind.chars().all(|c| c.is_ascii_alphabetic());
         let in_series = series.is_none_or(|series| {
             version
                 .strip_prefix(series)
                 .is_some_and(|rest| rest.starts_with('.'))
         });
-        (begins && whole && in_series).then(|| release.to_owned())
+        (begins && whole && ours && in_series).then(|| release.to_owned())
     };
     let with_headers: BTreeSet<(String, String)> = headers
         .iter()
@@ -412,6 +426,7 @@ mod tests {
         assert_eq!(pick(Some("6.1")).as_deref(), Some("6.1.0-56-cloud-amd64"));
         assert_eq!(pick(None).as_deref(), Some("7.3.9+deb13-cloud-amd64"));
         assert_eq!(pick(Some("5.10")), None);
+        assert_eq!(newest(&images, &headers, "amd64", None), None);
         let rebuilt = [package(
             "linux-headers-7.3.10+deb13-cloud-amd64",
             "7.3.10-2",
@@ -436,7 +451,7 @@ mod tests {
             folder.path(),
             "gcc",
             &"4:12.2-1".parse().expect("version"),
-            AMD64,
+            arch::here(),
         );
         assert_eq!(found, Some(path));
     }

@@ -117,7 +117,7 @@ impl Cache {
     /// When something cannot be removed.
     pub fn clean(&self, all: bool) -> Result<()> {
         let quick = ["runs", "debs", "apt"];
-        let slow = ["kernels", "source", "toolchain"];
+        let slow = ["kernels", "source", "toolchain", "userland"];
         for name in quick
             .iter()
             .chain(if all { &slow[..] } else { &[] })

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kernels.toml`: which kernels there are.
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
+use crate::arch::{self, Arch};
 use crate::{Error, Result, guest};
 
 /// The whole file.
@@ -23,6 +25,9 @@ pub struct Catalog {
     /// Releases of the distribution, for whose every kernel the module is to be built.
     #[serde(rename = "distribution", default)]
     pub distributions: Vec<DistributionEntry>,
+    /// What guests of other architectures have beside the kernel.
+    #[serde(rename = "userland", default)]
+    pub userlands: Vec<UserlandEntry>,
 }
 
 /// A release of the distribution.
@@ -37,12 +42,34 @@ pub struct DistributionEntry {
     pub toolchain: String,
 }
 
+/// What builds programs for another architecture, and what they find in its guests.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserlandEntry {
+    /// The architecture.
+    #[serde(deserialize_with = "arch_named")]
+    pub arch: &'static Arch,
+    /// Where its packages come from.
+    pub suites: Vec<String>,
+    /// Of these suites the one whose packages are taken where it has them.
+    pub prefer: String,
+    /// What runs while building: packages of this machine's architecture, with all that they depend on.
+    pub build: Vec<String>,
+    /// What is linked in, of the other one, in the very versions of `build`.
+    pub link: Vec<String>,
+    /// What lies in the guest: busybox, the C library.
+    pub guest: Vec<String>,
+}
+
 /// A kernel that the distribution built.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelEntry {
     /// What it is called here.
     pub name: String,
+    /// Its architecture.
+    #[serde(default = "here", deserialize_with = "arch_named")]
+    pub arch: &'static Arch,
     /// The versions it may have: `6.1` takes every 6.1.x; without it, any.
     pub series: Option<String>,
     /// The end of its packages' names.
@@ -66,31 +93,54 @@ pub struct ToolchainEntry {
     pub suites: Vec<String>,
     /// The compiler's program and package.
     pub compiler: String,
-    /// For another architecture, as Debian calls it; where none is named, for the machines on which this runs.
-    #[serde(default = "here")]
-    pub arch: String,
-    /// What its programs' names begin with then.
-    #[serde(default)]
-    pub prefix: String,
+    /// For another architecture; where none is named, for the machines on which this runs.
+    #[serde(default = "here", deserialize_with = "arch_named")]
+    pub arch: &'static Arch,
     /// What the kernel's build programs need besides.
     pub packages: Vec<String>,
 }
 
-fn here() -> String {
-    crate::apt::AMD64.to_owned()
+fn here() -> &'static Arch {
+    arch::here()
+}
+
+fn arch_named<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<&'static Arch, D::Error> {
+    let name = String::deserialize(from)?;
+    arch::named(&name).map_err(D::Error::custom)
 }
 
 impl ToolchainEntry {
+    /// What its programs' names begin with.
+    fn prefix(&self) -> &'static str {
+        if self.arch.is_here() {
+            ""
+        } else {
+            self.arch.prefix
+        }
+    }
+
+    /// What make is told, so that it compiles for the architecture with this compiler, whichever the distribution's kernel was compiled
+    /// with.
+    #[must_use]
+    pub fn variables(&self) -> Vec<String> {
+        let mut variables = vec![format!("CC={}", self.program())];
+        if !self.arch.is_here() {
+            variables.push(format!("CROSS_COMPILE={}", self.arch.prefix));
+            variables.push(format!("ARCH={}", self.arch.kernel));
+        }
+        variables
+    }
+
     /// The compiler's program.
     #[must_use]
     pub fn program(&self) -> String {
-        format!("{}{}", self.prefix, self.compiler)
+        format!("{}{}", self.prefix(), self.compiler)
     }
 
     /// The package that it is in.
     #[must_use]
     pub fn package(&self) -> String {
-        match self.prefix.strip_suffix('-') {
+        match self.prefix().strip_suffix('-') {
             Some(machine) => format!("{}-{machine}", self.compiler),
             None => self.compiler.clone(),
         }
@@ -140,11 +190,17 @@ impl Catalog {
         let refuse = |why: String| Error::Refused(format!("kernels.toml: {why}"));
         let catalog: Self = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
         for kernel in &catalog.kernels {
-            if catalog.toolchain(&kernel.toolchain).is_none() {
-                return Err(refuse(format!(
-                    "kernel {}: no toolchain {}",
-                    kernel.name, kernel.toolchain
-                )));
+            let name = kernel.arch.tag(&kernel.name);
+            if catalog
+                .toolchain_for(&kernel.toolchain, kernel.arch)
+                .is_none()
+            {
+                let wanted = kernel.arch.tag(&kernel.toolchain);
+                return Err(refuse(format!("kernel {name}: no toolchain {wanted}")));
+            }
+            if !kernel.arch.is_here() && catalog.userland(kernel.arch).is_none() {
+                let arch = kernel.arch.name;
+                return Err(refuse(format!("kernel {name}: no userland for {arch}")));
             }
         }
         for entry in &catalog.distributions {
@@ -159,7 +215,10 @@ impl Catalog {
             if profile.name == RELEASE {
                 return Err(refuse(format!("{RELEASE} is no name for a profile")));
             }
-            if !catalog.kernels.iter().any(|k| k.name == profile.kernel) {
+            if !catalog
+                .kernels_for(arch::here())
+                .any(|k| k.name == profile.kernel)
+            {
                 return Err(refuse(format!(
                     "profile {}: no kernel {}",
                     profile.name, profile.kernel
@@ -184,16 +243,36 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The kernel of that name.
+    /// The kernels of an architecture.
+    pub fn kernels_for(&self, arch: &'static Arch) -> impl Iterator<Item = &KernelEntry> {
+        self.kernels.iter().filter(move |k| k.arch == arch)
+    }
+
+    /// The kernel of that name, for the machines on which this runs.
     ///
     /// # Errors
     ///
     /// When there is none; the error lists those that there are.
     pub fn kernel(&self, name: &str) -> Result<&KernelEntry> {
-        self.kernels.iter().find(|k| k.name == name).ok_or_else(|| {
-            let names: Vec<&str> = self.kernels.iter().map(|k| k.name.as_str()).collect();
+        self.kernel_for(name, arch::here())
+    }
+
+    /// The kernel of that name for an architecture.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::kernel`].
+    pub fn kernel_for(&self, name: &str, arch: &'static Arch) -> Result<&KernelEntry> {
+        let found = self.kernels_for(arch).find(|k| k.name == name);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.kernels_for(arch).map(|k| k.name.as_str()).collect();
+            let arch = if arch.is_here() {
+                String::new()
+            } else {
+                format!(" for {}", arch.name)
+            };
             Error::Refused(format!(
-                "no kernel '{name}'; there are {}",
+                "no kernel '{name}'{arch}; there are {}",
                 names.join(", ")
             ))
         })
@@ -205,8 +284,29 @@ impl Catalog {
     ///
     /// When there is none, or it is another kernel's.
     pub fn profile(&self, name: &str, kernel: &str) -> Result<Option<&ProfileEntry>> {
+        self.profile_for(name, kernel, arch::here())
+    }
+
+    /// As [`Self::profile`], for a kernel of an architecture: only kernels of this machine's own are built here.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn profile_for(
+        &self,
+        name: &str,
+        kernel: &str,
+        arch: &'static Arch,
+    ) -> Result<Option<&ProfileEntry>> {
         if name == RELEASE {
             return Ok(None);
+        }
+        if !arch.is_here() {
+            return Err(Error::Refused(format!(
+                "profile '{name}' is built for {} only; for {} there is {RELEASE}",
+                arch::here().name,
+                arch.name
+            )));
         }
         let named = || self.profiles.iter().filter(|p| p.name == name);
         if let Some(profile) = named().find(|p| p.kernel == kernel) {
@@ -231,14 +331,20 @@ impl Catalog {
     /// The toolchain of that name, for the machines on which this runs.
     #[must_use]
     pub fn toolchain(&self, name: &str) -> Option<&ToolchainEntry> {
-        self.toolchain_for(name, crate::apt::AMD64)
+        self.toolchain_for(name, arch::here())
     }
 
     /// The toolchain of that name for an architecture.
     #[must_use]
-    pub fn toolchain_for(&self, name: &str, arch: &str) -> Option<&ToolchainEntry> {
+    pub fn toolchain_for(&self, name: &str, arch: &Arch) -> Option<&ToolchainEntry> {
         let mut entries = self.toolchains.iter();
         entries.find(|t| t.name == name && t.arch == arch)
+    }
+
+    /// What guests of an architecture have beside the kernel; this machine's own has what this machine has.
+    #[must_use]
+    pub fn userland(&self, arch: &Arch) -> Option<&UserlandEntry> {
+        self.userlands.iter().find(|entry| entry.arch == arch)
     }
 }
 
@@ -274,6 +380,16 @@ mod tests {
         );
         let text = broken("name = \"kmemleak\"", "name = \"debug\"");
         assert_eq!(text, "kernels.toml: profile debug: twice for kernel 6.1");
+        let text = broken("arch = \"arm64\"", "arch = \"vax\"");
+        assert!(text.contains("no architecture 'vax'"), "{text}");
+        let text = broken(
+            "[[userland]]\narch = \"arm64\"",
+            "[[userland]]\narch = \"amd64\"",
+        );
+        assert_eq!(
+            text,
+            "kernels.toml: kernel 6.1-arm64: no userland for arm64"
+        );
         let text = broken("ci = true", "cy = true");
         assert!(text.contains("unknown field `cy`"), "{text}");
     }
@@ -283,6 +399,16 @@ mod tests {
         let catalog = Catalog::parse(guest::KERNELS).expect("kernels.toml");
         let text = catalog.kernel("2.6").expect_err("none").to_string();
         assert_eq!(text, "no kernel '2.6'; there are 5.10, 6.1, 6.12, newest");
+        let arm64 = arch::named("arm64").expect("arm64");
+        let text = catalog.kernel_for("5.10", arm64).expect_err("none");
+        let text = text.to_string();
+        assert!(
+            text.starts_with("no kernel '5.10' for arm64; there are 6.1, "),
+            "{text}"
+        );
+        let text = catalog.profile_for("debug", "6.1", arm64);
+        let text = text.expect_err("none").to_string();
+        assert!(text.contains("is built for amd64 only"), "{text}");
         let text = catalog.profile("slow", "6.1").expect_err("none");
         assert!(text.to_string().ends_with("release, debug, kmemleak"));
         let text = catalog.profile("debug", "5.10").expect_err("none");

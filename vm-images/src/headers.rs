@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::Result;
-use crate::apt::{self, AMD64, Apt, Package};
+use crate::apt::{self, Apt, Package};
+use crate::arch::Arch;
 use crate::cache::{self, Cache};
-use crate::catalog::{Catalog, DistributionEntry};
+use crate::catalog::{Catalog, DistributionEntry, ToolchainEntry};
 use crate::kernel::{self, Kernel};
 use crate::progress::Progress;
 use crate::toolchain::Toolchain;
@@ -17,8 +18,8 @@ use crate::toolchain::Toolchain;
 pub struct Headers {
     /// What `uname -r` says of that kernel.
     pub release: String,
-    /// The architecture, as Debian calls it.
-    pub arch: String,
+    /// The architecture.
+    pub arch: &'static Arch,
     package: Package,
 }
 
@@ -31,26 +32,26 @@ pub fn list(
     cache: &Cache,
     catalog: &Catalog,
     entry: &DistributionEntry,
-    arch: &str,
+    arch: &'static Arch,
     progress: &Progress,
 ) -> Result<Vec<Headers>> {
-    progress.step(&format!("{} {arch}: package lists", entry.name));
+    progress.step(&format!("{} {}: package lists", entry.name, arch.name));
     let apt = Apt::of_arch(cache, catalog, &entry.suites, arch)?;
     apt.update(false)?;
     let mut names = apt.names(PREFIX)?;
-    names.retain(|name| release(name, arch).is_some());
+    names.retain(|name| release(name, arch.name).is_some());
     let mut found: Vec<Headers> = apt
         .show(&names)?
         .into_iter()
         .filter_map(|package| {
-            let release = release(&package.name, arch)?.to_owned();
+            let release = release(&package.name, arch.name)?.to_owned();
             Some((release, package))
         })
         .collect::<BTreeMap<_, _>>()
         .into_iter()
         .map(|(release, package)| Headers {
             release,
-            arch: arch.to_owned(),
+            arch,
             package,
         })
         .collect();
@@ -77,7 +78,7 @@ impl Headers {
     pub fn series(&self) -> (String, String) {
         let version = self.release.split(['-', '+']).next().unwrap_or_default();
         let numbers: Vec<&str> = version.split('.').take(2).collect();
-        let begins = self.release.find(&self.arch).unwrap_or_default();
+        let begins = self.release.find(self.arch.name).unwrap_or_default();
         let before = self.release[..begins].trim_end_matches('-');
         let kind = before.rsplit('-').next().unwrap_or_default();
         let kind = if kind.contains(|c: char| c.is_ascii_digit()) {
@@ -122,22 +123,10 @@ pub fn fetch(
 ) -> Result<Kernel> {
     let _lock = cache.lock("headers")?;
     progress.step(&format!("{}: fetching", headers.release));
-    let theirs = Apt::of_arch(cache, catalog, &entry.suites, &headers.arch)?;
-    theirs.update(false)?;
-    let packages = kernel::closure(&theirs, vec![headers.package.name.clone()])?;
-    // What runs while building is this machine's.
-    let (runs, read): (Vec<_>, Vec<_>) = packages
-        .into_iter()
-        .partition(|p| p.name.starts_with("linux-kbuild-"));
-    let debs = cache.folder("debs")?;
-    let mut found = theirs.download(&read, &debs)?;
-    if headers.arch == AMD64 {
-        found.extend(theirs.download(&runs, &debs)?);
-    } else {
-        let ours = Apt::open(cache, catalog, &entry.suites)?;
-        ours.update(false)?;
-        found.extend(ours.download(&runs, &debs)?);
-    }
+    let apt = Apt::of_arch(cache, catalog, &entry.suites, headers.arch)?;
+    apt.update(false)?;
+    let packages = kernel::closure(&apt, vec![headers.package.name.clone()])?;
+    let found = kernel::download(cache, catalog, &entry.suites, &apt, packages)?;
     let root = folder(cache, headers);
     cache::remove(&root)?;
     for deb in &found {
@@ -149,11 +138,15 @@ pub fn fetch(
         cache,
         catalog,
         &entry.toolchain,
-        &headers.arch,
+        headers.arch,
         &source,
         progress,
     )?;
+    // With this compiler, whichever the distribution's kernel was compiled with.
+    let tools = catalog.toolchain_for(&entry.toolchain, headers.arch);
     Ok(Kernel {
+        arch: headers.arch,
+        variables: tools.map_or_else(Vec::new, ToolchainEntry::variables),
         name: headers.release.clone(),
         release: headers.release.clone(),
         image: PathBuf::new(),
@@ -163,21 +156,6 @@ pub fn fetch(
         slower: 1,
         words: String::new(),
     })
-}
-
-/// Variables for make, beside those of [`crate::module::build`], so that it compiles for these headers with this compiler, whichever the
-/// distribution's kernel was compiled with.
-#[must_use]
-pub fn variables(catalog: &Catalog, entry: &DistributionEntry, headers: &Headers) -> Vec<String> {
-    let Some(tools) = catalog.toolchain_for(&entry.toolchain, &headers.arch) else {
-        return Vec::new();
-    };
-    let mut variables = vec![format!("CC={}", tools.program())];
-    if !tools.prefix.is_empty() {
-        variables.push(format!("CROSS_COMPILE={}", tools.prefix));
-        variables.push(format!("ARCH={}", headers.arch));
-    }
-    variables
 }
 
 /// Removes what [`fetch`] unpacked: what was fetched stays.
@@ -195,7 +173,7 @@ mod tests {
 
     #[test]
     fn headers_of_one_kernel_are_told_from_the_rest() {
-        let of = |name| release(name, AMD64);
+        let of = |name| release(name, "amd64");
         let name = "linux-headers-6.1.0-56-cloud-amd64";
         assert_eq!(of(name), Some("6.1.0-56-cloud-amd64"));
         let name = "linux-headers-7.3.4+deb13-rt-amd64";
@@ -212,7 +190,7 @@ mod tests {
         let series = |release: &str, arch: &str| {
             Headers {
                 release: release.to_owned(),
-                arch: arch.to_owned(),
+                arch: crate::arch::named(arch).expect("architecture"),
                 package: Package {
                     name: String::new(),
                     version: "1".parse().expect("version"),
@@ -225,11 +203,11 @@ mod tests {
             assert_eq!(found, (a.to_owned(), b.to_owned()));
         };
         is(
-            series("6.1.0-0.deb11.48-rt-amd64", AMD64),
+            series("6.1.0-0.deb11.48-rt-amd64", "amd64"),
             "6.1",
             "rt-amd64",
         );
-        is(series("6.12.117+deb12-amd64", AMD64), "6.12", "-amd64");
+        is(series("6.12.117+deb12-amd64", "amd64"), "6.12", "-amd64");
         is(series("7.3.4-arm64-16k", "arm64"), "7.3", "-arm64-16k");
         let name = "linux-headers-7.3.4-arm64-16k";
         assert_eq!(release(name, "arm64"), Some("7.3.4-arm64-16k"));

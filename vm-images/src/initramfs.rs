@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::program::{self, find};
+use crate::userland::Userland;
 use crate::{Error, Result, guest};
 
 const DIRECTORY: u32 = 0o040_000;
@@ -61,6 +62,8 @@ struct Node {
 pub struct Initramfs {
     nodes: BTreeMap<String, Node>,
     stripped: tempfile::TempDir,
+    /// Whether programs are of another architecture: their libraries are those of its userland.
+    foreign: bool,
 }
 
 impl Initramfs {
@@ -70,10 +73,38 @@ impl Initramfs {
     ///
     /// When the host has no busybox that stands alone.
     pub fn new() -> Result<Self> {
+        let busybox = find("busybox", "busybox-static")?;
+        if !libraries(&busybox)?.is_empty() {
+            return Err(Error::Missing {
+                what: format!(
+                    "a busybox that stands alone ({} does not)",
+                    busybox.display()
+                ),
+                packages: "busybox-static".to_owned(),
+            });
+        }
+        Self::with_busybox(busybox, false)
+    }
+
+    /// As [`Self::new`], with another architecture's busybox and C library.
+    ///
+    /// # Errors
+    ///
+    /// When these are not where their packages have them.
+    pub fn of(userland: &Userland) -> Result<Self> {
+        let mut root = Self::with_busybox(userland.busybox(), true)?;
+        for (from, place) in userland.libraries()? {
+            root.copy(&from, &place)?;
+        }
+        Ok(root)
+    }
+
+    fn with_busybox(busybox: PathBuf, foreign: bool) -> Result<Self> {
         let stripped = tempfile::tempdir().map_err(Error::io("a temporary folder"))?;
         let mut root = Self {
             nodes: BTreeMap::new(),
             stripped,
+            foreign,
         };
         for name in [
             "proc", "sys", "dev", "tmp", "run", "root", "results", "var", "usr/bin", "usr/sbin",
@@ -86,16 +117,6 @@ impl Initramfs {
         root.node("dev/console", CHARACTER | 0o600, 0, Content::Device(5, 1));
         root.bytes("etc/passwd", 0o644, PASSWD);
         root.bytes("etc/group", 0o644, GROUP);
-        let busybox = find("busybox", "busybox-static")?;
-        if !libraries(&busybox)?.is_empty() {
-            return Err(Error::Missing {
-                what: format!(
-                    "a busybox that stands alone ({} does not)",
-                    busybox.display()
-                ),
-                packages: "busybox-static".to_owned(),
-            });
-        }
         root.node("bin/busybox", REGULAR | 0o755, 0, Content::Copy(busybox));
         root.link("bin/sh", "busybox");
         for name in ["init", "lib.sh", "shell.sh", "profile"] {
@@ -195,13 +216,18 @@ impl Initramfs {
         Ok(())
     }
 
-    /// A program of the host with the libraries it needs.
+    /// A program with the libraries it needs: of the host with the host's, of another architecture with those that lie here already.
     ///
     /// # Errors
     ///
     /// When it does not exist or its libraries are not known.
     pub fn program(&mut self, from: &Path, place: &str) -> Result<()> {
         let meta = fs::metadata(from).map_err(Error::io(from.display().to_string()))?;
+        if self.foreign {
+            let content = Content::Copy(from.to_path_buf());
+            self.node(place, REGULAR | 0o755, 0, content);
+            return Ok(());
+        }
         for library in libraries(from)? {
             let name = library.display().to_string();
             if !self.nodes.contains_key(name.trim_start_matches('/')) {
@@ -345,6 +371,7 @@ mod tests {
         Initramfs {
             nodes: BTreeMap::new(),
             stripped: tempfile::tempdir().expect("temporary folder"),
+            foreign: false,
         }
     }
 

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::apt::{self, Apt, Package};
+use crate::arch::Arch;
 use crate::cache::{self, Cache};
-use crate::catalog::{Catalog, KernelEntry};
+use crate::catalog::{Catalog, KernelEntry, ToolchainEntry};
 use crate::progress::Progress;
 use crate::toolchain::Toolchain;
 use crate::{Error, Result};
@@ -27,8 +28,12 @@ pub struct Kernel {
     pub headers: PathBuf,
     /// Its own modules, where it has any.
     pub modules: Option<PathBuf>,
+    /// Its architecture.
+    pub arch: &'static Arch,
     /// What compiles for it.
     pub toolchain: Toolchain,
+    /// What make is told of that.
+    pub variables: Vec<String>,
     /// How many times longer than on the distribution's kernel a test may take.
     pub slower: u32,
     /// What its command line has besides.
@@ -54,14 +59,15 @@ pub struct Fetched {
     pub packages: BTreeMap<String, String>,
 }
 
-fn note(cache: &Cache, name: &str) -> PathBuf {
-    cache.root().join("kernels").join(format!("{name}.json"))
+fn note(cache: &Cache, name: &str, arch: &Arch) -> PathBuf {
+    let file = format!("{}.json", arch.tag(name));
+    cache.root().join("kernels").join(file)
 }
 
 /// What lies in the cache for a kernel, if anything.
 #[must_use]
-pub fn fetched(cache: &Cache, name: &str) -> Option<Fetched> {
-    let text = fs::read_to_string(note(cache, name)).ok()?;
+pub fn fetched(cache: &Cache, name: &str, arch: &Arch) -> Option<Fetched> {
+    let text = fs::read_to_string(note(cache, name, arch)).ok()?;
     let fetched: Fetched = serde_json::from_str(&text).ok()?;
     let image = folder(cache, &fetched.release).join("vmlinuz");
     image.exists().then_some(fetched)
@@ -84,7 +90,7 @@ pub fn fetch(
     progress: &Progress,
 ) -> Result<Kernel> {
     let _lock = cache.lock("fetch")?;
-    let known = fetched(cache, &entry.name).filter(|_| !refresh);
+    let known = fetched(cache, &entry.name, entry.arch).filter(|_| !refresh);
     let fetched = match known {
         Some(fetched) => fetched,
         None => get(cache, catalog, entry, refresh, progress)?,
@@ -95,10 +101,23 @@ pub fn fetch(
     let headers = root
         .join("usr/src")
         .join(format!("linux-headers-{}", fetched.release));
-    let toolchain = Toolchain::choose(cache, catalog, &entry.toolchain, &headers, progress)?;
+    let toolchain = Toolchain::choose_for(
+        cache,
+        catalog,
+        &entry.toolchain,
+        entry.arch,
+        &headers,
+        progress,
+    )?;
+    // The machine's own kernels name their compiler themselves.
+    let tools = catalog
+        .toolchain_for(&entry.toolchain, entry.arch)
+        .filter(|tools| !tools.arch.is_here());
     Ok(Kernel {
-        name: entry.name.clone(),
+        name: entry.arch.tag(&entry.name),
         release: fetched.release,
+        arch: entry.arch,
+        variables: tools.map_or_else(Vec::new, ToolchainEntry::variables),
         image: folder.join("vmlinuz"),
         headers,
         modules,
@@ -115,8 +134,8 @@ fn get(
     refresh: bool,
     progress: &Progress,
 ) -> Result<Fetched> {
-    let apt = Apt::open(cache, catalog, &entry.suites)?;
-    progress.step(&format!("{}: package lists", entry.name));
+    let apt = Apt::of_arch(cache, catalog, &entry.suites, entry.arch)?;
+    progress.step(&format!("{}: package lists", entry.arch.tag(&entry.name)));
     apt.update(refresh)?;
     let release = choose(&apt, entry)?;
     let packages = wanted(&apt, &release)?;
@@ -133,7 +152,7 @@ fn get(
         .map_err(|error| Error::Refused(format!("{}: {error}", stamp.display())))?;
     if fs::read_to_string(&stamp).ok().as_deref() != Some(&text) {
         progress.step(&format!("{}: fetching {release}", entry.name));
-        let debs = apt.download(&packages, &cache.folder("debs")?)?;
+        let debs = download(cache, catalog, &entry.suites, &apt, packages)?;
         progress.step(&format!("{}: unpacking {release}", entry.name));
         cache::remove(&folder)?;
         let root = folder.join("root");
@@ -146,8 +165,31 @@ fn get(
         fs::copy(&image, &place).map_err(Error::io(image.display().to_string()))?;
         cache::write(&stamp, &text)?;
     }
-    cache::write(&note(cache, &entry.name), &text)?;
+    cache::write(&note(cache, &entry.name, entry.arch), &text)?;
     Ok(fetched)
+}
+
+/// Fetches packages of a kernel. What of them runs while building is this machine's, whatever the kernel's architecture is.
+pub(crate) fn download(
+    cache: &Cache,
+    catalog: &Catalog,
+    suites: &[String],
+    apt: &Apt,
+    packages: Vec<Package>,
+) -> Result<Vec<PathBuf>> {
+    let (runs, read): (Vec<_>, Vec<_>) = packages
+        .into_iter()
+        .partition(|package| package.name.starts_with("linux-kbuild-"));
+    let debs = cache.folder("debs")?;
+    let mut found = apt.download(&read, &debs)?;
+    if apt.arch().is_here() {
+        found.extend(apt.download(&runs, &debs)?);
+    } else {
+        let ours = Apt::open(cache, catalog, suites)?;
+        ours.update(false)?;
+        found.extend(ours.download(&runs, &debs)?);
+    }
+    Ok(found)
 }
 
 /// The newest release that the suites have image and headers of.
@@ -165,7 +207,7 @@ fn choose(apt: &Apt, entry: &KernelEntry) -> Result<String> {
         Error::Refused(format!(
             "kernel {}: of {} images and {} headers in {} no release has both; \
              ONECOPY_VM_MIRROR may name a mirror that does",
-            entry.name,
+            entry.arch.tag(&entry.name),
             images.len(),
             headers.len(),
             entry.suites.join(", ")
@@ -305,10 +347,14 @@ mod tests {
         let cache = Cache::at(folder.path().to_path_buf()).expect("cache");
         cache.folder("kernels/1.2.3").expect("folder");
         let text = r#"{"release":"1.2.3","packages":{}}"#;
-        cache::write(&note(&cache, "old"), text).expect("note");
-        assert!(fetched(&cache, "old").is_none());
+        let here = crate::arch::here();
+        cache::write(&note(&cache, "old", here), text).expect("note");
+        assert!(fetched(&cache, "old", here).is_none());
         let image = folder.path().join("kernels/1.2.3/vmlinuz");
         cache::write(&image, "x").expect("image");
-        assert_eq!(fetched(&cache, "old").expect("fetched").release, "1.2.3");
+        let found = fetched(&cache, "old", here).expect("fetched");
+        assert_eq!(found.release, "1.2.3");
+        let other = crate::arch::named("arm64").expect("arm64");
+        assert!(fetched(&cache, "old", other).is_none());
     }
 }

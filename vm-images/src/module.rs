@@ -63,6 +63,7 @@ pub fn build(
             "-j{}",
             std::thread::available_parallelism().map_or(2, usize::from)
         ))
+        .args(&kernel.variables)
         .args(variables)
         .arg("modules")
         .env("LC_ALL", "C");

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crate::arch::Arch;
 use crate::cache::{self, Cache};
 use crate::console::{Console, End, Outcome};
 use crate::kernel::Kernel;
@@ -21,8 +22,6 @@ const TRIES: u32 = 3;
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// How long a guest under KVM may take to come up.
 const PROBE_LIMIT: Duration = Duration::from_secs(40);
-/// The package with QEMU.
-const PACKAGE: &str = "qemu-system-x86";
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +35,8 @@ pub enum Accelerator {
 /// A machine that is to be booted.
 #[derive(Clone, Debug)]
 pub struct Machine {
+    /// The architecture.
+    pub arch: &'static Arch,
     /// The kernel's image.
     pub image: PathBuf,
     /// The guest's root.
@@ -53,6 +54,7 @@ impl Machine {
     #[must_use]
     pub fn new(kernel: &Kernel, initramfs: PathBuf) -> Self {
         Self {
+            arch: kernel.arch,
             image: kernel.image.clone(),
             initramfs,
             processors: 2,
@@ -145,15 +147,20 @@ fn boot(
         .args(["-display", "none", "-monitor", "none"])
         .args(["-chardev", "stdio,id=console,signal=off"])
         .args(["-serial", "chardev:console"])
-        .arg("-serial")
-        .arg(format!("file:{}", sent.display()))
+        .arg("-chardev")
+        .arg(format!(
+            "file,id=results,path={}",
+            // A comma begins the next option.
+            sent.display().to_string().replace(',', ",,")
+        ))
+        .args(second(machine.arch, "results"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     let noise = log.with_extension("qemu");
     let noise_file = File::create(&noise).map_err(Error::io(noise.display().to_string()))?;
     command.stderr(noise_file);
     let mut file = File::create(log).map_err(Error::io(log.display().to_string()))?;
-    let mut guest = Guest(command.spawn().map_err(Error::io(PACKAGE))?);
+    let mut guest = Guest(command.spawn().map_err(Error::io(machine.arch.qemu))?);
     let Some(stdout) = guest.0.stdout.take() else {
         return Err(Error::Refused("QEMU has no output".to_owned()));
     };
@@ -189,7 +196,7 @@ fn boot(
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                let status = guest.0.wait().map_err(Error::io(PACKAGE))?;
+                let status = guest.0.wait().map_err(Error::io(machine.arch.qemu))?;
                 break End::Exited(status.code().unwrap_or(-1));
             }
         }
@@ -219,21 +226,15 @@ impl Drop for Guest {
 
 /// QEMU with the machine, but no console yet.
 pub(crate) fn command(machine: &Machine, accelerator: Accelerator) -> Result<Command> {
-    let mut command = crate::program::gentle(find("qemu-system-x86_64", PACKAGE)?);
+    let arch = machine.arch;
+    let mut command = crate::program::gentle(find(arch.qemu, arch.package)?);
     match accelerator {
         Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
-        // Without cmpxchg16b, which allocators of kernels use: QEMU 7.2 translates it with flags that are not up to date, so that now and then a
-        // kernel got flags that it never had, the direction among them, and wrote over its stack.
-        Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"]),
+        Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", arch.processor]),
     };
     command
-        .args([
-            "-machine",
-            "pc",
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-        ])
+        .args(["-machine", arch.machine])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
         .arg("-smp")
         .arg(machine.processors.to_string())
         .arg("-m")
@@ -243,28 +244,42 @@ pub(crate) fn command(machine: &Machine, accelerator: Accelerator) -> Result<Com
         .arg("-initrd")
         .arg(&machine.initramfs)
         .arg("-append")
-        .arg(words(accelerator, tsc_khz(), &machine.words));
+        .arg(words(arch, accelerator, tsc_khz(), &machine.words));
     Ok(command)
+}
+
+/// QEMU's arguments for a second serial line, which ends at this character device.
+fn second(arch: &Arch, device: &str) -> Vec<String> {
+    let mut arguments: Vec<String> = arch.second.iter().map(|&text| text.to_owned()).collect();
+    if let Some(last) = arguments.last_mut() {
+        last.push_str(device);
+    }
+    arguments
 }
 
 /// The kernel's command line.
 ///
 /// Under translation on a loaded machine a guest mismeasures its own clocks: it takes the time stamp counter's rate from us, does not
 /// check its timer against a clock that stands still for moments, and waits longer before it calls a processor stuck.
-fn words(accelerator: Accelerator, tsc_khz: Option<u64>, more: &str) -> String {
-    let mut words = "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nokaslr mitigations=off random.trust_cpu=on audit=0 \
-        watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120"
-        .to_owned();
+fn words(arch: &Arch, accelerator: Accelerator, tsc_khz: Option<u64>, more: &str) -> String {
+    let mut words = format!(
+        "console={} onecopy.results={} quiet loglevel=5 panic=-1 oops=panic nokaslr mitigations=off random.trust_cpu=on audit=0 \
+        watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120",
+        arch.console, arch.results
+    );
+    let mut add = |more: &str| {
+        if !more.is_empty() {
+            words.push(' ');
+            words.push_str(more);
+        }
+    };
     if accelerator == Accelerator::Tcg {
-        words.push_str(" no_timer_check");
-        if let Some(khz) = tsc_khz {
-            words.push_str(&format!(" tsc=reliable tsc_early_khz={khz}"));
+        add(arch.words);
+        if let Some(khz) = tsc_khz.filter(|_| arch.tells_rate) {
+            add(&format!("tsc=reliable tsc_early_khz={khz}"));
         }
     }
-    if !more.is_empty() {
-        words.push(' ');
-        words.push_str(more);
-    }
+    add(more);
     words
 }
 
@@ -307,12 +322,16 @@ fn crowd_of(loadavg: &str, processors: usize) -> u32 {
     u32::try_from(load.div_ceil(processors.max(1)).clamp(1, 10)).unwrap_or(1)
 }
 
-/// What to use: `ONECOPY_VM_ACCEL` says `tcg` or `kvm`, or else KVM where a guest really comes up under it.
+/// What to use: `ONECOPY_VM_ACCEL` says `tcg` or `kvm`, or else KVM where a guest really comes up under it. Another architecture's is
+/// translated in any case.
 ///
 /// # Errors
 ///
 /// When the variable has another value, or the probe cannot be written.
 pub fn accelerator(cache: &Cache, machine: &Machine, progress: &Progress) -> Result<Accelerator> {
+    if !machine.arch.is_here() {
+        return Ok(Accelerator::Tcg);
+    }
     match std::env::var("ONECOPY_VM_ACCEL").as_deref() {
         Ok("tcg") => return Ok(Accelerator::Tcg),
         Ok("kvm") => return Ok(Accelerator::Kvm),
@@ -375,15 +394,33 @@ fn boot_probe(machine: &Machine, log: &Path, sent: &Path, progress: &Progress) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch;
 
     #[test]
     fn a_translated_guest_is_told_its_clock() {
-        let line = words(Accelerator::Tcg, Some(2_445_424), "onecopy.shell");
+        let words = |accelerator, more| words(arch::here(), accelerator, Some(2_445_424), more);
+        let line = words(Accelerator::Tcg, "onecopy.shell");
         assert!(line.contains(" tsc_early_khz=2445424 "), "{line}");
         assert!(line.contains(" no_timer_check "), "{line}");
         assert!(line.ends_with(" onecopy.shell"), "{line}");
-        let line = words(Accelerator::Kvm, Some(2_445_424), "");
+        let line = words(Accelerator::Kvm, "");
         assert!(!line.contains("tsc"), "{line}");
+    }
+
+    #[test]
+    fn each_architecture_has_its_two_lines() {
+        let line = |name: &str| {
+            let arch = arch::named(name).expect("architecture");
+            let line = words(arch, Accelerator::Tcg, Some(2_445_424), "");
+            (line, second(arch, "results").join(" "))
+        };
+        let (words, second) = line("amd64");
+        assert!(words.starts_with("console=ttyS0 onecopy.results=/dev/ttyS1 "));
+        assert_eq!(second, "-serial chardev:results");
+        let (words, second) = line("arm64");
+        assert!(words.starts_with("console=ttyAMA0 onecopy.results=/dev/ttyS0 "));
+        assert!(!words.contains("tsc") && !words.contains("  "), "{words}");
+        assert_eq!(second, "-device pci-serial,chardev=results");
     }
 
     #[test]

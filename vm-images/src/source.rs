@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::apt::Apt;
+use crate::arch;
 use crate::cache::{self, Cache};
 use crate::catalog::{Catalog, ProfileEntry};
 use crate::kernel::{self, Kernel};
@@ -109,9 +110,11 @@ pub fn build(
         image,
         headers: tree,
         modules: None,
+        arch: arch::here(),
         toolchain: Toolchain::Host {
             compiler: COMPILER.to_owned(),
         },
+        variables: Vec::new(),
         slower: profile.slower,
         words: profile.words.clone(),
     })
@@ -152,7 +155,7 @@ fn package(
     if let Some(source) = &profile.source {
         return Ok(source.clone());
     }
-    let release = match kernel::fetched(cache, &profile.kernel) {
+    let release = match kernel::fetched(cache, &profile.kernel, arch::here()) {
         Some(fetched) => fetched.release,
         None => {
             let entry = catalog.kernel(&profile.kernel)?;

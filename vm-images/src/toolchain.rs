@@ -6,7 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt::{self, AMD64, Apt};
+use crate::apt::{self, Apt};
+use crate::arch::{self, Arch};
 use crate::cache::{self, Cache};
 use crate::catalog::{Catalog, KernelEntry};
 use crate::program::{self, find, gentle};
@@ -14,7 +15,7 @@ use crate::progress::Progress;
 use crate::{Error, Result};
 
 /// What a tree needs besides the compiler and what the kernel's programs link with.
-const BASE: &[&str] = &[
+pub(crate) const BASE: &[&str] = &[
     "base-files",
     "bash",
     "coreutils",
@@ -29,12 +30,17 @@ const BASE: &[&str] = &[
     "sed",
 ];
 
-/// Enters a tree with the host's `/proc` and `/dev`, and the cache at its own place, in mount points that nobody else sees.
-const ENTER: &str = "set -e; tree=$1; cache=$2; shift 2
+/// Enters a tree with the host's `/proc` and `/dev`, and folders at their own places, in mount points that nobody else sees.
+const ENTER: &str = "set -e; tree=$1; shift
 mount --make-rprivate /
 mount --rbind /proc \"$tree/proc\"
 mount --rbind /dev \"$tree/dev\"
-mount --rbind \"$cache\" \"$tree$cache\"
+while [ \"$1\" != -- ]; do
+    mkdir -p \"$tree$1\"
+    mount --rbind \"$1\" \"$tree$1\"
+    shift
+done
+shift
 exec chroot \"$tree\" \"$@\"";
 
 /// What compiles.
@@ -50,7 +56,7 @@ pub enum Toolchain {
         /// Where it lies.
         root: PathBuf,
         /// What must be seen inside at the same place.
-        cache: PathBuf,
+        seen: Vec<PathBuf>,
         /// The compiler's program.
         compiler: String,
     },
@@ -69,7 +75,7 @@ impl Toolchain {
         headers: &Path,
         progress: &Progress,
     ) -> Result<Self> {
-        Self::choose_for(cache, catalog, name, AMD64, headers, progress)
+        Self::choose_for(cache, catalog, name, arch::here(), headers, progress)
     }
 
     /// As [`Self::choose`], for an architecture.
@@ -81,22 +87,21 @@ impl Toolchain {
         cache: &Cache,
         catalog: &Catalog,
         name: &str,
-        arch: &str,
+        arch: &'static Arch,
         headers: &Path,
         progress: &Progress,
     ) -> Result<Self> {
         let Some(entry) = catalog.toolchain_for(name, arch) else {
-            return Err(Error::Refused(format!("no toolchain {name} for {arch}")));
+            return Err(Error::Refused(format!(
+                "kernels.toml has no toolchain {name} for {}",
+                arch.name
+            )));
         };
         let compiler = entry.program();
         if find(&compiler, "").is_ok() && find("make", "").is_ok() && host_runs(headers) {
             return Ok(Self::Host { compiler });
         }
-        let name = if arch == AMD64 {
-            name.to_owned()
-        } else {
-            format!("{name}-{arch}")
-        };
+        let name = arch.tag(name);
         let root = cache.folder("toolchain")?.join(&name);
         if !root.exists() {
             progress.step(&format!("{name}: fetching the toolchain"));
@@ -115,7 +120,7 @@ impl Toolchain {
         }
         Ok(Self::Tree {
             root,
-            cache: cache.root().to_path_buf(),
+            seen: vec![cache.root().to_path_buf()],
             compiler,
         })
     }
@@ -138,20 +143,17 @@ impl Toolchain {
     ///
     /// When the host lacks what entering a tree takes.
     pub fn command(&self, program: &str) -> Result<Command> {
-        let (root, cache) = match self {
+        let (root, seen) = match self {
             Self::Host { .. } => return Ok(gentle(find(program, program)?)),
-            Self::Tree { root, cache, .. } => (root, cache),
+            Self::Tree { root, seen, .. } => (root, seen),
         };
-        let inside = cache.strip_prefix("/").unwrap_or(cache);
-        cache::make(&root.join(inside))?;
         let mut command = gentle(find("unshare", "util-linux")?);
         if !is_root()? {
             // Root in a namespace of one's own is enough.
             command.arg("--map-root-user");
         }
         command.args(["--mount", "sh", "-c", ENTER, "sh"]);
-        command.arg(root).arg(cache);
-        command.arg(program);
+        command.arg(root).args(seen).arg("--").arg(program);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         Ok(command)
     }
@@ -216,7 +218,7 @@ pub fn distribution(
             suites.push(suite.clone());
         }
     }
-    let apt = Apt::open(cache, catalog, &suites)?;
+    let apt = Apt::of_arch(cache, catalog, &suites, entry.arch)?;
     apt.update(false)?;
     let debs = cache.folder(&format!("debs/distribution-{release}"))?;
     let debs = apt.download_closure(&wanted, &debs)?;
@@ -230,7 +232,7 @@ pub fn distribution(
 }
 
 /// Makes a tree out of packages, without running anything of them.
-fn plant(debs: &[PathBuf], root: &Path) -> Result<()> {
+pub(crate) fn plant(debs: &[PathBuf], root: &Path) -> Result<()> {
     cache::remove(root)?;
     // The package with the links of the first level comes first, so that others unpack through them.
     let is_base = |path: &&PathBuf| {
@@ -251,6 +253,7 @@ fn plant(debs: &[PathBuf], root: &Path) -> Result<()> {
     // What the packages' scripts would have linked.
     link("dash", &root.join("usr/bin/sh"))?;
     link("gawk", &root.join("usr/bin/awk"))?;
+    link("gcc", &root.join("usr/bin/cc"))?;
     for name in ["proc", "dev", "tmp"] {
         cache::make(&root.join(name))?;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask vm`: the module and the runtime in virtual machines with other kernels.
 
+mod build;
 mod headers;
 mod payload;
 mod report;
@@ -9,18 +10,20 @@ mod suite;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use onecopy_vm::arch::Arch;
 use onecopy_vm::cache::Cache;
 use onecopy_vm::catalog::{Catalog, KernelEntry, RELEASE};
 use onecopy_vm::console::Outcome;
 use onecopy_vm::kernel::{self, Kernel};
 use onecopy_vm::module::{self, Sources};
 use onecopy_vm::progress::Progress;
-use onecopy_vm::{qemu, shell, source, toolchain};
+use onecopy_vm::userland::Userland;
+use onecopy_vm::{arch, qemu, shell, source, toolchain};
 
 use crate::steps::Tally;
 use crate::{Failure, root, say};
-use payload::Programs;
-pub(crate) use payload::TESTED_WITH;
+pub(crate) use build::TESTED_WITH;
+use build::{Builder, Programs};
 use suite::{Choice, DEFAULT, Suite};
 
 /// The suite with figures, for which programs are built with all optimisation.
@@ -63,6 +66,9 @@ struct FetchArgs {
     /// The kernel; all if not given
     #[arg(long, value_name = "K")]
     kernel: Option<String>,
+    /// The kernel's architecture: amd64 or arm64
+    #[arg(long, value_name = "A", default_value = arch::here().name, value_parser = architecture)]
+    arch: &'static Arch,
     /// The profile
     #[arg(long, value_name = "P", default_value = RELEASE)]
     profile: String,
@@ -76,6 +82,9 @@ struct RunArgs {
     /// The kernel, as 'list' names it
     #[arg(long, value_name = "K", default_value = "6.1")]
     kernel: String,
+    /// The kernel's architecture: amd64 or arm64
+    #[arg(long, value_name = "A", default_value = arch::here().name, value_parser = architecture)]
+    arch: &'static Arch,
     /// The kernel's profile: the distribution's build, or one that finds mistakes
     #[arg(long, value_name = "P", default_value = RELEASE)]
     profile: String,
@@ -116,6 +125,7 @@ impl RunArgs {
     fn on(kernel: &str, profile: &str) -> Self {
         Self {
             kernel: kernel.to_owned(),
+            arch: arch::here(),
             profile: profile.to_owned(),
             shell: false,
             release: false,
@@ -148,9 +158,12 @@ struct TestArgs {
     /// Every suite on every kernel, and the default suite and the fuzzer on every profile
     #[arg(long)]
     all: bool,
-    /// Only this kernel; may be given several times
+    /// Only this kernel; may be given several times. All of another architecture if not given
     #[arg(long, value_name = "K")]
     kernel: Vec<String>,
+    /// The kernels' architecture: amd64 or arm64
+    #[arg(long, value_name = "A", default_value = arch::here().name, value_parser = architecture)]
+    arch: &'static Arch,
     /// Only this suite; may be given several times
     #[arg(long, value_name = "S")]
     suite: Vec<String>,
@@ -202,9 +215,16 @@ impl Bench {
     }
 
     /// The kernel, fetched or built first where it is missing.
-    fn kernel(&self, name: &str, profile: &str, refresh: bool) -> Result<Kernel, Failure> {
-        let entry = self.catalog.kernel(name).map_err(text)?;
-        match self.catalog.profile(profile, name).map_err(text)? {
+    fn kernel(
+        &self,
+        name: &str,
+        arch: &'static Arch,
+        profile: &str,
+        refresh: bool,
+    ) -> Result<Kernel, Failure> {
+        let entry = self.catalog.kernel_for(name, arch).map_err(text)?;
+        let profile = self.catalog.profile_for(profile, name, arch);
+        match profile.map_err(text)? {
             None => kernel::fetch(&self.cache, &self.catalog, entry, refresh, &self.progress),
             Some(profile) => source::build(&self.cache, &self.catalog, profile, &self.progress),
         }
@@ -214,6 +234,11 @@ impl Bench {
 
 fn text(error: onecopy_vm::Error) -> Failure {
     error.to_string()
+}
+
+/// An architecture by any of its names.
+fn architecture(name: &str) -> Result<&'static Arch, Failure> {
+    arch::named(name).map_err(text)
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -231,13 +256,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn list(bench: &Bench) -> Result<(), Failure> {
-    let mut rows =
-        vec![["kernel", "profile", "release", "in the cache", "compiler"].map(str::to_owned)];
+    let head = [
+        "kernel",
+        "arch",
+        "profile",
+        "release",
+        "in the cache",
+        "compiler",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
     for entry in &bench.catalog.kernels {
-        let fetched = kernel::fetched(&bench.cache, &entry.name);
-        let compiler = bench.catalog.toolchain(&entry.toolchain);
+        let fetched = kernel::fetched(&bench.cache, &entry.name, entry.arch);
+        let compiler = bench.catalog.toolchain_for(&entry.toolchain, entry.arch);
         rows.push([
             entry.name.clone(),
+            entry.arch.name.to_owned(),
             RELEASE.to_owned(),
             fetched
                 .as_ref()
@@ -248,17 +281,18 @@ fn list(bench: &Bench) -> Result<(), Failure> {
                 "no"
             }
             .to_owned(),
-            compiler.map_or("-".to_owned(), |c| format!("{} ({})", c.compiler, c.name)),
+            compiler.map_or("-".to_owned(), |c| format!("{} ({})", c.program(), c.name)),
         ]);
         for profile in bench
             .catalog
             .profiles
             .iter()
-            .filter(|p| p.kernel == entry.name)
+            .filter(|p| p.kernel == entry.name && entry.arch.is_here())
         {
             let built = source::is_built(&bench.cache, profile);
             rows.push([
                 entry.name.clone(),
+                entry.arch.name.to_owned(),
                 profile.name.clone(),
                 source::package_name(profile),
                 if built { "built" } else { "no" }.to_owned(),
@@ -278,14 +312,16 @@ fn fetch(bench: &Bench, args: &FetchArgs) -> Result<(), Failure> {
         Some(name) => vec![name],
         None => bench
             .catalog
-            .kernels
-            .iter()
+            .kernels_for(args.arch)
             .map(|k| k.name.as_str())
-            .filter(|name| bench.catalog.profile(&args.profile, name).is_ok())
+            .filter(|name| {
+                let profile = bench.catalog.profile_for(&args.profile, name, args.arch);
+                profile.is_ok()
+            })
             .collect(),
     };
     for name in names {
-        let kernel = bench.kernel(name, &args.profile, args.refresh)?;
+        let kernel = bench.kernel(name, args.arch, &args.profile, args.refresh)?;
         say::line(&format!(
             "{}: {}, modules by {}",
             kernel.name,
@@ -332,7 +368,7 @@ fn on(
     args: &RunArgs,
     choice: &Choice<'_>,
 ) -> Result<Verdict, Failure> {
-    let kernel = bench.kernel(&args.kernel, &args.profile, false)?;
+    let kernel = bench.kernel(&args.kernel, args.arch, &args.profile, false)?;
     let (mut tests, left_out) = suite.choose(&kernel, &args.profile, choice)?;
     for test in &mut tests {
         test.seconds = test
@@ -347,15 +383,26 @@ fn on(
         .progress
         .step(&format!("{}: building programs", kernel.name));
     let plant = |packages: &[String]| {
-        let entry = bench.catalog.kernel(&args.kernel).map_err(text)?;
+        let entry = bench.catalog.kernel_for(&args.kernel, args.arch);
+        let entry = entry.map_err(text)?;
         let release = &kernel.release;
         let (cache, catalog) = (&bench.cache, &bench.catalog);
         toolchain::distribution(cache, catalog, entry, release, packages, &bench.progress)
             .map_err(text)
     };
-    let programs = Programs::build(suite, &tests, args.release, plant)?;
+    let userland = userland(bench, args.arch)?;
+    let builder = Builder::new(args.release, userland.as_ref());
+    let programs = Programs::build(suite, &tests, builder, plant)?;
     let slower = kernel.slower * qemu::crowd();
-    let initramfs = payload::pack(slower, &args.set, &objects, &programs, &tests, &run)?;
+    let initramfs = payload::pack(
+        userland.as_ref(),
+        slower,
+        &args.set,
+        &objects,
+        &programs,
+        &tests,
+        &run,
+    )?;
     let machine = qemu::Machine::new(&kernel, initramfs);
     let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
     let limit = Duration::from_secs(u64::from(seconds) + u64::from(slower) * 120);
@@ -381,16 +428,35 @@ fn on(
     })
 }
 
+/// What guests of an architecture have beside the kernel. Its compilers see the repository and what cargo has fetched.
+fn userland(bench: &Bench, arch: &'static Arch) -> Result<Option<Userland>, Failure> {
+    if arch.is_here() {
+        return Ok(None);
+    }
+    let seen = [root(), build::cargo_home()?];
+    Userland::prepare(&bench.cache, &bench.catalog, arch, &seen, &bench.progress).map_err(text)
+}
+
 fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
-    let kernel = bench.kernel(&args.kernel, &args.profile, false)?;
+    let kernel = bench.kernel(&args.kernel, args.arch, &args.profile, false)?;
     let suite = Suite::load(&root())?;
     let run = bench.cache.new_run(&kernel.name).map_err(text)?;
     let sources = args.sources();
     let objects =
         module::build(&kernel, &sources, &args.variables(), &run, &bench.progress).map_err(text)?;
     bench.progress.step("building programs");
-    let programs = Programs::build_all(&suite, args.release)?;
-    let initramfs = payload::pack(kernel.slower, &args.set, &objects, &programs, &[], &run)?;
+    let userland = userland(bench, args.arch)?;
+    let builder = Builder::new(args.release, userland.as_ref());
+    let programs = Programs::build_all(&suite, builder)?;
+    let initramfs = payload::pack(
+        userland.as_ref(),
+        kernel.slower,
+        &args.set,
+        &objects,
+        &programs,
+        &[],
+        &run,
+    )?;
     let machine = qemu::Machine::new(&kernel, initramfs);
     let status = shell::run(
         &bench.cache,
@@ -421,11 +487,11 @@ fn compare(bench: &Bench, args: &BenchArgs) -> Result<(), Failure> {
 /// The fuzzer on each kernel and profile, one after another; all of them, though one fails.
 fn fuzz(bench: &Bench, args: &FuzzArgs) -> Result<(), Failure> {
     let suite = Suite::load(&root())?;
-    let wanted = |kernel: &KernelEntry| {
+    let wanted = |kernel: &&KernelEntry| {
         kernel.ci && args.kernel.is_empty() || args.kernel.contains(&kernel.name)
     };
     let mut runs = Vec::new();
-    for entry in bench.catalog.kernels.iter().filter(|k| wanted(k)) {
+    for entry in bench.catalog.kernels_for(arch::here()).filter(wanted) {
         let mut profiles = args.profile.clone();
         if profiles.is_empty() {
             let all = bench.catalog.profiles.iter();
@@ -484,6 +550,7 @@ pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
     let args = TestArgs {
         all: false,
         kernel: Vec::new(),
+        arch: arch::here(),
         suite: Vec::new(),
     };
     suites(&bench, &args)
@@ -492,7 +559,7 @@ pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
 /// What is booted: a machine for each suite.
 fn boots(bench: &Bench, suite: &Suite, args: &TestArgs) -> Result<Vec<RunArgs>, Failure> {
     for name in &args.kernel {
-        bench.catalog.kernel(name).map_err(text)?;
+        bench.catalog.kernel_for(name, args.arch).map_err(text)?;
     }
     let wanted = |kernel: &str| args.kernel.is_empty() || args.kernel.iter().any(|k| k == kernel);
     let names: Vec<&str> = match (args.suite.as_slice(), args.all) {
@@ -503,24 +570,27 @@ fn boots(bench: &Bench, suite: &Suite, args: &TestArgs) -> Result<Vec<RunArgs>, 
     let mut boots = Vec::new();
     let mut boot = |mut run: RunArgs, name: &str| {
         run.suite = name.to_owned();
+        run.arch = args.arch;
         run.release = name == BENCH;
         boots.push(run);
     };
-    let every = args.all || !args.kernel.is_empty();
-    let kernels = bench.catalog.kernels.iter();
+    // No change is tested on another architecture's: who asks for that asks for all of them.
+    let every = args.all || !args.kernel.is_empty() || !args.arch.is_here();
+    let kernels = bench.catalog.kernels_for(args.arch);
     for entry in kernels.filter(|k| (every || k.ci) && wanted(&k.name)) {
         for name in &names {
             boot(RunArgs::on(&entry.name, RELEASE), name);
         }
     }
-    if args.all && wanted("6.1") && names.contains(&DEFAULT) {
+    if args.all && args.arch.is_here() && wanted("6.1") && names.contains(&DEFAULT) {
         // As on a kernel that has no HMM_MIRROR.
         let mut run = RunArgs::on("6.1", RELEASE);
         run.make = vec!["NO_HMM=1".to_owned()];
         boot(run, DEFAULT);
     }
     let profiles = bench.catalog.profiles.iter();
-    for profile in profiles.filter(|p| args.all && wanted(&p.kernel)) {
+    let built = args.all && args.arch.is_here();
+    for profile in profiles.filter(|p| built && wanted(&p.kernel)) {
         for name in &names {
             boot(RunArgs::on(&profile.kernel, &profile.name), name);
         }
@@ -556,7 +626,8 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
             }
             Err(failure) => {
                 tally.failed += 1;
-                let name = format!("{} {} ({})", args.kernel, args.profile, args.suite);
+                let kernel = args.arch.tag(&args.kernel);
+                let name = format!("{kernel} {} ({})", args.profile, args.suite);
                 say::warn(&format!("vm: {name}: {failure}"));
                 failed.push(name);
             }

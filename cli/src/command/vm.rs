@@ -13,7 +13,7 @@ use onecopy_vm::kernel::{self, Kernel};
 use onecopy_vm::module::{self, Sources};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::qemu::{self, Machine};
-use onecopy_vm::{shell, source};
+use onecopy_vm::{arch, shell, source};
 
 use super::{CliError, print};
 
@@ -144,8 +144,8 @@ fn script(command: &[String], seconds: u64) -> String {
 
 fn list(catalog: &Catalog, cache: &Cache) -> Result<ExitCode, CliError> {
     print(|out| {
-        for entry in &catalog.kernels {
-            let fetched = kernel::fetched(cache, &entry.name);
+        for entry in catalog.kernels_for(arch::here()) {
+            let fetched = kernel::fetched(cache, &entry.name, entry.arch);
             let release = fetched.map_or("not in the cache".to_owned(), |f| f.release);
             writeln!(out, "{:<8} {:<10} {release}", entry.name, RELEASE)?;
             for profile in catalog.profiles.iter().filter(|p| p.kernel == entry.name) {

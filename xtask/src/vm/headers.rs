@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask vm headers`: the module built for every kernel of which the mirrors have headers.
 
-use onecopy_vm::apt::AMD64;
+use onecopy_vm::arch::{self, Arch};
 use onecopy_vm::catalog::DistributionEntry;
 use onecopy_vm::headers::{self, Headers};
 use onecopy_vm::kernel::Kernel;
@@ -15,9 +15,9 @@ pub(super) struct Args {
     /// The release of the distribution; may be given several times; all if not given
     #[arg(long, value_name = "D")]
     distribution: Vec<String>,
-    /// The architecture, as Debian calls it: amd64 or arm64
-    #[arg(long, value_name = "A", default_value = AMD64)]
-    arch: String,
+    /// The architecture: amd64 or arm64
+    #[arg(long, value_name = "A", default_value = arch::here().name, value_parser = super::architecture)]
+    arch: &'static Arch,
     /// Only kernels whose release has this in it
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -45,10 +45,10 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
     let mut seen = Vec::new();
     for entry in entries {
         let (cache, catalog) = (&bench.cache, &bench.catalog);
-        let found = match headers::list(cache, catalog, entry, &args.arch, &bench.progress) {
+        let found = match headers::list(cache, catalog, entry, args.arch, &bench.progress) {
             Ok(found) if !found.is_empty() => found,
             Ok(_) => {
-                missing.push(format!("{}: no headers for {}", entry.name, args.arch));
+                missing.push(format!("{}: no headers for {}", entry.name, args.arch.name));
                 continue;
             }
             // A suite may be on no mirror any more.
@@ -84,7 +84,7 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
                     continue;
                 }
             };
-            let outcome = one(bench, entry, &headers, &kernel);
+            let outcome = one(bench, &headers, &kernel);
             headers::forget(cache, &headers).map_err(text)?;
             match outcome {
                 Ok(compiler) => {
@@ -122,18 +122,12 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
 }
 
 /// The compiler that built it.
-fn one(
-    bench: &Bench,
-    entry: &DistributionEntry,
-    headers: &Headers,
-    kernel: &Kernel,
-) -> Result<String, Failure> {
-    let (cache, catalog, progress) = (&bench.cache, &bench.catalog, &bench.progress);
+fn one(bench: &Bench, headers: &Headers, kernel: &Kernel) -> Result<String, Failure> {
+    let (cache, progress) = (&bench.cache, &bench.progress);
     let run = cache
         .new_run(&format!("headers-{}", headers.release))
         .map_err(text)?;
-    let mut variables = vec!["CONFIG_ONECOPY_KUNIT=y".to_owned()];
-    variables.extend(headers::variables(catalog, entry, headers));
+    let variables = ["CONFIG_ONECOPY_KUNIT=y".to_owned()];
     let sources = Sources::Folder(root().join("kmod"));
     module::build(kernel, &sources, &variables, &run, progress).map_err(text)?;
     Ok(kernel.toolchain.name())

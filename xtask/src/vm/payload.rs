@@ -1,178 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guest is given: the module, programs, and the script that runs the tests.
+//! What a guest is given: the module, programs, and the script that runs the tests; and the verdict.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
+use super::build::Programs;
+use super::suite::{Judge, Test};
+use super::text;
+use crate::{Failure, root};
 use onecopy_vm::console::Outcome;
 use onecopy_vm::initramfs::Initramfs;
 use onecopy_vm::ktap::Ktap;
 use onecopy_vm::qemu::Report;
-use serde_json::Value;
-
-use super::suite::{Judge, Program, Suite, Test};
-use super::text;
-use crate::steps::cargo;
-use crate::{Failure, root};
-
-/// The features with which the workspace's tests are built.
-pub(crate) const TESTED_WITH: &str = "fault-points";
-
-/// Programs that were built, with what they need.
-pub(super) struct Programs {
-    built: Vec<Built>,
-    /// A tree of the kernel's distribution.
-    tree: Option<PathBuf>,
-}
-
-struct Built {
-    name: String,
-    path: PathBuf,
-    /// Libraries of ours that it links with.
-    libraries: Vec<PathBuf>,
-    files: Vec<String>,
-}
-
-impl Programs {
-    /// Builds what the tests use. `plant` makes a tree of packages.
-    pub(super) fn build(
-        suite: &Suite,
-        tests: &[Test],
-        release: bool,
-        plant: impl Fn(&[String]) -> Result<PathBuf, Failure>,
-    ) -> Result<Self, Failure> {
-        let used = |program: &&Program| {
-            tests
-                .iter()
-                .any(|test| test.programs.contains(&program.name))
-        };
-        let (trees, programs): (Vec<_>, Vec<_>) = suite
-            .programs
-            .iter()
-            .filter(used)
-            .partition(|program| !program.packages.is_empty());
-        let tree = trees.first().map(|tree| plant(&tree.packages));
-        Ok(Self {
-            tree: tree.transpose()?,
-            ..Self::only(&programs, release)?
-        })
-    }
-
-    /// Builds all there are but the tree.
-    pub(super) fn build_all(suite: &Suite, release: bool) -> Result<Self, Failure> {
-        let programs: Vec<_> = suite
-            .programs
-            .iter()
-            .filter(|program| program.packages.is_empty())
-            .collect();
-        Self::only(&programs, release)
-    }
-
-    fn only(programs: &[&Program], release: bool) -> Result<Self, Failure> {
-        let mut built = Vec::new();
-        for &program in programs {
-            let (path, libraries) = match (&program.package, &program.script) {
-                (Some(package), None) => (by_cargo(program, package, release)?, Vec::new()),
-                (None, Some(script)) => by_script(program, script)?,
-                _ => {
-                    return Err(format!(
-                        "suites.toml: program {} has either a package or a script",
-                        program.name
-                    ));
-                }
-            };
-            built.push(Built {
-                name: program.name.clone(),
-                path,
-                libraries,
-                files: program.files.clone(),
-            });
-        }
-        Ok(Self { built, tree: None })
-    }
-}
-
-fn by_cargo(program: &Program, package: &str, release: bool) -> Result<PathBuf, Failure> {
-    let mut command = cargo();
-    let name = match (&program.bin, &program.test) {
-        (Some(bin), None) => {
-            command.args(["build", "--bin", bin]);
-            bin
-        }
-        (None, Some(test)) => {
-            command.args(["test", "--no-run", "--test", test]);
-            test
-        }
-        _ => {
-            return Err(format!(
-                "suites.toml: program {} has either a bin or a test",
-                program.name
-            ));
-        }
-    };
-    command.arg("--message-format=json-render-diagnostics");
-    if release {
-        command.args(["--release", "--package", package]);
-        if !program.features.is_empty() {
-            command.arg("--features").arg(program.features.join(","));
-        }
-    } else {
-        // As `cargo xtask test` builds them, so that nothing is built twice.
-        command.args(["--workspace", "--features", TESTED_WITH]);
-    }
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(format!(
-            "{} cannot be built: {}",
-            program.name, output.status
-        ));
-    }
-    executable(&String::from_utf8_lossy(&output.stdout), name)
-        .ok_or_else(|| format!("cargo built {name} and names no file for it"))
-}
-
-/// The file that cargo says it made for a target.
-fn executable(messages: &str, target: &str) -> Option<PathBuf> {
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["reason"] == "compiler-artifact")
-        .filter(|message| message["target"]["name"] == target)
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back()
-}
-
-/// Runs a script with a folder of its own under `target/`; what it leaves there is the program and its libraries.
-fn by_script(program: &Program, script: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
-    let folder = root().join("target/vm").join(&program.name);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut command = std::process::Command::new("sh");
-    command.arg(script).arg(&folder).current_dir(root());
-    crate::steps::show(&mut command)?;
-    let path = folder.join(&program.name);
-    if !path.exists() {
-        return Err(format!("{script} left no {}", path.display()));
-    }
-    let mut libraries = Vec::new();
-    let entries =
-        std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    for entry in entries {
-        let path = entry
-            .map_err(|error| format!("{}: {error}", folder.display()))?
-            .path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.contains(".so") {
-            libraries.push(path);
-        }
-    }
-    Ok((path, libraries))
-}
+use onecopy_vm::userland::Userland;
 
 /// Packs the guest's root; its tests may take so many times longer than they say, and find these variables.
 pub(super) fn pack(
+    userland: Option<&Userland>,
     slower: u32,
     variables: &[String],
     objects: &[PathBuf],
@@ -180,7 +23,8 @@ pub(super) fn pack(
     tests: &[Test],
     run: &Path,
 ) -> Result<PathBuf, Failure> {
-    let mut guest = Initramfs::new().map_err(text)?;
+    let guest = userland.map_or_else(Initramfs::new, Initramfs::of);
+    let mut guest = guest.map_err(text)?;
     for object in objects {
         let name = object.file_name().unwrap_or_default().to_string_lossy();
         guest
@@ -361,15 +205,5 @@ mod tests {
         assert!(blocks[0].contains("dkms install") && !blocks[0].contains("apt"));
         assert!(blocks[1].contains("dkms remove"));
         assert!(blocks[2].contains("make install"));
-    }
-
-    #[test]
-    fn the_file_of_a_target_is_found() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"a"},"executable":null}
-{"reason":"compiler-artifact","target":{"name":"a"},"executable":"/t/a-1"}
-{"reason":"compiler-artifact","target":{"name":"b"},"executable":"/t/b-1"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages, "a"), Some(PathBuf::from("/t/a-1")));
-        assert_eq!(executable(messages, "c"), None);
     }
 }

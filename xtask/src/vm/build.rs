@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs that guests run, built by cargo or by a script, for this machine's architecture or another one.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use onecopy_vm::userland::Userland;
+use serde_json::Value;
+
+use super::suite::{Program, Suite, Test};
+use super::text;
+use crate::steps::{cargo, show};
+use crate::{Failure, root};
+
+/// The features with which the workspace's tests are built.
+pub(crate) const TESTED_WITH: &str = "fault-points";
+
+/// Programs that were built, with what they need.
+pub(super) struct Programs {
+    pub(super) built: Vec<Built>,
+    /// A tree of the kernel's distribution.
+    pub(super) tree: Option<PathBuf>,
+}
+
+pub(super) struct Built {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Libraries of ours that it links with.
+    pub(super) libraries: Vec<PathBuf>,
+    pub(super) files: Vec<String>,
+}
+
+/// How programs are built.
+#[derive(Clone, Copy)]
+pub(super) struct Builder<'a> {
+    release: bool,
+    /// For another architecture.
+    userland: Option<&'a Userland>,
+}
+
+/// What cargo has fetched.
+pub(super) fn cargo_home() -> Result<PathBuf, Failure> {
+    let home = |name| std::env::var_os(name).filter(|value: &std::ffi::OsString| !value.is_empty());
+    let place = home("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(Path::new(&home("HOME")?).join(".cargo")));
+    place.ok_or_else(|| "no place for what cargo fetches: set HOME or CARGO_HOME".to_owned())
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(release: bool, userland: Option<&'a Userland>) -> Self {
+        Self { release, userland }
+    }
+
+    /// A folder of what is built for the architecture.
+    fn folder(self, name: &str) -> PathBuf {
+        match self.userland {
+            None => root().join("target").join(name),
+            Some(userland) => root()
+                .join("target")
+                .join(userland.arch.tag("vm"))
+                .join(name),
+        }
+    }
+
+    fn cargo(self) -> Result<Command, Failure> {
+        let Some(userland) = self.userland else {
+            return Ok(cargo());
+        };
+        // What runs among the compilers cannot fetch: it sees neither the names of hosts nor certificates.
+        show(cargo().args(["fetch", "--locked", "--target", userland.arch.rust]))?;
+        userland
+            .cargo(&root(), &self.folder("cargo"), &cargo_home()?)
+            .map_err(text)
+    }
+
+    fn shell(self, script: &str, folder: &Path) -> Result<Command, Failure> {
+        let mut command = match self.userland {
+            None => {
+                let mut command = Command::new("sh");
+                command.current_dir(root());
+                command
+            }
+            Some(userland) => userland.command(&root(), "sh").map_err(text)?,
+        };
+        command.arg(script).arg::<&OsStr>(folder.as_ref());
+        Ok(command)
+    }
+}
+
+impl Programs {
+    /// Builds what the tests use. `plant` makes a tree of packages.
+    pub(super) fn build(
+        suite: &Suite,
+        tests: &[Test],
+        builder: Builder<'_>,
+        plant: impl Fn(&[String]) -> Result<PathBuf, Failure>,
+    ) -> Result<Self, Failure> {
+        let used = |program: &&Program| {
+            tests
+                .iter()
+                .any(|test| test.programs.contains(&program.name))
+        };
+        let (trees, programs): (Vec<_>, Vec<_>) = suite
+            .programs
+            .iter()
+            .filter(used)
+            .partition(|program| !program.packages.is_empty());
+        let tree = trees.first().map(|tree| plant(&tree.packages));
+        Ok(Self {
+            tree: tree.transpose()?,
+            ..Self::only(&programs, builder)?
+        })
+    }
+
+    /// Builds all there are but the tree.
+    pub(super) fn build_all(suite: &Suite, builder: Builder<'_>) -> Result<Self, Failure> {
+        let programs: Vec<_> = suite
+            .programs
+            .iter()
+            .filter(|program| program.packages.is_empty())
+            .collect();
+        Self::only(&programs, builder)
+    }
+
+    fn only(programs: &[&Program], builder: Builder<'_>) -> Result<Self, Failure> {
+        let mut built = Vec::new();
+        for &program in programs {
+            let (path, libraries) = match (&program.package, &program.script) {
+                (Some(package), None) => (by_cargo(program, package, builder)?, Vec::new()),
+                (None, Some(script)) => by_script(program, script, builder)?,
+                _ => {
+                    return Err(format!(
+                        "suites.toml: program {} has either a package or a script",
+                        program.name
+                    ));
+                }
+            };
+            built.push(Built {
+                name: program.name.clone(),
+                path,
+                libraries,
+                files: program.files.clone(),
+            });
+        }
+        Ok(Self { built, tree: None })
+    }
+}
+
+fn by_cargo(program: &Program, package: &str, builder: Builder<'_>) -> Result<PathBuf, Failure> {
+    let mut command = builder.cargo()?;
+    let name = match (&program.bin, &program.test) {
+        (Some(bin), None) => {
+            command.args(["build", "--bin", bin]);
+            bin
+        }
+        (None, Some(test)) => {
+            command.args(["test", "--no-run", "--test", test]);
+            test
+        }
+        _ => {
+            return Err(format!(
+                "suites.toml: program {} has either a bin or a test",
+                program.name
+            ));
+        }
+    };
+    command.arg("--message-format=json-render-diagnostics");
+    if builder.release {
+        command.arg("--release");
+    }
+    if builder.release || builder.userland.is_some() {
+        command.args(["--package", package]);
+        if !program.features.is_empty() {
+            command.arg("--features").arg(program.features.join(","));
+        }
+    } else {
+        // As `cargo xtask test` builds them, so that nothing is built twice.
+        command.args(["--workspace", "--features", TESTED_WITH]);
+    }
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "{} cannot be built: {}",
+            program.name, output.status
+        ));
+    }
+    executable(&String::from_utf8_lossy(&output.stdout), name)
+        .ok_or_else(|| format!("cargo built {name} and names no file for it"))
+}
+
+/// The file that cargo says it made for a target.
+fn executable(messages: &str, target: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact")
+        .filter(|message| message["target"]["name"] == target)
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back()
+}
+
+/// Runs a script with a folder of its own under `target/`; what it leaves there is the program and its libraries.
+fn by_script(
+    program: &Program,
+    script: &str,
+    builder: Builder<'_>,
+) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
+    let folder = builder.folder("vm").join(&program.name);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    show(&mut builder.shell(script, &folder)?)?;
+    let path = folder.join(&program.name);
+    if !path.exists() {
+        return Err(format!("{script} left no {}", path.display()));
+    }
+    let mut libraries = Vec::new();
+    let entries =
+        std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for entry in entries {
+        let path = entry
+            .map_err(|error| format!("{}: {error}", folder.display()))?
+            .path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.contains(".so") {
+            libraries.push(path);
+        }
+    }
+    Ok((path, libraries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_target_is_found() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"a"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"a"},"executable":"/t/a-1"}
+{"reason":"compiler-artifact","target":{"name":"b"},"executable":"/t/b-1"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages, "a"), Some(PathBuf::from("/t/a-1")));
+        assert_eq!(executable(messages, "c"), None);
+    }
+}
