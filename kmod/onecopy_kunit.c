@@ -13,7 +13,7 @@
 #include "ktap.h"
 #endif
 
-#define LIMIT 0x7ffffffff000ULL
+#define LIMIT (0x800000000000ULL - PAGE_SIZE)
 
 static void oc_test_check_pages(struct kunit *test)
 {

@@ -26,7 +26,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use crate::census::Census;
 use crate::crew::Crew;
 use crate::dice::Dice;
-use crate::mem::{Area, PAGE, READ};
+use crate::mem::{Area, READ, page_size};
 use crate::outcome::{At, Fault, Outcome, refused};
 use crate::runner::say;
 use crate::system::{self, OpenToAll};
@@ -57,7 +57,9 @@ const NOTIFY: &str = "/dev/onecopy-notify";
 const GROUP: &str = "/sys/fs/cgroup/onecopy-churn";
 const LITTLE: &str = "16777216";
 /// A file that owners and others map.
-const FILE: usize = 32 * PAGE;
+fn file_size() -> usize {
+    32 * page_size()
+}
 /// What ordinary users may lock.
 const LOCKED: u64 = 1 << 20;
 /// The ordinary user.
@@ -133,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
         .collect::<Outcome<_>>()?;
     group()?;
     let file = memfd_create(c"churn", MFdFlags::MFD_CLOEXEC).at("memfd_create")?;
-    nix::unistd::ftruncate(&file, FILE as i64).at("ftruncate")?;
+    nix::unistd::ftruncate(&file, file_size() as i64).at("ftruncate")?;
     let mut churn = Churn {
         arguments,
         board: Board::new(ROLES.len())?,
@@ -222,7 +224,7 @@ fn locked() -> Outcome {
         let (device, area) = (device::knem()?, Area::new(LOCKED as usize)?);
         device::region(&device, &area, READ, 0)
             .map_err(|fault| Fault::Fail(format!("memory still counts as locked: {fault}")))?;
-        let more = Area::new(PAGE)?;
+        let more = Area::new(page_size())?;
         refused(
             device::try_region(&device, &[device::vector(&more)], READ, 0),
             &[ENOMEM],
@@ -248,10 +250,10 @@ fn reload(arguments: &Arguments) -> Outcome {
         )));
     }
     system::load(&arguments.module).at("loading the module again")?;
-    let area = Area::new(4 * PAGE)?;
+    let area = Area::new(4 * page_size())?;
     area.fill(7);
     let segment = device::export(&area, true)?;
-    device::map(&segment, 4 * PAGE, true)?.verify(7)
+    device::map(&segment, 4 * page_size(), true)?.verify(7)
 }
 
 impl Churn<'_> {

@@ -8,14 +8,37 @@
 //! to a page that is not there is a signal, which ends a test; so no access here is undefined, and no reference is made.
 #![allow(unsafe_code, reason = "mappings, and volatile access to them")]
 
+use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use crate::outcome::{At, Fault, Outcome};
 use crate::probe;
 
-pub(crate) const PAGE: usize = 4096;
+/// What one fault of an importer maps at most, whatever a page has: many pages, and with pages of 4 KiB a huge one.
 pub(crate) const HUGE: usize = 2 << 20;
+
+/// The size of a page.
+pub(crate) fn page_size() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    *PAGE.get_or_init(|| {
+        // SAFETY: takes a number.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(size).unwrap_or(4096)
+    })
+}
+
+/// The size of a huge page.
+pub(crate) fn huge_page() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+        let size = text.ok().and_then(|text| text.trim().parse().ok());
+        // Without huge pages nothing depends on it.
+        size.unwrap_or(HUGE)
+    })
+}
 
 pub(crate) const NONE: i32 = libc::PROT_NONE;
 pub(crate) const READ: i32 = libc::PROT_READ;
@@ -43,12 +66,12 @@ impl Area {
         Ok(area)
     }
 
-    /// Fresh anonymous memory on a 2 MiB boundary, in huge pages if the kernel has them.
+    /// Fresh anonymous memory on a boundary of huge pages, in these if the kernel has them.
     pub(crate) fn huge(length: usize) -> Outcome<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let whole = Self::map(length + HUGE, READ | WRITE, flags, None, 0)?;
+        let whole = Self::map(length + huge_page(), READ | WRITE, flags, None, 0)?;
         let area = Self {
-            base: whole.base.next_multiple_of(HUGE),
+            base: whole.base.next_multiple_of(huge_page()),
             length,
         };
         let _ = area.advise(0, length, libc::MADV_HUGEPAGE);
@@ -105,7 +128,7 @@ impl Area {
     pub(crate) fn whole_pages(&self) -> Self {
         Self {
             base: self.base,
-            length: self.length.next_multiple_of(PAGE),
+            length: self.length.next_multiple_of(page_size()),
         }
     }
 
@@ -130,7 +153,7 @@ impl Area {
     }
 
     pub(crate) fn pages(&self) -> usize {
-        self.length / PAGE
+        self.length / page_size()
     }
 
     pub(crate) fn pointer(&self) -> NonNull<u8> {
@@ -187,7 +210,7 @@ impl Area {
 
     /// Writes one word per page.
     pub(crate) fn mark(&self, seed: u64) {
-        for offset in (0..self.length).step_by(PAGE) {
+        for offset in (0..self.length).step_by(page_size()) {
             self.store(offset, mix(seed, offset));
         }
     }
@@ -199,7 +222,7 @@ impl Area {
 
     /// Fails unless it holds what [`Self::mark`] wrote.
     pub(crate) fn verify_marks(&self, seed: u64) -> Outcome {
-        self.verify_steps(seed, PAGE)
+        self.verify_steps(seed, page_size())
     }
 
     fn verify_steps(&self, seed: u64, step: usize) -> Outcome {

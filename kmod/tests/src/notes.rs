@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use crate::mem::{Area, PAGE};
+use crate::mem::{Area, page_size};
 use crate::outcome::Outcome;
 
 /// Kinds of names.
@@ -34,7 +34,7 @@ impl<K: Kind> Notes<K> {
     pub(crate) fn new(counts: usize) -> Outcome<Self> {
         let length = Self::COUNTS_AT + counts * 8;
         Ok(Self {
-            area: Area::shared(length.next_multiple_of(PAGE))?,
+            area: Area::shared(length.next_multiple_of(page_size()))?,
             kinds: PhantomData,
         })
     }

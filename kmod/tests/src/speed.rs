@@ -12,7 +12,7 @@ use onecopy_sys::Place;
 use serde_json::json;
 
 use crate::device::{self, export, map};
-use crate::mem::{Area, HUGE, PAGE};
+use crate::mem::{Area, HUGE, page_size};
 use crate::outcome::{At, Outcome};
 use crate::peer::{Link, Peer, peer};
 use crate::probe;
@@ -212,7 +212,7 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     } else {
         &view
     };
-    for offset in (0..size).step_by(PAGE) {
+    for offset in (0..size).step_by(page_size()) {
         std::hint::black_box(touched.load(offset));
     }
     let spent = begin.elapsed();
@@ -221,5 +221,5 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     view.unmap()?;
     drop(segment);
     owner.link.tell(0)?;
-    Ok(spent.as_nanos() as f64 / (size / PAGE) as f64)
+    Ok(spent.as_nanos() as f64 / (size / page_size()) as f64)
 }

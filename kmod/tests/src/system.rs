@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
 
-use crate::mem::{Area, PAGE};
+use crate::mem::{Area, page_size};
 use crate::outcome::{At, Fault, Outcome};
 
 /// The module's name, and the folder of its parameters.
@@ -66,7 +66,7 @@ pub(crate) fn die_with_parent() {
 
 /// Gives an attachment to a system call that reads, writes, locks or describes it.
 pub(crate) fn touch_by_syscall(area: &Area, what: u64) -> io::Result<()> {
-    let length = area.length().min(4 * PAGE);
+    let length = area.length().min(4 * page_size());
     let address = area.pointer().as_ptr().cast::<libc::c_void>();
     let local = libc::iovec {
         iov_base: address,
@@ -452,7 +452,10 @@ pub(crate) fn page_is_accessed(area: &Area, offset: usize) -> Outcome<bool> {
         file.read_exact_at(&mut bytes, index * 8).at(path)?;
         Ok(u64::from_ne_bytes(bytes))
     };
-    let entry = word("/proc/self/pagemap", ((area.base() + offset) / PAGE) as u64)?;
+    let entry = word(
+        "/proc/self/pagemap",
+        ((area.base() + offset) / page_size()) as u64,
+    )?;
     if entry & (1 << 63) == 0 || entry & FRAME == 0 {
         return Err(Fault::Fail(format!("no page at {offset:#x}: {entry:#x}")));
     }

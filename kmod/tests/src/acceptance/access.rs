@@ -9,12 +9,14 @@ use nix::unistd::Pid;
 use xpmem_sys::{XPMEM_RDONLY, XPMEM_RDWR};
 
 use crate::device::{self, attach, attach_all, make};
-use crate::mem::{Area, PAGE};
+use crate::mem::{Area, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll, Parameter};
 
-const SIZE: usize = 4 * PAGE;
+fn size() -> usize {
+    4 * page_size()
+}
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;
 /// The parameter that lets other users use what a segment's mode grants them.
@@ -43,7 +45,7 @@ pub(super) fn device_modes() -> Outcome {
 fn owner(user: u32, mode: u32) -> Outcome<(Peer, i64)> {
     let owner = peer(move |link: &Link| {
         system::become_user(user)?;
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, mode)? as u64)?;
@@ -73,7 +75,7 @@ pub(super) fn other_user() -> Outcome {
         .join()?;
         peer(move |_| {
             system::become_user(ALICE)?;
-            attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)
+            attach_all(&device::xpmem()?, segid as u64, size())?.verify(1)
         })?
         .join()?;
         owner.dismiss()?;
@@ -90,7 +92,7 @@ fn may(user: u32, segid: i64, mode: u32, reads: bool, writes: bool) -> Outcome {
             let got = device.get(segid, flags);
             let what = format!("user {user}'s GET {flags} of mode {mode:o}");
             if allowed {
-                attach(&device, got.at(what)?, 0, SIZE)?.verify(1)?;
+                attach(&device, got.at(what)?, 0, size())?.verify(1)?;
             } else {
                 refused(got, &[EACCES, EPERM], what)?;
             }
@@ -119,7 +121,7 @@ pub(super) fn ids_are_not_guessed() -> Outcome {
     let _open = OpenToAll::device("/dev/xpmem")?;
     // No two ids are a step apart, and none is small.
     let device = device::xpmem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let mut ids = Vec::new();
     for _ in 0..64 {
         ids.push(make(&device, &area, 0o600)?);
@@ -216,7 +218,7 @@ pub(super) fn mode_bits() -> Outcome {
         let (owner, segid) = owner(ALICE, mode)?;
         may(ALICE, segid, mode, reads, writes)?;
         // Root may pass any mode.
-        attach_all(&device::xpmem()?, segid as u64, SIZE)?.verify(1)?;
+        attach_all(&device::xpmem()?, segid as u64, size())?.verify(1)?;
         owner.dismiss()?;
     }
     Ok(())
@@ -225,14 +227,14 @@ pub(super) fn mode_bits() -> Outcome {
 /// Each segment makes changes of its process's memory dearer, so there is a limit of their own.
 pub(super) fn quota_of_a_process() -> Outcome {
     let _quota = Parameter::set(PROCESS_SEGMENTS, "20")?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let device = device::xpmem()?;
     let mut made = Vec::new();
     for _ in 0..20 {
         made.push(make(&device, &area, 0o600)?);
     }
     refused(
-        device::try_export(area.base(), SIZE as u64, false),
+        device::try_export(area.base(), size() as u64, false),
         &[libc::EDQUOT],
         "EXPORT beyond the process's quota",
     )?;
@@ -249,14 +251,14 @@ pub(super) fn quota_of_segments() -> Outcome {
     let _open_too = OpenToAll::device("/dev/onecopy")?;
     let _quota = Parameter::set(SEGMENTS, "50")?;
     let device = device::xpmem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     peer(|_| {
         system::become_user(ALICE)?;
         let device = device::xpmem()?;
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         let mut made = Vec::new();
         let error = loop {
-            match device::try_make(&device, area.base(), SIZE as u64, 0o600) {
+            match device::try_make(&device, area.base(), size() as u64, 0o600) {
                 Ok(segid) => made.push(segid),
                 Err(error) => break error,
             }
@@ -269,7 +271,7 @@ pub(super) fn quota_of_segments() -> Outcome {
         )?;
         check_eq!(made.len(), 50, "segments within the quota");
         check!(
-            device::try_export(area.base(), SIZE as u64, false).is_err(),
+            device::try_export(area.base(), size() as u64, false).is_err(),
             "EXPORT beyond the quota"
         );
         // What is given back counts no more.

@@ -16,12 +16,14 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::device::{Inline, knem, region, vector};
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, PATIENCE, Peer, peer};
 use crate::system;
 
-const SIZE: usize = 40 * PAGE;
+fn size() -> usize {
+    40 * page_size()
+}
 const PENDING: u32 = KNEM_STATUS_PENDING as u32;
 const SUCCESS: u32 = KNEM_STATUS_SUCCESS as u32;
 
@@ -72,15 +74,15 @@ fn notified(device: &Device) -> Outcome<u32> {
 }
 
 pub(super) fn status_array() -> Outcome {
-    let (owner, cookie) = owner(SIZE)?;
+    let (owner, cookie) = owner(size())?;
     let device = knem()?;
     let status = device.map_status(16).at("mmap of the status array")?;
-    let areas: Vec<Area> = (0..16).map(|_| Area::new(SIZE)).collect::<Outcome<_>>()?;
+    let areas: Vec<Area> = (0..16).map(|_| Area::new(size())).collect::<Outcome<_>>()?;
     for (index, area) in areas.iter().enumerate() {
         let inline = Inline {
             flags: KNEM_FLAG_MEMCPYTHREAD,
             index: index as u32,
-            ..Inline::read(cookie, SIZE)
+            ..Inline::read(cookie, size())
         };
         let now = start(&device, &status, inline, area)?;
         if now == SUCCESS {
@@ -97,8 +99,8 @@ pub(super) fn status_array() -> Outcome {
     let inline = Inline {
         flags: KNEM_FLAG_MEMCPYTHREAD,
         // The array is whole pages.
-        index: 4096,
-        ..Inline::read(cookie, SIZE)
+        index: page_size() as u32,
+        ..Inline::read(cookie, size())
     };
     let beyond = inline.run(&device, &[vector(&areas[0])]);
     refused(beyond, &[EINVAL], "a status beyond the array")?;
@@ -107,17 +109,17 @@ pub(super) fn status_array() -> Outcome {
 }
 
 pub(super) fn notification() -> Outcome {
-    let (owner, cookie) = owner(SIZE)?;
+    let (owner, cookie) = owner(size())?;
     let device = knem()?;
     let status = device.map_status(64).at("mmap of the status array")?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     for index in [0, 7, 63] {
         let inline = Inline {
             flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
             index,
-            ..Inline::read(cookie, SIZE)
+            ..Inline::read(cookie, size())
         };
-        area.part(0, PAGE).fill(9);
+        area.part(0, page_size()).fill(9);
         let now = start(&device, &status, inline, &area)?;
         check_eq!(now, PENDING, "status of a copy that notifies");
         check_eq!(notified(&device)?, index, "notified index");
@@ -135,10 +137,10 @@ pub(super) fn notification() -> Outcome {
 }
 
 pub(super) fn notification_ring_is_bounded() -> Outcome {
-    let (owner, cookie) = owner(PAGE)?;
+    let (owner, cookie) = owner(page_size())?;
     let device = knem()?;
     let status = device.map_status(1).at("mmap of the status array")?;
-    let area = Area::new(PAGE)?;
+    let area = Area::new(page_size())?;
     let inline = Inline {
         flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
         ..Inline::read(cookie, 64)
@@ -175,7 +177,7 @@ pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
     std::fs::write(format!("{ROOT}/cgroup.subtree_control"), "+cpuset")
         .at("enabling the cpuset controller")?;
     std::fs::create_dir(&group).at("mkdir of a cgroup")?;
-    let (owner, cookie) = owner(SIZE)?;
+    let (owner, cookie) = owner(size())?;
     let inside = peer(|_| {
         std::fs::write(format!("{group}/cpuset.cpus"), "0").at("cpuset.cpus")?;
         std::fs::write(format!("{group}/cgroup.procs"), "0").at("entering a cgroup")?;
@@ -189,10 +191,10 @@ pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
                 .bind_offload(flags, &[mask])
                 .at(format_args!("BIND_OFFLOAD {flags}"))?;
             let status = device.map_status(1).at("mmap of the status array")?;
-            let area = Area::new(SIZE)?;
+            let area = Area::new(size())?;
             let inline = Inline {
                 flags: KNEM_FLAG_MEMCPYTHREAD,
-                ..Inline::read(cookie, SIZE)
+                ..Inline::read(cookie, size())
             };
             // Once it has copied, it is where it stays.
             if start(&device, &status, inline, &area)? == PENDING {
@@ -225,7 +227,7 @@ pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
 }
 
 pub(super) fn bind() -> Outcome {
-    let (owner, cookie) = owner(SIZE)?;
+    let (owner, cookie) = owner(size())?;
     // So that "where the caller may not run" is somewhere.
     let mut here = CpuSet::new();
     here.set(0).at("a set of processors")?;
@@ -245,10 +247,10 @@ pub(super) fn bind() -> Outcome {
             &[EBUSY],
             "BIND_OFFLOAD after mmap",
         )?;
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         let inline = Inline {
             flags: KNEM_FLAG_MEMCPYTHREAD,
-            ..Inline::read(cookie, SIZE)
+            ..Inline::read(cookie, size())
         };
         if start(&device, &status, inline, &area)? == PENDING {
             finish(&status, 0)?;
@@ -315,7 +317,7 @@ pub(super) fn exit_while_pending() -> Outcome {
         (0..64).all(|index| status.get(index) != KNEM_STATUS_PENDING)
     });
     check!(done, "copies stay pending after the owner's end");
-    for at in (0..HUGE).step_by(PAGE) {
+    for at in (0..HUGE).step_by(page_size()) {
         check!(
             [0, mix(1, at)].contains(&area.load(at)),
             "a word at {at:#x} that is not the owner's"
@@ -337,7 +339,7 @@ pub(super) fn unmap_while_pending() -> Outcome {
         });
         check!(done, "copies to memory that is gone stay pending");
         // What was mapped since, perhaps at the same place, may have been written by copies that began later, or not at all.
-        for at in (0..HUGE).step_by(PAGE) {
+        for at in (0..HUGE).step_by(page_size()) {
             check!(
                 [0, mix(1, at)].contains(&fresh.load(at)),
                 "a word at {at:#x} from nowhere"

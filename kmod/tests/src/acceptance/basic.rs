@@ -9,11 +9,13 @@ use xpmem_sys::{
 };
 
 use crate::device::{self, attach, attach_all, get, make};
-use crate::mem::{Area, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 
 /// A process that exports filled memory, tells the segment's id and its address, and lives until it is told to end.
 fn owner(seed: u64, size: usize) -> Outcome<Peer> {
@@ -31,7 +33,7 @@ fn owner(seed: u64, size: usize) -> Outcome<Peer> {
 /// A process that exports memory, lets another read and write, and looks for what was written at its start.
 fn written_owner(expected: u64) -> Outcome<Peer> {
     peer(move |link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
@@ -51,25 +53,25 @@ pub(super) fn bytes_travel() -> Outcome {
     let owner = written_owner(77)?;
     let device = device::xpmem()?;
     let segid = owner.link.hear()?;
-    let view = attach_all(&device, segid, SIZE)?;
+    let view = attach_all(&device, segid, size())?;
     view.verify(1)?;
     view.store(0, 77);
     owner.dismiss()
 }
 
 pub(super) fn offsets() -> Outcome {
-    let owner = owner(2, SIZE)?;
+    let owner = owner(2, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
-    for page in 0..SIZE / PAGE {
-        let length = SIZE - page * PAGE;
-        let view = attach(&device, apid, page * PAGE, length)?;
+    for page in 0..size() / page_size() {
+        let length = size() - page * page_size();
+        let view = attach(&device, apid, page * page_size(), length)?;
         check_eq!(
             view.load(0),
-            mix(2, page * PAGE),
+            mix(2, page * page_size()),
             "first word from page {page}"
         );
-        check_eq!(view.load(length - 8), mix(2, SIZE - 8), "last word");
+        check_eq!(view.load(length - 8), mix(2, size() - 8), "last word");
         device::detach(&device, &view).at("DETACH")?;
     }
     // A length that is no multiple of the page size is rounded up.
@@ -80,7 +82,7 @@ pub(super) fn offsets() -> Outcome {
 
 pub(super) fn whole_space() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(3);
         let device = device::xpmem()?;
         let segid = device::try_make(&device, 0, XPMEM_MAXADDR_SIZE, 0o600).at("MAKE of all")?;
@@ -88,7 +90,7 @@ pub(super) fn whole_space() -> Outcome {
         link.tell(area.base() as u64)?;
         // Mapped after the grant.
         link.hear()?;
-        let later = Area::new(SIZE)?;
+        let later = Area::new(size())?;
         later.fill(4);
         link.tell(later.base() as u64)?;
         link.hear().map(|_| ())
@@ -96,19 +98,19 @@ pub(super) fn whole_space() -> Outcome {
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
     let base = owner.link.hear()?;
-    attach(&device, apid, base as usize, SIZE)?.verify(3)?;
+    attach(&device, apid, base as usize, size())?.verify(3)?;
     owner.link.tell(0)?;
     let later = owner.link.hear()?;
-    attach(&device, apid, later as usize, SIZE)?.verify(4)?;
+    attach(&device, apid, later as usize, size())?.verify(4)?;
     owner.dismiss()
 }
 
 pub(super) fn bad_arguments() -> Outcome {
     let device = device::xpmem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let try_make =
         |address: usize, size: u64, mode: u32| device::try_make(&device, address, size, mode);
-    let size = SIZE as u64;
+    let size = size() as u64;
     refused(
         try_make(area.base() + 8, size, 0o600),
         &[EINVAL],
@@ -130,7 +132,7 @@ pub(super) fn bad_arguments() -> Outcome {
         "MAKE with mode 01000",
     )?;
     refused(
-        try_make(usize::MAX & !(PAGE - 1), size, 0o600),
+        try_make(usize::MAX & !(page_size() - 1), size, 0o600),
         &[EINVAL, EFAULT],
         "MAKE beyond the address space",
     )?;
@@ -154,16 +156,16 @@ pub(super) fn bad_arguments() -> Outcome {
         "GET of id -1",
     )?;
     let apid = get(&device, segid as u64)?;
-    let page = PAGE as i64;
+    let page = page_size() as i64;
     let bad: &[(i64, u64)] = &[
         (8, size),
         (-page, size),
-        (0, size + PAGE as u64),
+        (0, size + page_size() as u64),
         (page, size),
-        (size as i64, PAGE as u64),
+        (size as i64, page_size() as u64),
         (i64::MAX & -page, size),
         (page, u64::MAX),
-        (page, u64::MAX - PAGE as u64 + 1),
+        (page, u64::MAX - page_size() as u64 + 1),
         (0, 0),
         (0, u64::MAX),
         (i64::MIN, size),
@@ -212,7 +214,7 @@ pub(super) fn read_only_permit() -> Outcome {
     let device = device::xpmem()?;
     let segid = owner.link.hear()? as i64;
     let apid = device.get(segid, XPMEM_RDONLY).at("GET for reading")?;
-    let view = attach(&device, apid, 0, SIZE)?;
+    let view = attach(&device, apid, 0, size())?;
     view.verify(1)?;
     check_eq!(
         view.try_store(0, 5),
@@ -230,7 +232,7 @@ pub(super) fn read_only_permit() -> Outcome {
 
 pub(super) fn release_and_remove() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
         let segid = make(&device, &area, 0o600)?;
@@ -246,12 +248,12 @@ pub(super) fn release_and_remove() -> Outcome {
     let second = get(&device, segid)?;
     device.release(first).at("RELEASE")?;
     refused(
-        device.attach(first, 0, PAGE as u64),
+        device.attach(first, 0, page_size() as u64),
         &[EINVAL, ENOENT],
         "ATTACH after RELEASE",
     )?;
     refused(device.release(first), &[EINVAL, ENOENT], "RELEASE twice")?;
-    let view = attach(&device, second, 0, SIZE)?;
+    let view = attach(&device, second, 0, size())?;
     view.verify(1)?;
     refused(
         device.remove(segid as i64),
@@ -266,7 +268,7 @@ pub(super) fn release_and_remove() -> Outcome {
         "GET after REMOVE",
     )?;
     check!(
-        device.attach(second, 0, PAGE as u64).is_err(),
+        device.attach(second, 0, page_size() as u64).is_err(),
         "ATTACH after REMOVE worked"
     );
     device::detach(&device, &view).at("DETACH after REMOVE")?;
@@ -274,10 +276,10 @@ pub(super) fn release_and_remove() -> Outcome {
 }
 
 pub(super) fn munmap_whole() -> Outcome {
-    let owner = owner(5, SIZE)?;
+    let owner = owner(5, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
-    let view = attach(&device, apid, 0, SIZE)?;
+    let view = attach(&device, apid, 0, size())?;
     view.verify(5)?;
     view.unmap()?;
     check_eq!(view.try_load(0), Err(SIGSEGV), "a load after munmap");
@@ -286,31 +288,31 @@ pub(super) fn munmap_whole() -> Outcome {
         &[EINVAL],
         "DETACH after munmap",
     )?;
-    attach(&device, apid, 0, SIZE)?.verify(5)?;
+    attach(&device, apid, 0, size())?.verify(5)?;
     owner.dismiss()
 }
 
 pub(super) fn munmap_part() -> Outcome {
-    let owner = owner(6, SIZE)?;
+    let owner = owner(6, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
     // The start, the middle and the end.
     for (from, pages) in [(0, 3), (5, 4), (13, 3)] {
         for touched in [false, true] {
-            let view = attach(&device, apid, 0, SIZE)?;
+            let view = attach(&device, apid, 0, size())?;
             if touched {
                 view.verify(6)?;
             }
-            view.part(from * PAGE, pages * PAGE).unmap()?;
+            view.part(from * page_size(), pages * page_size()).unmap()?;
             for page in 0..view.pages() {
                 let gone = (from..from + pages).contains(&page);
                 let expected = if gone {
                     Err(SIGSEGV)
                 } else {
-                    Ok(mix(6, page * PAGE))
+                    Ok(mix(6, page * page_size()))
                 };
                 check_eq!(
-                    view.try_load(page * PAGE),
+                    view.try_load(page * page_size()),
                     expected,
                     "page {page} without {from}+{pages}"
                 );
@@ -323,33 +325,37 @@ pub(super) fn munmap_part() -> Outcome {
 }
 
 pub(super) fn map_over() -> Outcome {
-    let owner = owner(7, SIZE)?;
+    let owner = owner(7, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
-    let view = attach(&device, apid, 0, SIZE)?;
+    let view = attach(&device, apid, 0, size())?;
     view.verify(7)?;
-    let middle = view.part(4 * PAGE, 4 * PAGE);
+    let middle = view.part(4 * page_size(), 4 * page_size());
     middle.replace()?;
     check_eq!(middle.load(0), 0, "fresh memory over an attachment");
     middle.fill(9);
     middle.verify(9)?;
     check_eq!(view.load(0), mix(7, 0), "before it");
-    check_eq!(view.load(8 * PAGE), mix(7, 8 * PAGE), "behind it");
+    check_eq!(
+        view.load(8 * page_size()),
+        mix(7, 8 * page_size()),
+        "behind it"
+    );
     // The owner's own memory was not touched by what was stored over the attachment.
-    attach(&device, apid, 0, SIZE)?.verify(7)?;
+    attach(&device, apid, 0, size())?.verify(7)?;
     owner.dismiss()
 }
 
 pub(super) fn mremap_of_attachment() -> Outcome {
-    let owner = owner(8, SIZE)?;
+    let owner = owner(8, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
-    let view = attach(&device, apid, 0, SIZE)?;
+    let view = attach(&device, apid, 0, size())?;
     view.verify(8)?;
-    let elsewhere = Area::new(SIZE)?;
+    let elsewhere = Area::new(size())?;
     // Allowed or refused: what is reachable afterwards shows the owner's bytes, and growing shows nothing beyond the segment.
     let moved = view.remap(
-        SIZE,
+        size(),
         libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
         Some(&elsewhere),
     );
@@ -359,27 +365,27 @@ pub(super) fn mremap_of_attachment() -> Outcome {
     }
     let now = moved.unwrap_or(view);
     check!(
-        now.remap(2 * SIZE, libc::MREMAP_MAYMOVE, None).is_err(),
+        now.remap(2 * size(), libc::MREMAP_MAYMOVE, None).is_err(),
         "an attachment grew by mremap"
     );
     now.verify(8)?;
-    if let Ok(shrunk) = now.remap(SIZE / 2, 0, None) {
+    if let Ok(shrunk) = now.remap(size() / 2, 0, None) {
         check_eq!(shrunk.load(0), mix(8, 0), "a shrunk attachment");
     }
     owner.dismiss()
 }
 
 pub(super) fn detach() -> Outcome {
-    let owner = owner(9, SIZE)?;
+    let owner = owner(9, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
-    let view = attach(&device, apid, 0, SIZE)?;
+    let view = attach(&device, apid, 0, size())?;
     view.verify(9)?;
     // By an address in the middle, as by the first.
-    device::detach(&device, &view.part(4 * PAGE, PAGE)).at("DETACH in the middle")?;
+    device::detach(&device, &view.part(4 * page_size(), page_size())).at("DETACH in the middle")?;
     check_eq!(view.try_load(0), Err(SIGSEGV), "a load after DETACH");
     refused(device::detach(&device, &view), &[EINVAL], "DETACH twice")?;
-    let own = Area::new(SIZE)?;
+    let own = Area::new(size())?;
     own.fill(1);
     refused(
         device::detach(&device, &own),
@@ -388,7 +394,7 @@ pub(super) fn detach() -> Outcome {
     )?;
     own.verify(1)?;
     // An attachment keeps its permit's memory after RELEASE or loses it, but DETACH or munmap of it is harmless.
-    let view = attach(&device, apid, 0, SIZE)?;
+    let view = attach(&device, apid, 0, size())?;
     device.release(apid).at("RELEASE")?;
     let loaded = view.try_load(0);
     check!(
@@ -400,10 +406,10 @@ pub(super) fn detach() -> Outcome {
 }
 
 pub(super) fn attach_at_an_address() -> Outcome {
-    let owner = owner(10, SIZE)?;
+    let owner = owner(10, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
-    let place = Area::new(SIZE)?;
+    let place = Area::new(size())?;
     place.unmap()?;
     let view = device::attach_over(&device, apid, 0, &place).at("ATTACH at an address")?;
     check_eq!(view.base(), place.base(), "address");
@@ -418,12 +424,12 @@ pub(super) fn attach_at_an_address() -> Outcome {
 }
 
 pub(super) fn many_attachments() -> Outcome {
-    let owner = owner(11, SIZE)?;
+    let owner = owner(11, size())?;
     let device = device::xpmem()?;
     let apid = get(&device, owner.link.hear()?)?;
     let mut views = Vec::new();
     for _ in 0..200 {
-        let view = attach(&device, apid, 0, SIZE)?;
+        let view = attach(&device, apid, 0, size())?;
         view.verify_marks(11)?;
         views.push(view);
     }
@@ -446,14 +452,14 @@ pub(super) fn many_attachments() -> Outcome {
 }
 
 pub(super) fn importer_of_importer() -> Outcome {
-    let first = owner(12, SIZE)?;
+    let first = owner(12, size())?;
     let segid = first.link.hear()?;
     let second = peer(move |link: &Link| {
         let device = device::xpmem()?;
-        let view = attach_all(&device, segid, SIZE)?;
+        let view = attach_all(&device, segid, size())?;
         view.verify(12)?;
         // Another's memory cannot be granted by itself; within all that a process has it is a hole or the first owner's.
-        let alone = device::try_make(&device, view.base(), SIZE as u64, 0o600);
+        let alone = device::try_make(&device, view.base(), size() as u64, 0o600);
         if let Err(error) = &alone {
             check_eq!(
                 error.raw_os_error(),
@@ -475,10 +481,10 @@ pub(super) fn importer_of_importer() -> Outcome {
             check_eq!(segid, 0, "a segment without access");
             continue;
         };
-        let view = attach(&device, apid, offset, SIZE)?;
+        let view = attach(&device, apid, offset, size())?;
         for page in 0..view.pages() {
-            let found = view.try_load(page * PAGE);
-            let right = [Ok(mix(12, page * PAGE)), Err(SIGBUS)];
+            let found = view.try_load(page * page_size());
+            let right = [Ok(mix(12, page * page_size())), Err(SIGBUS)];
             check!(right.contains(&found), "page {page}: {found:?}");
         }
         let _ = view.try_store(0, 1);
@@ -488,23 +494,23 @@ pub(super) fn importer_of_importer() -> Outcome {
 }
 
 pub(super) fn both_ways() -> Outcome {
-    let own = Area::new(SIZE)?;
+    let own = Area::new(size())?;
     own.fill(13);
     let device = device::xpmem()?;
     let segid = make(&device, &own, 0o600)?;
     let other = peer(move |link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(14);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
-        let view = attach_all(&device, segid as u64, SIZE)?;
+        let view = attach_all(&device, segid as u64, size())?;
         view.verify(13)?;
         view.store(0, 1400);
         link.turn()?;
         check_eq!(area.load(0), 1300, "what the other wrote");
         link.turn()
     })?;
-    let view = attach_all(&device, other.link.hear()?, SIZE)?;
+    let view = attach_all(&device, other.link.hear()?, size())?;
     view.verify(14)?;
     view.store(0, 1300);
     other.link.hear()?;
@@ -512,7 +518,7 @@ pub(super) fn both_ways() -> Outcome {
     other.link.turn()?;
     other.link.tell(0)?;
     // To oneself, too.
-    let mine = attach_all(&device, segid as u64, SIZE)?;
+    let mine = attach_all(&device, segid as u64, size())?;
     check_eq!(mine.load(0), 1400, "an attachment of one's own memory");
     mine.store(0, 1);
     check_eq!(own.load(0), 1, "a store through it");
@@ -520,7 +526,7 @@ pub(super) fn both_ways() -> Outcome {
 }
 
 pub(super) fn state_belongs_to_the_file() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(15);
     let device = device::xpmem()?;
     let segid = make(&device, &area, 0o600)?;
@@ -531,8 +537,8 @@ pub(super) fn state_belongs_to_the_file() -> Outcome {
             &[XPMEM_ERRNO_NOPROC],
             "REMOVE by a forked child",
         )?;
-        let area = Area::new(PAGE)?;
-        let made = device::try_make(&device, area.base(), PAGE as u64, 0o600);
+        let area = Area::new(page_size())?;
+        let made = device::try_make(&device, area.base(), page_size() as u64, 0o600);
         refused(made, &[XPMEM_ERRNO_NOPROC], "MAKE by a forked child")?;
         let again = device.as_fd().try_clone_to_owned().at("dup")?;
         drop(again);
@@ -541,7 +547,7 @@ pub(super) fn state_belongs_to_the_file() -> Outcome {
     .join()?;
     let child = peer(move |_| {
         let device = device::xpmem()?;
-        attach_all(&device, segid as u64, SIZE)?.verify(15)
+        attach_all(&device, segid as u64, size())?.verify(15)
     })?;
     child.join()?;
     // A second file of the same process is a second state.
@@ -553,12 +559,12 @@ pub(super) fn state_belongs_to_the_file() -> Outcome {
         "RELEASE through another file",
     )?;
     drop(second);
-    attach_all(&device, segid as u64, SIZE)?.verify(15)
+    attach_all(&device, segid as u64, size())?.verify(15)
 }
 
 pub(super) fn closing_ends_all() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(16);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
@@ -568,7 +574,7 @@ pub(super) fn closing_ends_all() -> Outcome {
     })?;
     let device = device::xpmem()?;
     let segid = owner.link.hear()?;
-    let view = attach_all(&device, segid, SIZE)?;
+    let view = attach_all(&device, segid, size())?;
     view.verify(16)?;
     owner.link.turn()?;
     refused(

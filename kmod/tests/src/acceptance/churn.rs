@@ -8,12 +8,14 @@ use libc::{SIGBUS, SIGSEGV};
 use onecopy_sys::ONECOPY_FEATURE_SNAPSHOT;
 
 use crate::device::{self, attach, export, get, make, map};
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{Link, Peer, peer};
 use crate::runner::say;
 
-const SIZE: usize = 64 * PAGE;
+fn size() -> usize {
+    64 * page_size()
+}
 /// How long each storm blows at least, and how often at least both sides get round: a slow kernel takes the time it needs, and who makes no
 /// progress at all runs into the test's limit.
 const STORM: Duration = Duration::from_secs(4);
@@ -42,34 +44,34 @@ pub(super) fn faults_on_each_other() -> Outcome {
 
 fn contestant(seed: u64) -> Outcome<Peer> {
     peer(move |link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.mark(seed);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
         let other = link.hear()?;
         let begin = Instant::now();
-        let over = Area::new(PAGE)?;
+        let over = Area::new(page_size())?;
         let churn = std::thread::spawn(move || -> Outcome {
             while over.load(0) == 0 {
-                let part = area.part(16 * PAGE, 32 * PAGE);
+                let part = area.part(16 * page_size(), 32 * page_size());
                 part.replace()?;
                 part.mark(seed);
-                part.part(0, PAGE).unmap()?;
-                part.part(0, PAGE).replace()?;
+                part.part(0, page_size()).unmap()?;
+                part.part(0, page_size()).replace()?;
             }
             Ok(())
         });
         let apid = get(&device, other)?;
         let mut rounds = 0;
         while blows(begin, rounds) {
-            let view = attach(&device, apid, 0, SIZE)?;
+            let view = attach(&device, apid, 0, size())?;
             for page in 0..view.pages() {
-                let found = view.try_load(page * PAGE);
+                let found = view.try_load(page * page_size());
                 // Words of the other's, fresh memory, what this side stored there, or a hole.
                 let stored = page as u64;
                 let words = [
-                    mix(3 - seed, page * PAGE),
-                    mix(3 - seed, page.saturating_sub(16) * PAGE),
+                    mix(3 - seed, page * page_size()),
+                    mix(3 - seed, page.saturating_sub(16) * page_size()),
                     0,
                     stored,
                 ];
@@ -78,7 +80,7 @@ fn contestant(seed: u64) -> Outcome<Peer> {
                     Err(signal) => check_eq!(signal, SIGBUS, "signal"),
                 }
                 if page >= 16 {
-                    let _ = view.try_store(page * PAGE, stored);
+                    let _ = view.try_store(page * page_size(), stored);
                 }
             }
             device::detach(&device, &view).at("DETACH")?;
@@ -107,11 +109,11 @@ enum Churn {
 fn rate(churn: Churn) -> Outcome<f64> {
     const PAGES: usize = 256;
     const WINDOW: Duration = Duration::from_millis(600);
-    let over = Area::shared(PAGE)?;
+    let over = Area::shared(page_size())?;
     let owner = peer(move |link: &Link| {
         let area = Area::huge(2 * HUGE)?;
         area.advise(0, area.length(), libc::MADV_NOHUGEPAGE)?;
-        let exported = area.part(0, PAGES * PAGE);
+        let exported = area.part(0, PAGES * page_size());
         exported.mark(1);
         let device = device::xpmem()?;
         link.tell(make(&device, &exported, 0o600)? as u64)?;
@@ -121,8 +123,8 @@ fn rate(churn: Churn) -> Outcome<f64> {
                     std::hint::black_box(nix::unistd::getppid());
                     continue;
                 }
-                Churn::Beside => area.part(HUGE, 16 * PAGE),
-                Churn::Within => exported.part(128 * PAGE, 16 * PAGE),
+                Churn::Beside => area.part(HUGE, 16 * page_size()),
+                Churn::Within => exported.part(128 * page_size(), 16 * page_size()),
             };
             target.replace()?;
             target.mark(1);
@@ -134,12 +136,12 @@ fn rate(churn: Churn) -> Outcome<f64> {
     let begin = Instant::now();
     let mut rounds = 0;
     while begin.elapsed() < WINDOW || rounds < 20 {
-        let view = attach(&device, apid, 0, PAGES * PAGE)?;
+        let view = attach(&device, apid, 0, PAGES * page_size())?;
         for page in 0..PAGES {
-            let found = view.try_load(page * PAGE);
+            let found = view.try_load(page * page_size());
             let changing = (128..144).contains(&page);
             check!(
-                changing || found == Ok(mix(1, page * PAGE)),
+                changing || found == Ok(mix(1, page * page_size())),
                 "page {page}, which does not change: {found:x?}"
             );
         }
@@ -187,8 +189,8 @@ pub(super) fn owner_churns() -> Outcome {
 
 pub(super) fn protection_storm() -> Outcome {
     for huge in [false, true] {
-        let size = if huge { HUGE } else { SIZE };
-        let over = Area::shared(PAGE)?;
+        let size = if huge { HUGE } else { size() };
+        let over = Area::shared(page_size())?;
         let owner = peer(move |link: &Link| {
             let area = if huge {
                 Area::huge(size)?
@@ -245,7 +247,7 @@ pub(super) fn protection_storm() -> Outcome {
 
 pub(super) fn fork_while_attached() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.mark(1);
         link.give(export(&area, true)?.as_fd())?;
         let begin = Instant::now();
@@ -254,8 +256,8 @@ pub(super) fn fork_while_attached() -> Outcome {
             let child = peer(|_| Ok(()))?;
             forks += 1;
             for page in 0..area.pages() {
-                area.store(page * PAGE + 8, forks);
-                let theirs = area.load(page * PAGE + 16);
+                area.store(page * page_size() + 8, forks);
+                let theirs = area.load(page * page_size() + 16);
                 if page == 0 {
                     check!(
                         theirs >= last,
@@ -270,7 +272,7 @@ pub(super) fn fork_while_attached() -> Outcome {
         let rounds = link.hear()?;
         for page in 0..area.pages() {
             check_eq!(
-                area.load(page * PAGE + 16),
+                area.load(page * page_size() + 16),
                 rounds,
                 "the importer's last word in page {page}"
             );
@@ -278,14 +280,14 @@ pub(super) fn fork_while_attached() -> Outcome {
         Ok(())
     })?;
     let segment = device::segment(owner.link.take()?);
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     let begin = Instant::now();
     let (mut rounds, mut last) = (0u64, 0);
     while blows(begin, rounds) {
         rounds += 1;
         for page in 0..view.pages() {
-            view.store(page * PAGE + 16, rounds);
-            let theirs = view.load(page * PAGE + 8);
+            view.store(page * page_size() + 16, rounds);
+            let theirs = view.load(page * page_size() + 8);
             if page == 0 {
                 check!(
                     theirs >= last,
@@ -298,13 +300,13 @@ pub(super) fn fork_while_attached() -> Outcome {
     let forks = owner.link.hear()?;
     for page in 0..view.pages() {
         check_eq!(
-            view.load(page * PAGE + 8),
+            view.load(page * page_size() + 8),
             forks,
             "the owner's last word in page {page}"
         );
         check_eq!(
-            view.load(page * PAGE),
-            mix(1, page * PAGE),
+            view.load(page * page_size()),
+            mix(1, page * page_size()),
             "a word that nobody changed"
         );
     }
@@ -314,13 +316,13 @@ pub(super) fn fork_while_attached() -> Outcome {
 
 pub(super) fn attach_and_detach_at_once() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.mark(1);
         let device = device::xpmem()?;
         let begin = Instant::now();
         link.tell(make(&device, &area, 0o600)? as u64)?;
         while begin.elapsed() < STORM {
-            let part = area.part(8 * PAGE, 8 * PAGE);
+            let part = area.part(8 * page_size(), 8 * page_size());
             part.unmap()?;
             part.replace()?;
         }
@@ -354,18 +356,21 @@ fn attach_until(segid: u64, begin: Instant) -> Outcome {
     let device = device::xpmem()?;
     while begin.elapsed() < STORM {
         let apid = get(&device, segid)?;
-        let view = attach(&device, apid, 0, SIZE)?;
+        let view = attach(&device, apid, 0, size())?;
         for page in 0..view.pages() {
-            let found = view.try_load(page * PAGE);
+            let found = view.try_load(page * page_size());
             let right = match found {
-                Ok(word) => word == mix(1, page * PAGE) || (word == 0 && (8..16).contains(&page)),
+                Ok(word) => {
+                    word == mix(1, page * page_size()) || (word == 0 && (8..16).contains(&page))
+                }
                 Err(signal) => signal == SIGBUS && (8..16).contains(&page),
             };
             check!(right, "page {page}: {found:x?}");
         }
-        view.part(3 * PAGE, 2 * PAGE).unmap()?;
-        view.part(0, 3 * PAGE).unmap()?;
-        view.part(5 * PAGE, SIZE - 5 * PAGE).unmap()?;
+        view.part(3 * page_size(), 2 * page_size()).unmap()?;
+        view.part(0, 3 * page_size()).unmap()?;
+        view.part(5 * page_size(), size() - 5 * page_size())
+            .unmap()?;
         device.release(apid).at("RELEASE")?;
     }
     Ok(())

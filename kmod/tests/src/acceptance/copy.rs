@@ -7,12 +7,14 @@ use libc::{EACCES, EBADF, EFAULT, EINVAL, EKEYREVOKED, EOVERFLOW, EPERM, ESRCH};
 use onecopy_sys::{Place, Segment};
 
 use crate::device::{self, copy, export};
-use crate::mem::{Area, HUGE, NONE, PAGE, READ, mix};
+use crate::mem::{Area, HUGE, NONE, READ, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::{system, uffd};
 
-const SIZE: usize = 600 * PAGE;
+fn size() -> usize {
+    600 * page_size()
+}
 
 fn own(area: &Area, offset: usize) -> Place<'static> {
     Place::Own((area.base() + offset) as u64)
@@ -21,7 +23,7 @@ fn own(area: &Area, offset: usize) -> Place<'static> {
 /// A process that grants filled memory and looks at its end whether it holds the expected words.
 fn owner(expected: u64) -> Outcome<(Peer, Segment)> {
     let owner = peer(move |link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         link.give(export(&area, true)?.as_fd())?;
         link.hear()?;
@@ -35,35 +37,35 @@ pub(super) fn between_processes() -> Outcome {
     let (first, from) = owner(1)?;
     let (second, to) = owner(3)?;
     let device = device::onecopy()?;
-    let local = Area::new(SIZE)?;
-    let progress = copy(&device, Place::Segment(&from, 0), own(&local, 0), SIZE);
+    let local = Area::new(size())?;
+    let progress = copy(&device, Place::Segment(&from, 0), own(&local, 0), size());
     progress.result.at("COPY from a segment")?;
-    check_eq!(progress.done, SIZE as u64, "bytes done");
+    check_eq!(progress.done, size() as u64, "bytes done");
     local.verify(1)?;
     local.fill(2);
-    copy(&device, own(&local, 0), Place::Segment(&to, 0), SIZE)
+    copy(&device, own(&local, 0), Place::Segment(&to, 0), size())
         .result
         .at("COPY to a segment")?;
-    let back = Area::new(SIZE)?;
-    copy(&device, Place::Segment(&to, 0), own(&back, 0), SIZE)
+    let back = Area::new(size())?;
+    copy(&device, Place::Segment(&to, 0), own(&back, 0), size())
         .result
         .at("COPY back")?;
     back.verify(2)?;
     // From one owner to another, by a third process.
     local.fill(3);
-    copy(&device, own(&local, 0), Place::Segment(&from, 0), SIZE)
+    copy(&device, own(&local, 0), Place::Segment(&from, 0), size())
         .result
         .at("COPY to the first")?;
     copy(
         &device,
         Place::Segment(&from, 0),
         Place::Segment(&to, 0),
-        SIZE,
+        size(),
     )
     .result
     .at("COPY between two")?;
     local.fill(1);
-    copy(&device, own(&local, 0), Place::Segment(&from, 0), SIZE)
+    copy(&device, own(&local, 0), Place::Segment(&from, 0), size())
         .result
         .at("COPY to the first")?;
     first.dismiss()?;
@@ -83,16 +85,16 @@ pub(super) fn done_and_errno() -> Outcome {
     let device = device::onecopy()?;
     // A hole in the source, at several places within the pages; then one in the destination; then one that is no page at all.
     for (hole, start) in [(1, 0), (1, 100), (37, 8), (300, 4088), (511, 0), (599, 1)] {
-        let (from, to) = (Area::new(SIZE)?, Area::new(SIZE)?);
+        let (from, to) = (Area::new(size())?, Area::new(size())?);
         from.fill(5);
         to.fill(6);
-        from.part(hole * PAGE, PAGE).unmap()?;
-        let length = SIZE - start;
+        from.part(hole * page_size(), page_size()).unmap()?;
+        let length = size() - start;
         let progress = copy(&device, own(&from, start), own(&to, 0), length);
         refused(progress.result, &[EFAULT], "COPY from a hole")?;
         check_eq!(
             progress.done,
-            (hole * PAGE - start) as u64,
+            (hole * page_size() - start) as u64,
             "bytes before a hole in page {hole}"
         );
         let mut bytes = (0..progress.done as usize / 8).map(|word| word * 8);
@@ -100,8 +102,8 @@ pub(super) fn done_and_errno() -> Outcome {
             let wrong = bytes.find(|at| to.load(*at) != from.load(start + at));
             check!(wrong.is_none(), "wrong bytes at {wrong:?} before the hole");
         }
-        let behind = (hole * PAGE - start).next_multiple_of(8);
-        let wrong = (behind..SIZE)
+        let behind = (hole * page_size() - start).next_multiple_of(8);
+        let wrong = (behind..size())
             .step_by(8)
             .find(|at| to.load(*at) != mix(6, *at));
         check!(
@@ -112,14 +114,16 @@ pub(super) fn done_and_errno() -> Outcome {
         refused(progress.result, &[EFAULT], "COPY to a hole")?;
         check_eq!(
             progress.done,
-            (hole * PAGE - start) as u64,
+            (hole * page_size() - start) as u64,
             "bytes before a hole in the destination"
         );
     }
-    let (from, to) = (Area::new(SIZE)?, Area::new(SIZE)?);
+    let (from, to) = (Area::new(size())?, Area::new(size())?);
     from.fill(6);
-    to.part(10 * PAGE, PAGE).protect(READ).at("mprotect")?;
-    let progress = copy(&device, own(&from, 0), own(&to, 0), SIZE);
+    to.part(10 * page_size(), page_size())
+        .protect(READ)
+        .at("mprotect")?;
+    let progress = copy(&device, own(&from, 0), own(&to, 0), size());
     refused(
         progress.result,
         &[EFAULT, EACCES],
@@ -127,33 +131,39 @@ pub(super) fn done_and_errno() -> Outcome {
     )?;
     check_eq!(
         progress.done,
-        10 * PAGE as u64,
+        10 * page_size() as u64,
         "bytes before a read-only page"
     );
-    check_eq!(to.load(10 * PAGE), 0, "the read-only page");
-    from.part(5 * PAGE, PAGE).protect(NONE).at("mprotect")?;
-    let progress = copy(&device, own(&from, 0), own(&to, 0), SIZE);
+    check_eq!(to.load(10 * page_size()), 0, "the read-only page");
+    from.part(5 * page_size(), page_size())
+        .protect(NONE)
+        .at("mprotect")?;
+    let progress = copy(&device, own(&from, 0), own(&to, 0), size());
     refused(
         progress.result,
         &[EFAULT, EACCES],
         "COPY from a closed page",
     )?;
-    check_eq!(progress.done, 5 * PAGE as u64, "bytes before a closed page");
+    check_eq!(
+        progress.done,
+        5 * page_size() as u64,
+        "bytes before a closed page"
+    );
     Ok(())
 }
 
 pub(super) fn direction() -> Outcome {
     let device = device::onecopy()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(7);
     let reader = export(&area, false)?;
-    let local = Area::new(SIZE)?;
-    copy(&device, Place::Segment(&reader, 0), own(&local, 0), SIZE)
+    let local = Area::new(size())?;
+    copy(&device, Place::Segment(&reader, 0), own(&local, 0), size())
         .result
         .at("COPY from a read-only grant")?;
     local.verify(7)?;
     local.fill(8);
-    let progress = copy(&device, own(&local, 0), Place::Segment(&reader, 0), SIZE);
+    let progress = copy(&device, own(&local, 0), Place::Segment(&reader, 0), size());
     refused(
         progress.result,
         &[EACCES, EPERM, EBADF],
@@ -167,7 +177,7 @@ pub(super) fn direction() -> Outcome {
         &device,
         Place::Segment(&no_segment, 0),
         own(&local, 0),
-        PAGE,
+        page_size(),
     );
     refused(
         progress.result,
@@ -175,10 +185,10 @@ pub(super) fn direction() -> Outcome {
         "COPY from some file",
     )?;
     for (offset, length) in [
-        (SIZE as u64, 8),
-        (SIZE as u64 - 4, 8),
+        (size() as u64, 8),
+        (size() as u64 - 4, 8),
         (u64::MAX - 3, 8),
-        (0, SIZE + 1),
+        (0, size() + 1),
         (8, usize::MAX - 4),
     ] {
         let progress = copy(
@@ -192,7 +202,7 @@ pub(super) fn direction() -> Outcome {
             "COPY of {length:#x} bytes at {offset:#x} of a segment worked"
         );
         check!(
-            progress.done <= (SIZE as u64).saturating_sub(offset),
+            progress.done <= (size() as u64).saturating_sub(offset),
             "{} bytes done",
             progress.done
         );
@@ -200,7 +210,7 @@ pub(super) fn direction() -> Outcome {
     let progress = copy(
         &device,
         own(&local, 0),
-        Place::Own(u64::MAX - PAGE as u64),
+        Place::Own(u64::MAX - page_size() as u64),
         64,
     );
     refused(
@@ -227,7 +237,7 @@ pub(super) fn direction() -> Outcome {
 pub(super) fn lengths_and_alignments() -> Outcome {
     let device = device::onecopy()?;
     let (first, from) = owner(1)?;
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     for (offset, length) in [
         (0, 8),
         (8, 8),
@@ -235,12 +245,12 @@ pub(super) fn lengths_and_alignments() -> Outcome {
         (4096, 4096),
         (8, 4096),
         (4088, 8200),
-        (16, 3 * PAGE),
-        (511 * PAGE, 2 * PAGE),
-        (8, SIZE - 16),
+        (16, 3 * page_size()),
+        (511 * page_size(), 2 * page_size()),
+        (8, size() - 16),
     ] {
         for target in [0, 8, 4088, 2048] {
-            if target + length + 8 > SIZE {
+            if target + length + 8 > size() {
                 continue;
             }
             local.store(target + length, 0x5a5a);
@@ -272,14 +282,14 @@ pub(super) fn lengths_and_alignments() -> Outcome {
 
 /// A COPY waits in the middle for memory of its caller; once REVOKE has returned no byte moves.
 pub(super) fn revoke_stops_a_copy() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     for to_segment in [false, true] {
         area.fill(9);
         let segment = export(&area, true)?;
         let caller = peer(|link: &Link| {
-            let local = Area::new(SIZE)?;
-            let blocked = local.part(2 * PAGE, SIZE - 2 * PAGE);
-            local.part(0, 2 * PAGE).fill(1);
+            let local = Area::new(size())?;
+            let blocked = local.part(2 * page_size(), size() - 2 * page_size());
+            local.part(0, 2 * page_size()).fill(1);
             let fd = uffd::block(&blocked)?;
             link.tell(0)?;
             std::thread::scope(|scope| {
@@ -294,9 +304,9 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
                 } else {
                     (theirs, mine)
                 };
-                let progress = copy(&device::onecopy()?, from, to, SIZE);
+                let progress = copy(&device::onecopy()?, from, to, size());
                 check!(
-                    progress.done <= 2 * PAGE as u64,
+                    progress.done <= 2 * page_size() as u64,
                     "bytes moved after REVOKE: {progress:?}"
                 );
                 refused(progress.result, &[EKEYREVOKED], "COPY while REVOKE")?;
@@ -311,7 +321,7 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
             return Err(caller.join().err().unwrap_or(fault));
         }
         segment.revoke().at("REVOKE")?;
-        let rest = area.part(2 * PAGE, SIZE - 2 * PAGE);
+        let rest = area.part(2 * page_size(), size() - 2 * page_size());
         let before: Vec<u64> = (0..rest.length())
             .step_by(8)
             .map(|at| rest.load(at))
@@ -326,17 +336,17 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
 
 pub(super) fn after_revoke() -> Outcome {
     let device = device::onecopy()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(9);
     let segment = export(&area, true)?;
     segment.revoke().at("REVOKE")?;
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     local.fill(1);
     for (from, to) in [
         (Place::Segment(&segment, 0), own(&local, 0)),
         (own(&local, 0), Place::Segment(&segment, 0)),
     ] {
-        let progress = copy(&device, from, to, SIZE);
+        let progress = copy(&device, from, to, size());
         check!(
             progress.result.is_err() && progress.done == 0,
             "COPY after REVOKE: {progress:?}"
@@ -346,7 +356,7 @@ pub(super) fn after_revoke() -> Outcome {
     area.verify(9)?;
     let (owner, segment) = owner(1)?;
     owner.dismiss()?;
-    let progress = copy(&device, Place::Segment(&segment, 0), own(&local, 0), SIZE);
+    let progress = copy(&device, Place::Segment(&segment, 0), own(&local, 0), size());
     refused(
         progress.result,
         &[
@@ -365,17 +375,17 @@ pub(super) fn after_revoke() -> Outcome {
 pub(super) fn counters() -> Outcome {
     let device = device::onecopy()?;
     let before = device.stats().at("STATS")?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let segment = export(&area, true)?;
     check_eq!(device.stats().at("STATS")?.segments, 1, "segments");
-    let view = device::map(&segment, SIZE, true)?;
+    let view = device::map(&segment, size(), true)?;
     view.verify(1)?;
-    let local = Area::new(SIZE)?;
-    copy(&device, Place::Segment(&segment, 0), own(&local, 0), SIZE)
+    let local = Area::new(size())?;
+    copy(&device, Place::Segment(&segment, 0), own(&local, 0), size())
         .result
         .at("COPY")?;
-    area.part(0, PAGE).unmap()?;
+    area.part(0, page_size()).unmap()?;
     check_eq!(view.load(0), 0, "a hole");
     let after = device.stats().at("STATS")?;
     for (name, old, new, least) in [
@@ -385,7 +395,7 @@ pub(super) fn counters() -> Outcome {
             "mapped_small",
             before.mapped_small,
             after.mapped_small,
-            SIZE as u64 / PAGE as u64,
+            size() as u64 / page_size() as u64,
         ),
         (
             "invalidations",
@@ -399,7 +409,7 @@ pub(super) fn counters() -> Outcome {
             "copied_bytes",
             before.copied_bytes,
             after.copied_bytes,
-            SIZE as u64,
+            size() as u64,
         ),
     ] {
         check!(

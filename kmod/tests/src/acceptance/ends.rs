@@ -10,16 +10,18 @@ use nix::sys::signal::Signal;
 use onecopy_sys::Segment;
 
 use crate::device::{self, attach_all, export, make, map};
-use crate::mem::{Area, PAGE, mix};
+use crate::mem::{Area, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{Link, Peer, peer};
 use crate::system;
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 
 pub(super) fn exec() -> Outcome {
     let mut owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
@@ -33,8 +35,8 @@ pub(super) fn exec() -> Outcome {
     let segid = owner.link.hear()?;
     let segment = device::segment(owner.link.take()?);
     let device = device::xpmem()?;
-    let legacy = attach_all(&device, segid, SIZE)?;
-    let granted = map(&segment, SIZE, true)?;
+    let legacy = attach_all(&device, segid, size())?;
+    let granted = map(&segment, size(), true)?;
     legacy.verify(1)?;
     granted.verify(1)?;
     let page = device::generation(&segment)?;
@@ -47,7 +49,7 @@ pub(super) fn exec() -> Outcome {
         "state {} after exec in the owner",
         device::read(&page).state
     );
-    for at in (0..SIZE).step_by(PAGE) {
+    for at in (0..size()).step_by(page_size()) {
         check_eq!(
             legacy.try_load(at),
             Err(SIGBUS),
@@ -73,7 +75,7 @@ pub(super) fn exec() -> Outcome {
 pub(super) fn death_while_read() -> Outcome {
     for _ in 0..10 {
         let mut owner = peer(|link: &Link| {
-            let area = Area::new(SIZE)?;
+            let area = Area::new(size())?;
             area.fill(1);
             let device = device::xpmem()?;
             link.tell(make(&device, &area, 0o600)? as u64)?;
@@ -84,13 +86,13 @@ pub(super) fn death_while_read() -> Outcome {
         let segment = device::segment(owner.link.take()?);
         let reader = peer(move |link: &Link| {
             let device = device::xpmem()?;
-            let legacy = attach_all(&device, segid, SIZE)?;
-            let granted = map(&segment, SIZE, true)?;
+            let legacy = attach_all(&device, segid, size())?;
+            let granted = map(&segment, size(), true)?;
             link.turn()?;
             let begin = Instant::now();
             let (mut ended, mut round) = ([false; 2], 0usize);
             while ended != [true; 2] {
-                let offset = round % 16 * PAGE;
+                let offset = round % 16 * page_size();
                 round += 1;
                 let expected = mix(1, offset);
                 match legacy.try_load(offset) {
@@ -133,7 +135,7 @@ pub(super) fn every_order_of_ends() -> Outcome {
     for order in 0..STEPS.len().pow(3) {
         let steps = [order % 6, order / 6 % 6, order / 36];
         let mut owner = Some(peer(|link: &Link| {
-            let area = Area::new(SIZE)?;
+            let area = Area::new(size())?;
             area.fill(1);
             let device = device::xpmem()?;
             let segid = make(&device, &area, 0o600)?;
@@ -153,7 +155,7 @@ pub(super) fn every_order_of_ends() -> Outcome {
                 return Ok(());
             };
             let apid = device::get(first, segid)?;
-            let view = device::attach(first, apid, 0, SIZE)?;
+            let view = device::attach(first, apid, 0, size())?;
             view.verify_marks(1)?;
             link.tell(0)?;
             loop {
@@ -225,13 +227,13 @@ pub(super) fn first_opens_at_once() -> Outcome {
                     .map(|thread| {
                         std::thread::spawn(move || {
                             let seed = number * 4 + thread;
-                            let area = Area::new(SIZE)?;
+                            let area = Area::new(size())?;
                             area.fill(seed);
                             let device = device::xpmem()?;
                             let segid = make(&device, &area, 0o600)?;
-                            attach_all(&device, segid as u64, SIZE)?.verify(seed)?;
+                            attach_all(&device, segid as u64, size())?.verify(seed)?;
                             let segment: Segment = export(&area, false)?;
-                            map(&segment, SIZE, false)?.verify(seed)
+                            map(&segment, size(), false)?.verify(seed)
                         })
                     })
                     .collect();

@@ -13,12 +13,14 @@ use onecopy_sys::{
 };
 
 use crate::device::{self, export, map};
-use crate::mem::{Area, PAGE, READ, WRITE, try_map};
+use crate::mem::{Area, READ, WRITE, page_size, try_map};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system;
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 const ALICE: u32 = 1001;
 
 /// A process that takes a segment as another user and uses it; this process's area is what it was granted.
@@ -42,21 +44,21 @@ fn use_it(segment: &Segment) -> Outcome {
         &[EACCES],
         "another user opens the device",
     )?;
-    let view = map(segment, SIZE, true)?;
+    let view = map(segment, size(), true)?;
     view.verify(1)?;
     view.fill(2);
     Ok(())
 }
 
 pub(super) fn to_another_user() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     receiver(&area, true, false, use_it)?;
     area.verify(2)
 }
 
 pub(super) fn to_another_namespace() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     receiver(&area, true, true, use_it)?;
     area.verify(2)
@@ -65,11 +67,11 @@ pub(super) fn to_another_namespace() -> Outcome {
 /// Every way to a writable mapping of a read-only grant.
 fn try_to_write(segment: &Segment) -> Outcome {
     refused(
-        segment.map(0, SIZE, true),
+        segment.map(0, size(), true),
         &[EACCES, EPERM],
         "mmap for writing",
     )?;
-    let view = map(segment, SIZE, false)?;
+    let view = map(segment, size(), false)?;
     view.verify(1)?;
     check_eq!(
         view.try_store(0, 5),
@@ -82,9 +84,9 @@ fn try_to_write(segment: &Segment) -> Outcome {
         "mprotect for writing",
     )?;
     check_eq!(view.try_store(0, 5), Err(SIGSEGV), "a store after mprotect");
-    let place = Area::new(SIZE)?;
+    let place = Area::new(size())?;
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    if let Ok(moved) = view.remap(SIZE, flags, Some(&place)) {
+    if let Ok(moved) = view.remap(size(), flags, Some(&place)) {
         refused(
             moved.protect(READ | WRITE),
             &[EACCES, EPERM],
@@ -92,7 +94,7 @@ fn try_to_write(segment: &Segment) -> Outcome {
         )?;
         check_eq!(moved.try_store(0, 5), Err(SIGSEGV), "a store after mremap");
     }
-    let view = map(segment, SIZE, false)?;
+    let view = map(segment, size(), false)?;
     // Through the back door that a debugger uses.
     let memory = OpenOptions::new()
         .write(true)
@@ -107,7 +109,7 @@ fn try_to_write(segment: &Segment) -> Outcome {
     for protection in [READ, READ | WRITE] {
         if let Ok(private) = try_map(
             0,
-            SIZE,
+            size(),
             protection,
             libc::MAP_PRIVATE,
             Some(segment.as_fd()),
@@ -120,7 +122,7 @@ fn try_to_write(segment: &Segment) -> Outcome {
     // Another descriptor of the same grant.
     let copy = Segment::from(segment.as_fd().try_clone_to_owned().at("dup")?);
     refused(
-        copy.map(0, SIZE, true),
+        copy.map(0, size(), true),
         &[EACCES, EPERM],
         "mmap of a duplicate for writing",
     )?;
@@ -131,20 +133,20 @@ fn try_to_write(segment: &Segment) -> Outcome {
     )?;
     check!(
         fcntl(segment.as_fd(), FcntlArg::F_SETFL(OFlag::O_RDWR)).is_err()
-            || segment.map(0, SIZE, true).is_err(),
+            || segment.map(0, size(), true).is_err(),
         "F_SETFL gave the right to write"
     );
     let path = format!("/proc/self/fd/{}", segment.as_fd().as_raw_fd());
     if let Ok(again) = OpenOptions::new().read(true).write(true).open(&path) {
         let again = Segment::from(std::os::fd::OwnedFd::from(again));
         check!(
-            again.map(0, SIZE, true).is_err(),
+            again.map(0, size(), true).is_err(),
             "opening {path} gave the right to write"
         );
     }
     let weaker = segment.restrict(false).at("RESTRICT to the same rights")?;
     refused(
-        weaker.map(0, SIZE, true),
+        weaker.map(0, size(), true),
         &[EACCES, EPERM],
         "mmap of a restricted one for writing",
     )?;
@@ -152,7 +154,7 @@ fn try_to_write(segment: &Segment) -> Outcome {
 }
 
 pub(super) fn read_only_stays_read_only() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     receiver(&area, false, false, try_to_write)?;
     area.verify(1)?;
@@ -161,10 +163,10 @@ pub(super) fn read_only_stays_read_only() -> Outcome {
     peer(|_| try_to_write(&segment))?.join()?;
     area.verify(1)?;
     // Nor has COPY.
-    let own = Area::new(SIZE)?;
+    let own = Area::new(size())?;
     let device = device::onecopy()?;
     let from = Place::Own(own.base() as u64);
-    let copied = device::copy(&device, from, Place::Segment(&segment, 0), SIZE);
+    let copied = device::copy(&device, from, Place::Segment(&segment, 0), size());
     refused(
         copied.result,
         &[EACCES, EPERM, EBADF],
@@ -175,14 +177,14 @@ pub(super) fn read_only_stays_read_only() -> Outcome {
 }
 
 pub(super) fn restricted() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let segment = export(&area, true)?;
     let reader = segment.restrict(false).at("RESTRICT to reading")?;
     let writer = segment.restrict(true).at("RESTRICT to the same rights")?;
     peer(|_| try_to_write(&reader))?.join()?;
     area.verify(1)?;
-    map(&writer, SIZE, true)?.fill(2);
+    map(&writer, size(), true)?.fill(2);
     area.verify(2)?;
     // The same grant: a hole or an end is seen through all of its descriptors.
     segment.revoke().at("REVOKE")?;
@@ -197,7 +199,7 @@ pub(super) fn restricted() -> Outcome {
 }
 
 pub(super) fn close_on_exec() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let segment = export(&area, true)?;
     let second = segment.restrict(false).at("RESTRICT")?;
     for fd in [segment.as_fd(), second.as_fd()] {
@@ -213,9 +215,9 @@ pub(super) fn close_on_exec() -> Outcome {
 
 pub(super) fn bad_structures() -> Outcome {
     let device = device::onecopy()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let segment = export(&area, true)?;
-    let scratch = Area::new(PAGE)?;
+    let scratch = Area::new(page_size())?;
     let on_device = device.as_fd().as_raw_fd();
     let on_segment = segment.as_fd().as_raw_fd();
     let commands = [
@@ -257,7 +259,7 @@ pub(super) fn bad_structures() -> Outcome {
     ];
     for (fd, command, size) in commands {
         let call = |claimed: u64, tail: u64| {
-            for word in 0..PAGE / 8 {
+            for word in 0..page_size() / 8 {
                 scratch.store(word * 8, 0);
             }
             scratch.store(0, claimed);
@@ -316,14 +318,14 @@ pub(super) fn bad_structures() -> Outcome {
             format_args!("an unknown command {command:#x}"),
         )?;
     }
-    let size = SIZE as u64;
+    let size = size() as u64;
     let bad = [
         (area.base() + 8, size),
         (area.base(), size + 8),
         (area.base(), 0),
         (area.base(), ONECOPY_WHOLE),
-        (area.base(), !(PAGE as u64 - 1)),
-        (usize::MAX & !(PAGE - 1), PAGE as u64),
+        (area.base(), !(page_size() as u64 - 1)),
+        (usize::MAX & !(page_size() - 1), page_size() as u64),
     ];
     for (address, length) in bad {
         refused(
@@ -334,10 +336,10 @@ pub(super) fn bad_structures() -> Outcome {
     }
     // Beyond the segment.
     for (offset, length) in [
-        (0, 2 * SIZE),
-        (size, PAGE),
-        (u64::MAX >> 3 & !(PAGE as u64 - 1), PAGE),
-        (1 << 62, 2 * PAGE),
+        (0, 2 * area.length()),
+        (size, page_size()),
+        (u64::MAX >> 3 & !(page_size() as u64 - 1), page_size()),
+        (1 << 62, 2 * page_size()),
     ] {
         refused(
             segment.map(offset, length, false),
@@ -349,11 +351,11 @@ pub(super) fn bad_structures() -> Outcome {
 }
 
 pub(super) fn segment_info() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let segment = export(&area, true)?;
     let info = segment.info().at("SEGMENT_INFO")?;
     check_eq!(info.address, area.base() as u64, "address");
-    check_eq!(info.length, SIZE as u64, "length");
+    check_eq!(info.length, size() as u64, "length");
     check_eq!(
         info.flags,
         ONECOPY_SEGMENT_WRITE | ONECOPY_SEGMENT_MINE,
@@ -385,7 +387,7 @@ pub(super) fn segment_info() -> Outcome {
         info.release
     );
     check!(
-        info.window >= PAGE as u64 && info.window.is_multiple_of(PAGE as u64),
+        info.window >= page_size() as u64 && info.window.is_multiple_of(page_size() as u64),
         "window {}",
         info.window
     );
@@ -393,12 +395,12 @@ pub(super) fn segment_info() -> Outcome {
 }
 
 pub(super) fn descriptor_outlives_device() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     // `export` closed the device; a mapping outlives the descriptor.
     let segment = export(&area, true)?;
     let page = device::generation(&segment)?;
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     drop(segment);
     view.verify(1)?;
     view.store(0, 3);

@@ -10,17 +10,19 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::device::{self, attach_all, export, generation, make, map};
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system;
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 
 /// A process that grants filled memory, then unmaps and maps parts of it as it is told.
 fn puppet() -> Outcome<(Peer, Segment)> {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
@@ -28,8 +30,8 @@ fn puppet() -> Outcome<(Peer, Segment)> {
         loop {
             let word = link.hear()?;
             let part = area.part(
-                (word >> 32) as usize * PAGE,
-                (word >> 8 & 0xff_ffff) as usize * PAGE,
+                (word >> 32) as usize * page_size(),
+                (word >> 8 & 0xff_ffff) as usize * page_size(),
             );
             match word & 0xff {
                 0 => return Ok(()),
@@ -60,12 +62,12 @@ fn order(owner: &Peer, what: u64, first: u64, pages: u64) -> Outcome {
 
 pub(super) fn signal_in_legacy_mode() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
         link.hear()?;
-        let part = area.part(4 * PAGE, 4 * PAGE);
+        let part = area.part(4 * page_size(), 4 * page_size());
         part.unmap()?;
         link.turn()?;
         part.replace()?;
@@ -73,60 +75,68 @@ pub(super) fn signal_in_legacy_mode() -> Outcome {
         link.turn()
     })?;
     let device = device::xpmem()?;
-    let view = attach_all(&device, owner.link.hear()?, SIZE)?;
+    let view = attach_all(&device, owner.link.hear()?, size())?;
     view.verify(1)?;
     owner.link.turn()?;
     for page in 0..16 {
         let expected = if (4..8).contains(&page) {
             Err(SIGBUS)
         } else {
-            Ok(mix(1, page * PAGE))
+            Ok(mix(1, page * page_size()))
         };
         check_eq!(
-            view.try_load(page * PAGE),
+            view.try_load(page * page_size()),
             expected,
             "page {page} beside a hole"
         );
     }
     check_eq!(
-        view.try_store(5 * PAGE, 1),
+        view.try_store(5 * page_size(), 1),
         Err(SIGBUS),
         "a store to a hole"
     );
     owner.link.turn()?;
     // The attachment names addresses: what is mapped there now is seen.
-    view.part(4 * PAGE, 4 * PAGE).verify(2)?;
+    view.part(4 * page_size(), 4 * page_size()).verify(2)?;
     owner.dismiss()
 }
 
 pub(super) fn no_signal_in_a_grant() -> Outcome {
     let (owner, segment) = puppet()?;
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     view.verify(1)?;
     let page = generation(&segment)?;
     check_eq!(device::read(&page).holes, 0, "holes before");
     order(&owner, UNMAP, 4, 4)?;
-    check_eq!(view.try_load(4 * PAGE), Ok(0), "a load from a hole");
+    check_eq!(view.try_load(4 * page_size()), Ok(0), "a load from a hole");
     let holes = device::read(&page).holes;
     check!(holes > 0, "a hole was not counted");
-    check_eq!(view.try_store(6 * PAGE, 9), Ok(()), "a store to a hole");
+    check_eq!(
+        view.try_store(6 * page_size(), 9),
+        Ok(()),
+        "a store to a hole"
+    );
     check!(
         device::read(&page).holes > 0,
         "a store to a hole was not counted"
     );
-    view.part(0, 4 * PAGE).verify(1)?;
-    check_eq!(view.load(8 * PAGE), mix(1, 8 * PAGE), "behind the hole");
+    view.part(0, 4 * page_size()).verify(1)?;
+    check_eq!(
+        view.load(8 * page_size()),
+        mix(1, 8 * page_size()),
+        "behind the hole"
+    );
     order(&owner, REPLACE, 4, 4)?;
     // A mapping that is made now sees the new memory, and what was stored to the hole is nowhere.
-    map(&segment, SIZE, false)?
-        .part(4 * PAGE, 4 * PAGE)
+    map(&segment, size(), false)?
+        .part(4 * page_size(), 4 * page_size())
         .verify(2)?;
     owner.dismiss()
 }
 
 pub(super) fn generation_counts() -> Outcome {
     let (owner, segment) = puppet()?;
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     let page = generation(&segment)?;
     view.verify(1)?;
     let before = device::read(&page);
@@ -145,15 +155,15 @@ pub(super) fn generation_counts() -> Outcome {
         "a change of the owner's was not counted"
     );
     check_eq!(after.holes, before.holes, "holes without an access to one");
-    view.part(2 * PAGE, 2 * PAGE).verify(2)?;
+    view.part(2 * page_size(), 2 * page_size()).verify(2)?;
     order(&owner, EMPTY, 2, 2)?;
-    check_eq!(view.load(2 * PAGE), 0, "a page that was given back");
+    check_eq!(view.load(2 * page_size()), 0, "a page that was given back");
     // Every access to a hole by a new mapping counts, so that no reader misses its own.
     order(&owner, UNMAP, 10, 1)?;
     for _ in 0..3 {
         let before = device::read(&page).holes;
-        let mine = map(&segment, SIZE, false)?;
-        check_eq!(mine.load(10 * PAGE), 0, "a hole");
+        let mine = map(&segment, size(), false)?;
+        check_eq!(mine.load(10 * page_size()), 0, "a hole");
         check!(
             device::read(&page).holes > before,
             "an access to a hole was not counted"
@@ -165,7 +175,7 @@ pub(super) fn generation_counts() -> Outcome {
 pub(super) fn generation_is_read_only() -> Outcome {
     let (owner, segment) = puppet()?;
     let page = generation(&segment)?;
-    let area = Area::of(page.pointer().cast(), PAGE);
+    let area = Area::of(page.pointer().cast(), page_size());
     check_eq!(
         area.try_store(0, 1),
         Err(SIGSEGV),
@@ -179,7 +189,7 @@ pub(super) fn generation_is_read_only() -> Outcome {
     let offset = onecopy_sys::ONECOPY_MMAP_GENERATION as i64;
     let writable = crate::mem::try_map(
         0,
-        PAGE,
+        page_size(),
         READ | WRITE,
         libc::MAP_SHARED,
         Some(segment.as_fd()),
@@ -194,17 +204,17 @@ pub(super) fn generation_is_read_only() -> Outcome {
 }
 
 pub(super) fn revoke() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let segment = export(&area, true)?;
     let other = peer(|link: &Link| {
-        let view = map(&segment, SIZE, true)?;
+        let view = map(&segment, size(), true)?;
         let page = generation(&segment)?;
         view.verify(1)?;
         refused(segment.revoke(), &[EPERM], "REVOKE by another process")?;
         link.turn()?;
         check_eq!(device::read(&page).state, ONECOPY_STATE_REVOKED, "state");
-        for at in (0..SIZE).step_by(PAGE) {
+        for at in (0..size()).step_by(page_size()) {
             check_eq!(view.try_load(at), Ok(0), "a load after REVOKE");
         }
         check_eq!(view.try_store(0, 5), Ok(()), "a store after REVOKE");
@@ -216,7 +226,7 @@ pub(super) fn revoke() -> Outcome {
             segment.info().at("SEGMENT_INFO")?.flags & ONECOPY_SEGMENT_DEAD != 0,
             "alive after REVOKE"
         );
-        if let Ok(again) = device::try_map(&segment, 0, SIZE, false) {
+        if let Ok(again) = device::try_map(&segment, 0, size(), false) {
             check_eq!(
                 again.try_load(0),
                 Ok(0),
@@ -241,7 +251,7 @@ pub(super) fn revoke() -> Outcome {
 
 pub(super) fn owner_gone_state() -> Outcome {
     let (mut owner, segment) = puppet()?;
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     view.verify(1)?;
     let page = generation(&segment)?;
     owner.signal(nix::sys::signal::Signal::SIGKILL)?;
@@ -254,7 +264,7 @@ pub(super) fn owner_gone_state() -> Outcome {
         "state {} after the owner's death",
         device::read(&page).state
     );
-    for at in (0..SIZE).step_by(PAGE) {
+    for at in (0..size()).step_by(page_size()) {
         check_eq!(view.try_load(at), Ok(0), "a load after the owner's death");
     }
     check!(
@@ -270,7 +280,7 @@ pub(super) fn owner_gone_state() -> Outcome {
 
 pub(super) fn prefault() -> Outcome {
     for huge in [false, true] {
-        let size = if huge { 2 * HUGE } else { 700 * PAGE };
+        let size = if huge { 2 * HUGE } else { 700 * page_size() };
         let area = if huge {
             Area::huge(size)?
         } else {
@@ -296,7 +306,7 @@ pub(super) fn prefault() -> Outcome {
                 let after = device.stats().at("STATS")?;
                 check_eq!(after.faults, between.faults, "faults after PREFAULT");
                 // A part of an attachment, and none of it.
-                let part = view.part(3 * PAGE, 5 * PAGE);
+                let part = view.part(3 * page_size(), 5 * page_size());
                 let progress = device.prefault(part.base(), part.length() as u64, false);
                 check_eq!(progress.done, part.length() as u64, "bytes of a part");
                 check_eq!(
@@ -317,30 +327,38 @@ pub(super) fn prefault_errors() -> Outcome {
     let (owner, segment) = puppet()?;
     let device = device::onecopy()?;
     order(&owner, UNMAP, 6, 2)?;
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     let page = generation(&segment)?;
-    let progress = device.prefault(view.base(), SIZE as u64, false);
+    let progress = device.prefault(view.base(), size() as u64, false);
     refused(progress.result, &[EFAULT], "PREFAULT over a hole")?;
-    check_eq!(progress.done, 6 * PAGE as u64, "bytes before the hole");
-    check_eq!(view.load(5 * PAGE), mix(1, 5 * PAGE), "before the hole");
+    check_eq!(
+        progress.done,
+        6 * page_size() as u64,
+        "bytes before the hole"
+    );
+    check_eq!(
+        view.load(5 * page_size()),
+        mix(1, 5 * page_size()),
+        "before the hole"
+    );
     check_eq!(device::read(&page).holes, 0, "holes: PREFAULT is no access");
-    let behind = view.part(8 * PAGE, 8 * PAGE);
+    let behind = view.part(8 * page_size(), 8 * page_size());
     device
         .prefault(behind.base(), behind.length() as u64, true)
         .result
         .at("PREFAULT behind the hole")?;
     // Not an attachment, unmapped, odd, and for writing without the right.
-    let own = Area::new(SIZE)?;
+    let own = Area::new(size())?;
     let errors = &[EFAULT, EINVAL, libc::ENOMEM];
     refused(
-        device.prefault(own.base(), SIZE as u64, false).result,
+        device.prefault(own.base(), size() as u64, false).result,
         errors,
         "PREFAULT of ordinary memory",
     )?;
-    let gone = Area::new(SIZE)?;
+    let gone = Area::new(size())?;
     gone.unmap()?;
     refused(
-        device.prefault(gone.base(), SIZE as u64, false).result,
+        device.prefault(gone.base(), size() as u64, false).result,
         errors,
         "PREFAULT of nothing",
     )?;
@@ -353,20 +371,22 @@ pub(super) fn prefault_errors() -> Outcome {
         errors,
         "PREFAULT of everything",
     )?;
-    let reader = map(&segment.restrict(false).at("RESTRICT")?, SIZE, false)?;
+    let reader = map(&segment.restrict(false).at("RESTRICT")?, size(), false)?;
     refused(
-        device.prefault(reader.base(), PAGE as u64, true).result,
+        device
+            .prefault(reader.base(), page_size() as u64, true)
+            .result,
         &[EACCES, EFAULT, EPERM],
         "PREFAULT for writing of a read-only mapping",
     )?;
-    reader.part(0, PAGE).verify(1)?;
+    reader.part(0, page_size()).verify(1)?;
     // The owner's end.
     owner.dismiss()?;
     let gone = system::until(Duration::from_secs(10), || {
         device::read(&page).state == ONECOPY_STATE_OWNER_GONE
     });
     check!(gone, "the owner's end was not seen");
-    let progress = device.prefault(view.base(), SIZE as u64, false);
+    let progress = device.prefault(view.base(), size() as u64, false);
     check!(
         progress.result.is_err() && progress.done == 0,
         "PREFAULT after the owner's end: {progress:?}"

@@ -13,22 +13,24 @@ use nix::unistd::Pid;
 use onecopy_sys::Place;
 
 use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
-use crate::mem::{self, Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{self, Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::system::{self, OpenToAll, Parameter};
 use crate::{probe, uffd};
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 /// The device of the module for tests.
 const NOTIFY: &str = "/dev/onecopy-notify";
 
 /// What a fault found out, and a signal's handler kept it from answering, is not answered to an access of another time.
 pub(super) fn signal_leaves_no_error() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(2 * SIZE)?;
+        let area = Area::new(2 * size())?;
         area.mark(1);
-        let second = area.part(SIZE, SIZE);
+        let second = area.part(size(), size());
         second.replace()?;
         let blocked = uffd::block(&second)?;
         let device = device::xpmem()?;
@@ -49,15 +51,15 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
     };
     let importer = peer(move |link: &Link| {
         probe::catch(Signal::SIGUSR1 as i32);
-        let view = attach_all(&device::xpmem()?, segid, 2 * SIZE)?;
+        let view = attach_all(&device::xpmem()?, segid, 2 * size())?;
         link.tell(0)?;
         check_eq!(
-            view.try_load(SIZE),
+            view.try_load(size()),
             Err(Signal::SIGUSR1 as i32),
             "an access that a signal ends"
         );
         link.turn()?;
-        check_eq!(view.try_load(SIZE), Ok(77), "memory that is there by now");
+        check_eq!(view.try_load(size()), Ok(77), "memory that is there by now");
         Ok(())
     })?;
     importer.link.hear()?;
@@ -122,11 +124,11 @@ pub(super) fn reaped_while_attached() -> Outcome {
 
 /// memfd_secret() hides memory from all other processes; a grant of all memory does not show it.
 pub(super) fn secret_memory() -> Outcome {
-    let fd = system::secret_memory(SIZE as u64)?;
+    let fd = system::secret_memory(size() as u64)?;
     let owner = peer(move |link: &Link| {
-        let around = Area::new(3 * SIZE)?;
+        let around = Area::new(3 * size())?;
         around.mark(1);
-        let secret = around.part(SIZE, SIZE);
+        let secret = around.part(size(), size());
         secret.map_over(fd.as_fd())?;
         secret.mark(2);
         link.give(export(&around, true)?.as_fd())?;
@@ -135,9 +137,9 @@ pub(super) fn secret_memory() -> Outcome {
     })?;
     let segment = device::segment(owner.link.take()?);
     let page = device::generation(&segment)?;
-    let view = map(&segment, 3 * SIZE, true)?;
-    for at in (0..3 * SIZE).step_by(PAGE) {
-        let secret = (SIZE..2 * SIZE).contains(&at);
+    let view = map(&segment, 3 * size(), true)?;
+    for at in (0..3 * size()).step_by(page_size()) {
+        let secret = (size()..2 * size()).contains(&at);
         let expected = if secret { 0 } else { mix(1, at) };
         check_eq!(view.try_load(at), Ok(expected), "the word at {at:#x}");
         if secret {
@@ -145,30 +147,37 @@ pub(super) fn secret_memory() -> Outcome {
         }
     }
     check!(
-        device::read(&page).holes >= (SIZE / PAGE) as u64,
+        device::read(&page).holes >= (size() / page_size()) as u64,
         "secret memory that is no hole"
     );
     let device = device::onecopy()?;
-    let progress = device.prefault(view.base(), 3 * SIZE as u64, false);
+    let progress = device.prefault(view.base(), 3 * size() as u64, false);
     refused(progress.result, &[EFAULT], "PREFAULT of secret memory")?;
-    check_eq!(progress.done, SIZE as u64, "bytes before the secret");
-    let local = Area::new(3 * SIZE)?;
+    check_eq!(progress.done, size() as u64, "bytes before the secret");
+    let local = Area::new(3 * size())?;
     let to = Place::Own(local.base() as u64);
-    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * SIZE);
+    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * size());
     refused(progress.result, &[EFAULT], "COPY of secret memory")?;
-    check_eq!(progress.done, SIZE as u64, "bytes before the secret");
+    check_eq!(progress.done, size() as u64, "bytes before the secret");
     owner.dismiss()
 }
 
 /// A mapping of another kind in the middle of what is copied or shown at once: each is looked at, not
 /// only the first. The kernel itself would give the pages of a shadow stack to any reader.
 pub(super) fn shadow_stack() -> Outcome {
-    let around = Area::new(3 * SIZE)?;
+    let around = Area::new(3 * size())?;
     around.mark(1);
-    let hidden = around.part(SIZE, PAGE);
+    let hidden = around.part(size(), page_size());
     let file = File::open(NOTIFY).at(NOTIFY)?;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    match mem::try_map(hidden.base(), PAGE, READ, flags, Some(file.as_fd()), 0) {
+    match mem::try_map(
+        hidden.base(),
+        page_size(),
+        READ,
+        flags,
+        Some(file.as_fd()),
+        0,
+    ) {
         Ok(_) => {}
         Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => {
             return Err(Fault::Skip("this kernel knows no shadow stacks".to_owned()));
@@ -179,22 +188,26 @@ pub(super) fn shadow_stack() -> Outcome {
     check!(secret != 0, "the page holds nothing to be found");
     let segment = export(&around, true)?;
     let device = device::onecopy()?;
-    let local = Area::new(3 * SIZE)?;
+    let local = Area::new(3 * size())?;
     let to = Place::Own(local.base() as u64);
-    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * SIZE);
+    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * size());
     check_eq!(
-        local.load(SIZE),
+        local.load(size()),
         0,
         "a word of a shadow stack that was copied"
     );
     refused(progress.result, &[EFAULT], "COPY of a shadow stack")?;
-    check_eq!(progress.done, SIZE as u64, "bytes before the shadow stack");
-    let behind = Place::Segment(&segment, (SIZE + PAGE) as u64);
-    let progress = device::copy(&device, behind, to, SIZE);
+    check_eq!(
+        progress.done,
+        size() as u64,
+        "bytes before the shadow stack"
+    );
+    let behind = Place::Segment(&segment, (size() + page_size()) as u64);
+    let progress = device::copy(&device, behind, to, size());
     progress.result.at("COPY of what lies behind it")?;
-    let view = map(&segment, 3 * SIZE, false)?;
-    for at in (0..3 * SIZE).step_by(PAGE) {
-        let expected = if at == SIZE { 0 } else { mix(1, at) };
+    let view = map(&segment, 3 * size(), false)?;
+    for at in (0..3 * size()).step_by(page_size()) {
+        let expected = if at == size() { 0 } else { mix(1, at) };
         check_eq!(view.load(at), expected, "the word at {at:#x}");
     }
     check_eq!(hidden.load(0), secret, "the shadow stack");
@@ -214,14 +227,14 @@ pub(super) fn queue_is_bounded() -> Outcome {
         .bind_offload(KNEM_BIND_FLAG_CURRENT, &[])
         .at("BIND_OFFLOAD")?;
     let status = device.map_status(1).at("mmap of the status array")?;
-    let area = Area::new(PAGE)?;
+    let area = Area::new(page_size())?;
     area.fill(2);
     let cookie = region(&device, &area, READ | WRITE, 0)?;
     let mut accepted = 0u32;
     let refusal = loop {
         let inline = Inline {
             flags: KNEM_FLAG_MEMCPYTHREAD,
-            ..Inline::read(cookie, PAGE)
+            ..Inline::read(cookie, page_size())
         };
         match inline.run(&device, &[vector(&area)]) {
             Ok(_) => accepted += 1,
@@ -272,7 +285,7 @@ pub(super) fn quota_of_workers() -> Outcome {
 /// by the kernel alone, so they go.
 pub(super) fn kill_while_the_owner_changes() -> Outcome {
     const LARGE: usize = 32 * HUGE;
-    let over = Area::shared(PAGE)?;
+    let over = Area::shared(page_size())?;
     let owner = peer(move |link: &Link| {
         let area = Area::new(LARGE)?;
         area.mark(1);
@@ -293,15 +306,15 @@ pub(super) fn kill_while_the_owner_changes() -> Outcome {
             let view = map(segment, LARGE, true)?;
             link.tell(0)?;
             loop {
-                for page in 0..LARGE / PAGE {
-                    let _ = view.try_load(page * PAGE);
+                for page in 0..LARGE / page_size() {
+                    let _ = view.try_load(page * page_size());
                 }
                 if round % 3 == 0 {
                     map(segment, LARGE, true)?.unmap()?;
                 }
                 if round % 3 == 1 {
                     // Its descriptors, attachments and segments end with it.
-                    let own = Area::new(PAGE)?;
+                    let own = Area::new(page_size())?;
                     export(&own, true)?;
                 }
             }

@@ -5,7 +5,7 @@ use libc::{EAGAIN, EMFILE, ENOMEM, EPERM};
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::device::{self, knem, region, try_region, vector};
-use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::ring::Ring;
@@ -49,9 +49,11 @@ pub(super) fn locked_memory_is_given_back() -> Outcome {
     let _open = OpenToAll::device("/dev/knem")?;
     for _ in 0..3 {
         peer(|_| {
-            setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).at("setrlimit")?;
+            let page = page_size();
+            let limit = 16 * page as u64;
+            setrlimit(Resource::RLIMIT_MEMLOCK, limit, limit).at("setrlimit")?;
             system::become_user(1001)?;
-            let area = Area::new(48 << 10)?;
+            let area = Area::new(12 * page)?;
             for round in 0..300 {
                 let device = knem()?;
                 let cookie = region(&device, &area, READ, 0)?;
@@ -61,17 +63,22 @@ pub(super) fn locked_memory_is_given_back() -> Outcome {
             }
             // A region whose creation fails half way is not counted.
             let device = knem()?;
-            area.part(24 << 10, PAGE).unmap()?;
+            area.part(6 * page, page).unmap()?;
             for _ in 0..50 {
                 check!(
                     try_region(&device, &[vector(&area)], READ, 0).is_err(),
                     "a region with a hole"
                 );
             }
-            region(&device, &area.part(0, 24 << 10), READ, 0)?;
+            region(&device, &area.part(0, 6 * page), READ, 0)?;
             let locked = system::number("/proc/self/status", "VmPin").unwrap_or(0)
                 + system::number("/proc/self/status", "VmLck").unwrap_or(0);
-            check!(locked <= 48, "{locked} KiB locked with a region of 24 KiB");
+            let most = (12 * page as u64) >> 10;
+            check!(
+                locked <= most,
+                "{locked} KiB locked with a region of {} KiB",
+                most / 2
+            );
             Ok(())
         })?
         .join()?;
@@ -154,7 +161,7 @@ pub(super) fn locked_memory_goes_back_to_its_account() -> Outcome {
                 region(&device, &own, READ, 0).map_err(|fault| {
                     Fault::Fail(format!("{what}: all of the limit of {id}: {fault}"))
                 })?;
-                let more = try_region(&device, &[vector(&own.part(0, PAGE))], READ, 0);
+                let more = try_region(&device, &[vector(&own.part(0, page_size()))], READ, 0);
                 refused(more, &[ENOMEM], format_args!("{what}: beyond that of {id}"))
             })?
             .join()
@@ -181,7 +188,7 @@ pub(super) fn locked_memory_goes_back_to_its_account() -> Outcome {
 pub(super) fn descriptors() -> Outcome {
     peer(|_| {
         let device = device::onecopy()?;
-        let area = Area::new(PAGE)?;
+        let area = Area::new(page_size())?;
         setrlimit(Resource::RLIMIT_NOFILE, 40, 40).at("setrlimit")?;
         for _ in 0..3 {
             let mut segments = Vec::new();
@@ -224,7 +231,7 @@ pub(super) fn memory_cgroup() -> Outcome {
     std::fs::create_dir(&group).at("mkdir of a cgroup")?;
     let inside = peer(|_| {
         std::fs::write(format!("{group}/cgroup.procs"), "0").at("entering a cgroup")?;
-        let area = Area::new(4 * PAGE)?;
+        let area = Area::new(4 * page_size())?;
         area.fill(1);
         let segment = device::export(&area, true)?;
         check_eq!(
@@ -232,11 +239,12 @@ pub(super) fn memory_cgroup() -> Outcome {
             0,
             "holes"
         );
-        device::map(&segment, 4 * PAGE, true)?.verify(1)?;
+        device::map(&segment, 4 * page_size(), true)?.verify(1)?;
         let device = knem()?;
-        let status = device.map_status(4096).at("mmap of the status array")?;
-        status.set(4095, 7);
-        check_eq!(status.get(4095), 7, "a byte of the status array");
+        let bytes = page_size();
+        let status = device.map_status(bytes).at("mmap of the status array")?;
+        status.set(bytes - 1, 7);
+        check_eq!(status.get(bytes - 1), 7, "a byte of the status array");
         let cookie = region(&device, &area, READ | WRITE, 0)?;
         device.destroy_region(cookie).at("DESTROY_REGION")
     })?

@@ -10,11 +10,13 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::device::{self, attach_all, export, make, map};
-use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome};
 use crate::peer::{Link, Peer, peer};
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 /// How long both sides go on at least, unless STORM_SECONDS says, and how often they get round.
 const STORM: u64 = 4;
 const ROUNDS: u64 = 20;
@@ -28,7 +30,7 @@ fn blows(begin: Instant, rounds: u64) -> bool {
 
 fn file() -> Outcome<OwnedFd> {
     let file = memfd_create(c"locks", MFdFlags::MFD_CLOEXEC).at("memfd_create")?;
-    nix::unistd::ftruncate(&file, SIZE as i64).at("ftruncate")?;
+    nix::unistd::ftruncate(&file, size() as i64).at("ftruncate")?;
     Ok(file)
 }
 
@@ -39,8 +41,14 @@ fn puncher(file: &OwnedFd, over: &Area) -> Outcome<Peer> {
     peer(move |_| {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         while over.load(0) == 0 {
-            for page in 0..SIZE / PAGE {
-                fallocate(&file, flags, (page * PAGE) as i64, PAGE as i64).at("fallocate")?;
+            for page in 0..size() / page_size() {
+                fallocate(
+                    &file,
+                    flags,
+                    (page * page_size()) as i64,
+                    page_size() as i64,
+                )
+                .at("fallocate")?;
             }
         }
         Ok(())
@@ -50,18 +58,18 @@ fn puncher(file: &OwnedFd, over: &Area) -> Outcome<Peer> {
 /// A child inherits the owner's mappings; its first export takes the locks of all of them.
 pub(super) fn fork_and_export_while_holes_are_punched() -> Outcome {
     let file = file()?;
-    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, true)?;
+    let area = Area::file(file.as_fd(), size(), READ | WRITE, true)?;
     let segment = export(&area, true)?;
     // Lies before the file's mapping, so its lock is taken before that one's.
     let page = device::generation(&segment)?;
-    let over = Area::shared(PAGE)?;
+    let over = Area::shared(page_size())?;
     let puncher = puncher(&file, &over)?;
     let begin = Instant::now();
     let mut rounds = 0;
     while blows(begin, rounds) {
         area.mark(rounds);
         peer(|_| {
-            let own = Area::new(PAGE)?;
+            let own = Area::new(page_size())?;
             make(&device::xpmem()?, &own, 0o600).map(|_| ())
         })?
         .join()?;
@@ -75,27 +83,27 @@ pub(super) fn fork_and_export_while_holes_are_punched() -> Outcome {
 /// A process that has attachments gets a notifier, as one does that starts a virtual machine.
 pub(super) fn register_a_notifier_while_holes_are_punched() -> Outcome {
     let file = file()?;
-    let over = Area::shared(PAGE)?;
+    let over = Area::shared(page_size())?;
     let theirs = file.try_clone().at("dup")?;
     let owner = peer(move |link: &Link| {
-        let area = Area::file(theirs.as_fd(), SIZE, READ | WRITE, true)?;
+        let area = Area::file(theirs.as_fd(), size(), READ | WRITE, true)?;
         link.give(export(&area, true)?.as_fd())?;
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
         link.hear().map(|_| ())
     })?;
-    let own = Area::file(file.as_fd(), SIZE, READ | WRITE, true)?;
+    let own = Area::file(file.as_fd(), size(), READ | WRITE, true)?;
     let segment = device::segment(owner.link.take()?);
-    let view = map(&segment, SIZE, true)?;
-    let legacy = attach_all(&device::xpmem()?, owner.link.hear()?, SIZE)?;
+    let view = map(&segment, size(), true)?;
+    let legacy = attach_all(&device::xpmem()?, owner.link.hear()?, size())?;
     let puncher = puncher(&file, &over)?;
     let begin = Instant::now();
     let mut rounds = 0;
     while blows(begin, rounds) {
-        for page in 0..SIZE / PAGE {
-            own.store(page * PAGE, rounds);
-            let _ = view.load(page * PAGE);
-            let _ = legacy.try_store(page * PAGE + 8, rounds);
+        for page in 0..size() / page_size() {
+            own.store(page * page_size(), rounds);
+            let _ = view.load(page * page_size());
+            let _ = legacy.try_store(page * page_size() + 8, rounds);
         }
         drop(File::open("/dev/onecopy-notify").at("open /dev/onecopy-notify")?);
         rounds += 1;
@@ -109,8 +117,8 @@ pub(super) fn register_a_notifier_while_holes_are_punched() -> Outcome {
 /// somebody looks for entries in them.
 pub(super) fn unmap_while_holes_are_punched() -> Outcome {
     let file = file()?;
-    let over = Area::shared(PAGE)?;
-    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, true)?;
+    let over = Area::shared(page_size())?;
+    let area = Area::file(file.as_fd(), size(), READ | WRITE, true)?;
     let segment = export(&area, true)?;
     let others: Vec<Peer> = (0..2)
         .map(|_| {
@@ -118,20 +126,20 @@ pub(super) fn unmap_while_holes_are_punched() -> Outcome {
                 let begin = Instant::now();
                 let mut rounds = 0;
                 while blows(begin, rounds) {
-                    let view = map(&segment, SIZE, true)?;
-                    for page in 0..SIZE / PAGE {
-                        view.store(page * PAGE, rounds);
+                    let view = map(&segment, size(), true)?;
+                    for page in 0..size() / page_size() {
+                        view.store(page * page_size(), rounds);
                     }
-                    let part = view.part(4 * PAGE, 4 * PAGE);
+                    let part = view.part(4 * page_size(), 4 * page_size());
                     match rounds % 4 {
                         0 => part.unmap()?,
                         1 => part.replace()?,
                         2 => part.protect(READ).at("mprotect")?,
                         // Refused, and entries that it moved come back.
-                        _ => drop(view.remap(SIZE, libc::MREMAP_MAYMOVE, None)),
+                        _ => drop(view.remap(size(), libc::MREMAP_MAYMOVE, None)),
                     }
-                    for page in 8..SIZE / PAGE {
-                        view.store(page * PAGE, rounds);
+                    for page in 8..size() / page_size() {
+                        view.store(page * page_size(), rounds);
                     }
                     view.unmap()?;
                     rounds += 1;

@@ -8,11 +8,13 @@ use std::os::fd::AsFd;
 use libc::{SIGBUS, SIGSEGV};
 
 use crate::device::{self, attach_all, make};
-use crate::mem::{Area, NONE, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, NONE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{self, Link, Peer, peer};
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 
 /// A process that attaches a segment of this one, for reading and writing, in legacy mode. It loads and stores as it is told.
 fn importer(area: &Area) -> Outcome<(Peer, xpmem_sys::Device)> {
@@ -82,7 +84,7 @@ fn file(name: &str) -> Outcome<(File, String)> {
 }
 
 fn content() -> Vec<u8> {
-    (0..SIZE / 8)
+    (0..size() / 8)
         .flat_map(|word| mix(1, word * 8).to_ne_bytes())
         .collect()
 }
@@ -95,12 +97,12 @@ fn untouched(path: &str) -> Outcome {
 }
 
 pub(super) fn zero_page() -> Outcome {
-    let area = Area::new(SIZE)?;
-    let bystander = Area::new(SIZE)?;
+    let area = Area::new(size())?;
+    let bystander = Area::new(size())?;
     // All read only so far: both map the page of zeroes that the whole system shares.
     for page in 0..area.pages() {
         check_eq!(
-            area.load(page * PAGE) + bystander.load(page * PAGE),
+            area.load(page * page_size()) + bystander.load(page * page_size()),
             0,
             "fresh memory"
         );
@@ -109,24 +111,24 @@ pub(super) fn zero_page() -> Outcome {
     check_eq!(load(&other, 0)?, Ok(0), "a load");
     check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
     check_eq!(
-        store(&other, 3 * PAGE, 6)?,
+        store(&other, 3 * page_size(), 6)?,
         Ok(()),
         "a store to a page that was not loaded"
     );
     check_eq!(
-        (area.load(0), area.load(3 * PAGE)),
+        (area.load(0), area.load(3 * page_size())),
         (5, 6),
         "what the owner sees"
     );
     for page in 0..bystander.pages() {
         check_eq!(
-            bystander.load(page * PAGE),
+            bystander.load(page * page_size()),
             0,
             "memory that nobody stored to"
         );
     }
     check_eq!(
-        load(&other, 4 * PAGE)?,
+        load(&other, 4 * page_size())?,
         Ok(0),
         "a page that nobody stored to"
     );
@@ -135,41 +137,41 @@ pub(super) fn zero_page() -> Outcome {
 
 pub(super) fn private_file() -> Outcome {
     let (file, path) = file("private")?;
-    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, false)?;
+    let area = Area::file(file.as_fd(), size(), READ | WRITE, false)?;
     let (other, _device) = importer(&area)?;
     check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
     check_eq!(area.load(0), 5, "what the owner sees");
-    area.store(PAGE, 6);
-    check_eq!(load(&other, PAGE)?, Ok(6), "what the importer sees");
+    area.store(page_size(), 6);
+    check_eq!(load(&other, page_size())?, Ok(6), "what the importer sees");
     end(other)?;
     untouched(&path)
 }
 
 pub(super) fn private_file_read_first() -> Outcome {
     let (file, path) = file("read-first")?;
-    let area = Area::file(file.as_fd(), SIZE, READ | WRITE, false)?;
+    let area = Area::file(file.as_fd(), size(), READ | WRITE, false)?;
     for page in 0..area.pages() {
         check_eq!(
-            area.load(page * PAGE),
-            mix(1, page * PAGE),
+            area.load(page * page_size()),
+            mix(1, page * page_size()),
             "the owner's load"
         );
     }
     let (other, _device) = importer(&area)?;
     for page in 0..area.pages() {
         check_eq!(
-            load(&other, page * PAGE)?,
-            Ok(mix(1, page * PAGE)),
+            load(&other, page * page_size())?,
+            Ok(mix(1, page * page_size())),
             "a load"
         );
     }
     for page in 0..area.pages() {
         check_eq!(
-            store(&other, page * PAGE, 7)?,
+            store(&other, page * page_size(), 7)?,
             Ok(()),
             "a store after a load"
         );
-        check_eq!(area.load(page * PAGE), 7, "what the owner sees");
+        check_eq!(area.load(page * page_size()), 7, "what the owner sees");
     }
     end(other)?;
     untouched(&path)
@@ -179,24 +181,24 @@ pub(super) fn read_only_file() -> Outcome {
     let (_, path) = file("read-only")?;
     let reader = File::open(&path).at(&path)?;
     for shared in [false, true] {
-        let area = Area::file(reader.as_fd(), SIZE, READ, shared)?;
+        let area = Area::file(reader.as_fd(), size(), READ, shared)?;
         let (other, _device) = importer(&area)?;
         for (page, read_first) in [(0, true), (1, false)] {
             if read_first {
                 check_eq!(
-                    load(&other, page * PAGE)?,
-                    Ok(mix(1, page * PAGE)),
+                    load(&other, page * page_size())?,
+                    Ok(mix(1, page * page_size())),
                     "a load"
                 );
             }
-            let stored = store(&other, page * PAGE, 5)?;
+            let stored = store(&other, page * page_size(), 5)?;
             check!(
                 refused_store(stored),
                 "a store where the owner may not: {stored:?}"
             );
             check_eq!(
-                area.load(page * PAGE),
-                mix(1, page * PAGE),
+                area.load(page * page_size()),
+                mix(1, page * page_size()),
                 "what the owner sees"
             );
         }
@@ -206,7 +208,7 @@ pub(super) fn read_only_file() -> Outcome {
 }
 
 pub(super) fn read_only_pages() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let (other, _device) = importer(&area)?;
     check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
@@ -214,7 +216,7 @@ pub(super) fn read_only_pages() -> Outcome {
     for round in 0..3u64 {
         area.protect(READ).at("mprotect")?;
         check_eq!(load(&other, 8)?, Ok(mix(1, 8)), "a load");
-        for offset in [0, PAGE] {
+        for offset in [0, page_size()] {
             let stored = store(&other, offset, 50 + round)?;
             check!(
                 refused_store(stored),
@@ -240,38 +242,46 @@ pub(super) fn read_only_pages() -> Outcome {
 
 pub(super) fn fork() -> Outcome {
     for importer_first in [false, true] {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let (other, _device) = importer(&area)?;
         check_eq!(store(&other, 0, 10)?, Ok(()), "a store before the fork");
         check_eq!(
-            load(&other, PAGE)?,
-            Ok(mix(1, PAGE)),
+            load(&other, page_size())?,
+            Ok(mix(1, page_size())),
             "a load before the fork"
         );
         let child = peer(|link: &Link| {
             link.turn()?;
             check_eq!(area.load(0), 10, "the child's copy");
-            check_eq!(area.load(PAGE), mix(1, PAGE), "the child's copy");
-            area.store(2 * PAGE, 99);
+            check_eq!(
+                area.load(page_size()),
+                mix(1, page_size()),
+                "the child's copy"
+            );
+            area.store(2 * page_size(), 99);
             link.turn()
         })?;
         child.link.hear()?;
         if importer_first {
             check_eq!(store(&other, 0, 11)?, Ok(()), "a store after the fork");
             check_eq!(area.load(0), 11, "what the owner sees");
-            area.store(PAGE, 12);
-            check_eq!(load(&other, PAGE)?, Ok(12), "what the importer sees");
+            area.store(page_size(), 12);
+            check_eq!(load(&other, page_size())?, Ok(12), "what the importer sees");
         } else {
             area.store(0, 11);
             check_eq!(load(&other, 0)?, Ok(11), "what the importer sees");
-            check_eq!(store(&other, PAGE, 12)?, Ok(()), "a store after the fork");
-            check_eq!(area.load(PAGE), 12, "what the owner sees");
+            check_eq!(
+                store(&other, page_size(), 12)?,
+                Ok(()),
+                "a store after the fork"
+            );
+            check_eq!(area.load(page_size()), 12, "what the owner sees");
         }
         child.link.turn()?;
         check_eq!(
-            load(&other, 2 * PAGE)?,
-            Ok(mix(1, 2 * PAGE)),
+            load(&other, 2 * page_size())?,
+            Ok(mix(1, 2 * page_size())),
             "the child's store"
         );
         child.dismiss()?;
@@ -287,12 +297,12 @@ pub(super) fn fork() -> Outcome {
 }
 
 pub(super) fn fork_storm() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let (other, _device) = importer(&area)?;
     for round in 0..100u64 {
         let child = peer(|_| Ok(()))?;
-        let offset = (round as usize % 16) * PAGE;
+        let offset = (round as usize % 16) * page_size();
         if round % 2 == 0 {
             area.store(offset, round);
             check_eq!(load(&other, offset)?, Ok(round), "what the importer sees");
@@ -306,21 +316,21 @@ pub(super) fn fork_storm() -> Outcome {
 }
 
 pub(super) fn mremap() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let (other, _device) = importer(&area)?;
     check_eq!(load(&other, 0)?, Ok(mix(1, 0)), "a load");
-    let place = Area::new(SIZE)?;
+    let place = Area::new(size())?;
     let moved = area
         .remap(
-            SIZE,
+            size(),
             libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
             Some(&place),
         )
         .at("mremap")?;
     for page in 0..area.pages() {
         check_eq!(
-            load(&other, page * PAGE)?,
+            load(&other, page * page_size())?,
             Err(SIGBUS),
             "a load from where the memory was"
         );
@@ -328,7 +338,11 @@ pub(super) fn mremap() -> Outcome {
     // And back: the pages are the same.
     moved.store(0, 70);
     moved
-        .remap(SIZE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, Some(&area))
+        .remap(
+            size(),
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            Some(&area),
+        )
         .at("mremap")?;
     check_eq!(
         load(&other, 0)?,
@@ -342,7 +356,7 @@ pub(super) fn mremap() -> Outcome {
 
 /// The importer sees new memory at once, whoever maps it.
 fn maps_over(by: fn(Area) -> Outcome) -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let (other, _device) = importer(&area)?;
     for round in 0..20u64 {
@@ -376,15 +390,19 @@ pub(super) fn maps_over_from_a_sharing_task() -> Outcome {
 }
 
 pub(super) fn gives_pages_back() -> Outcome {
-    maps_over(|area| area.advise(0, SIZE, libc::MADV_DONTNEED))
+    maps_over(|area| area.advise(0, size(), libc::MADV_DONTNEED))
 }
 
 pub(super) fn shared_memory() -> Outcome {
-    let area = Area::shared(SIZE)?;
+    let area = Area::shared(size())?;
     area.fill(1);
     let (other, _device) = importer(&area)?;
     check_eq!(store(&other, 0, 5)?, Ok(()), "a store");
-    check_eq!(load(&other, PAGE)?, Ok(mix(1, PAGE)), "a load");
+    check_eq!(
+        load(&other, page_size())?,
+        Ok(mix(1, page_size())),
+        "a load"
+    );
     let child = peer(|_| {
         check_eq!(area.load(0), 5, "what a child that shares the memory sees");
         area.store(8, 6);
@@ -396,12 +414,16 @@ pub(super) fn shared_memory() -> Outcome {
 }
 
 pub(super) fn exit_of_the_importer() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     for round in 0..20u64 {
         let (other, device) = importer(&area)?;
         check_eq!(store(&other, 0, round)?, Ok(()), "a store");
-        check_eq!(load(&other, PAGE)?, Ok(mix(1, PAGE)), "a load");
+        check_eq!(
+            load(&other, page_size())?,
+            Ok(mix(1, page_size())),
+            "a load"
+        );
         other.kill()?;
         check_eq!(area.load(0), round, "what the owner sees");
         area.store(0, 0);

@@ -9,7 +9,7 @@ use libc::EAGAIN;
 use onecopy_sys::{ONECOPY_FEATURE_SNAPSHOT, Place};
 
 use crate::device::{self, attach_all, export, make, map, region};
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, HUGE, READ, WRITE, huge_page, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system;
@@ -50,14 +50,15 @@ fn huge_area(size: usize) -> Outcome<Area> {
 }
 
 pub(super) fn huge_pages() -> Outcome {
-    const SIZE: usize = 4 * HUGE;
-    let area = huge_area(SIZE)?;
+    let huge = huge_page();
+    let size = 4 * huge;
+    let area = huge_area(size)?;
     let device = device::onecopy()?;
     let segment = export(&area, true)?;
     let features = device.info().at("INFO")?.features;
     let importer = peer(|link: &Link| {
         let before = device.stats().at("STATS")?;
-        let view = map(&segment, SIZE, true)?;
+        let view = map(&segment, size, true)?;
         view.verify_marks(1)?;
         let after = device.stats().at("STATS")?;
         if features & onecopy_sys::ONECOPY_FEATURE_HUGE != 0 {
@@ -71,66 +72,66 @@ pub(super) fn huge_pages() -> Outcome {
         }
         view.store(8, 5);
         // A part of a huge mapping goes: the rest stays.
-        view.part(HUGE + 5 * PAGE, 3 * PAGE).unmap()?;
-        check_eq!(view.load(HUGE), mix(1, HUGE), "before the unmapped part");
+        view.part(huge + 5 * page_size(), 3 * page_size()).unmap()?;
+        check_eq!(view.load(huge), mix(1, huge), "before the unmapped part");
         check_eq!(
-            view.load(HUGE + 8 * PAGE),
-            mix(1, HUGE + 8 * PAGE),
+            view.load(huge + 8 * page_size()),
+            mix(1, huge + 8 * page_size()),
             "behind it"
         );
         check_eq!(
-            view.try_load(HUGE + 6 * PAGE).err(),
+            view.try_load(huge + 6 * page_size()).err(),
             Some(libc::SIGSEGV),
             "in it"
         );
-        view.part(2 * HUGE + 4 * PAGE, PAGE)
+        view.part(2 * huge + 4 * page_size(), page_size())
             .protect(READ)
             .at("mprotect of a part")?;
         check_eq!(
-            view.load(2 * HUGE + 4 * PAGE),
-            mix(1, 2 * HUGE + 4 * PAGE),
+            view.load(2 * huge + 4 * page_size()),
+            mix(1, 2 * huge + 4 * page_size()),
             "a protected part"
         );
         check_eq!(
-            view.try_store(2 * HUGE + 4 * PAGE, 1).err(),
+            view.try_store(2 * huge + 4 * page_size(), 1).err(),
             Some(libc::SIGSEGV),
             "a store to a protected part"
         );
-        view.store(2 * HUGE + 5 * PAGE + 8, 6);
+        view.store(2 * huge + 5 * page_size() + 8, 6);
         link.turn()?;
         // The owner unmapped a page in the middle.
         check_eq!(
-            view.try_load(3 * HUGE + 7 * PAGE),
+            view.try_load(3 * huge + 7 * page_size()),
             Ok(0),
             "the owner's hole"
         );
         check_eq!(
-            view.load(3 * HUGE + 8 * PAGE),
-            mix(1, 3 * HUGE + 8 * PAGE),
+            view.load(3 * huge + 8 * page_size()),
+            mix(1, 3 * huge + 8 * page_size()),
             "behind the owner's hole"
         );
-        view.store(3 * HUGE + 8, 7);
+        view.store(3 * huge + 8, 7);
         Ok(())
     })?;
     importer.link.hear()?;
-    area.part(3 * HUGE + 7 * PAGE, PAGE).unmap()?;
+    area.part(3 * huge + 7 * page_size(), page_size()).unmap()?;
     importer.dismiss()?;
     check_eq!(area.load(8), 5, "what was stored through a huge mapping");
     check_eq!(
-        area.load(2 * HUGE + 5 * PAGE + 8),
+        area.load(2 * huge + 5 * page_size() + 8),
         6,
         "what was stored beside a protected part"
     );
-    check_eq!(area.load(3 * HUGE + 8), 7, "what was stored beside a hole");
+    check_eq!(area.load(3 * huge + 8), 7, "what was stored beside a hole");
     // An attachment at an odd offset cannot be huge, and is right all the same.
     let legacy = device::xpmem()?;
-    let segid = make(&legacy, &area.part(PAGE, 2 * HUGE), 0o600)?;
+    let segid = make(&legacy, &area.part(page_size(), 2 * huge), 0o600)?;
     peer(move |_| {
-        let view = attach_all(&device::xpmem()?, segid as u64, 2 * HUGE)?;
-        for at in (0..2 * HUGE).step_by(PAGE) {
+        let view = attach_all(&device::xpmem()?, segid as u64, 2 * huge)?;
+        for at in (0..2 * huge).step_by(page_size()) {
             check_eq!(
                 view.load(at),
-                mix(1, at + PAGE),
+                mix(1, at + page_size()),
                 "offset {at:#x} of a shifted attachment"
             );
         }
@@ -141,10 +142,11 @@ pub(super) fn huge_pages() -> Outcome {
 
 /// The kernel's huge page of zeroes, which stands for memory that was only looked at, in an attachment beside huge pages of the importer's own.
 pub(super) fn huge_zeroes() -> Outcome {
-    const SIZE: usize = 4 * HUGE;
-    let area = Area::huge(SIZE)?;
+    let huge = huge_page();
+    let size = 4 * huge;
+    let area = Area::huge(size)?;
     let zeroes = |area: &Area, whose: &str| {
-        for at in (0..SIZE).step_by(PAGE) {
+        for at in (0..size).step_by(page_size()) {
             check_eq!(area.load(at), 0, "offset {at:#x} of {whose}");
         }
         Ok(())
@@ -152,38 +154,39 @@ pub(super) fn huge_zeroes() -> Outcome {
     zeroes(&area, "the owner's memory")?;
     let segment = export(&area, true)?;
     let importer = peer(|_: &Link| {
-        let own = Area::huge(SIZE)?;
+        let own = Area::huge(size)?;
         own.mark(2);
-        let view = map(&segment, SIZE, true)?;
+        let view = map(&segment, size, true)?;
         zeroes(&view, "the attachment")?;
         // Whole, then in parts.
-        view.part(0, 2 * HUGE).unmap()?;
-        view.part(2 * HUGE + 3 * PAGE, PAGE).unmap()?;
-        view.store(3 * HUGE, 5);
-        check_eq!(view.load(3 * HUGE), 5, "what was stored");
+        view.part(0, 2 * huge).unmap()?;
+        view.part(2 * huge + 3 * page_size(), page_size()).unmap()?;
+        view.store(3 * huge, 5);
+        check_eq!(view.load(3 * huge), 5, "what was stored");
         own.verify_marks(2)?;
         own.unmap()
     })?;
     importer.join()?;
-    check_eq!(area.load(3 * HUGE), 5, "what the importer stored");
-    check_eq!(area.load(2 * HUGE), 0, "beside it");
+    check_eq!(area.load(3 * huge), 5, "what the importer stored");
+    check_eq!(area.load(2 * huge), 0, "beside it");
     Ok(())
 }
 
 pub(super) fn split_and_collapse() -> Outcome {
     const MADV_COLLAPSE: i32 = 25;
-    const SIZE: usize = 2 * HUGE;
-    let area = huge_area(SIZE)?;
+    let huge = huge_page();
+    let size = 2 * huge;
+    let area = huge_area(size)?;
     let segment = export(&area, true)?;
     let importer = peer(move |link: &Link| {
-        let view = map(&segment, SIZE, true)?;
+        let view = map(&segment, size, true)?;
         let page = device::generation(&segment)?;
         let begin = Instant::now();
         let mut rounds = 0u64;
         while begin.elapsed() < Duration::from_secs(5) || rounds < 2 {
             rounds += 1;
             view.verify_marks(1)?;
-            for at in (0..SIZE).step_by(PAGE) {
+            for at in (0..size).step_by(page_size()) {
                 view.store(at + 8, rounds);
             }
         }
@@ -197,13 +200,16 @@ pub(super) fn split_and_collapse() -> Outcome {
     let (mut rounds, mut collapsed) = (0, 0);
     while importer.runs()? {
         // A protection for one page splits its huge page; collapsing makes it whole.
-        let part = area.part(HUGE + (rounds % 512) * PAGE, PAGE);
+        let part = area.part(
+            huge + (rounds % (huge / page_size())) * page_size(),
+            page_size(),
+        );
         part.protect(READ | WRITE | libc::PROT_EXEC)
             .at("mprotect")?;
         part.protect(READ | WRITE).at("mprotect")?;
-        let _ = area.advise(0, SIZE, libc::MADV_NOHUGEPAGE);
-        let _ = area.advise(0, SIZE, libc::MADV_HUGEPAGE);
-        if area.advise(0, SIZE, MADV_COLLAPSE).is_ok() {
+        let _ = area.advise(0, size, libc::MADV_NOHUGEPAGE);
+        let _ = area.advise(0, size, libc::MADV_HUGEPAGE);
+        if area.advise(0, size, MADV_COLLAPSE).is_ok() {
             collapsed += 1;
         }
         rounds += 1;
@@ -212,7 +218,7 @@ pub(super) fn split_and_collapse() -> Outcome {
     importer.join()?;
     let theirs = theirs?;
     area.verify_marks(1)?;
-    for at in (0..SIZE).step_by(PAGE) {
+    for at in (0..size).step_by(page_size()) {
         check_eq!(
             area.load(at + 8),
             theirs,
@@ -252,30 +258,30 @@ impl Drop for Merging {
 
 pub(super) fn same_page_merging() -> Outcome {
     const PAGES: usize = 64;
-    const SIZE: usize = PAGES * PAGE;
+    let size = PAGES * page_size();
     let _merging = Merging::start()?;
-    let areas = [Area::new(SIZE)?, Area::new(SIZE)?];
+    let areas = [Area::new(size)?, Area::new(size)?];
     for area in &areas {
         for page in 0..PAGES {
-            for word in 0..PAGE / 8 {
-                area.store(page * PAGE + word * 8, mix(9, word));
+            for word in 0..page_size() / 8 {
+                area.store(page * page_size() + word * 8, mix(9, word));
             }
         }
     }
     let segments = [export(&areas[0], true)?, export(&areas[1], true)?];
     let importer = peer(|link: &Link| {
         let views = [
-            map(&segments[0], SIZE, true)?,
-            map(&segments[1], SIZE, true)?,
+            map(&segments[0], size, true)?,
+            map(&segments[1], size, true)?,
         ];
         for round in 0..20u64 {
             for view in &views {
-                for at in (0..SIZE).step_by(PAGE) {
+                for at in (0..size).step_by(page_size()) {
                     check_eq!(view.load(at), mix(9, 0), "a word at {at:#x}");
                 }
             }
             // A store to a merged page reaches its owner's page, and no other.
-            let at = round as usize * PAGE;
+            let at = round as usize * page_size();
             views[0].store(at + 8, round);
             check_eq!(views[0].load(at + 8), round, "a word that was stored");
             check_eq!(views[1].load(at + 8), mix(9, 1), "its twin");
@@ -284,7 +290,7 @@ pub(super) fn same_page_merging() -> Outcome {
         Ok(())
     })?;
     for area in &areas {
-        area.advise(0, SIZE, libc::MADV_MERGEABLE)
+        area.advise(0, size, libc::MADV_MERGEABLE)
             .map_err(|fault| Fault::Skip(fault.to_string()))?;
     }
     let merged = system::until(Duration::from_secs(60), || {
@@ -301,7 +307,7 @@ pub(super) fn same_page_merging() -> Outcome {
         if heard.is_err() {
             return importer.join();
         }
-        let at = round as usize * PAGE;
+        let at = round as usize * page_size();
         check_eq!(areas[0].load(at + 8), round, "what the owner sees");
         check_eq!(
             areas[1].load(at + 8),
@@ -320,11 +326,11 @@ struct Swap;
 impl Swap {
     fn start() -> Option<Self> {
         fs::write("/sys/block/zram0/disksize", "268435456").ok()?;
-        let mut header = vec![0u8; PAGE];
+        let mut header = vec![0u8; page_size()];
         // Version 1, the last page's number, no bad pages.
         header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
         header[1028..1032].copy_from_slice(&65535u32.to_ne_bytes());
-        header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+        header[page_size() - 10..].copy_from_slice(b"SWAPSPACE2");
         fs::write("/dev/zram0", header).ok()?;
         system::swap_on("/dev/zram0").ok()?;
         Some(Self)
@@ -352,7 +358,7 @@ pub(super) fn memory_pressure() -> Outcome {
         while begin.elapsed() < Duration::from_secs(6) || rounds < 3 {
             rounds += 1;
             view.verify_marks(1)?;
-            for at in (0..SIZE).step_by(PAGE) {
+            for at in (0..SIZE).step_by(page_size()) {
                 view.store(at + 8, rounds);
             }
         }
@@ -386,7 +392,7 @@ pub(super) fn memory_pressure() -> Outcome {
     importer.join()?;
     let rounds = rounds?;
     area.verify_marks(1)?;
-    for at in (0..SIZE).step_by(PAGE) {
+    for at in (0..SIZE).step_by(page_size()) {
         check_eq!(
             area.load(at + 8),
             rounds,
@@ -401,8 +407,8 @@ pub(super) fn memory_pressure() -> Outcome {
 }
 
 pub(super) fn many_importers() -> Outcome {
-    const SIZE: usize = 64 * PAGE;
-    let area = Area::new(SIZE)?;
+    let size = 64 * page_size();
+    let area = Area::new(size)?;
     area.mark(1);
     let segment = export(&area, true)?;
     let others: Vec<Peer> = (1..=16u64)
@@ -410,12 +416,12 @@ pub(super) fn many_importers() -> Outcome {
             let segment = &segment;
             peer(move |link: &Link| {
                 let views: Vec<Area> = (0..8)
-                    .map(|_| map(segment, SIZE, true))
+                    .map(|_| map(segment, size, true))
                     .collect::<Outcome<_>>()?;
                 link.turn()?;
                 for (index, view) in views.iter().enumerate() {
                     view.verify_marks(1)?;
-                    view.store((number as usize) * PAGE + 8 + index * 8, number);
+                    view.store((number as usize) * page_size() + 8 + index * 8, number);
                 }
                 Ok(())
             })
@@ -425,7 +431,7 @@ pub(super) fn many_importers() -> Outcome {
         other.link.hear()?;
     }
     // A change while all of them have it mapped.
-    area.part(60 * PAGE, 4 * PAGE)
+    area.part(60 * page_size(), 4 * page_size())
         .protect(READ)
         .at("mprotect")?;
     for other in &others {
@@ -437,7 +443,7 @@ pub(super) fn many_importers() -> Outcome {
     for number in 1..=16usize {
         for index in 0..8 {
             check_eq!(
-                area.load(number * PAGE + 8 + index * 8),
+                area.load(number * page_size() + 8 + index * 8),
                 number as u64,
                 "a word of importer {number}"
             );
@@ -450,17 +456,21 @@ pub(super) fn many_importers() -> Outcome {
 /// take what only they use.
 pub(super) fn accesses_count_for_the_owner() -> Outcome {
     const PAGES: usize = 16;
-    let area = Area::new(PAGES * PAGE)?;
+    let area = Area::new(PAGES * page_size())?;
     area.mark(1);
     let segment = export(&area, false)?;
     let others = peer(|link: &Link| {
-        let view = map(&segment, PAGES * PAGE, false)?;
+        let view = map(&segment, PAGES * page_size(), false)?;
         link.hear()?;
-        check_eq!(view.load(3 * PAGE), mix(1, 3 * PAGE), "a word");
+        check_eq!(
+            view.load(3 * page_size()),
+            mix(1, 3 * page_size()),
+            "a word"
+        );
         link.turn()?;
-        let local = Area::new(PAGE)?;
+        let local = Area::new(page_size())?;
         let to = Place::Own(local.base() as u64);
-        let from = Place::Segment(&segment, 9 * PAGE as u64);
+        let from = Place::Segment(&segment, 9 * page_size() as u64);
         let progress = device::copy(&device::onecopy()?, from, to, 64);
         progress.result.at("COPY")?;
         link.turn()
@@ -471,7 +481,7 @@ pub(super) fn accesses_count_for_the_owner() -> Outcome {
     let accessed = || -> Outcome<Vec<usize>> {
         let mut pages = Vec::new();
         for page in 0..PAGES {
-            if system::page_is_accessed(&area, page * PAGE)? {
+            if system::page_is_accessed(&area, page * page_size())? {
                 pages.push(page);
             }
         }
@@ -507,13 +517,13 @@ pub(super) fn accesses_count_for_the_owner() -> Outcome {
 pub(super) fn unload_refused() -> Outcome {
     let name = "onecopy";
     let busy = &[EAGAIN, libc::EBUSY];
-    let area = Area::new(4 * PAGE)?;
+    let area = Area::new(4 * page_size())?;
     let xpmem = device::xpmem()?;
     refused(system::unload(name), busy, "unloading with /dev/xpmem open")?;
     drop(xpmem);
     let segment = export(&area, false)?;
     refused(system::unload(name), busy, "unloading with a segment")?;
-    let view = map(&segment, 4 * PAGE, false)?;
+    let view = map(&segment, 4 * page_size(), false)?;
     drop(segment);
     refused(system::unload(name), busy, "unloading with a mapping")?;
     let page = device::generation(&export(&area, false)?)?;
@@ -533,7 +543,7 @@ pub(super) fn unload_refused() -> Outcome {
     let segid = make(&xpmem, &area, 0o600)?;
     let other = peer(move |link: &Link| {
         let device = device::xpmem()?;
-        let view = attach_all(&device, segid as u64, 4 * PAGE)?;
+        let view = attach_all(&device, segid as u64, 4 * page_size())?;
         drop(device);
         link.turn()?;
         let _ = view.try_load(0);

@@ -9,13 +9,15 @@ use knem_sys::{
 use libc::{EACCES, EFAULT, EINVAL, ENOENT, ENOMEM, EPERM};
 
 use crate::device::{self, Inline, knem, region, try_region, vector};
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE, mix};
+use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll};
 use crate::trace;
 
-const SIZE: usize = 40 * PAGE;
+fn size() -> usize {
+    40 * page_size()
+}
 const SUCCESS: u32 = KNEM_STATUS_SUCCESS as u32;
 const FAILED: u32 = KNEM_STATUS_FAILED as u32;
 /// What a cookie that names nothing, or nothing any more, is answered with.
@@ -25,7 +27,7 @@ const DENIED: &[i32] = &[EACCES, EPERM];
 /// A process that makes a region of filled memory, and looks at its end what is in it.
 fn owner(protection: i32, flags: u32, expected: u64) -> Outcome<(Peer, u64)> {
     let owner = peer(move |link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         let device = knem()?;
         link.tell(region(&device, &area, protection, flags)?)?;
@@ -59,13 +61,13 @@ pub(super) fn info() -> Outcome {
 pub(super) fn read_and_write() -> Outcome {
     let (owner, cookie) = owner(READ | WRITE, 0, 2)?;
     let device = knem()?;
-    let local = Area::new(SIZE)?;
-    run(Inline::read(cookie, SIZE), &device, &local)?;
+    let local = Area::new(size())?;
+    run(Inline::read(cookie, size()), &device, &local)?;
     local.verify(1)?;
     local.fill(2);
-    run(Inline::write(cookie, SIZE), &device, &local)?;
+    run(Inline::write(cookie, size()), &device, &local)?;
     // The form without a bound.
-    let back = Area::new(SIZE)?;
+    let back = Area::new(size())?;
     let list = [vector(&back)];
     let mut command = knem_cmd_inline_copy {
         local_iovec_array: list.as_ptr().expose_provenance() as u64,
@@ -82,7 +84,7 @@ pub(super) fn read_and_write() -> Outcome {
 
 pub(super) fn vectors() -> Outcome {
     // Pieces of odd lengths at odd places, on both sides.
-    let whole = Area::new(SIZE)?;
+    let whole = Area::new(size())?;
     whole.fill(3);
     let pieces = |area: &Area, lengths: &[usize]| {
         let mut at = 24;
@@ -99,13 +101,16 @@ pub(super) fn vectors() -> Outcome {
             .collect();
         list
     };
-    let remote = pieces(&whole, &[8, 4096, 0, 16, 12_280, 8, 20_000, 3 * PAGE]);
+    let remote = pieces(
+        &whole,
+        &[8, 4096, 0, 16, 12_280, 8, 20_000, 3 * page_size()],
+    );
     let total: u64 = remote.iter().map(|piece| piece.len).sum();
     let owner = knem()?;
     let cookie = try_region(&owner, &remote, READ | WRITE, 0).at("CREATE_REGION of pieces")?;
     let importer = peer(|_| {
         let device = knem()?;
-        let local = Area::new(SIZE)?;
+        let local = Area::new(size())?;
         let first = total as usize / 2 / 8 * 8;
         let list = pieces(&local, &[first, 8, total as usize - first - 8]);
         let inline = Inline::read(cookie, total as usize);
@@ -137,7 +142,7 @@ pub(super) fn vectors() -> Outcome {
 
 pub(super) fn region_to_region() -> Outcome {
     let (first, from) = owner(READ, 0, 1)?;
-    let (from_dev, own) = (knem()?, Area::new(SIZE)?);
+    let (from_dev, own) = (knem()?, Area::new(size())?);
     let to = region(&from_dev, &own, WRITE, 0)?;
     let mut command = knem_cmd_copy {
         src_cookie: from,
@@ -158,14 +163,14 @@ pub(super) fn third_process() -> Outcome {
         let device = knem()?;
         link.tell(region(&device, &area, WRITE, 0)?)?;
         link.hear()?;
-        area.part(0, SIZE).verify(1)
+        area.part(0, size()).verify(1)
     })?;
     let to = second.link.hear()?;
     let device = knem()?;
     let mut command = knem_cmd_copy_bounded {
         src_cookie: from,
         dst_cookie: to,
-        length: SIZE as u64,
+        length: size() as u64,
         current_status: u32::MAX,
         ..Default::default()
     };
@@ -184,11 +189,11 @@ pub(super) fn bounded() -> Outcome {
         (0, 8),
         (8, 8),
         (4088, 4104),
-        (PAGE, 5 * PAGE),
-        (SIZE - 8, 8),
-        (16, SIZE - 16),
+        (page_size(), 5 * page_size()),
+        (size() - 8, 8),
+        (16, size() - 16),
     ] {
-        let local = Area::new(SIZE)?;
+        let local = Area::new(size())?;
         let inline = Inline {
             offset: offset as u64,
             ..Inline::read(cookie, length)
@@ -201,14 +206,14 @@ pub(super) fn bounded() -> Outcome {
                 "word {at} of {length} from {offset}"
             );
         }
-        if length < SIZE {
+        if length < size() {
             check_eq!(local.load(length), 0, "what follows {length} bytes");
         }
     }
     // Beyond the end there is nothing to read, which is no failure.
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     local.fill(7);
-    for offset in [SIZE as u64, SIZE as u64 + 1, u64::MAX, u64::MAX - 7] {
+    for offset in [size() as u64, size() as u64 + 1, u64::MAX, u64::MAX - 7] {
         let inline = Inline {
             offset,
             ..Inline::read(cookie, 8)
@@ -223,26 +228,26 @@ pub(super) fn bounded() -> Outcome {
         ..Inline::read(cookie, 8)
     };
     run(inline, &device, &local)?;
-    for at in (0..SIZE - 8).step_by(8) {
+    for at in (0..size() - 8).step_by(8) {
         check_eq!(local.load(at), mix(1, at + 8), "word {at} of all");
     }
-    check_eq!(local.load(SIZE - 8), mix(7, SIZE - 8), "what follows");
+    check_eq!(local.load(size() - 8), mix(7, size() - 8), "what follows");
     owner.dismiss()
 }
 
 pub(super) fn direction() -> Outcome {
     let device = knem()?;
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     local.fill(5);
     let (reader, readable) = owner(READ, 0, 1)?;
     refused(
-        Inline::write(readable, SIZE).run(&device, &[vector(&local)]),
+        Inline::write(readable, size()).run(&device, &[vector(&local)]),
         DENIED,
         "writing to a region for reading",
     )?;
     let (writer, writable) = owner(WRITE, 0, 1)?;
     refused(
-        Inline::read(writable, SIZE).run(&device, &[vector(&local)]),
+        Inline::read(writable, size()).run(&device, &[vector(&local)]),
         DENIED,
         "reading from a region for writing",
     )?;
@@ -272,21 +277,21 @@ pub(super) fn any_user() -> Outcome {
                 system::become_namespace_root()?;
             }
             let device = knem()?;
-            let local = Area::new(SIZE)?;
+            let local = Area::new(size())?;
             refused(
-                Inline::read(closed, SIZE).run(&device, &[vector(&local)]),
+                Inline::read(closed, size()).run(&device, &[vector(&local)]),
                 &[EACCES, EPERM, EINVAL],
                 "another user reads a region",
             )?;
             refused(
-                Inline::write(closed, SIZE).run(&device, &[vector(&local)]),
+                Inline::write(closed, size()).run(&device, &[vector(&local)]),
                 &[EACCES, EPERM, EINVAL],
                 "another user writes a region",
             )?;
-            run(Inline::read(open, SIZE), &device, &local)?;
+            run(Inline::read(open, size()), &device, &local)?;
             local.verify(1)?;
             refused(
-                Inline::write(open, SIZE).run(&device, &[vector(&local)]),
+                Inline::write(open, size()).run(&device, &[vector(&local)]),
                 DENIED,
                 "another user writes a region for reading",
             )?;
@@ -305,11 +310,11 @@ pub(super) fn any_user() -> Outcome {
 pub(super) fn single_use() -> Outcome {
     let (owner, cookie) = owner(READ, KNEM_FLAG_SINGLEUSE, 1)?;
     let device = knem()?;
-    let local = Area::new(SIZE)?;
-    run(Inline::read(cookie, SIZE), &device, &local)?;
+    let local = Area::new(size())?;
+    run(Inline::read(cookie, size()), &device, &local)?;
     local.verify(1)?;
     refused(
-        Inline::read(cookie, SIZE).run(&device, &[vector(&local)]),
+        Inline::read(cookie, size()).run(&device, &[vector(&local)]),
         UNKNOWN,
         "a second use",
     )?;
@@ -318,14 +323,14 @@ pub(super) fn single_use() -> Outcome {
 
 pub(super) fn bad_arguments() -> Outcome {
     let device = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let one = |base: u64, len: u64| [knem_cmd_param_iovec { base, len }];
     let base = area.base() as u64;
-    let gone = Area::new(SIZE)?;
+    let gone = Area::new(size())?;
     gone.unmap()?;
     for (memory, what) in [
-        (one(gone.base() as u64, PAGE as u64), "no memory"),
+        (one(gone.base() as u64, page_size() as u64), "no memory"),
         (one(base, u64::MAX), "a length of everything"),
         (one(base, u64::MAX - base + 1), "a length that overflows"),
         (one(!4095, 4096), "addresses of the kernel"),
@@ -337,13 +342,17 @@ pub(super) fn bad_arguments() -> Outcome {
             format_args!("CREATE_REGION of {what}"),
         )?;
     }
-    area.part(PAGE, PAGE).protect(READ).at("mprotect")?;
+    area.part(page_size(), page_size())
+        .protect(READ)
+        .at("mprotect")?;
     refused(
         try_region(&device, &[vector(&area)], WRITE, 0),
         &[EFAULT, EACCES],
         "CREATE_REGION for writing of read-only memory",
     )?;
-    area.part(PAGE, PAGE).protect(READ | WRITE).at("mprotect")?;
+    area.part(page_size(), page_size())
+        .protect(READ | WRITE)
+        .at("mprotect")?;
     let command = |array: u64, count: u32| {
         let mut command = knem_sys::knem_cmd_create_region {
             iovec_array: array,
@@ -353,7 +362,7 @@ pub(super) fn bad_arguments() -> Outcome {
         };
         device::create_region(&device, &mut command)
     };
-    let list = vec![vector(&area.part(0, PAGE)); 16];
+    let list = vec![vector(&area.part(0, page_size())); 16];
     let array = list.as_ptr().expose_provenance() as u64;
     command(array, 16).at("CREATE_REGION of 16 pieces")?;
     for (array, count) in [
@@ -385,7 +394,7 @@ pub(super) fn bad_arguments() -> Outcome {
         UNKNOWN,
         "DESTROY_REGION of an unknown cookie",
     )?;
-    let missing = Inline::read(cookie, PAGE).run(&device, &[vector(&gone)]);
+    let missing = Inline::read(cookie, page_size()).run(&device, &[vector(&gone)]);
     check!(
         matches!(&missing, Ok(FAILED))
             || missing
@@ -410,7 +419,7 @@ pub(super) fn bad_arguments() -> Outcome {
 
 pub(super) fn cookies_are_not_guessed() -> Outcome {
     let device = knem()?;
-    let area = Area::new(PAGE)?;
+    let area = Area::new(page_size())?;
     let mut cookies = Vec::new();
     for _ in 0..32 {
         cookies.push(region(&device, &area, READ, 0)?);
@@ -418,7 +427,7 @@ pub(super) fn cookies_are_not_guessed() -> Outcome {
     // Of another process: it knows one of its own, and tries what lies near.
     peer(|_| {
         let device = knem()?;
-        let local = Area::new(PAGE)?;
+        let local = Area::new(page_size())?;
         let own = region(&device, &local, READ, 0)?;
         let mut reached = 0;
         for distance in 1..2000u64 {
@@ -447,12 +456,12 @@ pub(super) fn cookies_are_not_guessed() -> Outcome {
 
 pub(super) fn legacy() -> Outcome {
     let sender = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let cookie = device::init_send(&sender, &[vector(&area)]).at("INIT_SEND")?;
     peer(|_| {
         let device = knem()?;
-        let local = Area::new(SIZE)?;
+        let local = Area::new(size())?;
         let status = device::sync_recv(&device, &[vector(&local)], cookie).at("SYNC_RECV")?;
         check_eq!(status, KNEM_STATUS_SUCCESS, "status of SYNC_RECV");
         local.verify(1)?;
@@ -468,7 +477,7 @@ pub(super) fn legacy() -> Outcome {
     peer(|_| {
         let device = knem()?;
         let status = device.map_status(4).at("mmap of the status array")?;
-        let local = Area::new(SIZE)?;
+        let local = Area::new(size())?;
         status.set(2, knem_sys::KNEM_STATUS_PENDING);
         device::async_recv(&device, &[vector(&local)], cookie, 2).at("INIT_ASYNC_RECV")?;
         let done = system::until(crate::peer::PATIENCE, || {
@@ -487,7 +496,7 @@ pub(super) fn legacy() -> Outcome {
 
 pub(super) fn after_fork() -> Outcome {
     let device = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let cookie = region(&device, &area, READ | WRITE, 0)?;
     let child = peer(|link: &Link| {
@@ -499,16 +508,16 @@ pub(super) fn after_fork() -> Outcome {
     area.store(0, 7);
     peer(|_| {
         let device = knem()?;
-        let local = Area::new(SIZE)?;
-        run(Inline::read(cookie, SIZE), &device, &local)?;
+        let local = Area::new(size())?;
+        run(Inline::read(cookie, size()), &device, &local)?;
         check_eq!(local.load(0), 7, "what the owner stored after the fork");
         local.fill(1);
-        local.store(PAGE, 8);
-        run(Inline::write(cookie, SIZE), &device, &local)
+        local.store(page_size(), 8);
+        run(Inline::write(cookie, size()), &device, &local)
     })?
     .join()?;
     check_eq!(
-        area.load(PAGE),
+        area.load(page_size()),
         8,
         "what another process wrote to the region after the fork"
     );
@@ -522,7 +531,7 @@ pub(super) fn after_fork() -> Outcome {
 
 pub(super) fn after_exit() -> Outcome {
     let device = knem()?;
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     local.fill(5);
     for by_force in [false, true] {
         let (owner, cookie) = owner(READ | WRITE, 0, 1)?;
@@ -532,7 +541,7 @@ pub(super) fn after_exit() -> Outcome {
             owner.dismiss()?;
         }
         refused(
-            Inline::read(cookie, SIZE).run(&device, &[vector(&local)]),
+            Inline::read(cookie, size()).run(&device, &[vector(&local)]),
             UNKNOWN,
             "a region after its owner's end",
         )?;
@@ -544,7 +553,7 @@ pub(super) fn after_exit() -> Outcome {
 /// way a file's process makes its next.
 pub(super) fn map_lock_is_left_alone() -> Outcome {
     let device = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let vectors = [vector(&area)];
     let make_one = || -> Outcome {
         let cookie = try_region(&device, &vectors, READ | WRITE, 0).at("CREATE_REGION")?;
@@ -552,7 +561,7 @@ pub(super) fn map_lock_is_left_alone() -> Outcome {
     };
     make_one()?;
     let locks = trace::Events::of_this_thread("mmap_lock/mmap_lock_start_locking", "write == 1")?;
-    let own = Area::new(PAGE)?;
+    let own = Area::new(page_size())?;
     check!(locks.count()? > 0, "an mmap takes no lock: nothing is seen");
     locks.forget()?;
     for _ in 0..20 {
@@ -564,7 +573,7 @@ pub(super) fn map_lock_is_left_alone() -> Outcome {
 
 pub(super) fn destroy() -> Outcome {
     let device = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let cookie = region(&device, &area, READ, 0)?;
     let pinned = device::stats()?;
@@ -588,7 +597,7 @@ pub(super) fn destroy() -> Outcome {
         UNKNOWN,
         "DESTROY_REGION twice",
     )?;
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     refused(
         Inline::read(cookie, 8).run(&device, &[vector(&local)]),
         UNKNOWN,

@@ -9,14 +9,18 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getpid, getuid};
 
 use crate::device::{self, export, get, knem, make, map, region};
-use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome, check, check_eq};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll};
 
-const SIZE: usize = 40 * PAGE;
+fn size() -> usize {
+    40 * page_size()
+}
 /// What every user may pin, also where the limit is that of old kernels.
-const PINNED: usize = 8 * PAGE;
+fn pinned() -> usize {
+    8 * page_size()
+}
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;
 
@@ -63,11 +67,11 @@ fn owner(user: u32) -> Outcome<(Peer, i64)> {
         if user != getuid().as_raw() {
             system::become_user(user)?;
         }
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         let xpmem = device::xpmem()?;
         let knem = knem()?;
         link.tell(make(&xpmem, &area, 0o600)? as u64)?;
-        region(&knem, &area.part(0, PINNED), READ, 0)?;
+        region(&knem, &area.part(0, pinned()), READ, 0)?;
         link.tell(area.base() as u64)?;
         link.hear().map(|_| ())
     })?;
@@ -79,28 +83,41 @@ pub(super) fn exports() -> Outcome {
     let (owner, segid) = owner(0)?;
     let base = owner.link.hear()?;
     let pid = owner.pid();
-    let line = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 alive");
+    let line = format!(
+        "export {pid} uid 0 {base:#x} {size} mode 0600 alive",
+        size = size()
+    );
     check_eq!(list("exports")?, vec![line.clone()], "exports");
     let device = device::xpmem()?;
     let apid = get(&device, segid as u64)?;
-    let view = device::attach(&device, apid, 2 * PAGE, 3 * PAGE)?;
+    let view = device::attach(&device, apid, 2 * page_size(), 3 * page_size())?;
     // A second one, that is split in two.
-    let other = device::attach(&device, apid, 0, 4 * PAGE)?;
-    other.part(PAGE, PAGE).protect(READ).at("mprotect")?;
+    let other = device::attach(&device, apid, 0, 4 * page_size())?;
+    other
+        .part(page_size(), page_size())
+        .protect(READ)
+        .at("mprotect")?;
     let attached = |offset: usize, bytes: usize| {
         let at = base + offset as u64;
         format!("attached {} {bytes} at {at:#x}", getpid())
     };
     let all = [
         line.clone(),
-        attached(2 * PAGE, 3 * PAGE),
-        attached(0, 4 * PAGE),
+        attached(2 * page_size(), 3 * page_size()),
+        attached(0, 4 * page_size()),
     ];
     check_eq!(list("exports")?, all, "exports with attachments");
     device::detach(&device, &view).at("DETACH")?;
-    check_eq!(list("exports")?, [line, attached(0, 4 * PAGE)], "exports");
+    check_eq!(
+        list("exports")?,
+        [line, attached(0, 4 * page_size())],
+        "exports"
+    );
     owner.dismiss()?;
-    let gone = format!("export {pid} uid 0 {base:#x} {SIZE} mode 0600 owner-gone");
+    let gone = format!(
+        "export {pid} uid 0 {base:#x} {size} mode 0600 owner-gone",
+        size = size()
+    );
     let lines = list("exports")?;
     // Closing the device revoked it, before its memory went.
     check!(
@@ -116,7 +133,7 @@ pub(super) fn exports() -> Outcome {
 /// More than a page of text, which is read in pieces while segments come and go.
 pub(super) fn many_exports() -> Outcome {
     let device = device::xpmem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let ids: Vec<i64> = (0..300)
         .map(|_| make(&device, &area, 0o600))
         .collect::<Outcome<_>>()?;
@@ -145,13 +162,21 @@ pub(super) fn many_exports() -> Outcome {
 pub(super) fn pins_and_users() -> Outcome {
     let (owner, _) = owner(0)?;
     owner.link.hear()?;
-    let line = format!("pinned {} uid 0 8 {PINNED} 1 r-", owner.pid());
+    let line = format!(
+        "pinned {} uid 0 8 {pinned} 1 r-",
+        owner.pid(),
+        pinned = pinned()
+    );
     check_eq!(list("pins")?, vec![line.clone()], "pins");
     let device = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let flags = knem_sys::KNEM_FLAG_SINGLEUSE | knem_sys::KNEM_FLAG_ANY_USER_ACCESS;
     let cookie = region(&device, &area, READ | WRITE, flags)?;
-    let mine = format!("pinned {} uid 0 40 {SIZE} 1 rw once any-user", getpid());
+    let mine = format!(
+        "pinned {} uid 0 40 {size} 1 rw once any-user",
+        getpid(),
+        size = size()
+    );
     check_eq!(list("pins")?, [line, mine], "pins");
     let user = "uid 0 segments 1 permits 0 regions 2 workers 0";
     check_eq!(list("users")?, [user], "users");
@@ -241,10 +266,17 @@ pub(super) fn numbers_of_processes() -> Outcome {
         unshare(CloneFlags::CLONE_NEWPID).at("unshare")?;
         peer(move |_| {
             check_eq!(getpid().as_raw(), 1, "number in the namespace");
-            let area = Area::new(SIZE)?;
+            let area = Area::new(size())?;
             let _segment = export(&area, true)?;
-            let own = format!("export 1 uid 0 {:#x} {SIZE} mode 0000 alive", area.base());
-            let theirs = format!("export 0 uid 0 {base:#x} {SIZE} mode 0600 alive");
+            let own = format!(
+                "export 1 uid 0 {:#x} {size} mode 0000 alive",
+                area.base(),
+                size = size()
+            );
+            let theirs = format!(
+                "export 0 uid 0 {base:#x} {size} mode 0600 alive",
+                size = size()
+            );
             check_eq!(list("exports")?, [theirs, own], "exports in the namespace");
             Ok(())
         })?
@@ -255,13 +287,13 @@ pub(super) fn numbers_of_processes() -> Outcome {
 }
 
 pub(super) fn descriptors() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     let xpmem = device::xpmem()?;
     let segid = make(&xpmem, &area, 0o600)?;
     let apid = get(&xpmem, segid as u64)?;
     fact_is(xpmem.as_fd(), "xpmem-opener", getpid())?;
     fact_is(xpmem.as_fd(), "xpmem-segments", 1)?;
-    fact_is(xpmem.as_fd(), "xpmem-bytes", SIZE)?;
+    fact_is(xpmem.as_fd(), "xpmem-bytes", size())?;
     fact_is(xpmem.as_fd(), "xpmem-permits", 1)?;
     xpmem.release(apid).at("RELEASE")?;
     fact_is(xpmem.as_fd(), "xpmem-permits", 0)?;
@@ -272,7 +304,7 @@ pub(super) fn descriptors() -> Outcome {
     fact_is(knem.as_fd(), "knem-pinned-pages", 40)?;
     fact_is(knem.as_fd(), "knem-statuses", 0)?;
     let _status = knem.map_status(1).at("mmap of the status array")?;
-    fact_is(knem.as_fd(), "knem-statuses", PAGE)?;
+    fact_is(knem.as_fd(), "knem-statuses", page_size())?;
     fact_is(knem.as_fd(), "knem-queued", 0)?;
 
     let onecopy = device::onecopy()?;
@@ -285,13 +317,13 @@ pub(super) fn descriptors() -> Outcome {
         "onecopy-address",
         format!("{:#x}", area.base()),
     )?;
-    fact_is(segment.as_fd(), "onecopy-length", SIZE)?;
+    fact_is(segment.as_fd(), "onecopy-length", size())?;
     fact_is(segment.as_fd(), "onecopy-rights", "rw")?;
     fact_is(reader.as_fd(), "onecopy-rights", "r")?;
     fact_is(segment.as_fd(), "onecopy-attachments", 0)?;
-    map(&segment, 3 * PAGE, true)?;
+    map(&segment, 3 * page_size(), true)?;
     fact_is(reader.as_fd(), "onecopy-attachments", 1)?;
-    fact_is(reader.as_fd(), "onecopy-attached", 3 * PAGE)?;
+    fact_is(reader.as_fd(), "onecopy-attached", 3 * page_size())?;
     segment.revoke().at("REVOKE")?;
     fact_is(reader.as_fd(), "onecopy-state", "revoked")
 }

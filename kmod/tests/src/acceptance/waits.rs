@@ -9,19 +9,21 @@ use nix::sys::signal::Signal;
 use onecopy_sys::{Place, Segment};
 
 use crate::device::{self, attach_all, copy, export, make, map, region};
-use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::{system, uffd};
 
-const SIZE: usize = 16 * PAGE;
+fn size() -> usize {
+    16 * page_size()
+}
 
 /// A process whose exported memory lets everybody wait who touches its second half.
 fn blocked_owner() -> Outcome<(Peer, u64, Segment)> {
     let owner = peer(|link: &Link| {
-        let area = Area::new(2 * SIZE)?;
-        area.part(0, SIZE).fill(1);
-        let _blocked = uffd::block(&area.part(SIZE, SIZE))?;
+        let area = Area::new(2 * size())?;
+        area.part(0, size()).fill(1);
+        let _blocked = uffd::block(&area.part(size(), size()))?;
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
         link.give(export(&area, true)?.as_fd())?;
@@ -59,20 +61,20 @@ pub(super) fn kill_in_fault() -> Outcome {
     let (owner, segid, segment) = blocked_owner()?;
     for write in [false, true] {
         killed("a fault on a grant", |_| {
-            let view = map(&segment, 2 * SIZE, true)?;
+            let view = map(&segment, 2 * size(), true)?;
             if write {
-                view.store(SIZE, 1);
+                view.store(size(), 1);
             } else {
-                view.load(SIZE);
+                view.load(size());
             }
             Ok(())
         })?;
         killed("a fault on a legacy attachment", |_| {
-            let view = attach_all(&device::xpmem()?, segid, 2 * SIZE)?;
+            let view = attach_all(&device::xpmem()?, segid, 2 * size())?;
             if write {
-                view.store(SIZE, 1);
+                view.store(size(), 1);
             } else {
-                view.load(SIZE);
+                view.load(size());
             }
             Ok(())
         })?;
@@ -84,8 +86,8 @@ pub(super) fn kill_in_prefault() -> Outcome {
     let (owner, _, segment) = blocked_owner()?;
     for write in [false, true] {
         killed("PREFAULT", |_| {
-            let view = map(&segment, 2 * SIZE, true)?;
-            let progress = device::onecopy()?.prefault(view.base(), 2 * SIZE as u64, write);
+            let view = map(&segment, 2 * size(), true)?;
+            let progress = device::onecopy()?.prefault(view.base(), 2 * size() as u64, write);
             progress.result.at("PREFAULT")
         })?;
     }
@@ -95,16 +97,16 @@ pub(super) fn kill_in_prefault() -> Outcome {
 pub(super) fn only_for_what_is_asked() -> Outcome {
     let (owner, segid, segment) = blocked_owner()?;
     let importer = peer(move |_| {
-        let view = map(&segment, 2 * SIZE, true)?;
+        let view = map(&segment, 2 * size(), true)?;
         for write in [false, true] {
-            let progress = device::onecopy()?.prefault(view.base(), SIZE as u64, write);
+            let progress = device::onecopy()?.prefault(view.base(), size() as u64, write);
             progress.result.at("PREFAULT in front of what blocks")?;
-            check_eq!(progress.done, SIZE as u64, "bytes done");
+            check_eq!(progress.done, size() as u64, "bytes done");
         }
         // Page by page up to it, through memory that is fresh to both.
-        let legacy = attach_all(&device::xpmem()?, segid, 2 * SIZE)?;
-        for page in 0..SIZE / PAGE {
-            legacy.store(page * PAGE, 1);
+        let legacy = attach_all(&device::xpmem()?, segid, 2 * size())?;
+        for page in 0..size() / page_size() {
+            legacy.store(page * page_size(), 1);
         }
         Ok(())
     })?;
@@ -114,24 +116,26 @@ pub(super) fn only_for_what_is_asked() -> Outcome {
 
 pub(super) fn kill_in_copy() -> Outcome {
     let (owner, _, segment) = blocked_owner()?;
-    let local = Area::new(2 * SIZE)?;
+    let local = Area::new(2 * size())?;
     let own = Place::Own(local.base() as u64);
     for (from, to) in [
         (Place::Segment(&segment, 0), own),
         (own, Place::Segment(&segment, 0)),
     ] {
         killed("COPY", |_| {
-            copy(&device::onecopy()?, from, to, 2 * SIZE)
+            copy(&device::onecopy()?, from, to, 2 * size())
                 .result
                 .at("COPY")
         })?;
     }
     // The caller's own memory waits.
     killed("COPY of one's own memory", |_| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         let _blocked = uffd::block(&area)?;
         let from = Place::Own(area.base() as u64);
-        copy(&device::onecopy()?, from, own, SIZE).result.at("COPY")
+        copy(&device::onecopy()?, from, own, size())
+            .result
+            .at("COPY")
     })?;
     owner.dismiss()
 }
@@ -139,7 +143,7 @@ pub(super) fn kill_in_copy() -> Outcome {
 pub(super) fn kill_in_region() -> Outcome {
     // A region of memory whose faults are not answered is refused at once, or waits for the answer.
     killed("CREATE_REGION", |link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         let _blocked = uffd::block(&area)?;
         let made = device::try_region(&device::knem()?, &[device::vector(&area)], READ, 0);
         refused(
@@ -149,18 +153,18 @@ pub(super) fn kill_in_region() -> Outcome {
         )?;
         link.hear().map(|_| ())
     })?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let device = device::knem()?;
     let cookie = region(&device, &area, READ | WRITE, 0)?;
     for write in [false, true] {
         killed("INLINE_COPY", |_| {
-            let local = Area::new(SIZE)?;
+            let local = Area::new(size())?;
             let _blocked = uffd::block(&local)?;
             let device = device::knem()?;
             let inline = device::Inline {
                 write,
-                ..device::Inline::read(cookie, SIZE)
+                ..device::Inline::read(cookie, size())
             };
             inline
                 .run(&device, &[device::vector(&local)])
@@ -175,22 +179,22 @@ pub(super) fn blocked_owner_lets_others_go_on() -> Outcome {
     let (owner, segid, segment) = blocked_owner()?;
     let waiter = peer(move |link: &Link| {
         let device = device::xpmem()?;
-        let legacy = attach_all(&device, segid, 2 * SIZE)?;
-        let granted = map(&segment, 2 * SIZE, true)?;
+        let legacy = attach_all(&device, segid, 2 * size())?;
+        let granted = map(&segment, 2 * size(), true)?;
         let waiting: Vec<_> = [legacy, granted]
             .into_iter()
-            .map(|view| std::thread::spawn(move || view.try_load(SIZE + PAGE)))
+            .map(|view| std::thread::spawn(move || view.try_load(size() + page_size())))
             .collect();
         std::thread::sleep(Duration::from_millis(500));
         // Its other threads map, unmap, fault, attach and detach meanwhile, on the same attachments too.
         let begin = Instant::now();
         for _ in 0..50 {
-            let area = Area::new(4 * PAGE)?;
+            let area = Area::new(4 * page_size())?;
             area.fill(1);
             area.unmap()?;
-            legacy.part(0, SIZE).verify(1)?;
-            granted.part(0, SIZE).verify(1)?;
-            let again = attach_all(&device, segid, 2 * SIZE)?;
+            legacy.part(0, size()).verify(1)?;
+            granted.part(0, size()).verify(1)?;
+            let again = attach_all(&device, segid, 2 * size())?;
             check_eq!(again.load(8), legacy.load(8), "a new attachment");
             device::detach(&device, &again).at("DETACH")?;
         }
@@ -226,7 +230,7 @@ pub(super) fn blocked_owner_lets_others_go_on() -> Outcome {
 
 pub(super) fn stopped_owner() -> Outcome {
     let owner = peer(|link: &Link| {
-        let area = Area::new(SIZE)?;
+        let area = Area::new(size())?;
         area.fill(1);
         link.give(export(&area, true)?.as_fd())?;
         link.hear()?;
@@ -240,14 +244,19 @@ pub(super) fn stopped_owner() -> Outcome {
             == Some('T')),
         "the owner does not stop"
     );
-    let view = map(&segment, SIZE, true)?;
+    let view = map(&segment, size(), true)?;
     view.verify(1)?;
     view.store(0, 5);
-    let local = Area::new(SIZE)?;
+    let local = Area::new(size())?;
     let own = Place::Own(local.base() as u64);
-    copy(&device::onecopy()?, Place::Segment(&segment, 0), own, SIZE)
-        .result
-        .at("COPY")?;
+    copy(
+        &device::onecopy()?,
+        Place::Segment(&segment, 0),
+        own,
+        size(),
+    )
+    .result
+    .at("COPY")?;
     check_eq!(local.load(0), 5, "a copy from a stopped owner");
     owner.signal(Signal::SIGCONT)?;
     owner.dismiss()

@@ -7,7 +7,7 @@ use onecopy_sys::{Place, Segment};
 use xpmem_sys::XPMEM_RDWR;
 
 use crate::device::{self, Inline};
-use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome};
 use crate::peer::receive;
 
@@ -43,7 +43,7 @@ impl<'a> Importer<'a> {
     pub(super) fn new(life: Life<'a>) -> Outcome<Self> {
         Ok(Self {
             life,
-            own: Area::new(64 * PAGE)?,
+            own: Area::new(64 * page_size())?,
             device: device::onecopy()?,
             xpmem: device::xpmem()?,
             apids: VecDeque::new(),
@@ -108,7 +108,7 @@ impl<'a> Importer<'a> {
             return Ok(());
         };
         let write = self.life.dice.once_in(2);
-        let length = self.life.dice.of(PAGES) * PAGE;
+        let length = self.life.dice.of(PAGES) * page_size();
         let view = device::try_map(&self.grants[at], 0, length, write)?;
         self.keep(view);
         Ok(())
@@ -130,7 +130,7 @@ impl<'a> Importer<'a> {
         let Some(at) = self.life.dice.index(self.apids.len()) else {
             return Ok(());
         };
-        let length = self.life.dice.of(PAGES) * PAGE;
+        let length = self.life.dice.of(PAGES) * page_size();
         let view = device::attach(&self.xpmem, self.apids[at], 0, length)?;
         self.keep(view);
         Ok(())
@@ -170,7 +170,7 @@ impl<'a> Importer<'a> {
         let Some(at) = self.life.dice.index(self.grants.len()) else {
             return Ok(());
         };
-        let length = self.life.dice.of(PAGES) * PAGE;
+        let length = self.life.dice.of(PAGES) * page_size();
         let theirs = Place::Segment(&self.grants[at], 8);
         let own = Place::Own(self.own.base() as u64);
         let (from, to) = if self.life.dice.once_in(3) {
@@ -191,7 +191,7 @@ impl<'a> Importer<'a> {
             .board
             .notes
             .name_at(Kind::Cookie, self.life.dice.next());
-        let length = self.life.dice.of(PAGES).min(16) * PAGE;
+        let length = self.life.dice.of(PAGES).min(16) * page_size();
         let inline = Inline {
             write: self.life.dice.once_in(2),
             ..Inline::read(cookie, length)
@@ -210,7 +210,7 @@ impl<'a> Importer<'a> {
             return Ok(());
         };
         if view.pages() >= 4 && self.life.dice.once_in(2) {
-            let half = view.pages() / 2 * PAGE;
+            let half = view.pages() / 2 * page_size();
             view.part(half, view.length() - half).unmap()?;
             self.views.push_back(view.part(0, half));
             return Ok(());
@@ -231,7 +231,7 @@ impl<'a> Importer<'a> {
             return Ok(());
         }
         let protection = self.life.dice.of(&[READ, READ | WRITE]);
-        view.part(0, PAGE).protect(protection).at("mprotect")
+        view.part(0, page_size()).protect(protection).at("mprotect")
     }
 
     fn release(&mut self) -> Outcome {

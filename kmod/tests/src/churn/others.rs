@@ -12,13 +12,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::device;
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE};
+use crate::mem::{Area, HUGE, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome};
 use crate::{peer, system, uffd};
 
 use super::board::{Deed, Kind};
 use super::importer::Importer;
-use super::{FILE, GROUP, Life, NOTIFY};
+use super::{GROUP, Life, NOTIFY, file_size};
 
 fn become_another() {
     let _ = std::process::Command::new("/proc/self/exe")
@@ -31,10 +31,10 @@ fn become_another() {
 pub(super) fn forker(life: Life<'_>) -> Outcome {
     let file = life.file;
     let mut importer = Importer::new(life)?;
-    let shared = Area::file(file, FILE, READ | WRITE, true)?;
+    let shared = Area::file(file, file_size(), READ | WRITE, true)?;
     let segment = device::export(&shared, true)?;
     let page = device::generation(&segment)?;
-    let view = device::map(&segment, FILE, true)?;
+    let view = device::map(&segment, file_size(), true)?;
     let knem = device::knem()?;
     let mut child = None;
     while importer.life.goes_on() {
@@ -50,10 +50,10 @@ pub(super) fn forker(life: Life<'_>) -> Outcome {
         let forked = peer::fork_plain(|| {
             system::die_with_parent();
             // The child's own: its first notifier takes the locks of all its mappings.
-            let own = Area::new(4 * PAGE)?;
+            let own = Area::new(4 * page_size())?;
             own.mark(1);
             let _ = device::make(&device::xpmem()?, &own, 0o600);
-            let _ = shared.try_store(PAGE, 1);
+            let _ = shared.try_store(page_size(), 1);
             // An inherited file; the region is the child's, and ends with it.
             let _ = device::region(&knem, &own, READ, 0);
             if exec {
@@ -79,7 +79,7 @@ pub(super) fn forker(life: Life<'_>) -> Outcome {
 /// Becomes another program, with all that it has.
 pub(super) fn changeling(life: Life<'_>) -> Outcome {
     let mut importer = Importer::new(life)?;
-    let area = Area::new(16 * PAGE)?;
+    let area = Area::new(16 * page_size())?;
     area.mark(1);
     let device = device::xpmem()?;
     let segid = device::make(&device, &area, 0o600)?;
@@ -103,7 +103,7 @@ pub(super) fn changeling(life: Life<'_>) -> Outcome {
 /// Exports and attaches in a group with little memory, and takes all of that until it is killed.
 pub(super) fn hog(life: Life<'_>) -> Outcome {
     std::fs::write(format!("{GROUP}/cgroup.procs"), "0").at("entering a cgroup")?;
-    let area = Area::new(64 * PAGE)?;
+    let area = Area::new(64 * page_size())?;
     area.mark(1);
     let device = device::xpmem()?;
     let segid = device::make(&device, &area, 0o600)?;
@@ -129,11 +129,11 @@ pub(super) fn hog(life: Life<'_>) -> Outcome {
 
 /// Exports memory whose faults are answered late, or never.
 pub(super) fn waiter(mut life: Life<'_>) -> Outcome {
-    let area = Area::new(32 * PAGE)?;
+    let area = Area::new(32 * page_size())?;
     while life.goes_on() {
-        let blocked = area.part(8 * PAGE, 16 * PAGE);
+        let blocked = area.part(8 * page_size(), 16 * page_size());
         blocked.replace()?;
-        area.part(0, 8 * PAGE).mark(1);
+        area.part(0, 8 * page_size()).mark(1);
         let fd = uffd::block(&blocked)?;
         life.did(Deed::Block);
         let device = device::xpmem()?;
@@ -155,7 +155,7 @@ pub(super) fn waiter(mut life: Life<'_>) -> Outcome {
 
 /// Has attachments and maps the common file, and gets notifiers as who runs a virtual machine.
 pub(super) fn hypervisor(life: Life<'_>) -> Outcome {
-    let shared = Area::file(life.file, FILE, READ | WRITE, true)?;
+    let shared = Area::file(life.file, file_size(), READ | WRITE, true)?;
     let mut importer = Importer::new(life)?;
     while importer.life.goes_on() {
         for _ in 0..4 {

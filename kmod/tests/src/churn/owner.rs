@@ -8,15 +8,17 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use onecopy_sys::Segment;
 
 use crate::device;
-use crate::mem::{Area, HUGE, PAGE, READ, WRITE};
+use crate::mem::{Area, HUGE, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome, check_eq};
 use crate::peer::send;
 
 use super::board::{Deed, Kind};
-use super::{FILE, Life};
+use super::{Life, file_size};
 
 /// What is exported of anonymous memory. Beside it, on both sides, lies a page that is not.
-const SIZE: usize = 64 * PAGE;
+fn size() -> usize {
+    64 * page_size()
+}
 const CANARY: u64 = 0xca_7a_41;
 /// How many of a kind it has at most.
 const KEPT: usize = 4;
@@ -40,16 +42,16 @@ struct Owner<'a> {
 
 /// The life of an owner.
 pub(super) fn live(life: Life<'_>) -> Outcome {
-    let around = Area::new(SIZE + 2 * PAGE)?;
+    let around = Area::new(size() + 2 * page_size())?;
     around.mark(CANARY);
-    let constant = Area::new(4 * PAGE)?;
+    let constant = Area::new(4 * page_size())?;
     constant.fill(CANARY);
     let mut owner = Owner {
         around,
-        anonymous: around.part(PAGE, SIZE),
+        anonymous: around.part(page_size(), size()),
         constant,
-        spare: Area::new(SIZE)?,
-        shared: Area::file(life.file, FILE, READ | WRITE, true)?,
+        spare: Area::new(size())?,
+        shared: Area::file(life.file, file_size(), READ | WRITE, true)?,
         huge: Area::huge(HUGE)?,
         xpmem: device::xpmem()?,
         segids: VecDeque::new(),
@@ -76,7 +78,10 @@ impl Owner<'_> {
 
     /// What nobody may change is as it was.
     fn look(&self) -> Outcome {
-        let (first, last) = (self.around.part(0, PAGE), self.around.length() - PAGE);
+        let (first, last) = (
+            self.around.part(0, page_size()),
+            self.around.length() - page_size(),
+        );
         first.verify_marks(CANARY)?;
         let expected = crate::mem::mix(CANARY, last);
         check_eq!(self.around.load(last), expected, "the page beside");
@@ -99,7 +104,7 @@ impl Owner<'_> {
         if self.life.dice.once_in(2) {
             area
         } else {
-            area.part(pages * PAGE, area.length() - pages * PAGE)
+            area.part(pages * page_size(), area.length() - pages * page_size())
         }
     }
 
@@ -111,7 +116,7 @@ impl Owner<'_> {
         let first = self.life.dice.below(area.pages() as u64 - 1) as usize;
         let most = (area.pages() - first).min(16) as u64;
         let count = 1 + self.life.dice.below(most) as usize;
-        area.part(first * PAGE, count * PAGE)
+        area.part(first * page_size(), count * page_size())
     }
 
     fn step(&mut self) -> Outcome {
@@ -124,8 +129,8 @@ impl Owner<'_> {
                 part.advise(0, part.length(), libc::MADV_DONTNEED)?;
             }
             4 => {
-                let first = self.life.dice.below(SIZE as u64 / PAGE as u64 - 8) as usize;
-                let part = self.anonymous.part(first * PAGE, 8 * PAGE);
+                let first = self.life.dice.below(size() as u64 / page_size() as u64 - 8) as usize;
+                let part = self.anonymous.part(first * page_size(), 8 * page_size());
                 part.unmap()?;
                 part.replace()?;
                 // As its neighbours: mremap() takes one mapping.
@@ -154,7 +159,7 @@ impl Owner<'_> {
                 let part = self.part();
                 for page in 0..part.pages() {
                     // Where the file is too short this is a signal, which the probe takes.
-                    let _ = part.try_store(page * PAGE, page as u64);
+                    let _ = part.try_store(page * page_size(), page as u64);
                 }
             }
         }
@@ -162,17 +167,23 @@ impl Owner<'_> {
     }
 
     fn punch(&mut self) -> Outcome {
-        let page = self.life.dice.below((FILE / PAGE) as u64) as i64;
+        let page = self.life.dice.below((file_size() / page_size()) as u64) as i64;
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        fallocate(self.life.file, flags, page * PAGE as i64, PAGE as i64).at("fallocate")?;
+        fallocate(
+            self.life.file,
+            flags,
+            page * page_size() as i64,
+            page_size() as i64,
+        )
+        .at("fallocate")?;
         self.life.did(Deed::Punch);
         Ok(())
     }
 
     fn truncate(&mut self) -> Outcome {
-        let pages = self.life.dice.below((FILE / PAGE) as u64) as i64;
-        nix::unistd::ftruncate(self.life.file, pages * PAGE as i64).at("ftruncate")?;
-        nix::unistd::ftruncate(self.life.file, FILE as i64).at("ftruncate")?;
+        let pages = self.life.dice.below((file_size() / page_size()) as u64) as i64;
+        nix::unistd::ftruncate(self.life.file, pages * page_size() as i64).at("ftruncate")?;
+        nix::unistd::ftruncate(self.life.file, file_size() as i64).at("ftruncate")?;
         self.life.did(Deed::Truncate);
         Ok(())
     }
@@ -180,10 +191,10 @@ impl Owner<'_> {
     /// Away and back: what is exported is the place.
     fn shift(&mut self) -> Outcome {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let there = self.anonymous.remap(SIZE, flags, Some(&self.spare));
+        let there = self.anonymous.remap(size(), flags, Some(&self.spare));
         let there = there.at("mremap")?;
         there
-            .remap(SIZE, flags, Some(&self.anonymous))
+            .remap(size(), flags, Some(&self.anonymous))
             .at("mremap")?;
         self.spare.replace()?;
         self.life.did(Deed::Move);

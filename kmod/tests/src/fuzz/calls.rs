@@ -8,7 +8,7 @@ use onecopy_sys::{ONECOPY_MMAP_GENERATION, ONECOPY_WHOLE, Place, Segment};
 use xpmem_sys::{XPMEM_MAXADDR_SIZE, XPMEM_RDONLY, XPMEM_RDWR};
 
 use crate::device;
-use crate::mem::{self, PAGE, READ, WRITE};
+use crate::mem::{self, READ, WRITE, page_size};
 use crate::peer::{receive, send};
 
 use super::memory::{self, Called};
@@ -220,12 +220,13 @@ fn xpmem_attach(worker: &mut Worker<'_>) -> Called {
         worker.dice.below(8)
     };
     let place = if whole {
-        ARENA as u64 + worker.dice.below((ARENA_SIZE / PAGE) as u64 - pages) * PAGE as u64
+        ARENA as u64
+            + worker.dice.below((ARENA_SIZE / page_size()) as u64 - pages) * page_size() as u64
     } else {
-        first * PAGE as u64
+        first * page_size() as u64
     };
     let offset = worker.dice.bend(place);
-    let size = worker.dice.bend(pages * PAGE as u64);
+    let size = worker.dice.bend(pages * page_size() as u64);
     let over = if worker.dice.once_in(8) {
         Some(worker.small_range())
     } else {
@@ -253,7 +254,9 @@ fn xpmem_detach(worker: &mut Worker<'_>) -> Called {
     let at = worker.dice.index(worker.views.len())?;
     let view = worker.views.swap_remove(at);
     let page = worker.dice.below(view.area.pages().max(1) as u64) as usize;
-    let part = view.area.part(page * PAGE, 8.min(view.area.length()));
+    let part = view
+        .area
+        .part(page * page_size(), 8.min(view.area.length()));
     let detached = device::detach(&worker.xpmem[index].device, &part);
     if detached.is_err() {
         let _ = view.area.unmap();
@@ -325,7 +328,7 @@ fn keep_grant(worker: &mut Worker<'_>, segment: Segment, whole: bool) {
 
 /// A place in a segment that is likely to exist.
 fn place(worker: &mut Worker<'_>, whole: bool) -> u64 {
-    let page = PAGE as u64;
+    let page = page_size() as u64;
     if whole {
         ARENA as u64 + worker.dice.below(ARENA_SIZE as u64 / page) * page
     } else if worker.dice.once_in(2) {
@@ -341,7 +344,7 @@ fn onecopy_map(worker: &mut Worker<'_>) -> Called {
     let offset = place(worker, whole);
     let offset = worker.dice.bend(offset);
     let pages = worker.dice.of(&[1u64, 1, 2, 3, 7, 16]);
-    let length = if worker.dice.once_in(32) { 512 } else { pages } * PAGE as u64;
+    let length = if worker.dice.once_in(32) { 512 } else { pages } * page_size() as u64;
     let length = worker.dice.bend(length).min(1 << 44);
     let write = worker.dice.once_in(2);
     let kind = if worker.dice.once_in(12) {
@@ -369,7 +372,7 @@ fn onecopy_map(worker: &mut Worker<'_>) -> Called {
 
 fn onecopy_generation(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.grants.len())?;
-    let length = worker.dice.bend(PAGE as u64).min(1 << 44);
+    let length = worker.dice.bend(page_size() as u64).min(1 << 44);
     let protection = if worker.dice.once_in(8) {
         READ | WRITE
     } else {

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::device;
-use crate::mem::{Area, PAGE};
+use crate::mem::{Area, page_size};
 
 use super::super::memory::Called;
 use super::super::table::Kind;
@@ -209,8 +209,10 @@ fn descriptor(worker: &mut Worker<'_>, on: On) -> Option<(i32, Option<OwnedFd>)>
 fn place(worker: &mut Worker<'_>) -> Option<usize> {
     let scratch = worker.scratch;
     match worker.dice.below(16) {
-        0 => Some(scratch.base() + PAGE - 8 * (1 + worker.dice.below(WORDS as u64) as usize)),
-        1 => Some(scratch.base() + PAGE),
+        0 => {
+            Some(scratch.base() + page_size() - 8 * (1 + worker.dice.below(WORDS as u64) as usize))
+        }
+        1 => Some(scratch.base() + page_size()),
         2..=3 => Some(worker.small_range().base()),
         4 => {
             let at = worker.dice.index(worker.views.len())?;
@@ -222,6 +224,7 @@ fn place(worker: &mut Worker<'_>) -> Option<usize> {
 }
 
 fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
+    let page = page_size() as u64;
     match kind {
         Pair(low, high) => {
             let (low, high) = (worker.dice.of(low), worker.dice.of(high));
@@ -236,8 +239,8 @@ fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
             Some(at) => worker.views[at].area.base() as u64,
             None => ARENA,
         },
-        Length => worker.dice.of(&[4096, 4096, 8192, 65_536, 8, 100]),
-        Offset => worker.dice.of(&[0, 0, 4096, 8, 65_536]),
+        Length => worker.dice.of(&[page, page, 2 * page, 65_536, 8, 100]),
+        Offset => worker.dice.of(&[0, 0, page, 8, 65_536]),
         Segment => match worker.xpmem.first() {
             Some(xpmem) if !xpmem.segids.is_empty() && worker.dice.once_in(3) => {
                 xpmem.segids[0] as u64

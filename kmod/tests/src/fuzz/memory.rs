@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 
-use crate::mem::{self, Area, NONE, PAGE, READ, WRITE};
+use crate::mem::{self, Area, NONE, READ, WRITE, page_size};
 use crate::outcome::Outcome;
 use crate::{peer, system, uffd};
 
@@ -169,11 +169,11 @@ pub(super) fn unmap_view(worker: &mut Worker<'_>) -> Called {
     // A part of it; what remains are two attachments.
     let first = worker.dice.below(area.pages() as u64 - 1) as usize;
     let count = 1 + worker.dice.below((area.pages() - first - 1) as u64) as usize;
-    let gone = area.part(first * PAGE, count * PAGE).unmap();
-    let after = (first + count) * PAGE;
+    let gone = area.part(first * page_size(), count * page_size()).unmap();
+    let after = (first + count) * page_size();
     for (offset, length) in [
-        (0, first * PAGE),
-        (after, (area.length() - after) / PAGE * PAGE),
+        (0, first * page_size()),
+        (after, (area.length() - after) / page_size() * page_size()),
     ] {
         if length > 0 {
             worker.keep(area.part(offset, length), permit);
@@ -185,8 +185,10 @@ pub(super) fn unmap_view(worker: &mut Worker<'_>) -> Called {
 pub(super) fn protect_view(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.views.len())?;
     let area = worker.views[index].area;
-    let pages = 1 + worker.dice.below(area.length().div_ceil(PAGE) as u64) as usize;
-    let length = (pages * PAGE).min(area.length());
+    let pages = 1 + worker
+        .dice
+        .below(area.length().div_ceil(page_size()) as u64) as usize;
+    let length = (pages * page_size()).min(area.length());
     Some(
         area.part(0, length)
             .protect(worker.dice.of(&[NONE, READ, READ | WRITE])),
@@ -196,11 +198,12 @@ pub(super) fn protect_view(worker: &mut Worker<'_>) -> Called {
 pub(super) fn remap_view(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.views.len())?;
     let area = worker.views[index].area;
-    let length = worker
-        .dice
-        .of(&[area.length(), area.length() / 2 + PAGE, area.length() * 2])
-        / PAGE
-        * PAGE;
+    let length = worker.dice.of(&[
+        area.length(),
+        area.length() / 2 + page_size(),
+        area.length() * 2,
+    ]) / page_size()
+        * page_size();
     let outcome = area.remap(length, libc::MREMAP_MAYMOVE, None);
     if let Ok(moved) = &outcome {
         worker.views[index].area = *moved;

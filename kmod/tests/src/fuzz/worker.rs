@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use nix::unistd::Pid;
 
-use crate::mem::{Area, HUGE, PAGE};
+use crate::mem::{Area, HUGE, page_size};
 use crate::outcome::Outcome;
 use crate::system;
 
@@ -90,12 +90,14 @@ pub(super) fn work(plan: &Plan, table: &Table, boxes: &[(UnixDatagram, UnixDatag
     // What the allocator needs comes from one place that no call here touches.
     system::quiet_allocator();
     let arena = Area::fixed(ARENA, ARENA_SIZE, GUARD)?;
-    for at in (0..64 * PAGE).step_by(PAGE) {
+    for at in (0..64 * page_size()).step_by(page_size()) {
         arena.store(at, at as u64);
     }
-    let scratch = [Area::new(2 * PAGE)?, Area::new(2 * PAGE)?];
+    let scratch = [Area::new(2 * page_size())?, Area::new(2 * page_size())?];
     for pages in &scratch {
-        pages.part(PAGE, PAGE).protect(crate::mem::NONE)?;
+        pages
+            .part(page_size(), page_size())
+            .protect(crate::mem::NONE)?;
     }
     let mut workers = [Writer::Main, Writer::Thread].map(|writer| Worker {
         dice: Dice::new(
@@ -189,8 +191,12 @@ impl Worker<'_> {
         } else {
             self.dice.of(&[1usize, 1, 2, 3, 7, 16, 64])
         };
-        let length = pages * PAGE;
-        let unit = if self.dice.once_in(4) { HUGE } else { PAGE };
+        let length = pages * page_size();
+        let unit = if self.dice.once_in(4) {
+            HUGE
+        } else {
+            page_size()
+        };
         let places = (ARENA_SIZE - length) / unit + 1;
         let offset = self.dice.below(places as u64) as usize * unit;
         self.arena.part(offset, length)
@@ -199,8 +205,9 @@ impl Worker<'_> {
     /// A few pages of the arena.
     pub(super) fn small_range(&mut self) -> Area {
         let pages = 1 + self.dice.below(8) as usize;
-        let offset = self.dice.below((ARENA_SIZE / PAGE - pages) as u64) as usize * PAGE;
-        self.arena.part(offset, pages * PAGE)
+        let offset =
+            self.dice.below((ARENA_SIZE / page_size() - pages) as u64) as usize * page_size();
+        self.arena.part(offset, pages * page_size())
     }
 
     /// A name that somebody offered and that was not found dead since, if a few tries give one.
