@@ -103,6 +103,14 @@ static inline bool oc_may_be_large(unsigned long pfn)
 #endif
 }
 
+/*
+ * Whether an entry that allows reading may come to allow storing as it stands. An x86 processor looks
+ * at the tables once more before it faults. Others may keep what they know of the entry: on arm64 a
+ * store would fault again and again, since kernels before 6.19 tell nobody to forget an entry that
+ * already allows what a fault is about, and what would tell is not for modules.
+ */
+#define OC_ENTRY_MAY_GROW IS_ENABLED(CONFIG_X86)
+
 static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned long len,
 						 unsigned long flags)
 {

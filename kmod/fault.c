@@ -108,7 +108,7 @@ struct oc_fill {
 	pgprot_t ro;
 	bool writable;
 	unsigned int filled;
-	bool conflict; /* something else is mapped at the target */
+	bool conflict; /* what is mapped at the target has to go first */
 };
 
 static int oc_no_entry(pte_t *ptep, unsigned long addr, void *data)
@@ -140,6 +140,10 @@ static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, uns
 		}
 		if (!write || pte_write(old))
 			return false;
+		if (!OC_ENTRY_MAY_GROW) {
+			f->conflict |= addr == f->target;
+			return false;
+		}
 	} else if (!pte_none(old)) {
 		return false;
 	}
@@ -350,7 +354,10 @@ again:
 unlock:
 	mutex_unlock(&seg->lock);
 	if (zap) {
-		/* A page of zeroes stood for a hole that has been filled since. */
+		/*
+		 * A page of zeroes stood for a hole that has been filled since, or the page may be
+		 * written since: see OC_ENTRY_MAY_GROW.
+		 */
 		oc_zap(seg, owner, owner + PAGE_SIZE);
 		goto again;
 	}

@@ -36,7 +36,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         reads_after_refills_cost_little, debugger;
     copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy,
         counters;
-    owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, mremap,
+    owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, store_after_reading, mremap,
         maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
     churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,

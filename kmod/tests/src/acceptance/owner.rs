@@ -296,6 +296,32 @@ pub(super) fn fork() -> Outcome {
     Ok(())
 }
 
+/// Pages become writable without a word to anybody: a child that shared them has gone. Processors of importers remember that they were
+/// not, and a store may not fault for ever by that.
+pub(super) fn store_after_reading() -> Outcome {
+    let area = Area::new(size())?;
+    area.fill(1);
+    let (other, _device) = importer(&area)?;
+    let child = peer(|link: &Link| link.turn())?;
+    child.link.hear()?;
+    for at in (0..size()).step_by(page_size()) {
+        check_eq!(load(&other, at)?, Ok(mix(1, at)), "a load at {at:#x}");
+    }
+    child.dismiss()?;
+    let before = device::stats()?;
+    for at in (0..size()).step_by(page_size()) {
+        area.store(at, 5);
+        check_eq!(store(&other, at + 8, 6)?, Ok(()), "a store at {at:#x}");
+        check_eq!(area.load(at + 8), 6, "what the owner sees at {at:#x}");
+        check_eq!(load(&other, at)?, Ok(5), "the owner's store at {at:#x}");
+    }
+    let faults = device::stats()?.faults - before.faults;
+    // Each store may find its page taken away once.
+    let most = 4 * area.pages() as u64;
+    check!(faults <= most, "{faults} faults, and at most {most}");
+    end(other)
+}
+
 pub(super) fn fork_storm() -> Outcome {
     let area = Area::new(size())?;
     area.fill(1);
