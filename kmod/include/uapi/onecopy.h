@@ -216,8 +216,10 @@ struct onecopy_restrict {
  * @reserved: zero
  *
  * Who reads through an attachment compares @holes and @state with what they were when it was
- * mapped: unchanged means that every byte was the owner's. Once they differ, map it anew: zeroes
- * that stood for a hole may stay where they are for as long as the mapping does.
+ * mapped: unchanged means that every byte was the owner's. They are loaded after the bytes: where a
+ * processor may change the order of loads (arm64), with an acquire fence in between. Once they
+ * differ, map it anew: zeroes that stood for a hole may stay where they are for as long as the
+ * mapping does.
  */
 struct onecopy_generation {
 	__u64 holes;
