@@ -41,7 +41,10 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 				memcpy(map + offset_in_page(owner), buf, len);
 			else
 				memcpy(buf, map + offset_in_page(owner), len);
-			oc_unmap_page(page, map);
+			if (write)
+				oc_unmap_stored(page, map, offset_in_page(owner), len);
+			else
+				oc_unmap_page(page, map);
 			oc_copy_end(seg);
 			if (write)
 				set_page_dirty_lock(page);

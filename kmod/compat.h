@@ -184,6 +184,20 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 #endif
 
 /*
+ * After a store of n bytes from byte `off` of the page on, which may lie in further pages of the same
+ * compound one. Where processors do not fetch instructions from where they store (arm64), the kernel
+ * remembers that so it has to be made good before anybody runs what lies there.
+ */
+static inline void oc_unmap_stored(struct page *page, void *map, unsigned long off, u64 n)
+{
+	unsigned long i, pages = (off + n + PAGE_SIZE - 1) >> PAGE_SHIFT;
+
+	for (i = 0; i < pages; i++)
+		flush_dcache_page(page + i);
+	oc_unmap_page(page, map);
+}
+
+/*
  * A handler that needs the map lock was called under the lock of the VMA alone: true when the fault
  * must begin anew.
  */

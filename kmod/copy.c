@@ -28,6 +28,14 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 	return min(run, len);
 }
 
+static void oc_unmap_copied(struct page *page, void *map, u64 off, u64 n, bool to_user)
+{
+	if (to_user)
+		oc_unmap_page(page, map);
+	else
+		oc_unmap_stored(page, map, off & ~PAGE_MASK, n);
+}
+
 /*
  * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing
  * is waited for in between: no fault, no lock.
@@ -109,7 +117,7 @@ static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 use
 			left = __copy_to_user_inatomic(u, k, n);
 		else
 			left = __copy_from_user_inatomic(k, u, n);
-		oc_unmap_page(page, map);
+		oc_unmap_copied(page, map, off + *done, n - left, to_user);
 		*done += n - left;
 		if (left)
 			return false;
@@ -184,7 +192,7 @@ u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_
 			left = copy_to_user(u, k, n);
 		else
 			left = access_ok(u, n) ? __copy_from_user(k, u, n) : n;
-		oc_unmap_page(page, map);
+		oc_unmap_copied(page, map, off + done, n - left, to_user);
 		done += n - left;
 		if (left)
 			break;
@@ -203,7 +211,7 @@ void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src
 		void *from = oc_map_page(s), *to = oc_map_page(d);
 
 		memmove(to + (dst_off & ~PAGE_MASK), from + (src_off & ~PAGE_MASK), n);
-		oc_unmap_page(d, to);
+		oc_unmap_stored(d, to, dst_off & ~PAGE_MASK, n);
 		oc_unmap_page(s, from);
 		dst_off += n;
 		src_off += n;
