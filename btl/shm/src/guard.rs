@@ -35,7 +35,7 @@ pub struct Hole;
 /// Whether this processor's copies can be guarded.
 #[must_use]
 pub fn available() -> bool {
-    cfg!(target_arch = "x86_64")
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
 
 /// What a thread is copying.
@@ -187,16 +187,23 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     pass_on(signal, info, context, code > 0);
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn leave(context: *mut libc::c_void, way_out: usize) -> bool {
     let context: *mut libc::ucontext_t = context.cast();
     // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted thread's ucontext_t, which nothing else refers to.
-    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
-    registers[libc::REG_RIP as usize] = way_out as i64;
+    let registers = unsafe { &mut (*context).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    {
+        registers.gregs[libc::REG_RIP as usize] = way_out as i64;
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        registers.pc = way_out as u64;
+    }
     true
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn leave(_: *mut libc::c_void, _: usize) -> bool {
     false
 }
@@ -320,12 +327,60 @@ unsafe fn copy_or_leave(to: *mut u8, from: *const u8, len: usize, way_out: *mut 
 }
 
 /// # Safety
+/// As [`copy`], whose handler is in place.
+#[cfg(target_arch = "aarch64")]
+unsafe fn copy_or_leave(to: *mut u8, from: *const u8, len: usize, way_out: *mut usize) -> bool {
+    let mut missing = 1u64;
+    // SAFETY: reads `len` bytes at `from`, writes as many at `to` and one word at `way_out`, all valid.
+    unsafe {
+        std::arch::asm!(
+            "adr {there}, 5f",
+            "str {there}, [{way_out}]",
+            "subs {len}, {len}, #64",
+            "b.lo 3f",
+            "2:",
+            "ldp {a:q}, {b:q}, [{from}]",
+            "ldp {c:q}, {d:q}, [{from}, #32]",
+            "stp {a:q}, {b:q}, [{to}]",
+            "stp {c:q}, {d:q}, [{to}, #32]",
+            "add {from}, {from}, #64",
+            "add {to}, {to}, #64",
+            "subs {len}, {len}, #64",
+            "b.hs 2b",
+            "3:",
+            "adds {len}, {len}, #64",
+            "b.eq 6f",
+            "4:",
+            "ldrb {there:w}, [{from}], #1",
+            "strb {there:w}, [{to}], #1",
+            "subs {len}, {len}, #1",
+            "b.ne 4b",
+            "6:",
+            "mov {missing}, xzr",
+            "5:",
+            there = out(reg) _,
+            way_out = in(reg) way_out,
+            missing = inout(reg) missing,
+            a = out(vreg) _,
+            b = out(vreg) _,
+            c = out(vreg) _,
+            d = out(vreg) _,
+            len = inout(reg) len => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            options(nostack),
+        );
+    }
+    missing != 0
+}
+
+/// # Safety
 /// As [`copy`].
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn copy_or_leave(_: *mut u8, _: *const u8, _: usize, _: *mut usize) -> bool {
     // Nobody gets here: `available` says no.
     true
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests;

@@ -8,7 +8,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::sync::MutexGuard;
 
-const PAGE: usize = 4096;
+/// Whole pages, whatever these have.
+const PAGE: usize = 64 << 10;
 
 /// The disposition of a signal belongs to the whole process: one test at a time.
 static ONE: Mutex<()> = Mutex::new(());
