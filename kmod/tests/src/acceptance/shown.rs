@@ -61,8 +61,9 @@ fn fact_is(fd: BorrowedFd<'_>, name: &str, value: impl ToString) -> Outcome {
     Ok(())
 }
 
-/// A user's process that exports memory by both interfaces and lives until it is told to end.
-fn owner(user: u32) -> Outcome<(Peer, i64)> {
+/// A user's process that has exported memory by both interfaces and lives until it is told to end; its segment's id, and the memory's
+/// address.
+fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
     let owner = peer(move |link: &Link| {
         if user != getuid().as_raw() {
             system::become_user(user)?;
@@ -76,12 +77,12 @@ fn owner(user: u32) -> Outcome<(Peer, i64)> {
         link.hear().map(|_| ())
     })?;
     let segid = owner.link.hear()? as i64;
-    Ok((owner, segid))
+    let base = owner.link.hear()?;
+    Ok((owner, segid, base))
 }
 
 pub(super) fn exports() -> Outcome {
-    let (owner, segid) = owner(0)?;
-    let base = owner.link.hear()?;
+    let (owner, segid, base) = owner(0)?;
     let pid = owner.pid();
     let line = format!(
         "export {pid} uid 0 {base:#x} {size} mode 0600 alive",
@@ -160,8 +161,7 @@ pub(super) fn many_exports() -> Outcome {
 }
 
 pub(super) fn pins_and_users() -> Outcome {
-    let (owner, _) = owner(0)?;
-    owner.link.hear()?;
+    let (owner, ..) = owner(0)?;
     let line = format!(
         "pinned {} uid 0 8 {pinned} 1 r-",
         owner.pid(),
@@ -191,8 +191,8 @@ pub(super) fn pins_and_users() -> Outcome {
 pub(super) fn to_whom() -> Outcome {
     let _xpmem = OpenToAll::device("/dev/xpmem")?;
     let _knem = OpenToAll::device("/dev/knem")?;
-    let (root, _) = owner(0)?;
-    let (alice, _) = owner(ALICE)?;
+    let (root, ..) = owner(0)?;
+    let (alice, ..) = owner(ALICE)?;
     let lists = |of: u32, namespace: bool| -> Outcome<[usize; 3]> {
         let reader = peer(move |link: &Link| {
             system::become_user(of)?;
@@ -229,8 +229,8 @@ pub(super) fn to_whom() -> Outcome {
 pub(super) fn to_whom_opened_it() -> Outcome {
     let _xpmem = OpenToAll::device("/dev/xpmem")?;
     let _knem = OpenToAll::device("/dev/knem")?;
-    let (root, _) = owner(0)?;
-    let (alice, _) = owner(ALICE)?;
+    let (root, ..) = owner(0)?;
+    let (alice, ..) = owner(ALICE)?;
     let opener = peer(|link: &Link| {
         system::become_user(ALICE)?;
         for name in LISTS {
@@ -260,8 +260,7 @@ pub(super) fn to_whom_opened_it() -> Outcome {
 
 /// Processes have the numbers of the reader's pid namespace.
 pub(super) fn numbers_of_processes() -> Outcome {
-    let (outside, _) = owner(0)?;
-    let base = outside.link.hear()?;
+    let (outside, _, base) = owner(0)?;
     peer(move |_| {
         unshare(CloneFlags::CLONE_NEWPID).at("unshare")?;
         peer(move |_| {
