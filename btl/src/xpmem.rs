@@ -35,7 +35,10 @@ const POPULATE_UNIT: u64 = 2 << 20;
 /// The end of a process's address space where the module does not say it.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
-#[cfg(not(target_arch = "x86_64"))]
+/// The most that a kernel gives unless it is asked for more. Windows end at multiples of a power of two, so none reaches over the end of less.
+#[cfg(target_arch = "aarch64")]
+const ADDRESS_END: u64 = 1 << 48;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ADDRESS_END: u64 = 1 << 47;
 
 /// How windows are made.
