@@ -51,6 +51,13 @@ const SPLATS: &[&str] = &[
 /// Lines that contain one of those words and are in order.
 const HARMLESS: &[&str] = &[];
 
+/// How KCSAN begins to tell of a race: two stacks follow, and a line of `=`.
+const RACE: &str = "BUG: KCSAN:";
+/// What ends it.
+const RACE_END: &str = "==========";
+/// What stands behind a function of the module, or of its modules for tests, in a stack.
+const OURS: &str = "[onecopy";
+
 /// How many of the kernel's complaints are kept.
 const KEPT_SPLATS: usize = 20;
 /// How much of a test's output is kept.
@@ -118,7 +125,20 @@ pub struct Console {
     verdict: Option<Verdict>,
     splats: Vec<String>,
     splat_count: usize,
+    /// The race that KCSAN is telling of: who takes part is known at its end only.
+    race: Option<Race>,
+    /// Races in which no function of the module takes part.
+    foreign_races: usize,
     last: String,
+}
+
+/// A race, as far as it was told.
+#[derive(Clone, Debug)]
+struct Race {
+    /// Its first line.
+    title: String,
+    /// Whether a function of the module is in one of its stacks.
+    ours: bool,
 }
 
 impl Console {
@@ -126,19 +146,11 @@ impl Console {
     pub fn line(&mut self, line: &str) {
         let line = line.trim_end_matches(['\r', '\n']);
         if let Some(kernel) = from_kernel(line)
+            && !self.of_race(kernel)
             && SPLATS.iter().any(|word| kernel.contains(word))
             && !HARMLESS.iter().any(|known| kernel.contains(known))
         {
-            self.splat_count += 1;
-            if self.splats.len() < KEPT_SPLATS {
-                let place = self.running().map_or("", |test| test.name.as_str());
-                let within = if place.is_empty() {
-                    String::new()
-                } else {
-                    format!(" (during {place})")
-                };
-                self.splats.push(format!("{kernel}{within}"));
-            }
+            self.complain(kernel);
         }
         if !line.trim().is_empty() {
             line.clone_into(&mut self.last);
@@ -166,6 +178,50 @@ impl Console {
         {
             test.output.push_str(line);
             test.output.push('\n');
+        }
+    }
+
+    fn complain(&mut self, what: &str) {
+        self.splat_count += 1;
+        if self.splats.len() < KEPT_SPLATS {
+            let place = self.running().map_or("", |test| test.name.as_str());
+            let within = if place.is_empty() {
+                String::new()
+            } else {
+                format!(" (during {place})")
+            };
+            self.splats.push(format!("{what}{within}"));
+        }
+    }
+
+    /// Whether a line of the kernel is one of KCSAN's: the first or last of a race. Other kinds of complaint may come between the two.
+    ///
+    /// The kernel has many races of its own, most of them harmless; one in which the module takes part, be it by a call, is a complaint.
+    fn of_race(&mut self, kernel: &str) -> bool {
+        if kernel.contains(RACE) {
+            self.end_race();
+            self.race = Some(Race {
+                title: kernel.to_owned(),
+                ours: kernel.contains(OURS),
+            });
+            return true;
+        }
+        let Some(race) = &mut self.race else {
+            return false;
+        };
+        race.ours |= kernel.contains(OURS);
+        let ends = kernel.contains(RACE_END);
+        if ends {
+            self.end_race();
+        }
+        ends
+    }
+
+    fn end_race(&mut self) {
+        match self.race.take() {
+            Some(race) if race.ours => self.complain(&race.title),
+            Some(_) => self.foreign_races += 1,
+            None => {}
         }
     }
 
@@ -206,6 +262,12 @@ impl Console {
     #[must_use]
     pub fn splats(&self) -> &[String] {
         &self.splats
+    }
+
+    /// How often KCSAN told of a race in which no function of the module takes part.
+    #[must_use]
+    pub fn foreign_races(&self) -> usize {
+        self.foreign_races
     }
 
     /// The verdict, now that the machine has ended so.
@@ -354,6 +416,45 @@ mod tests {
             assert!(outcome.contains(splat), "{splat}: {outcome}");
             assert!(outcome.contains("during acceptance"), "{outcome}");
         }
+    }
+
+    #[test]
+    fn of_races_only_those_with_the_module_count() {
+        let race = |title: &str, callers: &str| {
+            format!(
+                "[   12.000001] {line}\n[   12.000002] BUG: KCSAN: data-race in {title}\n\
+                 [   12.000003] \n[   12.000004] write to 0xffff888100 of 8 bytes by task 9 on cpu 1:\n\
+                 [   12.000005]  task_tick+0x1/0x20\n\
+                 [   12.000006] read to 0xffff888100 of 8 bytes by task 8 on cpu 0:\n\
+                 [   12.000007]  need_resched+0x1/0x20\n{callers}\
+                 [   12.000009] value changed: 0x0 -> 0x1\n[   12.000010] {line}\n",
+                line = "=".repeat(66)
+            )
+        };
+        let of_kernel = race(
+            "need_resched / task_tick",
+            "[   12.000008]  do_exit+0x2/0x9\n",
+        );
+        let text = GOOD.replace("ok 1 a", &format!("{of_kernel}{of_kernel}ok 1 a"));
+        let console = read(&text);
+        assert_eq!(console.outcome(End::Exited(0)), Outcome::Passed);
+        assert_eq!(console.foreign_races(), 2);
+
+        let title = "need_resched / oc_zap [onecopy]";
+        let by_call = "[   12.000008]  oc_fault+0x2/0x9 [onecopy]\n";
+        for ours in [race(title, ""), race("need_resched / task_tick", by_call)] {
+            let text = GOOD.replace("ok 1 a", &format!("{of_kernel}{ours}ok 1 a"));
+            let console = read(&text);
+            let outcome = console.outcome(End::Exited(0)).to_string();
+            assert!(outcome.contains("1 complaints of the kernel"), "{outcome}");
+            assert!(outcome.contains("during acceptance"), "{outcome}");
+            assert_eq!(console.foreign_races(), 1);
+        }
+        // What else the kernel says meanwhile counts by itself.
+        let other = "[   12.000008] BUG: soft lockup - CPU#0 stuck for 122s!\n";
+        let text = GOOD.replace("ok 1 a", &race("need_resched / task_tick", other));
+        let outcome = read(&text).outcome(End::Exited(0)).to_string();
+        assert!(outcome.contains("soft lockup"), "{outcome}");
     }
 
     #[test]

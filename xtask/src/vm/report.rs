@@ -66,6 +66,12 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
     for splat in report.console.splats() {
         say::line(&format!("  the kernel: {splat}"));
     }
+    let races = report.console.foreign_races();
+    if races > 0 {
+        say::line(&format!(
+            "  {races} reports of races in which the module takes no part"
+        ));
+    }
     let how = match report.accelerator {
         Accelerator::Kvm => "KVM",
         Accelerator::Tcg => "translated",
