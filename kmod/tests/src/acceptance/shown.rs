@@ -71,8 +71,10 @@ fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
         let area = Area::new(size())?;
         let xpmem = device::xpmem()?;
         let knem = knem()?;
-        link.tell(make(&xpmem, &area, 0o600)? as u64)?;
+        let segid = make(&xpmem, &area, 0o600)?;
         region(&knem, &area.part(0, pinned()), READ, 0)?;
+        // Now there is all that the lists show.
+        link.tell(segid as u64)?;
         link.tell(area.base() as u64)?;
         link.hear().map(|_| ())
     })?;
