@@ -6,8 +6,6 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use libc::EAGAIN;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 use onecopy_sys::{ONECOPY_FEATURE_SNAPSHOT, Place};
 
 use crate::device::{self, attach_all, export, make, map, region};
@@ -477,15 +475,17 @@ pub(super) fn accesses_count_for_the_owner() -> Outcome {
         progress.result.at("COPY")?;
         link.turn()
     })?;
-    // Fresh pages wait in a batch of their processor's, and count as active until it is full: others come after them.
-    let mut one = CpuSet::new();
-    one.set(0).at("a set of processors")?;
-    sched_setaffinity(Pid::from_raw(0), &one).at("sched_setaffinity")?;
     // The fork made the pages common: they are the owner's own again.
     area.mark(1);
-    Area::new(64 * page_size())?.mark(2);
+    // Pages that are new, or become active, wait in lists of the processors. New ones count as
+    // active there on some kernels, the others as not used at all. Compaction empties the lists.
+    let settle = || {
+        let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+    };
+    settle();
     fs::write("/proc/self/clear_refs", "1").at("/proc/self/clear_refs")?;
     let accessed = || -> Outcome<Vec<usize>> {
+        settle();
         let mut pages = Vec::new();
         for page in 0..PAGES {
             if system::page_is_accessed(&area, page * page_size())? {
