@@ -121,8 +121,9 @@ pub(super) fn hog(life: Life<'_>) -> Outcome {
         importer.step();
     }
     importer.life.did(Deed::Starve);
+    // In huge pages as far as there are any: whoever is slow is killed before by somebody else.
     while importer.life.goes_on() {
-        Area::new(HUGE)?.mark(1);
+        Area::huge(HUGE)?.mark(1);
     }
     Ok(())
 }
