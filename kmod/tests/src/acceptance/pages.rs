@@ -350,12 +350,14 @@ pub(super) fn memory_pressure() -> Outcome {
     let area = Area::huge(SIZE)?;
     area.mark(1);
     let segment = export(&area, true)?;
+    // Says that memory was taken: on a slow kernel it takes long to push pages out before.
+    let taken = Area::shared(PAGE)?;
     let importer = peer(move |link: &Link| {
         let view = map(&segment, SIZE, true)?;
         let page = device::generation(&segment)?;
         let begin = Instant::now();
         let mut rounds = 0u64;
-        while begin.elapsed() < Duration::from_secs(6) || rounds < 3 {
+        while begin.elapsed() < Duration::from_secs(6) || rounds < 3 || taken.load(0) == 0 {
             rounds += 1;
             view.verify_marks(1)?;
             for at in (0..SIZE).step_by(page_size()) {
@@ -381,6 +383,7 @@ pub(super) fn memory_pressure() -> Outcome {
         {
             let piece = Area::new(32 << 20)?;
             piece.mark(2);
+            taken.store(0, 1);
             ballast.push(piece);
         }
         for piece in ballast {
