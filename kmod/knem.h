@@ -65,7 +65,7 @@ struct oc_region {
 };
 
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
-				   bool write);
+				   bool write, u32 flags);
 void oc_region_publish(struct oc_region *region, struct list_head *file);
 int oc_region_destroy(struct list_head *file, u64 cookie);
 void oc_region_destroy_all(struct list_head *file);

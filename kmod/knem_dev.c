@@ -71,7 +71,7 @@ static int oc_transfer_pin_local(struct oc_knem *k, struct oc_transfer *t, struc
 {
 	struct oc_region *local;
 
-	local = oc_region_create(&k->pinner, t->local, t->locals, !t->to_local, t->to_local);
+	local = oc_region_create(&k->pinner, t->local, t->locals, !t->to_local, t->to_local, 0);
 	t->local = NULL;
 	if (IS_ERR(local))
 		return PTR_ERR(local);
@@ -181,11 +181,10 @@ static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 pr
 	iov = oc_iovec_read(array, n);
 	if (IS_ERR(iov))
 		return PTR_ERR(iov);
-	r = oc_region_create(&k->pinner, iov, n, protection & PROT_READ, protection & PROT_WRITE);
+	r = oc_region_create(&k->pinner, iov, n, protection & PROT_READ, protection & PROT_WRITE,
+			     flags);
 	if (IS_ERR(r))
 		return PTR_ERR(r);
-	r->single_use = flags & KNEM_FLAG_SINGLEUSE;
-	r->any_user = flags & KNEM_FLAG_ANY_USER_ACCESS;
 	oc_region_publish(r, &k->regions);
 	*cookie = r->cookie;
 	return 0;

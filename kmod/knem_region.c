@@ -332,9 +332,12 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 n)
 	return iov;
 }
 
-/* Consumes iov, a checked vector of the caller's memory. `kept` is the file's. */
+/*
+ * Consumes iov, a checked vector of the caller's memory. `kept` is the file's. Whoever lists all
+ * regions sees it from here on, before it is published, so nothing that is shown changes later.
+ */
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
-				   bool write)
+				   bool write, u32 flags)
 {
 	struct oc_region *r;
 	struct oc_user *user;
@@ -364,6 +367,8 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	r->n = n;
 	r->read = read;
 	r->write = write;
+	r->single_use = flags & KNEM_FLAG_SINGLEUSE;
+	r->any_user = flags & KNEM_FLAG_ANY_USER_ACCESS;
 	r->uid = current_euid();
 	r->ns = get_user_ns(current_user_ns());
 	r->total = oc_iovec_total(iov, n, TASK_SIZE);

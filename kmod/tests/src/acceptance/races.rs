@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What two processors do with one word of the module. Only a kernel with KCSAN sees most of what
+//! may be wrong there; on others these tests look at what a program would see of it.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use knem_sys::{KNEM_FLAG_ANY_USER_ACCESS, KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_NOTIFY_FD};
+use knem_sys::{KNEM_FLAG_SINGLEUSE, KNEM_STATUS_PENDING, KNEM_STATUS_SUCCESS};
+use onecopy_sys::ONECOPY_SEGMENT_DEAD;
+
+use crate::device::{Inline, export, knem, map, region, vector};
+use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::outcome::{At, Fault, Outcome, check, check_eq};
+use crate::peer::{PATIENCE, poll_read};
+use crate::system;
+
+const SIZE: usize = 4 * PAGE;
+/// How long both sides go on.
+const LONG: Duration = Duration::from_millis(1500);
+
+/// Both at once.
+fn both(one: impl FnOnce() -> Outcome + Send, other: impl FnOnce() -> Outcome) -> Outcome {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(one);
+        let other = other();
+        let bad = |_| Err(Fault::Fail("a thread ended badly".to_owned()));
+        thread.join().unwrap_or_else(bad)?;
+        other
+    })
+}
+
+/// Again and again.
+fn repeat(mut body: impl FnMut() -> Outcome) -> Outcome {
+    let begin = Instant::now();
+    while begin.elapsed() < LONG {
+        body()?;
+    }
+    Ok(())
+}
+
+/// A region that is listed has the rights that it was made with.
+pub(super) fn pins_while_regions_come() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(PAGE)?;
+    area.fill(1);
+    let flags = KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS;
+    let regions = || {
+        repeat(|| {
+            let cookie = region(&device, &area, READ, flags)?;
+            device.destroy_region(cookie).at("DESTROY_REGION")
+        })
+    };
+    both(regions, || {
+        repeat(|| {
+            let path = "/proc/onecopy/pins";
+            let text = std::fs::read_to_string(path).at(path)?;
+            for line in text.lines().filter(|line| !line.starts_with('#')) {
+                check!(line.ends_with(" once any-user"), "a region: {line}");
+            }
+            Ok(())
+        })
+    })
+}
+
+/// The end of a segment is asked for without its lock.
+pub(super) fn info_while_revoked() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    repeat(|| {
+        let segment = export(&area, true)?;
+        let view = map(&segment, SIZE, true)?;
+        both(
+            || segment.revoke().at("REVOKE"),
+            || {
+                while segment.info().at("SEGMENT_INFO")?.flags & ONECOPY_SEGMENT_DEAD == 0 {
+                    let _ = view.try_load(0);
+                }
+                Ok(())
+            },
+        )?;
+        check_eq!(view.try_load(0), Ok(0), "a load after the end");
+        view.unmap()
+    })
+}
+
+/// Whether there is a notification is asked for without the queue's lock.
+pub(super) fn poll_while_copies_end() -> Outcome {
+    let owner = knem()?;
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let cookie = region(&owner, &area, READ | WRITE, 0)?;
+    let device = knem()?;
+    let status = device.map_status(64).at("mmap of the status array")?;
+    let target = Area::new(SIZE)?;
+    let inline = Inline {
+        flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
+        ..Inline::read(cookie, SIZE)
+    };
+    // A full queue refuses more.
+    let copies = || {
+        repeat(|| {
+            let _ = inline.run(&device, &[vector(&target)]);
+            Ok(())
+        })
+    };
+    let mut read = 0;
+    both(copies, || {
+        repeat(|| {
+            read += u64::from(poll_read(device.as_fd()).is_ok());
+            Ok(())
+        })
+    })?;
+    check!(read > 0, "no copy told of its end");
+    let done = system::until(PATIENCE, || status.get(0) != KNEM_STATUS_PENDING);
+    check!(done, "a copy stays pending");
+    check_eq!(status.get(0), KNEM_STATUS_SUCCESS, "the last status");
+    target.verify(1)
+}
+
+/// The first stores to holes of an attachment make the page that takes them.
+pub(super) fn first_stores_to_holes() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let segment = export(&area, true)?;
+    area.unmap()?;
+    repeat(|| {
+        let view = map(&segment, SIZE, true)?;
+        let store = |from: usize| {
+            for page in from..from + 2 {
+                let stored = view.try_store(page * PAGE, 2);
+                check_eq!(stored, Ok(()), "a store to a hole");
+            }
+            Ok(())
+        };
+        both(|| store(0), || store(2))?;
+        view.unmap()
+    })
+}
+
+/// Descriptors of one segment are made and mapped at once.
+pub(super) fn descriptors_at_once() -> Outcome {
+    let area = Area::new(SIZE)?;
+    area.fill(1);
+    let segment = export(&area, true)?;
+    let look = || {
+        repeat(|| {
+            let own = segment.restrict(false).at("RESTRICT")?;
+            let view = map(&own, SIZE, false)?;
+            view.verify(1)?;
+            view.unmap()
+        })
+    };
+    both(look, look)
+}
