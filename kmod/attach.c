@@ -120,9 +120,12 @@ struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 	oc_seg_get(seg);
 	/*
 	 * Set before anybody else can see the file; the same inode for all, as of every anonymous
-	 * file.
+	 * file. Once: the kernel reads it at any time for the files that there are.
 	 */
-	seg->mapping.host = file_inode(file);
+	mutex_lock(&seg->lock);
+	if (!seg->mapping.host)
+		seg->mapping.host = file_inode(file);
+	mutex_unlock(&seg->lock);
 	file->f_mapping = &seg->mapping;
 	return file;
 }

@@ -377,16 +377,20 @@ out:
  * What is written to holes goes into a page of the attachment: another importer must not see it.
  * The process that mapped it may, as before a hole was filled by the owner.
  */
-static bool oc_scratch(struct oc_attachment *att)
+static struct page *oc_scratch(struct oc_attachment *att)
 {
-	struct page *page;
+	struct page *page = READ_ONCE(att->scratch), *other;
 
-	if (READ_ONCE(att->scratch))
-		return true;
+	if (page)
+		return page;
 	page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-	if (page && cmpxchg(&att->scratch, NULL, page))
-		__free_page(page); /* another thread was faster */
-	return page;
+	if (!page)
+		return NULL;
+	other = cmpxchg(&att->scratch, NULL, page);
+	if (!other)
+		return page;
+	__free_page(page); /* another thread was faster */
+	return other;
 }
 
 /* There is no memory of the owner behind the page, or it may not be used so. */
@@ -398,6 +402,7 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	struct oc_seg *seg = view->seg;
 	struct oc_stretch *stretch = NULL;
 	vm_fault_t ret = VM_FAULT_NOPAGE;
+	struct page *page = oc_hole_page;
 	struct oc_hole_fill h;
 	struct oc_mark *mark;
 
@@ -413,12 +418,14 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	oc_generation_hole(seg);
 	oc_fill_init(&h.fill, vmf);
 	h.write = write;
-	if (write && !oc_scratch(att))
+	if (write)
+		page = oc_scratch(att);
+	if (!page)
 		return VM_FAULT_OOM;
-	h.pfn = page_to_pfn(write ? att->scratch : oc_hole_page);
+	h.pfn = page_to_pfn(page);
 	mutex_lock(install);
 	if (write)
-		memset(page_address(att->scratch), 0, PAGE_SIZE);
+		memset(page_address(page), 0, PAGE_SIZE);
 	for (;;) {
 		pmd_t pmd = READ_ONCE(*vmf->pmd);
 

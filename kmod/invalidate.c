@@ -33,7 +33,8 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 	/* Who cannot wait reaps memory that nobody will ever use again. */
 	if ((range->event == MMU_NOTIFY_RELEASE || (shown && !blockable)) &&
 	    seg->state == ONECOPY_STATE_ALIVE) {
-		seg->state = ONECOPY_STATE_OWNER_GONE;
+		/* oc_seg_error() reads it without the lock */
+		WRITE_ONCE(seg->state, ONECOPY_STATE_OWNER_GONE);
 		oc_generation_state(seg);
 	}
 	oc_generation_invalidated(seg);

@@ -79,7 +79,7 @@ static int oc_worker(void *data)
 		w = oc_work_next(k);
 		if (!w) {
 			wait_event_idle(k->worker_wait,
-					!list_empty_careful(&k->queue) || kthread_should_stop());
+					!list_empty(&k->queue) || kthread_should_stop());
 			continue;
 		}
 		failed = err ||
@@ -201,11 +201,13 @@ void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status)
 	if (!notify)
 		return;
 	spin_lock(&k->queue_lock);
-	k->ring[(k->ring_head + k->ring_ready++) % k->statuses] = index;
+	k->ring[(k->ring_head + k->ring_ready) % k->statuses] = index;
+	WRITE_ONCE(k->ring_ready, k->ring_ready + 1);
 	spin_unlock(&k->queue_lock);
 	wake_up(&k->reader_wait);
 }
 
+/* Without the lock: a hint for poll(), which a wake-up follows where it is about to change. */
 bool oc_async_readable(struct oc_knem *k)
 {
 	return READ_ONCE(k->ring_ready);
@@ -249,7 +251,7 @@ again:
 		}
 		spin_lock(&k->queue_lock);
 		k->ring_head = (k->ring_head + 1) % k->statuses;
-		k->ring_ready--;
+		WRITE_ONCE(k->ring_ready, k->ring_ready - 1);
 		k->ring_taken--;
 		spin_unlock(&k->queue_lock);
 		got++;

@@ -463,11 +463,12 @@ static void oc_knem_fdinfo(struct seq_file *m, struct file *file)
 {
 	struct oc_knem *k = file->private_data;
 	unsigned long regions, pinned;
-	u32 queued = 0, ready = 0;
+	u32 statuses = 0, queued = 0, ready = 0;
 
 	oc_region_sum(&k->regions, &regions, &pinned);
 	/* pairs with that in oc_async_start() */
 	if (smp_load_acquire(&k->worker)) {
+		statuses = k->statuses;
 		spin_lock(&k->queue_lock);
 		queued = k->queued;
 		ready = k->ring_ready;
@@ -475,7 +476,7 @@ static void oc_knem_fdinfo(struct seq_file *m, struct file *file)
 	}
 	seq_printf(m, "knem-regions:\t%lu\nknem-pinned-pages:\t%lu\n", regions, pinned);
 	seq_printf(m, "knem-statuses:\t%u\nknem-queued:\t%u\nknem-unread:\t%u\n",
-		   READ_ONCE(k->statuses), queued, ready);
+		   statuses, queued, ready);
 }
 
 static const struct file_operations oc_knem_fops = {

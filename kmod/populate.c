@@ -242,13 +242,14 @@ static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg 
 		pud_t *pud;
 		pmd_t *pmdp, pmd;
 
-		if (pgd_none(*pgd))
+		/* Another thread's fault may fill them just now. */
+		if (pgd_none(READ_ONCE(*pgd)))
 			break;
 		p4d = p4d_offset(pgd, addr);
-		if (p4d_none(*p4d))
+		if (p4d_none(READ_ONCE(*p4d)))
 			break;
 		pud = pud_offset(p4d, addr);
-		if (pud_none(*pud))
+		if (pud_none(READ_ONCE(*pud)))
 			break;
 		pmdp = pmd_offset(pud, addr);
 		pmd = READ_ONCE(*pmdp);

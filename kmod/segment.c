@@ -190,7 +190,7 @@ void oc_seg_kill(struct oc_seg *seg, u32 state)
 
 	mutex_lock(&seg->lock);
 	if (seg->state == ONECOPY_STATE_ALIVE) {
-		seg->state = state;
+		WRITE_ONCE(seg->state, state); /* oc_seg_error() reads it without the lock */
 		oc_generation_state(seg);
 	}
 	mutex_unlock(&seg->lock);

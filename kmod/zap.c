@@ -23,7 +23,8 @@ struct oc_stretch {
 	struct interval_tree_node shown; /* in the segment's tree, by the owner's address */
 	struct interval_tree_node here; /* in the attachment's, by the importer's */
 	u64 since; /* invalidations recorded when it came */
-	unsigned int zappers; /* who walks its page tables just now: those stay */
+	/* who walks its page tables just now: those stay. Who waits for them reads it unlocked. */
+	unsigned int zappers;
 	bool filled; /* there may be entries */
 	bool leaving; /* it is being unmapped; no more entries are written */
 };
@@ -72,7 +73,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	lockdep_assert_held(&seg->lock);
 	if (lo == s->here.start && hi == s->here.last + 1)
 		s->filled = false; /* entries written from here on set it anew */
-	s->zappers++;
+	WRITE_ONCE(s->zappers, s->zappers + 1);
 	mutex_unlock(&seg->lock);
 
 	/*
@@ -91,7 +92,8 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	oc_mark_clear(&oc_zapping, &mark);
 
 	mutex_lock(&seg->lock);
-	if (!--s->zappers && s->leaving)
+	WRITE_ONCE(s->zappers, s->zappers - 1);
+	if (!s->zappers && s->leaving)
 		wake_up_all(&seg->zapped);
 }
 
