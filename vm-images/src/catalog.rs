@@ -410,7 +410,10 @@ mod tests {
         let text = text.expect_err("none").to_string();
         assert!(text.contains("is built for amd64 only"), "{text}");
         let text = catalog.profile("slow", "6.1").expect_err("none");
-        assert!(text.to_string().ends_with("release, debug, kmemleak"));
+        assert!(
+            text.to_string()
+                .ends_with("release, debug, kcsan, kmemleak")
+        );
         let text = catalog.profile("debug", "5.10").expect_err("none");
         let text = text.to_string();
         assert!(text.ends_with("give --kernel 6.1 or newest"), "{text}");

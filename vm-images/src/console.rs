@@ -57,6 +57,11 @@ const RACE: &str = "BUG: KCSAN:";
 const RACE_END: &str = "==========";
 /// What stands behind a function of the module, or of its modules for tests, in a stack.
 const OURS: &str = "[onecopy";
+/// What stands before the stack of an access.
+const RACE_ACCESS: &str = " bytes by ";
+/// How near to an access a function of the module has to be, counted from the one that made it: what the module calls may use a word of
+/// the module's, but a page that is pushed out under an allocation of the module is the kernel's alone.
+const NEAR: usize = 4;
 /// Races of the kernel with itself, also where the module calls it. Fault injection counts the calls of all tasks without a lock.
 const ITS_OWN: &[&str] = &["should_fail_ex / should_fail_ex"];
 
@@ -139,8 +144,10 @@ pub struct Console {
 struct Race {
     /// Its first line.
     title: String,
-    /// Whether a function of the module is in one of its stacks.
+    /// Whether a function of the module made one of the accesses, or called who did.
     ours: bool,
+    /// Functions of the stack that were told.
+    depth: usize,
 }
 
 impl Console {
@@ -198,20 +205,26 @@ impl Console {
 
     /// Whether a line of the kernel is one of KCSAN's: the first or last of a race. Other kinds of complaint may come between the two.
     ///
-    /// The kernel has many races of its own, most of them harmless; one in which the module takes part, be it by a call, is a complaint.
+    /// The kernel has races of its own; one in which the module takes part, be it by a call, is a complaint.
     fn of_race(&mut self, kernel: &str) -> bool {
         if kernel.contains(RACE) {
             self.end_race();
             self.race = Some(Race {
                 title: kernel.to_owned(),
                 ours: kernel.contains(OURS),
+                depth: 0,
             });
             return true;
         }
         let Some(race) = &mut self.race else {
             return false;
         };
-        race.ours |= kernel.contains(OURS);
+        if kernel.contains(RACE_ACCESS) {
+            race.depth = 0;
+        } else if kernel.contains("+0x") {
+            race.depth += 1;
+            race.ours |= race.depth <= NEAR && kernel.contains(OURS);
+        }
         let ends = kernel.contains(RACE_END);
         if ends {
             self.end_race();
@@ -454,6 +467,11 @@ mod tests {
             assert!(outcome.contains("during acceptance"), "{outcome}");
             assert_eq!(console.foreign_races(), 1);
         }
+        // Far above an access the module does not take part.
+        let deep = "[   12.000008]  a+0x2/0x9\n".repeat(NEAR) + by_call;
+        let reclaim = race("need_resched / task_tick", &deep);
+        let text = GOOD.replace("ok 1 a", &format!("{reclaim}ok 1 a"));
+        assert_eq!(read(&text).foreign_races(), 1);
         // What is known to be the kernel's stays so under a call of ours.
         let injection = race("should_fail_ex / should_fail_ex", by_call);
         let text = GOOD.replace("ok 1 a", &format!("{injection}ok 1 a"));
