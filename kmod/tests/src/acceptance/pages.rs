@@ -351,7 +351,7 @@ pub(super) fn memory_pressure() -> Outcome {
     area.mark(1);
     let segment = export(&area, true)?;
     // Says that memory was taken: on a slow kernel it takes long to push pages out before.
-    let taken = Area::shared(PAGE)?;
+    let taken = Area::shared(page_size())?;
     let importer = peer(move |link: &Link| {
         let view = map(&segment, SIZE, true)?;
         let page = device::generation(&segment)?;

@@ -10,12 +10,14 @@ use knem_sys::{KNEM_FLAG_SINGLEUSE, KNEM_STATUS_PENDING, KNEM_STATUS_SUCCESS};
 use onecopy_sys::ONECOPY_SEGMENT_DEAD;
 
 use crate::device::{Inline, export, knem, map, region, vector};
-use crate::mem::{Area, PAGE, READ, WRITE};
+use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{PATIENCE, poll_read};
 use crate::system;
 
-const SIZE: usize = 4 * PAGE;
+fn size() -> usize {
+    4 * page_size()
+}
 /// How long both sides go on.
 const LONG: Duration = Duration::from_millis(1500);
 
@@ -42,7 +44,7 @@ fn repeat(mut body: impl FnMut() -> Outcome) -> Outcome {
 /// A region that is listed has the rights that it was made with.
 pub(super) fn pins_while_regions_come() -> Outcome {
     let device = knem()?;
-    let area = Area::new(PAGE)?;
+    let area = Area::new(page_size())?;
     area.fill(1);
     let flags = KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS;
     let regions = || {
@@ -65,11 +67,11 @@ pub(super) fn pins_while_regions_come() -> Outcome {
 
 /// The end of a segment is asked for without its lock.
 pub(super) fn info_while_revoked() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     repeat(|| {
         let segment = export(&area, true)?;
-        let view = map(&segment, SIZE, true)?;
+        let view = map(&segment, size(), true)?;
         both(
             || segment.revoke().at("REVOKE"),
             || {
@@ -87,15 +89,15 @@ pub(super) fn info_while_revoked() -> Outcome {
 /// Whether there is a notification is asked for without the queue's lock.
 pub(super) fn poll_while_copies_end() -> Outcome {
     let owner = knem()?;
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let cookie = region(&owner, &area, READ | WRITE, 0)?;
     let device = knem()?;
     let status = device.map_status(64).at("mmap of the status array")?;
-    let target = Area::new(SIZE)?;
+    let target = Area::new(size())?;
     let inline = Inline {
         flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
-        ..Inline::read(cookie, SIZE)
+        ..Inline::read(cookie, size())
     };
     // A full queue refuses more.
     let copies = || {
@@ -120,15 +122,15 @@ pub(super) fn poll_while_copies_end() -> Outcome {
 
 /// The first stores to holes of an attachment make the page that takes them.
 pub(super) fn first_stores_to_holes() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let segment = export(&area, true)?;
     area.unmap()?;
     repeat(|| {
-        let view = map(&segment, SIZE, true)?;
+        let view = map(&segment, size(), true)?;
         let store = |from: usize| {
             for page in from..from + 2 {
-                let stored = view.try_store(page * PAGE, 2);
+                let stored = view.try_store(page * page_size(), 2);
                 check_eq!(stored, Ok(()), "a store to a hole");
             }
             Ok(())
@@ -140,13 +142,13 @@ pub(super) fn first_stores_to_holes() -> Outcome {
 
 /// Descriptors of one segment are made and mapped at once.
 pub(super) fn descriptors_at_once() -> Outcome {
-    let area = Area::new(SIZE)?;
+    let area = Area::new(size())?;
     area.fill(1);
     let segment = export(&area, true)?;
     let look = || {
         repeat(|| {
             let own = segment.restrict(false).at("RESTRICT")?;
-            let view = map(&own, SIZE, false)?;
+            let view = map(&own, size(), false)?;
             view.verify(1)?;
             view.unmap()
         })
