@@ -54,8 +54,8 @@ mod mapped {
     use super::{AtomicU32, AtomicU64, Cells, RECORD_HEAD};
     use crate::copy::{copy_from_raw, copy_to_raw};
     use crate::layout::LINE;
+    use crate::mapping::Mapping;
     use crate::prefetch;
-    use crate::segment::Mapping;
     use std::ptr::NonNull;
     use std::sync::Arc;
 

@@ -12,17 +12,12 @@
 pub mod line;
 
 mod channel;
-#[cfg(not(loom))]
-mod home;
-#[cfg(loom)]
-#[path = "coll/checked.rs"]
-mod home;
 mod said;
 #[cfg(not(loom))]
 mod view;
 
-pub use channel::{Channel, CopyRequest, INLINE, Info};
-pub use home::Home;
-pub use said::{BadLine, Brief, Content, Described, Said, kind};
+pub use channel::home::Home;
+pub use channel::{Channel, CopyRequest};
+pub use said::{BadLine, Brief, Content, Described, INLINE, Info, Said, kind};
 #[cfg(not(loom))]
 pub use view::{View, accumulate, combine, precede};

@@ -36,6 +36,8 @@ pub mod limits;
 pub mod liveness;
 #[cfg(not(loom))]
 pub mod loan;
+#[cfg(not(loom))]
+mod mapping;
 pub mod pool;
 pub mod prefetch;
 #[cfg(not(loom))]

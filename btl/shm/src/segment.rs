@@ -6,7 +6,7 @@
 //! gets an error, not a signal, when memory is short. It has no name; peers get its descriptor over a socket.
 //!
 //! # Safety
-//! * A `Mapping` is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last user is gone: every
+//! * A [`Mapping`] is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last user is gone: every
 //!   structure that keeps a pointer into it also keeps the `Arc`.
 //! * The only references made into a mapping are to atomics and to structures made of atomics; their alignment is a compile-time fact.
 //! * Everything else is copied as raw bytes after a range check.
@@ -24,17 +24,14 @@ use crate::cells::MappedCells;
 use crate::coop::CoopBlock;
 use crate::doorbell::Doorbell;
 use crate::failing;
-use crate::layout::{
-    BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, OutOfBounds, PAGE, SegOffset,
-    check_range,
-};
+use crate::layout::{BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, SegOffset};
+use crate::mapping::{Mapping, SharedStruct};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use libc::off_t;
-use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -155,94 +152,6 @@ fn memory(what: &str) -> u64 {
     .map_or(0, |kib| kib * 1024)
 }
 
-/// A part of a memfd in this process's address space.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    map: MmapRaw,
-}
-
-// SAFETY: a mapping is an address range; what is done with it is the business of the structures above, which use atomics and raw copies.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
-        let len = usize::try_from(len).map_err(io::Error::other)?;
-        failing::attempt("segment.map")?;
-        // By number, which spares a second descriptor; `fd` is open for the whole call.
-        let fd = fd.as_raw_fd();
-        let mut options = MmapOptions::new();
-        options.offset(offset).len(len).no_reserve_swap();
-        let map = if writable {
-            options.map_raw(fd)?
-        } else {
-            options.map_raw_read_only(fd)?
-        };
-        Ok(Self { map })
-    }
-
-    /// As [`new`](Self::new), but a child of a fork does not inherit the mapping.
-    fn new_own(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
-        let mapping = Self::new(fd, offset, len, writable)?;
-        // Where the kernel refuses, the gate alone keeps children out.
-        mapping.advise(0, mapping.len(), libc::MADV_DONTFORK);
-        Ok(mapping)
-    }
-
-    fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.map.as_mut_ptr()).unwrap_or(NonNull::dangling())
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.map.len() as u64
-    }
-
-    #[inline]
-    pub(crate) fn at(
-        &self,
-        what: &'static str,
-        offset: u64,
-        len: u64,
-    ) -> Result<NonNull<u8>, OutOfBounds> {
-        check_range(what, offset, len, self.len())?;
-        // SAFETY: the range lies in the mapping.
-        Ok(unsafe { self.base().add(offset as usize) })
-    }
-
-    /// A structure of atomics at `offset`.
-    pub(crate) fn shared<T: SharedStruct>(&self, offset: u64) -> &T {
-        let at = self
-            .at("structure in the segment", offset, size_of::<T>() as u64)
-            .expect("offsets of control structures come from a checked geometry");
-        assert_eq!(at.as_ptr() as usize % align_of::<T>(), 0);
-        // SAFETY: in the mapping, aligned, alive as long as self; T is made of atomics (trait's promise).
-        unsafe { at.cast::<T>().as_ref() }
-    }
-
-    fn advise(&self, offset: u64, len: u64, advice: libc::c_int) -> bool {
-        let begin = offset & !(PAGE as u64 - 1);
-        let Ok(at) = self.at("advice", begin, len + (offset - begin)) else {
-            return false;
-        };
-        // SAFETY: the range lies in our mapping; the advice values used here change no content.
-        let result = unsafe {
-            libc::madvise(
-                at.as_ptr().cast(),
-                (len + (offset - begin)) as usize,
-                advice,
-            )
-        };
-        result == 0
-    }
-}
-
-/// Structures that may be referenced in shared memory.
-///
-/// # Safety
-/// Every field is an atomic (or made of atomics), and every bit pattern is valid.
-pub(crate) unsafe trait SharedStruct {}
-
 /// Control words of one ordered pair of ranks, in the receiver's segment.
 #[derive(Debug)]
 #[repr(C, align(256))]
@@ -297,8 +206,6 @@ struct Header {
 const _: () = assert!(size_of::<Header>() <= BITMAP_OFFSET);
 // SAFETY: all atomics.
 unsafe impl SharedStruct for Header {}
-// SAFETY: an atomic.
-unsafe impl SharedStruct for AtomicU64 {}
 
 impl Header {
     fn geometry(&self) -> Geometry {

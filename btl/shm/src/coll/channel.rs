@@ -4,40 +4,17 @@
 //! The words and their order are here. Where they lie, and how bytes get there, is [`Home`]'s: a
 //! mapping in production, memory that loom checks in the models.
 
-use super::home::{Home, Payload, View};
+#[cfg(not(loom))]
+pub(super) mod home;
+#[cfg(loom)]
+#[path = "channel/checked.rs"]
+pub(super) mod home;
+
 use super::line::{Done, Head};
-use super::said::{BadLine, Brief, Content, Place, Said, check};
+use super::said::{BadLine, Brief, Content, INLINE, Info, Place, Said, check};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-
-/// Bytes that a line carries itself.
-pub const INLINE: usize = 48;
-
-/// What stands in a line besides number and payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Info {
-    /// Up to which collective the writer has read, so that nobody needs to look that up.
-    pub done: u32,
-    /// What the payload is; the layer above knows.
-    pub kind: u8,
-    /// Bytes of payload in the line.
-    pub len: u8,
-}
-
-impl Info {
-    #[inline]
-    fn encode(self) -> u64 {
-        u64::from(self.done) | u64::from(self.kind) << 32 | u64::from(self.len) << 40
-    }
-    #[inline]
-    fn decode(word: u64) -> Self {
-        Self {
-            done: word as u32,
-            kind: (word >> 32) as u8,
-            len: (word >> 40) as u8,
-        }
-    }
-}
+use home::{Home, Payload, View};
 
 /// What a member asks of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,36 @@
 //! What a member's line says. A line is memory that peers write, so it is copied out once and checked before use.
 //! No code above this gets the raw words, so no length or range that does not hold can reach a copy.
 
-use super::channel::{INLINE, Info};
 use crate::layout::COLL_SLOT;
+
+/// Bytes that a line carries itself.
+pub const INLINE: usize = 48;
+
+/// What stands in a line besides number and payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// Up to which collective the writer has read, so that nobody needs to look that up.
+    pub done: u32,
+    /// What the payload is; the layer above knows.
+    pub kind: u8,
+    /// Bytes of payload in the line.
+    pub len: u8,
+}
+
+impl Info {
+    #[inline]
+    pub(super) fn encode(self) -> u64 {
+        u64::from(self.done) | u64::from(self.kind) << 32 | u64::from(self.len) << 40
+    }
+    #[inline]
+    pub(super) fn decode(word: u64) -> Self {
+        Self {
+            done: word as u32,
+            kind: (word >> 32) as u8,
+            len: (word >> 40) as u8,
+        }
+    }
+}
 
 /// What the payload of a line is.
 pub mod kind {

@@ -6,8 +6,7 @@
 #![allow(unsafe_code, reason = "raw copies to and from mappings")]
 
 use super::{
-    ControlHandle, Header, Mapping, PairControl, SegmentError, call_failed, cells, reserve,
-    set_size,
+    ControlHandle, Header, PairControl, SegmentError, call_failed, cells, reserve, set_size,
 };
 use crate::cells::MappedCells;
 use crate::coll::{Channel, Home};
@@ -19,6 +18,7 @@ use crate::layout::{
     BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
     check_range,
 };
+use crate::mapping::Mapping;
 use crate::prefetch;
 use crate::ring::Consumer;
 use crate::sync::{AtomicU64, HeavyFence, Ordering};

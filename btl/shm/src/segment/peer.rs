@@ -5,7 +5,7 @@
 //! See [`crate::segment`].
 #![allow(unsafe_code, reason = "raw copies to and from mappings")]
 
-use super::{ControlHandle, Header, Mapping, SegmentError, call_failed, cells, reserve};
+use super::{ControlHandle, Header, SegmentError, call_failed, cells, reserve};
 use crate::cells::MappedCells;
 use crate::coll::{Channel, Home, View};
 use crate::copy::{self, Kernel};
@@ -13,6 +13,7 @@ use crate::doorbell::Doorbell;
 use crate::layout::{
     BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
 };
+use crate::mapping::Mapping;
 use crate::ring::Producer;
 use crate::sync::{AtomicU64, Ordering};
 use nix::errno::Errno;

@@ -8,7 +8,8 @@
 //! the same time, one of them to write.
 #![allow(unsafe_code, reason = "plain memory under loom's eyes")]
 
-use super::channel::{INLINE, Line, Lines};
+use super::super::said::INLINE;
+use super::{Line, Lines};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;

@@ -7,12 +7,13 @@
 //! bytes after a range check that holds in release builds too.
 #![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
 
-use super::channel::{Channel, INLINE, Line, Lines};
-pub(super) use super::view::View;
+use super::super::said::INLINE;
+pub(super) use super::super::view::View;
+use super::{Channel, Line, Lines};
 use crate::copy::{self, Kernel};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
+use crate::mapping::{Mapping, SharedStruct};
 use crate::prefetch;
-use crate::segment::{Mapping, SharedStruct};
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
 use std::ptr::NonNull;
