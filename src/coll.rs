@@ -14,13 +14,16 @@
 //! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the same, bit for bit, from run
 //! to run with the same number of ranks.
 
-mod agree;
-mod api;
+pub(crate) mod agree;
+mod asked;
+mod communicator;
 mod copy_request;
 mod exchange;
-mod fast;
+pub(crate) mod failed;
+pub(crate) mod fast;
 mod fold;
 pub(crate) mod group;
+pub(crate) mod ids;
 mod lines;
 mod messages;
 mod op;
@@ -28,27 +31,23 @@ mod push;
 mod reader;
 mod relay;
 pub mod select;
+mod shared;
+mod source;
 mod start;
 pub(crate) mod state;
 mod stream;
 mod swap;
+mod worker;
 
-pub use api::CollRequest;
 pub use group::Group;
 pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
 pub(crate) use start::{Buffers, Call};
+pub(crate) use worker::Worker;
 
 use crate::error::{Error, Result};
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::gate;
 use std::sync::Arc;
-
-/// The error of those whose communicator a member has given up.
-pub(crate) fn given_up(rank: usize) -> Error {
-    Error::Collective {
-        reason: format!("rank {rank} gave it up"),
-    }
-}
 
 /// An operator of the program: combines a vector of elements, the left operands, into another one, the right operands and the result.
 pub type UserFunction = dyn Fn(&[u8], &mut [u8]) + Send + Sync;

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Communicators: tagged messages between ranks.
 
+mod agree;
+mod collective;
+mod group;
+
+pub use collective::CollRequest;
+pub(crate) use collective::ask;
+
+use crate::coll::Worker;
+use crate::coll::failed::Failed;
 use crate::coll::group::{Place, SUB_CONTEXTS, SUB_SHIFT};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
-use crate::matching::{Pattern, Source, Tag};
+use crate::handle::Handle;
+use crate::matching::{OWN_CONTEXTS, Pattern, Source, Tag};
 use crate::proto::direct::{Begun, Received, Sent, Take};
 use crate::request::{RequestId, Status, UserBuf};
-use crate::runtime::Handle;
-use crate::wireup::Death;
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
 use std::io::{IoSlice, IoSliceMut};
@@ -17,9 +25,6 @@ use std::time::{Duration, Instant};
 
 /// In the tags of a meeting, so that they are none of a collective.
 const MEETING: i32 = 1 << 28;
-
-/// Contexts from here on are the library's own.
-pub(crate) const OWN_CONTEXTS: u32 = 1 << 31;
 
 /// Ranks of a job, and a context that keeps their messages apart from those of other communicators. Cheap to clone.
 ///
@@ -157,7 +162,7 @@ impl Comm {
     /// The same, where `done` may end the request otherwise.
     fn finish_when(
         &self,
-        done: impl FnMut(&mut Engine) -> Option<Result<Status>>,
+        done: impl FnMut(&mut Worker) -> Option<Result<Status>>,
     ) -> Result<Status> {
         let bomb = Bomb;
         let result = self.handle.wait(done);
@@ -491,44 +496,6 @@ impl Comm {
 
 /// How long ranks that are done wait for others in a job that has lost a rank. Who learns of the loss by an error of its own comes sooner.
 const REGROUP: Duration = Duration::from_secs(2);
-
-/// What a rank tells its partners in a barrier about those who cannot come: `rank + 1` and how it ended, or 0.
-pub(crate) struct Failed;
-
-impl Failed {
-    /// Given up for a reason that names no rank.
-    pub(crate) const GIVEN_UP: u64 = 1;
-
-    pub(crate) fn encode(failure: Option<&Error>) -> u64 {
-        let (rank, how) = match failure {
-            None => return 0,
-            Some(Error::PeerDied { rank, how }) => match how {
-                Death::Code(code) => (*rank, 1 | u64::from(*code as u32 & 0xFFFF) << 8),
-                Death::Signal(signal) => (*rank, 2 | u64::from(*signal as u32 & 0xFFFF) << 8),
-                Death::Unknown => (*rank, 3),
-            },
-            Some(Error::PeerLeft { rank }) => (*rank, 4),
-            // This rank is cut off from another one in some other way; only the fact is told.
-            Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => (*rank, 3),
-            Some(_) => return 0,
-        };
-        (rank as u64 + 1) << 32 | how
-    }
-
-    pub(crate) fn decode(word: u64) -> Result<()> {
-        let (rank, detail) = ((word >> 32) as usize, (word as u32 >> 8) as i32);
-        let Some(rank) = rank.checked_sub(1) else {
-            return Ok(());
-        };
-        let how = match word as u8 {
-            1 => Death::Code(detail),
-            2 => Death::Signal(detail),
-            4 => return Err(Error::PeerLeft { rank }),
-            _ => Death::Unknown,
-        };
-        Err(Error::PeerDied { rank, how })
-    }
-}
 
 /// A status of the engine as a communicator with these members counts ranks.
 #[inline]

@@ -1,36 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine of a rank: its peers, requests, matching, and the progress that moves them all.
 //!
-//! [`Core`] is everything that is not a peer, so that a protocol's code can work on one peer and on the core at once. An engine is used
-//! behind a [`onecopy_shm::gate::Gate`], by one thread at a time.
+//! It is used behind a [`onecopy_shm::gate::Gate`], by one thread at a time.
 
 mod connect;
 mod deaths;
 mod progress;
 mod sleep;
 
-pub(crate) use connect::quota;
-
 use crate::error::{Error, Result};
-use crate::light::{Lights, Waiting};
-use crate::matching::{Envelope, Pattern, Posted, Unexpected};
-use crate::memory::pool::Pool;
+use crate::matching::{Envelope, Pattern};
 use crate::peer::{Gone, Incoming, Peer, Target};
+use crate::proto;
 use crate::proto::direct::{Begun, Received, Sent, Take};
-use crate::proto::rendezvous::Transfers;
-use crate::proto::{self, Message};
-use crate::request::{Request, RequestId, Requests, SendPlan, State, Status, UserBuf};
-use crate::select::chunks::Chunks;
+use crate::request::{Request, RequestId, SendPlan, State, Status, UserBuf};
+use crate::state::light::Waiting;
+use crate::state::{Core, Message};
 use crate::wireup::Wireup;
-use onecopy_btl::{cost::Costs, link::Permitted};
-use onecopy_obs::{Counters, Knobs};
-use onecopy_shm::heap::Heap;
+use onecopy_btl::link::Permitted;
 use onecopy_shm::layout::Geometry;
-use onecopy_shm::loan::LoanTable;
-use onecopy_shm::pool::ChunkPool;
-use onecopy_shm::segment::OwnSegment;
-use onecopy_shm::sync::HeavyFence;
-use std::sync::Arc;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,54 +26,6 @@ pub(crate) enum SendMode {
     Standard,
     /// Complete only when matched.
     Synchronous,
-}
-
-/// Everything of an engine but its peers.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) me: u32,
-    pub(crate) size: u32,
-    pub(crate) knobs: Knobs,
-    /// Whether one thread alone uses the engine, so that nothing can come between two of its calls.
-    pub(crate) alone: bool,
-    pub(crate) costs: Costs,
-    pub(crate) segment: Arc<OwnSegment>,
-    pub(crate) fence: HeavyFence,
-    pub(crate) loans: LoanTable,
-    pub(crate) requests: Requests,
-    pub(crate) lights: Lights,
-    pub(crate) posted: Posted<Waiting>,
-    pub(crate) unexpected: Unexpected<Message>,
-    pub(crate) transfers: Transfers,
-    pub(crate) pool: ChunkPool,
-    /// How they are filled.
-    pub(crate) chunks: Chunks,
-    /// The rank's heap, which `alloc` and the temporary buffers share.
-    pub(crate) heap: Arc<Heap>,
-    /// Temporary buffers.
-    pub(crate) buffers: Pool,
-    /// Rounds of progress, to look for cold buffers now and then.
-    pub(crate) rounds: u32,
-    /// A send found no chunk: those that any peer has given back are to be collected.
-    pub(crate) starved: bool,
-    /// Which buffers have changed since they were last sent.
-    pub(crate) rewritten: crate::select::rewritten::Rewritten,
-    pub(crate) counters: Counters,
-    /// Short buffers of unexpected messages, for use again.
-    pub(crate) spare: Vec<Vec<u8>>,
-    /// Ranks that have output or announced messages to look after.
-    pub(crate) busy: Vec<u32>,
-    /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
-    pub(crate) unacknowledged: Vec<u32>,
-    /// Peers that cannot be talked with any more, found in the middle of something; they are failed at the end of a
-    /// round of progress.
-    pub(crate) broken: Vec<(u32, Gone)>,
-    /// Something that ends every wait.
-    pub(crate) fatal: Option<Error>,
-    /// Whether a wait may sleep, and how long it polls first.
-    pub(crate) patience: crate::wait::Patience,
-    /// The threads that wait.
-    pub(crate) waits: crate::wait::Waits,
 }
 
 /// A rank's engine.
@@ -104,29 +44,6 @@ pub(crate) struct Engine {
     /// This rank's memory, exposed by the kernel module as long as the engine lives.
     _exposed: onecopy_btl::module::Exposed,
     pub(crate) geometry: Geometry,
-    /// Collectives, by communicator.
-    pub(crate) colls: crate::coll::state::Colls,
-}
-
-impl Core {
-    /// Puts a rank on the list of those to look after.
-    #[inline]
-    pub(crate) fn make_busy(&mut self, rank: u32) {
-        if !self.busy.contains(&rank) {
-            self.busy.push(rank);
-        }
-    }
-
-    pub(crate) fn check_rank(&self, rank: usize) -> Result<u32> {
-        if rank < self.size as usize {
-            Ok(rank as u32)
-        } else {
-            Err(Error::NoSuchRank {
-                rank,
-                size: self.size as usize,
-            })
-        }
-    }
 }
 
 impl Engine {
@@ -428,6 +345,11 @@ impl Engine {
         {
             proto::broken::break_off(&mut self.core, peer);
         }
+    }
+
+    /// Whether nothing more waits to be written to any peer.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.peers.iter().flatten().all(|peer| !peer.has_output())
     }
 
     /// Takes the result of a completed request and forgets the request.

@@ -189,3 +189,12 @@ impl From<WireupError> for Error {
 
 /// The result of most calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// The error of those whose communicator a member has given up.
+    pub(crate) fn given_up(rank: usize) -> Self {
+        Self::Collective {
+            reason: format!("rank {rank} gave it up"),
+        }
+    }
+}

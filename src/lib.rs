@@ -9,7 +9,7 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod light;
+mod handle;
 pub mod machine;
 mod matching;
 pub mod memory;
@@ -20,12 +20,13 @@ pub mod raw;
 mod request;
 mod runtime;
 pub mod select;
+mod state;
 pub mod tune;
 mod wait;
 mod wire;
 pub mod wireup;
 
-pub use comm::Comm;
+pub use comm::{CollRequest, Comm};
 pub use error::{Error, Result};
 pub use matching::{Source, Tag};
 pub use nonblocking::{

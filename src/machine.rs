@@ -241,7 +241,7 @@ impl Machine {
     #[must_use]
     pub fn here() -> Self {
         let affinity = own_processors();
-        let quota = Some(crate::engine::quota()).filter(|&cpus| cpus > 0.0);
+        let quota = Some(quota()).filter(|&cpus| cpus > 0.0);
         let supply = quota.map_or(affinity.len() as f64, |cpus| {
             f64::from(cpus).min(affinity.len() as f64)
         });
@@ -320,6 +320,34 @@ fn date(days: u64) -> String {
         month += 1;
     }
     format!("{year}-{:02}-{:02}", month + 1, day + 1)
+}
+
+/// Processors that this process's control group grants it; 0 for no limit.
+pub(crate) fn quota() -> f32 {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let own = read("/proc/self/cgroup").unwrap_or_default();
+    let path = own
+        .lines()
+        .find_map(|l| l.strip_prefix("0::"))
+        .unwrap_or("/")
+        .to_owned();
+    let mut best = 0.0f32;
+    let mut at = std::path::PathBuf::from(format!("/sys/fs/cgroup{path}"));
+    loop {
+        if let Some(text) = read(&at.join("cpu.max").to_string_lossy()) {
+            let mut words = text.split_whitespace();
+            if let (Some(Ok(max)), Some(Ok(period))) = (
+                words.next().map(str::parse::<f32>),
+                words.next().map(str::parse::<f32>),
+            ) {
+                let cpus = max / period.max(1.0);
+                best = if best == 0.0 { cpus } else { best.min(cpus) };
+            }
+        }
+        if !at.pop() || at == std::path::Path::new("/sys/fs") {
+            return best;
+        }
+    }
 }
 
 #[cfg(test)]

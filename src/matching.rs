@@ -14,6 +14,9 @@ mod run;
 use bins::Bins;
 use run::Run;
 
+/// Contexts from here on are the library's own.
+pub(crate) const OWN_CONTEXTS: u32 = 1 << 31;
+
 /// Which source a receive accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {

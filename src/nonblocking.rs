@@ -4,14 +4,17 @@
 //! A buffer cannot be freed or touched while a request owns it: either the request takes the buffer and gives it back
 //! ([`Request`], [`Persistent`]), or the buffer is borrowed for a [`Scope`] that ends only when its requests have.
 
+mod collective;
+
+use crate::coll::Worker;
 use crate::coll::group::Place;
 use crate::comm::{Bomb, Comm, local_status};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
+use crate::handle::Handle;
 use crate::matching::{Envelope, Source, Tag};
-use crate::proto::Message;
 use crate::request::{RequestId, Status, UserBuf};
-use crate::runtime::Handle;
+use crate::state::Message;
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 use std::cell::RefCell;
@@ -399,7 +402,7 @@ impl<'env> Scope<'_, 'env> {
 
     /// The result of a request if it is complete. Never waits.
     pub fn test(&self, request: ScopedRequest) -> Option<Result<Status>> {
-        let look = |engine: &mut Engine| engine.take_result(request.0);
+        let look = |engine: &mut Worker| engine.take_result(request.0);
         let result = self.comm.handle.look(look);
         if result.is_some() {
             self.forget(request.0);

@@ -16,56 +16,21 @@ pub(crate) mod broken;
 pub(crate) mod coop;
 pub(crate) mod direct;
 pub(crate) mod eager;
-pub(crate) mod held;
+pub(crate) mod layers;
 pub(crate) mod own;
 pub(crate) mod pipeline;
 pub(crate) mod rendezvous;
 
-use crate::engine::Core;
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
 use crate::request::{RequestId, SendPlan, State, Status};
+use crate::state::message::{charge, receipt_for};
+use crate::state::{Core, Message};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
-use held::Held;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::fault;
 use onecopy_shm::ring::{Claim, Record};
-
-/// A message that came before its receive.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// All of its bytes. `sync`: the sender's request that wants to know of the match.
-    Whole { bytes: Held, sync: Option<u64> },
-    /// Its first bytes; the rest is under way.
-    Partial { bytes: Held, total: u64 },
-    /// Its announcement.
-    Announced(rendezvous::Announcement),
-    /// Sent by this rank to itself, and too long to be buffered.
-    Own(RequestId),
-}
-
-impl Message {
-    /// Whether nothing more is needed of the sender.
-    pub(crate) fn is_whole(&self) -> bool {
-        matches!(self, Self::Whole { .. } | Self::Own(_))
-    }
-
-    pub(crate) fn len(&self, core: &Core) -> u64 {
-        match self {
-            Self::Whole { bytes, .. } => bytes.len() as u64,
-            Self::Partial { total, .. } => *total,
-            Self::Announced(announcement) => announcement.len,
-            Self::Own(id) => core.requests.get(*id).map_or(0, |request| request.len),
-        }
-    }
-}
-
-/// What is charged against a sender's credit for an eager message of `len` bytes: empty ones take memory, too.
-#[inline(always)]
-pub(crate) fn charge(len: u64) -> u64 {
-    len + 64
-}
 
 /// Gives credit back to the sender: a message was matched.
 #[inline]
@@ -89,24 +54,6 @@ pub(crate) fn receipt(
 ) -> Result<Status, Error> {
     let buffer = core.requests.get(id).map_or(0, |request| request.len);
     receipt_for(buffer, envelope, total)
-}
-
-#[inline]
-pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result<Status, Error> {
-    let rank = envelope.source as usize;
-    if total > buffer {
-        return Err(Error::Truncated {
-            rank,
-            tag: envelope.tag,
-            message: total,
-            buffer,
-        });
-    }
-    Ok(Status {
-        source: rank,
-        tag: envelope.tag,
-        bytes: total as usize,
-    })
 }
 
 /// Which records are taken from a ring.

@@ -8,7 +8,7 @@ mod named;
 
 pub use named::{NAME_BITS, Starting, Taken};
 
-use crate::coll::{Buffers, Collective};
+use crate::coll::{Buffers, Collective, Worker};
 use crate::comm::{Bomb, Comm};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ enum Lent {
 }
 
 /// The engine, between two rounds of progress.
-pub struct Poll<'e>(&'e mut Engine);
+pub struct Poll<'e>(&'e mut Worker);
 
 impl Poll<'_> {
     /// The result of `operation`, if it is complete. It must not be asked for again then. A sender is named by its rank in the job.
@@ -146,7 +146,7 @@ impl Comm {
 
     /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in the same place.
     #[cold]
-    fn send_after_progress(&self, engine: &mut Engine, bytes: &[u8], dest: u32, tag: i32) -> bool {
+    fn send_after_progress(&self, engine: &mut Worker, bytes: &[u8], dest: u32, tag: i32) -> bool {
         engine.progress(false);
         engine.send_now(dest, self.context, tag, bytes) == Sent::All
     }

@@ -129,6 +129,8 @@ pub(crate) enum State {
     Posted(EntryId),
     /// A receive that a message has matched.
     Receiving,
+    /// Whoever inserted it completes it, whatever happens: what its buffers are used for is not the engine's.
+    External,
     /// Over; the result is there.
     Done,
 }

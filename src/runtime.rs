@@ -1,69 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A process's part in a job.
 
+use crate::coll::Worker;
 use crate::comm::Comm;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::handle::{Handle, Shared};
 use crate::memory::pool::Pool;
-use crate::wait;
 use crate::wireup::{self, Emergency, Wireup};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{CounterSnapshot, Knobs};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Gate;
-use onecopy_shm::heap::{Heap, HeapBuf};
-use onecopy_shm::loan::{LoanTable, WithLoans};
-use onecopy_shm::segment::OwnSegment;
+use onecopy_shm::heap::HeapBuf;
 use std::sync::Arc;
 
 pub use onecopy_shm::gate::Threads;
-
-/// What communicators, requests and the runtime share.
-pub(crate) struct Shared {
-    pub(crate) gate: Gate<Engine>,
-    /// Beside the gate, as the thread that ends the job may be in it.
-    pub(crate) emergency: Arc<dyn Emergency>,
-    pub(crate) segment: Arc<OwnSegment>,
-    pub(crate) heap: Arc<Heap>,
-    pub(crate) buffers: Pool,
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-}
-
-/// A handle on the engine.
-#[derive(Clone)]
-pub(crate) struct Handle(pub(crate) Arc<Shared>);
-
-impl WithLoans for Handle {
-    fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
-        f(&mut self.0.gate.enter().core.loans)
-    }
-
-    fn is_ours(&self) -> bool {
-        self.0.gate.is_ours()
-    }
-}
-
-impl std::ops::Deref for Handle {
-    type Target = Shared;
-    #[inline(always)]
-    fn deref(&self) -> &Shared {
-        &self.0
-    }
-}
-
-impl Shared {
-    pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Engine) -> Option<R>) -> R {
-        wait::until(&self.gate, &self.segment, done)
-    }
-
-    /// Moves what can move, and looks.
-    #[inline]
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut Engine) -> R) -> R {
-        wait::look_once(&self.gate, look)
-    }
-}
 
 /// How a runtime is made.
 pub struct Options {
@@ -146,7 +98,7 @@ impl Runtime {
         if options.knobs.print_env && wireup.rank() == 0 {
             crate::tune::print_knobs(&options.knobs);
         }
-        let engine = Engine::start(options.knobs, options.costs, options.threads, wireup)?;
+        let engine = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
         let segment = Arc::clone(&engine.core.segment);
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
         let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
@@ -320,7 +272,7 @@ impl Runtime {
             std::mem::forget(self.handle.clone());
             return Err(Error::Forked);
         }
-        let flushed = |engine: &mut Engine| {
+        let flushed = |engine: &mut Worker| {
             (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
         };
         self.handle.wait(flushed);
@@ -342,13 +294,6 @@ impl Runtime {
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-impl Engine {
-    /// Whether nothing more waits to be written to any peer.
-    fn is_flushed(&self) -> bool {
-        self.peers.iter().flatten().all(|peer| !peer.has_output())
     }
 }
 

@@ -1,97 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a rank waits: polls, then yields the processor, then sleeps until its bell is rung.
 
-mod watch;
-
-pub(crate) use watch::Waits;
-
-use crate::engine::Engine;
-use crate::wireup::Card;
-use onecopy_obs::{Knobs, WaitSleep};
+use crate::coll::Worker;
 use onecopy_shm::doorbell::Woken;
 use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};
 
-/// How long a rank polls before it yields, and yields before it sleeps.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Patience {
-    /// Polls before the first yield.
-    pub(crate) spin: usize,
-    /// Yields before the first sleep.
-    pub(crate) yields: usize,
-    /// Whether a wait may sleep at all.
-    pub(crate) sleep: bool,
-    /// How often peers' lives are looked at, and the longest sleep.
-    pub(crate) period: Duration,
-    /// Whether more ranks than processors were found.
-    pub(crate) crowded: bool,
-    /// How many processors this rank has for itself.
-    pub(crate) share: f64,
-}
-
-/// Patience of those who wait where there are more of them than processors: all there is to do is to make room.
-const CROWDED: (usize, usize) = (16, 4);
-/// Yields of a thread before it sleeps, where threads that wait are more than processors: a turn of all of them costs less than to be woken.
-const THREAD_YIELDS: usize = 200;
-
-impl Patience {
-    pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
-        let (supply, demand) = processors(cards, me);
-        let crowded = demand > supply + 0.01;
-        // A yield costs little when nobody else wants the processor, and is all there is to do when a peer does.
-        let (spin, yields) = if crowded { CROWDED } else { (1000, 4000) };
-        Self {
-            spin: knobs.wait_spin.unwrap_or(spin),
-            yields: knobs.wait_yield.unwrap_or(yields),
-            sleep: knobs.wait_sleep != WaitSleep::Off,
-            period: knobs.liveness_period,
-            crowded,
-            share: supply / demand,
-        }
-    }
-
-    /// The patience of one of so many threads of this rank that wait.
-    fn among(mut self, threads: u32) -> Self {
-        if f64::from(threads) > self.share + 0.01 {
-            self.spin = self.spin.min(CROWDED.0);
-            self.yields = self.yields.min(THREAD_YIELDS);
-        }
-        self
-    }
-}
-
-/// How many processors this rank may use, as far as is known, no more than its control group's quota; and how many ranks want them. A rank that
-/// may run on several processors counts with its share on each.
-fn processors(cards: &[Card], me: usize) -> (f64, f64) {
-    let Some(mine) = cards.get(me).filter(|card| !card.affinity.is_empty()) else {
-        return (f64::INFINITY, 1.0);
-    };
-    let mut demand = 0.0;
-    for card in cards {
-        if card.affinity.is_empty() {
-            continue;
-        }
-        let common = card
-            .affinity
-            .iter()
-            .filter(|cpu| mine.affinity.contains(cpu))
-            .count();
-        demand += common as f64 / card.affinity.len() as f64;
-    }
-    let mut supply = mine.affinity.len() as f64;
-    if mine.quota_cpus > 0.0 {
-        supply = supply.min(f64::from(mine.quota_cpus));
-    }
-    (supply, demand)
-}
-
 /// Waits until `done` gives something. Between polls the engine is free for other threads.
 pub(crate) fn until<R>(
-    gate: &Gate<Engine>,
+    gate: &Gate<Worker>,
     segment: &OwnSegment,
-    mut done: impl FnMut(&mut Engine) -> Option<R>,
+    mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> R {
     let mut engine = gate.enter();
     if gate.threads() == Threads::Single {
@@ -118,7 +39,7 @@ pub(crate) fn until<R>(
 
 /// Hands the watch on when the thread that watches panics, in an operator of the program for example: the others
 /// would wait for ever. When it is dropped the thread has given the engine back.
-struct Watching<'g>(&'g Gate<Engine>);
+struct Watching<'g>(&'g Gate<Worker>);
 
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
@@ -128,11 +49,11 @@ impl Drop for Watching<'_> {
 
 /// Moves what can move, and looks. Who asks again and again in vain makes room as one who waits.
 #[inline]
-pub(crate) fn look_once<R>(gate: &Gate<Engine>, look: impl FnOnce(&mut Engine) -> R) -> R {
+pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -> R) -> R {
     let mut engine = gate.enter();
     let moved = engine.progress(false);
     let result = look(&mut engine);
-    let makes_room = engine.asked(moved);
+    let makes_room = engine.core.asked(moved);
     drop(engine);
     if makes_room {
         std::thread::yield_now();
@@ -144,11 +65,11 @@ pub(crate) fn look_once<R>(gate: &Gate<Engine>, look: impl FnOnce(&mut Engine) -
 
 /// Polls until `done` gives something; gives the engine with it.
 fn watch<'g, R>(
-    gate: &'g Gate<Engine>,
+    gate: &'g Gate<Worker>,
     segment: &OwnSegment,
-    mut engine: Pass<'g, Engine>,
-    mut done: impl FnMut(&mut Engine) -> Option<R>,
-) -> (R, Pass<'g, Engine>) {
+    mut engine: Pass<'g, Worker>,
+    mut done: impl FnMut(&mut Worker) -> Option<R>,
+) -> (R, Pass<'g, Worker>) {
     let shared = gate.threads() == Threads::Multiple;
     let own = engine.core.patience;
     let mut patience = own;
@@ -161,7 +82,7 @@ fn watch<'g, R>(
         }
         let moved = engine.progress(true);
         if shared {
-            engine.tell();
+            engine.core.tell();
             patience = own.among(engine.core.waits.threads());
             engine = gate.give_way(engine);
         }
@@ -216,7 +137,7 @@ fn watch<'g, R>(
     }
 }
 
-fn look(engine: &mut Engine, looked: &mut Option<Instant>, period: Duration) {
+fn look(engine: &mut Worker, looked: &mut Option<Instant>, period: Duration) {
     let now = Instant::now();
     engine.age(now);
     match looked {
@@ -233,6 +154,7 @@ fn look(engine: &mut Engine, looked: &mut Option<Instant>, period: Duration) {
 mod tests {
     use super::*;
     use crate::runtime::local_of;
+    use onecopy_obs::Knobs;
     use std::sync::{Mutex, mpsc};
 
     /// The thread that watches panics while another one rests; then the message comes that the other one waits for.
@@ -271,58 +193,5 @@ mod tests {
             });
             rt.finalize().expect("finalize");
         });
-    }
-
-    fn card(affinity: &[u16]) -> Card {
-        Card {
-            affinity: affinity.to_vec(),
-            quota_cpus: 0.0,
-            ..Card::of_this_process()
-        }
-    }
-
-    fn is_crowded(cards: &[Card], me: usize) -> bool {
-        Patience::new(&Knobs::default(), cards, me).crowded
-    }
-
-    #[test]
-    fn ranks_are_counted_against_their_processors() {
-        assert!(!is_crowded(&[card(&[0]), card(&[1])], 0));
-        assert!(!is_crowded(&[card(&[0, 1]), card(&[0, 1])], 0));
-        assert!(is_crowded(
-            &[card(&[0, 1]), card(&[0, 1]), card(&[0, 1])],
-            0
-        ));
-        let four = [card(&[0]), card(&[1]), card(&[0]), card(&[1])];
-        assert!((0..4).all(|me| is_crowded(&four, me)));
-        assert!(!is_crowded(&[card(&[0]), card(&[1]), card(&[1])], 0));
-        assert!(is_crowded(&[card(&[0]), card(&[1]), card(&[1])], 2));
-    }
-
-    #[test]
-    fn a_quota_counts_too() {
-        let half = Card {
-            quota_cpus: 0.5,
-            ..card(&[0, 1])
-        };
-        assert!(is_crowded(std::slice::from_ref(&half), 0));
-        let plenty = Card {
-            quota_cpus: 2.0,
-            ..card(&[0, 1])
-        };
-        assert!(!is_crowded(&[plenty.clone(), plenty], 0));
-    }
-
-    #[test]
-    fn threads_are_impatient_where_they_are_more_than_the_processors() {
-        let patience = |cards: &[Card]| Patience::new(&Knobs::default(), cards, 0);
-        let own = patience(&[card(&[0]), card(&[1])]);
-        assert_eq!(own.among(1), own);
-        assert!(own.among(2).spin < own.spin);
-        let four = patience(&[card(&[0, 1, 2, 3])]);
-        assert_eq!(four.among(4), four);
-        assert!(four.among(5).yields < four.yields);
-        let unknown = patience(&[]);
-        assert_eq!(unknown.among(64), unknown);
     }
 }

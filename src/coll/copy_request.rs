@@ -2,41 +2,14 @@
 //! Copy requests: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
 //! end of the channel.
 
-use super::op::Served;
-use super::reader::{Source, Target, part};
+use super::asked::Run;
+use super::source::{Source, Target, part};
 use super::state::State;
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::CopyRequest;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
-
-/// What this rank asks of a peer now: one range at a time, so that the stages are in one hand.
-#[derive(Default)]
-pub(crate) struct CopyRequests {
-    run: Option<Run>,
-    ticket: u32,
-}
-
-struct Run {
-    seq: u32,
-    place: usize,
-    buffer: usize,
-    begin: u64,
-    /// Bytes that were asked for, and that have come.
-    asked: usize,
-    came: usize,
-    len: usize,
-    /// Tickets and lengths of what is under way, per stage.
-    stages: [Option<(u32, usize)>; COLL_STAGES],
-}
-
-impl CopyRequests {
-    /// Whether this rank has asked `place` for something that has not come.
-    pub(crate) fn asks(&self, place: usize) -> bool {
-        self.run.as_ref().is_some_and(|run| run.place == place)
-    }
-}
 
 /// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
 pub(crate) fn fetch(
@@ -120,61 +93,4 @@ pub(crate) fn fetch(
     }
     state.copy_requests.run = Some(run);
     Ok(0)
-}
-
-/// Copies what members have called for. Says whether there was something.
-pub(crate) fn serve(engine: &mut Engine, state: &mut State) -> bool {
-    let called = state.own().take_called();
-    if called == 0 {
-        return false;
-    }
-    let mut served = false;
-    for place in 0..state.size() {
-        if place == state.me || called & 1 << (place % 64) == 0 {
-            continue;
-        }
-        for op in &state.ops {
-            for stage in 0..COLL_STAGES {
-                let end = &state.ends[place];
-                let Some(request) = end.copy_request(op.seq, stage) else {
-                    continue;
-                };
-                if request.owner as usize != state.me {
-                    continue;
-                }
-                let (offset, len) = (request.offset as usize, request.len as usize);
-                // A request for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
-                match op.shared.served.get(request.buffer as usize) {
-                    Some(Some(Served::Loan(piece)))
-                        if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>
-                    {
-                        let answered =
-                            engine
-                                .core
-                                .loans
-                                .read(piece.loan, piece.at + offset, len, |bytes| {
-                                    end.answer(stage, &request, bytes)
-                                });
-                        served |= answered.is_ok();
-                    }
-                    Some(Some(Served::Stage)) => {
-                        let bytes = op
-                            .shared
-                            .stage
-                            .as_ref()
-                            .and_then(|stage| stage.get(offset..offset.checked_add(len)?));
-                        if let Some(bytes) = bytes {
-                            end.answer(stage, &request, bytes);
-                            served = true;
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-    if served {
-        state.wake(&engine.peers);
-    }
-    served
 }

@@ -2,13 +2,16 @@
 //! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others, unless those write it where it
 //! goes ([`super::push`]).
 
+mod push;
+
 use super::Parts;
 use super::lines::Lines;
-use super::op::{
+use super::push::{Gives, WRITTEN, place_of, reaches_all};
+use super::reader;
+use super::shared::{
     ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, behind, describe, range_of_stage,
 };
-use super::push::{Gives, Push, WRITTEN, place_of, reaches_all};
-use super::reader::{self, Source, Target};
+use super::source::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -16,6 +19,7 @@ use onecopy_shm::coll::{Content, INLINE, Said, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
+use push::Push;
 use std::ops::Range;
 
 /// Bytes read at a time: by the kernel, and from memory that is mapped.
@@ -307,7 +311,7 @@ impl Exchange {
             (None, Content::Inline(all) | Content::Slot(all)) => (0, all),
             (None, _) => (0, usize::try_from(said.given.len).unwrap_or(usize::MAX)),
         };
-        let mismatch = |state: &State| reader::mismatch(state, place, there as u64, len);
+        let mismatch = |state: &State| source::mismatch(state, place, there as u64, len);
         if there != len {
             return Err(mismatch(state));
         }
@@ -410,7 +414,7 @@ pub(crate) fn expose(
         mut flags,
     } = given;
     let mut line = [0u8; INLINE];
-    shared.stage = engine.stage(&piece, unread)?;
+    shared.stage = engine.stage(&piece, unread, state.tuning.stage_max)?;
     shared.readers = readers;
     if let Some(stage) = &shared.stage {
         describe(&range_of_stage(stage), &mut line[..24]);

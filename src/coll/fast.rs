@@ -2,11 +2,11 @@
 //! Short collectives of a program that waits: the same steps as the others', on the caller's slices, without a request. What does not come
 //! soon is handed over to a request, which takes up where this stopped.
 
-use super::op::FLAT;
+use super::communicator::Communicator;
 use super::select::{How, how};
 use super::state::State;
+use super::worker::Worker;
 use super::{Collective, ElemType, Op, Parts, PredefinedOp};
-use crate::comm::Comm;
 use crate::engine::Engine;
 use onecopy_shm::coll::{Brief, INLINE, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 /// How far a short collective has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Quick {
+pub(crate) enum Quick {
     /// It is over.
     Done,
     /// Nothing has happened.
@@ -23,11 +23,6 @@ pub(super) enum Quick {
     /// This rank's contribution is published.
     Begun,
 }
-
-/// Polls between two looks at everything else.
-const POLLS: usize = 64;
-/// Polls at most, however patient the rank is.
-const SPIN_MAX: usize = 2000;
 
 /// What is to be done with the others' contributions.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +44,7 @@ enum Todo {
 }
 
 /// A short collective, planned.
-struct Short {
+pub(crate) struct Short {
     todo: Todo,
     /// Whether this rank publishes its send buffer; not: nothing, or what stands in the receive buffer.
     gives: bool,
@@ -74,7 +69,7 @@ impl Short {
 
 /// The plan for a short collective on `size` ranks; none: it is not short.
 #[inline]
-fn plan(
+pub(crate) fn plan(
     collective: &Collective,
     size: usize,
     me: usize,
@@ -154,83 +149,22 @@ fn plan(
     }
 }
 
-impl Comm {
-    /// Does a short collective.
-    #[inline]
-    pub(super) fn quick(
-        &self,
-        collective: &Collective,
-        send: Option<&[u8]>,
-        recv: Option<&mut [u8]>,
-    ) -> Quick {
-        let Some(slot) = self.slot else {
-            return Quick::Not;
-        };
-        let (size, me) = (self.size(), self.rank());
-        if size > FLAT {
-            return Quick::Not;
-        }
-        let lens = (send.map(<[u8]>::len), recv.as_deref().map(<[u8]>::len));
-        let Some(short) = plan(collective, size, me, lens.0, lens.1) else {
-            return Quick::Not;
-        };
-        let recv = recv.unwrap_or_default();
-        let mut engine = self.handle.gate.enter();
-        let Some(seq) = engine.begin_short(slot, &short, send, recv) else {
-            return Quick::Not;
-        };
-        let patience = engine.core.patience;
-        // Where ranks take turns, whoever is waited for may be waiting for this processor.
-        let polls = patience.spin.clamp(1, POLLS);
-        let spins = if engine.core.alone {
-            patience.spin.min(SPIN_MAX).div_ceil(polls)
-        } else {
-            1
-        };
-        let yields = if engine.core.alone && patience.crowded {
-            patience.yields
-        } else {
-            0
-        };
-        let (mut next, mut tries) = (0, 0);
-        loop {
-            match engine.step_short(slot, seq, &short, recv, &mut next, polls) {
-                Some(true) => return Quick::Done,
-                Some(false) => {}
-                None => return Quick::Begun,
-            }
-            tries += 1;
-            if tries >= spins + yields {
-                return Quick::Begun;
-            }
-            if tries >= spins {
-                engine.core.counters.yields += 1;
-                drop(engine);
-                std::thread::yield_now();
-                engine = self.handle.gate.enter();
-            }
-            engine.progress(true);
-        }
-    }
-}
-
-impl Engine {
+impl Worker {
     /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself. Gives the collective's number.
     #[inline]
-    fn begin_short(
+    pub(crate) fn begin_short(
         &mut self,
         slot: usize,
         short: &Short,
         send: Option<&[u8]>,
         recv: &mut [u8],
     ) -> Option<u32> {
-        let Self {
-            core, peers, colls, ..
-        } = self;
-        let state = colls.slots.get_mut(slot)?.as_deref_mut()?;
+        let Self { engine, colls } = self;
+        let Engine { core, peers, .. } = engine;
+        let Communicator { state, ops } = colls.slots.get_mut(slot)?.as_deref_mut()?;
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
-            && state.ops.is_empty()
+            && ops.is_empty()
             && state.failed.is_none()
             && (short.len <= INLINE || state.has_slots)
             && core.fatal.is_none()
@@ -286,7 +220,7 @@ impl Engine {
 
     /// Takes what has come. `true`: that was all; none: it is no short collective after all.
     #[inline]
-    fn step_short(
+    pub(crate) fn step_short(
         &mut self,
         slot: usize,
         seq: u32,
@@ -295,7 +229,7 @@ impl Engine {
         next: &mut usize,
         polls: usize,
     ) -> Option<bool> {
-        let state = self.colls.slots[slot].as_deref_mut()?;
+        let state = &mut self.colls.slots[slot].as_deref_mut()?.state;
         let (size, me) = (state.size(), state.me);
         let recv = &mut recv[..short.result];
         match short.todo {
@@ -373,7 +307,7 @@ impl Engine {
             }
         }
         state.set_done(seq);
-        state.wake(&self.peers);
+        state.wake(&self.engine.peers);
         // The next contribution's line comes back meanwhile.
         state.own().will_publish(seq.wrapping_add(1));
         Some(true)

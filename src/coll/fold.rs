@@ -8,10 +8,11 @@ mod spread;
 
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
-use super::op::{GIVEN, Piece, Readers, Shared, behind};
 use super::push::{WRITTEN, place_of, reaches_all};
-use super::reader::{self, Source, Target};
+use super::reader;
 use super::select::{How, share};
+use super::shared::{GIVEN, Piece, Readers, Shared, behind};
+use super::source::{Source, Target};
 use super::state::{STEP_MAX, State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
@@ -155,7 +156,7 @@ impl Fold {
         if self.has_helpers() && shared.waits && reaches_all(engine, state) {
             flags |= kind::WRITES;
         }
-        if shared.waits && engine.colls.asks {
+        if shared.waits && state.tuning.asks {
             flags |= kind::ANSWERS;
         }
         if self.has_helpers() {

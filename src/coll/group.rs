@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Groups of ranks, and communicators made of them.
+//! Groups of ranks, and a rank's place in one.
 
-use super::agree::Share;
-use super::state::State;
-use crate::comm::{Comm, OWN_CONTEXTS};
-use crate::engine::Engine;
-use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,12 +11,9 @@ pub(crate) const SUB_SHIFT: u32 = 18;
 /// Larger groups have no channel: the lists of parts that ranks exchange would not fit.
 pub(crate) const CHANNEL_RANKS: usize = 256;
 
-/// Tags of [`Comm::create_from_group`] and [`Comm::by_messages`] that are told apart.
-const TAGS: u32 = 0xFF;
-
 /// A group of ranks, in an order. Ranks are those of the whole job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group(pub(super) Arc<[u32]>);
+pub struct Group(pub(crate) Arc<[u32]>);
 
 impl Group {
     /// The group of these ranks of the job, in this order.
@@ -112,9 +104,9 @@ impl Group {
 pub(crate) struct Place {
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
-    pub(super) id: u32,
-    pub(super) slot: usize,
-    pub(super) graves: Arc<Mutex<Vec<usize>>>,
+    pub(crate) id: u32,
+    pub(crate) slot: usize,
+    pub(crate) graves: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Place {
@@ -137,169 +129,6 @@ impl Drop for Place {
     }
 }
 
-impl Engine {
-    /// The slot of a communicator that has a context of its own but no channel.
-    pub(crate) fn slot_of(&mut self, context: u32, members: &Arc<[u32]>, me: usize) -> usize {
-        let found = self.colls.ids.by_context.iter();
-        if let Some(&(_, slot)) = found.clone().find(|&&(other, _)| other == context) {
-            return slot;
-        }
-        let own = context | OWN_CONTEXTS;
-        let slot = self
-            .colls
-            .add(State::new(Arc::clone(members), me, own, 0, None));
-        self.colls.ids.by_context.push((context, slot));
-        slot
-    }
-}
-
-impl super::state::Colls {
-    /// Finds a slot for a communicator.
-    pub(crate) fn add(&mut self, state: State) -> usize {
-        // A slot whose communicator is taken out for a moment is in the list of those active.
-        let active = &self.active;
-        let free = (0..self.slots.len())
-            .find(|slot| self.slots[*slot].is_none() && !active.contains(slot));
-        let state = Some(Box::new(state));
-        match free {
-            Some(slot) => {
-                self.slots[slot] = state;
-                slot
-            }
-            None => {
-                self.slots.push(state);
-                self.slots.len() - 1
-            }
-        }
-    }
-}
-
-pub(super) const fn sub_context(id: u32) -> u32 {
+pub(crate) const fn sub_context(id: u32) -> u32 {
     SUB_CONTEXTS | id << SUB_SHIFT
-}
-
-impl Comm {
-    /// The members of the communicator.
-    #[must_use]
-    pub fn group(&self) -> Group {
-        Group(self.members())
-    }
-
-    pub(crate) fn members(&self) -> Arc<[u32]> {
-        match &self.place {
-            Some(place) => Arc::clone(&place.members),
-            None => (0..self.handle.size as u32).collect(),
-        }
-    }
-
-    /// The communicator's slot, made now for one that shares its members with another.
-    pub(crate) fn slot(&self, engine: &mut Engine) -> usize {
-        match self.slot {
-            Some(slot) => slot,
-            None => engine.slot_of(self.context, &self.members(), self.rank()),
-        }
-    }
-
-    /// A communicator of the same ranks with messages and collectives of its own. All members call it.
-    pub fn dup(&self) -> Result<Self> {
-        match self.split(Some(0), 0)? {
-            Some(comm) => Ok(comm),
-            None => Err(Error::Collective {
-                reason: "a communicator without members".into(),
-            }),
-        }
-    }
-
-    /// Communicators of those who name the same `color`, ordered by `key`, then by rank. All members call it; who names none is in none.
-    ///
-    /// ```
-    /// onecopy::local(4, |rt| {
-    ///     let world = rt.world();
-    ///     let color = (world.rank() % 2) as u32;
-    ///     let half = world.split(Some(color), 0).unwrap().unwrap();
-    ///     assert_eq!((half.size(), half.rank()), (2, world.rank() / 2));
-    ///     half.barrier().unwrap();
-    /// });
-    /// ```
-    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.form(self, (self.context, 0), (color, key), None, Share::All)
-    }
-
-    /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group that it is in, or with any
-    /// that it is not in; groups that are formed at the same time have no common member.
-    pub fn create(&self, group: &Group) -> Result<Option<Self>> {
-        let me = self.world_rank(self.rank());
-        let place = group.place_of(me);
-        let color = place.and(group.0.first().copied());
-        self.check_group(group)?;
-        let turn = (self.context, 0);
-        self.form(self, turn, (color, 0), Some(group), Share::All)
-    }
-
-    /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that happen at the same
-    /// time.
-    pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
-        self.create_within(group, tag, Share::All)
-    }
-
-    /// As [`Self::create_from_group`], for one of many communicators: half of the channels and of the number of communicators at a time stay
-    /// for others. Without a channel its collectives go by messages.
-    ///
-    /// # Errors
-    /// [`Error::Collective`] on all members when half of the number of communicators is in use with one of them.
-    pub fn create_frugal(&self, group: &Group, tag: u32) -> Result<Self> {
-        self.create_within(group, tag, Share::Half)
-    }
-
-    fn create_within(&self, group: &Group, tag: u32, share: Share) -> Result<Self> {
-        let lane = self.by_messages(group, tag)?;
-        let turn = (self.context, 1 + (tag & TAGS));
-        match self.form(&lane, turn, (Some(0), 0), Some(group), share)? {
-            Some(comm) => Ok(comm),
-            None => Err(Error::Collective {
-                reason: "a communicator without members".into(),
-            }),
-        }
-    }
-
-    /// A communicator of the members of `group` whose collectives go by messages of this one's context, under `tag`. Its members agree on
-    /// nothing, so nobody waits for anybody here; at a time, the pair of context and `tag` is its alone.
-    pub fn by_messages(&self, group: &Group, tag: u32) -> Result<Self> {
-        self.check_group(group)?;
-        let me = self.world_rank(self.rank());
-        let place = group.place_of(me).ok_or_else(|| Error::Collective {
-            reason: "this rank is not in the group".into(),
-        })?;
-        let members = Arc::clone(&group.0);
-        let own = self.context | OWN_CONTEXTS;
-        let mut state = State::new(Arc::clone(&members), place, own, 0, None);
-        state.tag_base = (1 << 29 | (tag & TAGS) << 21).cast_signed();
-        let mut engine = self.handle.gate.enter();
-        let slot = engine.colls.add(state);
-        let graves = Arc::clone(&engine.colls.ids.graves);
-        drop(engine);
-        Ok(Self {
-            handle: self.handle.clone(),
-            context: self.context,
-            place: Some(Arc::new(Place {
-                members,
-                me: place,
-                id: 0,
-                slot,
-                graves,
-            })),
-            slot: Some(slot),
-        })
-    }
-
-    fn check_group(&self, group: &Group) -> Result<()> {
-        let members = self.members();
-        match group.0.iter().find(|rank| !members.contains(rank)) {
-            Some(&rank) => Err(Error::NoSuchRank {
-                rank: rank as usize,
-                size: members.len(),
-            }),
-            None => Ok(()),
-        }
-    }
 }

@@ -2,7 +2,7 @@
 //! What members' lines say of a collective under way. Each line is read and checked once; every later step uses that
 //! copy, as the owner may write to the line meanwhile.
 
-use super::op::ENTRY;
+use super::shared::ENTRY;
 use super::state::State;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;

@@ -2,7 +2,7 @@
 //! Collectives by messages, for communicators that have no channel. Slower, and always possible.
 
 use super::exchange::{Exchange, Takes};
-use super::op::{Piece, Readers};
+use super::shared::{Piece, Readers};
 use super::state::{State, Step};
 use super::{ElemType, Op, Parts};
 use crate::engine::{Engine, SendMode};
@@ -449,7 +449,7 @@ pub(crate) fn poisoned(engine: &Engine, state: &State) -> Option<Error> {
     };
     let entry = engine.core.unexpected.find(&pattern)?;
     let rank = engine.core.unexpected.envelope(entry).source;
-    Some(super::given_up(rank as usize))
+    Some(Error::given_up(rank as usize))
 }
 
 impl MessageExchange {

@@ -5,69 +5,14 @@ use super::exchange::{Exchange, Find};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
 use super::relay::Relay;
-use super::select::{Stands, stands};
-use super::state::{State, Step};
+use super::shared::{Readers, Shared};
+use super::state::{FLAT, State, Step};
 use super::stream::Stream;
 use super::swap::Swap;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::memory::pool::PoolBuf;
 use crate::request::{RequestId, Status};
-use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::kind;
-use onecopy_shm::loan::Loan;
-use std::ops::Range;
-
-/// A range of a lent buffer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
-    pub(crate) loan: Loan,
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-}
-
-/// Bytes of one entry of a table of parts.
-pub(crate) const ENTRY: usize = 16;
-/// The buffer that a rank gives in a collective.
-pub(crate) const GIVEN: usize = 0;
-/// The buffer in which a rank leaves its part of a result.
-pub(crate) const RESULT: usize = 1;
-
-/// Who reads this rank's memory in a collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readers {
-    Nobody,
-    Only(usize),
-    Everyone,
-}
-
-impl Readers {
-    /// Whether `place` is one of them.
-    pub(crate) fn include(self, place: usize) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::Only(only) => only == place,
-            Self::Everyone => true,
-        }
-    }
-
-    /// The others of them, beginning behind `me`: no two ranks begin with the same.
-    pub(crate) fn others(self, size: usize, me: usize) -> impl Iterator<Item = usize> {
-        behind(size, me).filter(move |&place| self.include(place))
-    }
-}
-
-/// All other members, beginning behind `me`.
-pub(crate) fn behind(size: usize, me: usize) -> impl Iterator<Item = usize> {
-    (1..size).map(move |step| (me + step) % size)
-}
-
-/// Memory that peers may read during a collective, or call for.
-pub(crate) enum Served {
-    Loan(Piece),
-    /// The temporary buffer of the collective.
-    Stage,
-}
 
 pub(crate) enum Body {
     Barrier,
@@ -99,18 +44,6 @@ pub(crate) struct Op {
     pub(crate) has_read: bool,
     pub(crate) body: Body,
     pub(crate) shared: Shared,
-}
-
-/// What all collectives have, besides their own.
-pub(crate) struct Shared {
-    /// Who reads this rank's buffers.
-    pub(crate) readers: Readers,
-    pub(crate) served: [Option<Served>; 2],
-    pub(crate) stage: Option<PoolBuf>,
-    /// Whether the program waits in the call.
-    pub(crate) waits: bool,
-    /// Whether this rank leaves a share of the result for others to read.
-    pub(crate) shares: bool,
 }
 
 impl Op {
@@ -261,44 +194,6 @@ impl Op {
     }
 }
 
-/// Groups up to this size do without a tree.
-pub(crate) const FLAT: usize = 8;
-/// Children of an inner node of a tree.
-const ARITY: usize = 4;
-
-impl State {
-    /// The members whose contributions this rank combines with its own in a tree: a node stands for a run of places that begins with its
-    /// own, so that the order of the places is kept. No tree: none.
-    pub(crate) fn children(&self) -> impl Iterator<Item = usize> + use<> {
-        let (mut begin, mut end) = (0, self.size());
-        let mut runs = [(0, 0); ARITY];
-        if end > FLAT {
-            loop {
-                // The node at `begin` stands for begin..end; the rest is dealt to its children in runs.
-                let rest = end - begin - 1;
-                let mut at = begin + 1;
-                for (index, run) in runs.iter_mut().enumerate() {
-                    let len = rest / ARITY + usize::from(index < rest % ARITY);
-                    *run = (at, at + len);
-                    at += len;
-                }
-                if begin == self.me {
-                    break;
-                }
-                let Some(&(from, to)) = runs.iter().find(|run| (run.0..run.1).contains(&self.me))
-                else {
-                    runs = [(0, 0); ARITY];
-                    break;
-                };
-                (begin, end) = (from, to);
-            }
-        }
-        runs.into_iter()
-            .filter(|run| run.0 < run.1)
-            .map(|run| run.0)
-    }
-}
-
 fn barrier(engine: &Engine, state: &mut State, seq: u32) -> Result<Step> {
     let come = |state: &State, place: usize| state.ends[place].look(seq) > 0;
     if state.size() <= FLAT {
@@ -327,59 +222,4 @@ fn barrier_awaits(state: &State, seq: u32, place: usize) -> bool {
         place == 0
     };
     needed && state.lacks(place, seq, 1)
-}
-
-/// Where a buffer is, for a line's payload.
-pub(crate) fn describe(range: &RemoteRange, out: &mut [u8]) {
-    let words = [
-        range.address,
-        range.heap.map_or(u64::MAX, |offset| offset.0),
-        range.len,
-    ];
-    for (place, word) in out.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-}
-
-impl Engine {
-    /// Where a lent buffer is, for a peer.
-    pub(crate) fn range_of(&self, piece: &Piece) -> RemoteRange {
-        let address = piece.loan.address() + piece.at;
-        RemoteRange {
-            address: address as u64,
-            heap: self.core.segment.heap_offset_of(address, piece.len),
-            region: None,
-            len: piece.len as u64,
-        }
-    }
-
-    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`, if that is better than having them read the buffer itself.
-    pub(crate) fn stage(&mut self, piece: &Piece, unread: Range<usize>) -> Result<Option<PoolBuf>> {
-        let range = self.range_of(piece);
-        let limit = self.colls.stage_max;
-        if stands(piece.len, range.heap.is_some(), limit) != Stands::Copy {
-            return Ok(None);
-        }
-        let Some(mut stage) = self.core.buffers.try_take_collective(piece.len) else {
-            return Ok(None);
-        };
-        self.core
-            .loans
-            .read(piece.loan, piece.at, piece.len, |bytes| {
-                for part in [0..unread.start, unread.end..bytes.len()] {
-                    stage[part.clone()].copy_from_slice(&bytes[part]);
-                }
-            })?;
-        Ok(Some(stage))
-    }
-}
-
-/// Where a temporary buffer is, for a peer.
-pub(crate) fn range_of_stage(stage: &PoolBuf) -> RemoteRange {
-    RemoteRange {
-        address: stage.as_ptr() as u64,
-        heap: stage.offset(),
-        region: None,
-        len: stage.len() as u64,
-    }
 }

@@ -1,96 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
-use super::op::RESULT;
+use super::source::{Source, Target, part};
 use super::state::State;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
-use crate::proto::rendezvous;
+use crate::proto::layers;
 use onecopy_btl::xpmem::Attached;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{Said, View, kind};
-use onecopy_shm::loan::{Loan, LoanTable};
+use onecopy_shm::coll::View;
 use std::io::IoSliceMut;
-
-/// A member's buffer during a collective.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Source {
-    pub(crate) seq: u32,
-    pub(crate) place: usize,
-    /// Which of the member's buffers.
-    pub(crate) buffer: usize,
-    pub(crate) range: RemoteRange,
-    /// Whether the member copies at once what it is asked for.
-    pub(crate) answers: bool,
-}
-
-impl Source {
-    /// One of the two buffers that the line of `place` describes.
-    pub(crate) fn of(said: &Said, seq: u32, place: usize, buffer: usize) -> Self {
-        let described = if buffer == RESULT {
-            said.result
-        } else {
-            said.given
-        };
-        Self {
-            seq,
-            place,
-            buffer,
-            range: super::lines::range(described),
-            answers: said.has(kind::ANSWERS),
-        }
-    }
-}
-
-/// Where bytes go.
-pub(crate) enum Target<'t> {
-    Loan(Loan, usize),
-    Bytes(&'t mut [u8]),
-}
-
-impl Target<'_> {
-    /// Lets `f` write `len` bytes from `at` on.
-    pub(crate) fn write<R>(
-        &mut self,
-        loans: &mut LoanTable,
-        at: usize,
-        len: usize,
-        f: impl FnOnce(&mut [u8]) -> R,
-    ) -> Result<R> {
-        match self {
-            Self::Loan(loan, offset) => Ok(loans.write(*loan, *offset + at, len, f)?),
-            Self::Bytes(bytes) => Ok(f(&mut bytes[at..at + len])),
-        }
-    }
-}
-
-/// A part of the source's range, checked.
-pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Result<RemoteRange> {
-    if at
-        .checked_add(len as u64)
-        .is_none_or(|end| end > source.range.len)
-    {
-        let (place, given) = (source.place, source.range.len);
-        return Err(Error::Collective {
-            reason: format!(
-                "rank {} gave {given} bytes where bytes {at}..{at}+{len} were expected",
-                state.members[place]
-            ),
-        });
-    }
-    Ok(source.range.part(at, len as u64))
-}
-
-/// A member gave more or less than what all should give.
-pub(crate) fn mismatch(state: &State, place: usize, given: u64, expected: usize) -> Error {
-    Error::Collective {
-        reason: format!(
-            "rank {} gave {given} bytes where {expected} were expected",
-            state.members[place]
-        ),
-    }
-}
 
 /// The bytes in place, where a layer maps them.
 pub(crate) fn view<'p>(
@@ -151,7 +71,7 @@ pub(crate) fn fetch(
             peer.link.get(layer, &peer.segment, &[range], &mut out)
         })?;
         if layer == LayerId::Xpmem {
-            rendezvous::note_attachments(core, peer);
+            layers::note_attachments(core, peer);
         }
         match got {
             Ok(()) => {
@@ -166,7 +86,7 @@ pub(crate) fn fetch(
             Err(error) => {
                 // The owner may have given its buffer back because the communicator has failed; then the layer is not to blame.
                 still_good(state, source)?;
-                rendezvous::demote(core, peer, &error);
+                layers::demote(core, peer, &error);
             }
         }
     }

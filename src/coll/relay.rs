@@ -8,10 +8,10 @@
 
 use super::exchange::{Exchange, READ_MAX};
 use super::lines::Lines;
-use super::op::{GIVEN, RESULT, Readers, Served, Shared, describe};
 use super::push::WRITTEN;
-use super::reader::{self, Source, Target};
-use super::start::whole;
+use super::reader;
+use super::shared::{GIVEN, RESULT, Readers, Served, Shared, describe, whole};
+use super::source::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -127,7 +127,7 @@ impl Relay {
             let len = self.recv.len();
             if now.from.range.len != len as u64 {
                 let (place, given) = (now.from.place, now.from.range.len);
-                return Err(reader::mismatch(state, place, given, len));
+                return Err(source::mismatch(state, place, given, len));
             }
             let at = self.left[now.part].at;
             let target = Target::Loan(self.recv, at);

@@ -3,7 +3,7 @@
 
 pub mod explain;
 
-use super::op::FLAT;
+use super::state::FLAT;
 use super::{Collective, ElemType};
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;

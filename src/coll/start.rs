@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From what the program asks for to a collective under way.
 
+use super::communicator::Communicator;
 use super::exchange::{Exchange, Find, Takes};
 use super::fold::Fold;
 use super::lines::Lines;
 use super::messages::{MessageChain, MessageExchange, To};
-use super::op::{Body, Op as Running, Piece, Readers};
+use super::op::{Body, Op as Running};
 use super::push::Gives;
 use super::relay::Relay;
 use super::select::{How, by_message, how, relays, share};
-use super::state::State;
+use super::shared::{Piece, Readers, whole};
 use super::stream::Stream;
 use super::swap::Swap;
 use super::{Collective, Parts};
@@ -50,15 +51,6 @@ pub(crate) struct Buffers {
 fn bad(reason: impl Into<String>) -> Error {
     Error::Collective {
         reason: reason.into(),
-    }
-}
-
-/// All of a lent buffer.
-pub(super) fn whole(loan: Loan) -> Piece {
-    Piece {
-        loan,
-        at: 0,
-        len: loan.len(),
     }
 }
 
@@ -370,59 +362,28 @@ fn give(offer: Option<Piece>, parts: &Parts, size: usize) -> (Option<Piece>, Opt
     }
 }
 
-impl Engine {
-    /// Starts a collective of the communicator in `slot`.
-    pub(crate) fn start_collective(
+impl Communicator {
+    /// Starts a collective. `opened`: whether its channel could be made ready.
+    pub(crate) fn start(
         &mut self,
-        slot: usize,
-        collective: &Collective,
-        buffers: Buffers,
-        call: Call,
-    ) -> Result<RequestId> {
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
-        let unopened = match &self.colls.slots[slot] {
-            Some(state) => {
-                state.channel.is_some() && !state.has_channel() && state.failed.is_none()
-            }
-            None => return Err(bad("the communicator is gone")),
-        };
-        let opened = if unopened {
-            self.open_channel(slot)
-        } else {
-            Ok(())
-        };
-        let Some(mut state) = self.colls.slots[slot].take() else {
-            return Err(bad("the communicator is gone"));
-        };
-        let started = self.start_in(&mut state, collective, buffers, call, opened);
-        self.colls.slots[slot] = Some(state);
-        if started.is_ok() && !self.colls.active.contains(&slot) {
-            self.colls.active.push(slot);
-        }
-        started
-    }
-
-    fn start_in(
-        &mut self,
-        state: &mut State,
+        engine: &mut Engine,
         collective: &Collective,
         buffers: Buffers,
         call: Call,
         opened: Result<()>,
     ) -> Result<RequestId> {
-        if let Some(error) = &state.failed {
+        if let Some(error) = &self.state.failed {
             return Err(error.clone());
         }
-        let lost = state.members.iter().find_map(|&rank| {
-            let gone = self.gone[rank as usize].as_ref()?;
+        let lost = self.state.members.iter().find_map(|&rank| {
+            let gone = engine.gone[rank as usize].as_ref()?;
             Some(gone.error(rank))
         });
         if let Some(error) = lost.or(opened.err()) {
-            self.fail_comm(state, error.clone());
+            self.fail(engine, &error);
             return Err(error);
         }
+        let Self { state, ops } = self;
         let plan = collective.plan(state.size(), state.me, buffers)?;
         let begun = call == Call::Begun;
         let seq = if begun {
@@ -435,7 +396,7 @@ impl Engine {
                 Plan::Barrier => Body::Barrier,
                 Plan::Exchange(exchange) => match (&exchange.takes, exchange.recv) {
                     (&Takes::From(root, len), Some(recv))
-                        if relays(collective, len, state.size(), self.colls.relay_min) =>
+                        if relays(collective, len, state.size(), state.tuning.relay_min) =>
                     {
                         Body::Relay(Relay::new(exchange, root, recv, state.size(), state.me))
                     }
@@ -446,9 +407,11 @@ impl Engine {
                 Plan::Stream(stream, _) => Body::Stream(stream),
             }
         } else {
-            self.core.counters.coll_by_messages += 1;
+            engine.core.counters.coll_by_messages += 1;
             match plan {
-                Plan::Barrier => Body::MessageExchange(MessageExchange::barrier(state, seq, self)),
+                Plan::Barrier => {
+                    Body::MessageExchange(MessageExchange::barrier(state, seq, engine))
+                }
                 Plan::Exchange(exchange) => {
                     Body::MessageExchange(MessageExchange::new(exchange, seq))
                 }
@@ -479,15 +442,15 @@ impl Engine {
             }
         };
         state.seq = seq;
-        self.core.counters.collectives += 1;
+        engine.core.counters.collectives += 1;
         let nothing = UserBuf::Many(Arc::from([]));
-        let request = Request::receive(RequestState::Receiving, state.context, 0, nothing);
-        let id = self.core.requests.insert(request);
+        let request = Request::receive(RequestState::External, state.context, 0, nothing);
+        let id = engine.core.requests.insert(request);
         let mut op = Running::new(id, seq, body, begun, call != Call::GoesOn);
         if begun {
             op.resume(state.size(), state.me);
         }
-        state.ops.push_back(op);
+        ops.push_back(op);
         Ok(id)
     }
 }

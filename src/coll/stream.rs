@@ -8,8 +8,9 @@
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
-use super::op::{GIVEN, Piece, RESULT, Readers, Served, Shared, describe};
-use super::reader::{self, Source, Target, part};
+use super::reader;
+use super::shared::{GIVEN, Piece, RESULT, Readers, Served, Shared, describe};
+use super::source::{Source, Target, part};
 use super::state::{State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;

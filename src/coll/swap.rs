@@ -4,9 +4,10 @@
 
 use super::Parts;
 use super::lines::Lines;
-use super::op::{GIVEN, Piece, Readers, Served, Shared, behind, describe, range_of_stage};
 use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
-use super::reader::{self, Source, Target};
+use super::reader;
+use super::shared::{GIVEN, Piece, Readers, Served, Shared, behind, describe, range_of_stage};
+use super::source::{self, Source, Target};
 use super::state::{State, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -298,7 +299,7 @@ impl Swap {
                     _ => {
                         let view = state.ends[place].in_slot(seq, me * unit, len);
                         let Some(view) = view else {
-                            return Err(reader::mismatch(state, place, 0, len));
+                            return Err(source::mismatch(state, place, 0, len));
                         };
                         copy_out(engine, self.recv, at, len, view)?;
                         len

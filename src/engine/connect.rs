@@ -2,17 +2,15 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
-use crate::coll::group::CHANNEL_RANKS;
-use crate::coll::state::{Colls, State as CollState};
-use crate::comm::OWN_CONTEXTS;
 use crate::error::{Error, Result};
+use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::peer::{Gone, Peer};
 use crate::select::chunks::Chunks;
 use crate::select::observed::Observed;
 use crate::select::{Has, Thresholds};
-use crate::wait::Patience;
+use crate::state::Patience;
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
@@ -45,41 +43,14 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
     CopyPlan { small, nt_min }
 }
 
-/// Processors that this process's control group grants it; 0 for no limit.
-pub(crate) fn quota() -> f32 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let own = read("/proc/self/cgroup").unwrap_or_default();
-    let path = own
-        .lines()
-        .find_map(|l| l.strip_prefix("0::"))
-        .unwrap_or("/")
-        .to_owned();
-    let mut best = 0.0f32;
-    let mut at = std::path::PathBuf::from(format!("/sys/fs/cgroup{path}"));
-    loop {
-        if let Some(text) = read(&at.join("cpu.max").to_string_lossy()) {
-            let mut words = text.split_whitespace();
-            if let (Some(Ok(max)), Some(Ok(period))) = (
-                words.next().map(str::parse::<f32>),
-                words.next().map(str::parse::<f32>),
-            ) {
-                let cpus = max / period.max(1.0);
-                best = if best == 0.0 { cpus } else { best.min(cpus) };
-            }
-        }
-        if !at.pop() || at == std::path::Path::new("/sys/fs") {
-            return best;
-        }
-    }
-}
-
 impl Engine {
-    /// Makes the segment, joins the job and waits for all ranks.
+    /// Makes the segment, joins the job and waits for all ranks. `prepare` may write to the segment before a peer sees it.
     pub(crate) fn start(
         knobs: Knobs,
         costs: Costs,
         threads: Threads,
         mut wireup: Box<dyn Wireup>,
+        prepare: impl FnOnce(&OwnSegment),
     ) -> Result<Self> {
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
@@ -92,11 +63,8 @@ impl Engine {
             quota_cpus: quota(),
             ..Card::of_this_process()
         };
-        let channel = (geometry.coll_channels > 0 && size <= CHANNEL_RANKS).then_some(0);
-        if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
-            // Before anyone can look at it.
-            end.open(1, 0);
-        }
+        // Before anyone can look at it.
+        prepare(&segment);
         permit_tracing(&knobs);
         let (xpmem, knem) = (
             size > 1 && knobs.layers.allows("xpmem"),
@@ -126,8 +94,6 @@ impl Engine {
         };
         let heap = Heap::new(Arc::clone(&segment));
         let patience = Patience::new(&knobs, &cards, me as usize);
-        let relay_min = crate::coll::select::relay_min(&knobs, patience.crowded);
-        let asks = crate::coll::select::asks(&knobs, &costs, patience.crowded);
         let core = Core {
             me,
             size: size as u32,
@@ -154,7 +120,7 @@ impl Engine {
             broken: Vec::new(),
             fatal: None,
             patience,
-            waits: crate::wait::Waits::new(Arc::clone(&segment)),
+            waits: crate::state::Waits::new(Arc::clone(&segment)),
             knobs,
             segment,
         };
@@ -170,20 +136,6 @@ impl Engine {
             offers: cards.iter().map(|card| card.offer).collect(),
             _exposed: exposed,
             geometry,
-            colls: Colls {
-                slots: vec![Some(Box::new(CollState::new(
-                    (0..size as u32).collect(),
-                    me as usize,
-                    OWN_CONTEXTS,
-                    1,
-                    channel,
-                )))],
-                channels: u64::from(channel.is_some()),
-                stage_max: crate::coll::select::stage_max(&costs),
-                relay_min,
-                asks,
-                ..Colls::default()
-            },
         })
     }
 

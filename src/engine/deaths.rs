@@ -7,6 +7,7 @@ use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
 use crate::request::State;
+use crate::state::Message;
 use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
@@ -18,7 +19,7 @@ use std::time::Instant;
 impl Engine {
     /// Looks whether all peers live, and what the launcher has to say. One system call, and more only if something happened.
     #[cold]
-    pub(crate) fn check_liveness(&mut self) {
+    pub(crate) fn check_peers(&mut self) {
         self.core.counters.polls_slow += 1;
         let mut news = false;
         let mut ended = Vec::new();
@@ -80,9 +81,6 @@ impl Engine {
             for receive in posted {
                 self.core.complete_posted(receive, Err(error.clone()));
             }
-        }
-        if !self.colls.active.is_empty() {
-            self.check_colls();
         }
         self.tell_of_stuck();
     }
@@ -170,7 +168,6 @@ impl Engine {
         }
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
-        self.fail_colls(&error);
         // Receives that are only a number are no requests.
         for receive in self.core.posted.take_where(|_, _| true) {
             self.core.complete_posted(receive, Err(error.clone()));
@@ -178,7 +175,7 @@ impl Engine {
         for id in self
             .core
             .requests
-            .ids_where(|request| request.state != State::Done)
+            .ids_where(|request| !matches!(request.state, State::Done | State::External))
         {
             self.core.requests.complete(id, Err(error.clone()));
         }
@@ -247,7 +244,7 @@ impl Engine {
             peer.incoming = None;
             peer.outstanding.reclaim_all(&mut self.core.pool);
             self.core.transfers.drop_of(rank);
-            proto::rendezvous::detach(&mut self.core, peer);
+            proto::layers::detach(&mut self.core, peer);
         }
         // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
         let lost = self
@@ -255,7 +252,7 @@ impl Engine {
             .unexpected
             .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
-            if let proto::Message::Partial { bytes, total } = message {
+            if let Message::Partial { bytes, total } = message {
                 // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
                 self.core.give_back(bytes);

@@ -23,10 +23,10 @@ pub(crate) struct Knock {
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 impl Engine {
-    /// Moves everything that can move. `waiting` says that the caller waits, so that a sender takes part in cooperative transfers.
+    /// Moves all messages that can move. `waiting` says that the caller waits, so that a sender takes part in cooperative transfers.
     /// Gives whether anything moved.
     #[inline]
-    pub(crate) fn progress(&mut self, waiting: bool) -> bool {
+    pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         self.core.rounds = self.core.rounds.wrapping_add(1);
         if self.core.rounds.is_multiple_of(64) {
@@ -65,9 +65,6 @@ impl Engine {
         }
         if !self.core.broken.is_empty() {
             self.fail_broken();
-        }
-        if !self.colls.active.is_empty() {
-            moved |= self.step_colls();
         }
         moved
     }

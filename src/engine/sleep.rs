@@ -8,7 +8,7 @@ impl Engine {
     /// Tells everyone that this rank polls nothing from now on, and looks once more. `true`: nothing is there, the caller may sleep on
     /// the bell, and calls [`Self::wake_up`] afterwards in any case.
     #[cold]
-    pub(crate) fn prepare_sleep(&mut self) -> bool {
+    pub(crate) fn stop_polling(&mut self) -> bool {
         for &rank in &self.polled {
             if let Some(peer) = &mut self.peers[rank as usize] {
                 peer.rx.set_polling(false);
@@ -38,13 +38,7 @@ impl Engine {
                 .as_mut()
                 .is_some_and(|peer| peer.could_move(self.core.chunks.share))
         });
-        // A collective that can move does so now; then there is no reason to sleep.
-        let collective = !self.colls.active.is_empty() && self.step_colls();
-        !(incoming
-            || collective
-            || active
-            || room
-            || self.core.transfers.any_could_move(&self.peers))
+        !(incoming || active || room || self.core.transfers.any_could_move(&self.peers))
     }
 
     /// Polls again.

@@ -4,10 +4,10 @@
 //! The record goes with the replies, before the next message. Collectives that fail give up messages; others, whose memory was taken away.
 
 use super::{Message, charge, give_credit, reply};
-use crate::comm::OWN_CONTEXTS;
-use crate::engine::Core;
 use crate::error::Error;
+use crate::matching::OWN_CONTEXTS;
 use crate::peer::{Peer, Target};
+use crate::state::Core;
 use crate::wire::{BreakOff, Kind};
 
 /// Ends a message of which some chunks have gone out, and no more will.
@@ -29,7 +29,7 @@ pub(crate) fn broken_off(core: &mut Core, peer: &mut Peer) -> Result<(), String>
                     rank: rank as usize,
                 }
             } else {
-                crate::coll::given_up(rank as usize)
+                Error::given_up(rank as usize)
             };
             core.requests.complete(id, Err(error));
         }

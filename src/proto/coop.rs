@@ -5,10 +5,12 @@
 //! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the receiver takes
 //! no chunks.
 
-use super::rendezvous::{Announcement, demote, get_range, note_attachments};
-use crate::engine::Core;
+use super::layers::{demote, get_range, note_attachments};
 use crate::peer::Peer;
 use crate::request::RequestId;
+use crate::state::Core;
+use crate::state::message::Announcement;
+use crate::state::transfer::Receiving;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coop::{CoopTransfer, MAX_CHUNKS};
 use onecopy_shm::layout::HeapOffset;
@@ -30,19 +32,6 @@ fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
     pages
         .max(len.div_ceil(u64::from(MAX_CHUNKS)))
         .next_multiple_of(4096)
-}
-
-/// The receiver's side of a cooperative transfer.
-#[derive(Debug)]
-pub(crate) struct Receiving {
-    transfer: CoopTransfer,
-    /// How the receiver copies; none: it leaves that to the sender.
-    layer: Option<LayerId>,
-    /// Chunks that the receiver has copied.
-    mine: u32,
-    /// Chunks that nobody will copy any more in this transfer.
-    dropped: Vec<(u64, u64)>,
-    dropped_chunks: u32,
 }
 
 /// What a step came to.

@@ -7,11 +7,11 @@
 
 use super::eager::{count_sent, has_credit, take_chunk, warm_chunks};
 use super::{charge, give_credit, put_body, send_fin};
-use crate::engine::Core;
 use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::request::Status;
 use crate::select::Path;
+use crate::state::Core;
 use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Place, Rts};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::copy::Kernel;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
 
-use super::held::Held;
 use super::{Message, charge, claim, complete_send, give_credit, put_body, receipt, send_fin};
-use crate::engine::Core;
 use crate::error::{Error, Result};
-use crate::light::Waiting;
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::Path;
+use crate::state::Core;
+use crate::state::held::Held;
+use crate::state::light::Waiting;
 use crate::wire::{self, ChunkBody, Kind, NONE};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::ChunkIndex;

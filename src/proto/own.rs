@@ -2,10 +2,10 @@
 //! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes later.
 
 use super::{Message, complete_send, eager, receipt};
-use crate::engine::Core;
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{RequestId, SendPlan, State};
+use crate::state::Core;
 
 /// Longer messages wait for their receive where they are, so that they are copied once.
 const BUFFERED_MOST: u64 = 256 << 10;

@@ -4,10 +4,10 @@
 
 use super::eager::{send_chunk, take_chunk, warm_chunks};
 use super::rendezvous;
-use crate::engine::Core;
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
 use crate::request::{RequestId, SendPlan, State};
+use crate::state::Core;
 use crate::wire::{ChunkBody, Kind};
 use onecopy_shm::copy::Kernel;
 

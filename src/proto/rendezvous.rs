@@ -5,211 +5,25 @@
 //! given up for the pair, the range goes back on the list, and the next layer takes it: the message is never failed by a layer.
 
 mod announce;
-mod layers;
 
 pub(crate) use announce::{announce, announced};
-pub(crate) use layers::{demote, detach, note_attachments};
 
-use super::{charge, coop, receipt_for, reply, send_fin};
-use crate::engine::Core;
-use crate::error::Error;
+use super::layers::{demote, get_range};
+use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
 use crate::request::{RequestId, State, UserBuf};
 use crate::select::observed::{self, Rival};
 use crate::select::{Ends, Way};
-use crate::wire::{Cts, Kind, LIST_ENTRY, Wanted};
-use onecopy_btl::{CopyError, LayerId, RemoteRange};
-use std::io::IoSliceMut;
+use crate::state::Core;
+use crate::state::message::{Announcement, Remote, receipt_for};
+use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
+use crate::wire::{Cts, Kind, Wanted};
+use onecopy_btl::{CopyError, LayerId};
 use std::time::Instant;
 
 /// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
 const STEP: u64 = 1 << 20;
-
-/// Where an announced message's bytes are.
-#[derive(Debug, Clone)]
-pub(crate) enum Remote {
-    One(RemoteRange),
-    Many(Vec<RemoteRange>),
-    /// Too scattered to say: only the sender can collect them.
-    Unknown,
-}
-
-impl Remote {
-    fn ranges(&self, offset: u64, len: u64) -> Vec<RemoteRange> {
-        let (mut skip, mut left) = (offset, len);
-        let all = match self {
-            Self::One(range) => std::slice::from_ref(range),
-            Self::Many(ranges) => ranges,
-            Self::Unknown => &[],
-        };
-        let mut part = Vec::new();
-        for range in all {
-            if skip >= range.len {
-                skip -= range.len;
-                continue;
-            }
-            let n = left.min(range.len - skip);
-            if n == 0 {
-                break;
-            }
-            part.push(range.part(skip, n));
-            (skip, left) = (0, left - n);
-        }
-        part
-    }
-}
-
-/// An announcement, checked.
-#[derive(Debug)]
-pub(crate) struct Announcement {
-    pub(crate) len: u64,
-    pub(crate) request: u64,
-    pub(crate) remote: Remote,
-    pub(crate) join: u32,
-}
-
-impl Announcement {
-    /// Bytes of its list, if it came with one.
-    pub(crate) fn list_bytes(&self) -> Option<u64> {
-        match &self.remote {
-            Remote::Many(ranges) => Some((ranges.len() * LIST_ENTRY) as u64),
-            Remote::One(_) | Remote::Unknown => None,
-        }
-    }
-
-    /// What is charged against the sender's credit for it until it is matched.
-    pub(crate) fn list_charge(&self) -> u64 {
-        self.list_bytes().map_or(0, charge)
-    }
-}
-
-/// What is being done about the first range of a transfer.
-#[derive(Debug)]
-enum Mode {
-    /// Nothing yet.
-    Choose,
-    /// The receiver reads.
-    Get(LayerId),
-    /// Both sides copy.
-    Coop(coop::Receiving),
-    /// The sender sends chunks.
-    Pipe(Piped),
-}
-
-/// The chunks that a transfer expects.
-#[derive(Debug)]
-pub(crate) struct Piped {
-    pub(crate) at: u64,
-    pub(crate) end: u64,
-}
-
-/// The receiving side of an announced message.
-#[derive(Debug)]
-pub(crate) struct Transfer {
-    pub(crate) request: RequestId,
-    pub(crate) peer: u32,
-    pub(crate) envelope: Envelope,
-    pub(crate) announcement: Announcement,
-    /// Bytes that are received: no more than fit.
-    pub(crate) len: u64,
-    todo: Vec<(u64, u64)>,
-    mode: Mode,
-    /// What is being timed: the way, its bytes, its beginning.
-    timed: Option<(Rival, u64, Instant)>,
-    /// The sender was asked to copy once already.
-    asked: bool,
-    generation: u32,
-}
-
-/// All transfers of an engine.
-#[derive(Debug, Default)]
-pub(crate) struct Transfers {
-    slots: Vec<Option<Transfer>>,
-    live: usize,
-    next: u32,
-}
-
-impl Transfers {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.live == 0
-    }
-
-    fn insert(&mut self, mut transfer: Transfer) -> usize {
-        self.next = self.next.wrapping_add(1);
-        transfer.generation = self.next;
-        self.live += 1;
-        match self.slots.iter().position(Option::is_none) {
-            Some(free) => {
-                self.slots[free] = Some(transfer);
-                free
-            }
-            None => {
-                self.slots.push(Some(transfer));
-                self.slots.len() - 1
-            }
-        }
-    }
-
-    fn take(&mut self, index: usize) -> Option<Transfer> {
-        let transfer = self.slots.get_mut(index)?.take()?;
-        self.live -= 1;
-        Some(transfer)
-    }
-
-    fn put_back(&mut self, index: usize, transfer: Transfer) {
-        self.slots[index] = Some(transfer);
-        self.live += 1;
-    }
-
-    fn number(index: usize, transfer: &Transfer) -> u64 {
-        u64::from(transfer.generation) << 32 | index as u64
-    }
-
-    fn index_of(&self, number: u64, rank: u32) -> Option<usize> {
-        let index = number as u32 as usize;
-        let transfer = self.slots.get(index)?.as_ref()?;
-        (transfer.generation == (number >> 32) as u32 && transfer.peer == rank).then_some(index)
-    }
-
-    /// The chunks that transfer `number` of `rank` expects, and its request.
-    pub(crate) fn piped(&mut self, number: u64, rank: u32) -> Option<(RequestId, &mut Piped)> {
-        let index = self.index_of(number, rank)?;
-        match self.slots[index].as_mut()? {
-            Transfer {
-                request,
-                mode: Mode::Pipe(piped),
-                ..
-            } => Some((*request, piped)),
-            _ => None,
-        }
-    }
-
-    /// Forgets all transfers of a peer that is gone. Their requests are failed by the caller.
-    pub(crate) fn drop_of(&mut self, rank: u32) {
-        for slot in &mut self.slots {
-            if slot.as_ref().is_some_and(|transfer| transfer.peer == rank) {
-                *slot = None;
-                self.live -= 1;
-            }
-        }
-    }
-
-    /// Whether a transfer can go on without anything arriving first.
-    pub(crate) fn any_could_move(&self, peers: &[Option<Box<Peer>>]) -> bool {
-        self.slots
-            .iter()
-            .flatten()
-            .any(|transfer| match &transfer.mode {
-                Mode::Choose | Mode::Get(_) => true,
-                Mode::Coop(receiving) => peers[transfer.peer as usize]
-                    .as_ref()
-                    .is_some_and(|peer| receiving.could_move(peer)),
-                Mode::Pipe(_) => false,
-            })
-    }
-}
 
 /// Starts to receive an announced message into the request `id`.
 pub(crate) fn start(
@@ -384,61 +198,6 @@ pub(crate) fn get(
     )
 }
 
-pub(crate) fn get_range(
-    core: &mut Core,
-    peer: &Peer,
-    request: RequestId,
-    remote: &Remote,
-    layer: LayerId,
-    offset: u64,
-    len: u64,
-) -> Result<(), CopyError> {
-    let Some(found) = core.requests.get(request) else {
-        return Ok(());
-    };
-    let result = match (&found.buf, remote) {
-        (UserBuf::One(loan), Remote::One(range)) => {
-            let range = [range.part(offset, len)];
-            core.loans
-                .write(*loan, offset as usize, len as usize, |out| {
-                    peer.link
-                        .get(layer, &peer.segment, &range, &mut [IoSliceMut::new(out)])
-                })
-        }
-        (buf, remote) => {
-            let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
-            core.loans.write_many(&pieces, |out| {
-                peer.link.get(layer, &peer.segment, &ranges, out)
-            })
-        }
-    };
-    if layer == LayerId::Xpmem {
-        note_attachments(core, peer);
-    }
-    match result {
-        Ok(copied) => {
-            if copied.is_ok() {
-                match layer {
-                    LayerId::Heap => core.counters.map_bytes += len,
-                    LayerId::Xpmem => core.counters.attach_bytes += len,
-                    LayerId::Knem => core.counters.knem_bytes += len,
-                    _ => core.counters.get_bytes += len,
-                }
-            }
-            copied
-        }
-        Err(_) => {
-            core.requests.complete(
-                request,
-                Err(Error::Withdrawn {
-                    rank: peer.rank as usize,
-                }),
-            );
-            Ok(())
-        }
-    }
-}
-
 /// Chooses what to do about the range `offset..offset + len`.
 fn choose(
     core: &mut Core,
@@ -515,7 +274,7 @@ fn choose(
         (Way::Together { reader, ask }, Some(loan)) => {
             transfer.asked = true;
             let number = Transfers::number(index, transfer);
-            transfer.mode = Mode::Coop(coop::Receiving::open(
+            transfer.mode = Mode::Coop(Receiving::open(
                 core,
                 peer,
                 &transfer.announcement,

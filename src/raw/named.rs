@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives that the engine keeps for its front, which knows them by a number ([`crate::light`]).
+//! Receives that the engine keeps for its front, which knows them by a number ([`crate::state::light`]).
 
 use super::{Lent, Operation, Poll};
+use crate::coll::Worker;
 use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::light::{Stage, Waiting};
 use crate::matching::{Source, Tag};
 use crate::request::{RequestId, State, Status, UserBuf};
+use crate::state::light::{Stage, Waiting};
 use onecopy_shm::failing;
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
 
 /// Bits that the number of a receive has.
-pub const NAME_BITS: u32 = crate::light::NAME_BITS;
+pub const NAME_BITS: u32 = crate::state::light::NAME_BITS;
 
 /// What became of a receive.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl Engine {
 
 /// The engine, to start a receive that has a number.
 pub struct Starting<'c> {
-    engine: Pass<'c, Engine>,
+    engine: Pass<'c, Worker>,
     comm: &'c Comm,
 }
 

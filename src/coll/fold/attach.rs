@@ -7,7 +7,7 @@ use super::super::state::State;
 use super::{Fold, From};
 use crate::engine::Engine;
 use crate::peer::Peer;
-use crate::proto::rendezvous;
+use crate::proto::layers;
 use onecopy_btl::xpmem::Attached;
 
 /// Members, each with its part of the segment.
@@ -65,7 +65,7 @@ pub(super) fn count(engine: &mut Engine, state: &State, members: &[usize], len: 
     for &place in members {
         if let Some(peer) = &peers[state.members[place] as usize] {
             core.counters.attach_bytes += len as u64;
-            rendezvous::note_attachments(core, peer);
+            layers::note_attachments(core, peer);
         }
     }
 }

@@ -2,10 +2,11 @@
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
 use super::super::exchange::READ_MAX;
-use super::super::op::{RESULT, Readers, Shared};
 use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
-use super::super::reader::{self, Source, Target};
+use super::super::reader;
 use super::super::select::{How, share};
+use super::super::shared::{RESULT, Readers, Shared};
+use super::super::source::{Source, Target};
 use super::super::state::{STEP_MAX, State, Step};
 use super::{At, EVERYWHERE, Fold, HELPED_MIN, mismatch};
 use crate::engine::Engine;

@@ -6,7 +6,7 @@ use super::{
     why_stands,
 };
 use crate::coll::group::CHANNEL_RANKS;
-use crate::coll::op::FLAT;
+use crate::coll::state::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;

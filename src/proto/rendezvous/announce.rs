@@ -2,12 +2,12 @@
 //! The announcement: what the sender says of where the bytes are, and how the receiver reads it.
 
 use super::{Announcement, Remote, start};
-use crate::engine::Core;
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer, unmatched_max};
 use crate::proto::{Message, charge, eager, give_credit, put_body};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::observed;
+use crate::state::Core;
 use crate::wire::{self, Kind, LIST_ENTRY, NONE, Place, Rts};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_shm::copy::Kernel;

@@ -5,8 +5,9 @@
 use crate::engine::Victim;
 use crate::input::Input;
 use crate::stage::{Next, Shared, play};
+use onecopy::CollRequest;
 use onecopy::Runtime;
-use onecopy::coll::{CollRequest, Collective, ElemType, Parts, PredefinedOp};
+use onecopy::coll::{Collective, ElemType, Parts, PredefinedOp};
 
 const MOST: usize = 6;
 

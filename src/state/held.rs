@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of a message that came before its receive.
 
-use crate::engine::Core;
+use super::Core;
 use crate::memory::pool::{Place, PoolBuf};
 
 /// From this length on a message is held in a buffer of the pool; of a shorter one a page would be mostly waste.

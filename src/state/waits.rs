@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank's threads wait for, told to [`onecopy_shm::watch`]: completed requests, messages that nobody expected, and peers that are gone.
 
-use super::Patience;
-use crate::engine::Engine;
-use onecopy_shm::gate::Guarded;
+use super::Core;
 use onecopy_shm::segment::OwnSegment;
-use onecopy_shm::watch::{News, Rest, Watch};
+use onecopy_shm::watch::{News, Watch};
 use std::sync::Arc;
 
 /// The threads of a rank that wait; part of the engine.
@@ -30,7 +28,7 @@ impl Waits {
     }
 
     /// The calling thread is going to rest: what to rest on, and up to where it knows the news.
-    pub(super) fn rest(&mut self) -> (Arc<News>, u32) {
+    pub(crate) fn rest(&mut self) -> (Arc<News>, u32) {
         let segment = &self.segment;
         self.watch.rest(|| _ = segment.bell().ring())
     }
@@ -49,28 +47,13 @@ impl std::ops::DerefMut for Waits {
     }
 }
 
-impl Patience {
-    /// How a thread rests that has this patience.
-    pub(super) fn rest(&self) -> Rest {
-        Rest {
-            spin: self.spin,
-            yields: self.yields,
-            sleep: self.sleep.then_some(self.period),
-        }
-    }
-}
-
-impl Engine {
+impl Core {
     /// Tells those who wait, if something has come that one of them may wait for.
     #[inline]
-    pub(super) fn tell(&mut self) {
-        let waits = &mut self.core.waits;
+    pub(crate) fn tell(&mut self) {
+        let waits = &mut self.waits;
         if waits.watch.has_listeners() {
-            let sources = [
-                self.core.requests.completed,
-                self.core.unexpected.kept,
-                waits.gone,
-            ];
+            let sources = [self.requests.completed, self.unexpected.kept, waits.gone];
             let come = sources.into_iter().fold(0, u32::wrapping_add);
             let segment = &waits.segment;
             waits.watch.tell(come, || _ = segment.bell().ring());
@@ -80,20 +63,13 @@ impl Engine {
     /// The calling thread has asked whether something is complete, and something `moved` or not: whether it has asked in vain so often that it makes
     /// room.
     #[inline]
-    pub(super) fn asked(&mut self, moved: bool) -> bool {
-        let (waits, patience) = (&mut self.core.waits, &self.core.patience);
+    pub(crate) fn asked(&mut self, moved: bool) -> bool {
+        let (waits, patience) = (&mut self.waits, &self.patience);
         waits.asked_in_vain += 1;
         let makes_room = !moved && waits.asked_in_vain > patience.among(waits.threads() + 1).spin;
         if moved || makes_room {
             waits.asked_in_vain = 0;
         }
         makes_room
-    }
-}
-
-impl Guarded for Engine {
-    #[inline]
-    fn leave(&mut self) {
-        self.tell();
     }
 }

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their buffers.
 
-use super::fast::Quick;
-use super::{Buffers, Call, Collective, Element, Op, Parts};
-use crate::comm::{Bomb, Comm};
+use super::{Bomb, Comm};
+use crate::coll::fast::{self, Quick};
+use crate::coll::state::FLAT;
+use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
-use crate::nonblocking::{Scope, ScopedRequest};
+use crate::handle::Handle;
 use crate::request::RequestId;
-use crate::runtime::Handle;
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
+
+/// Polls between two looks at everything else.
+const POLLS: usize = 64;
+/// Polls at most, however patient the rank is.
+const SPIN_MAX: usize = 2000;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.
 fn equal<T>(len: usize, size: usize) -> Result<Parts> {
@@ -22,29 +27,29 @@ fn equal<T>(len: usize, size: usize) -> Result<Parts> {
 }
 
 /// What typed calls ask for.
-mod ask {
+pub(crate) mod ask {
     use super::{Collective, Element, Op, Parts, Result, equal};
 
-    pub(super) fn gather<T>(send: &[T], root: usize) -> Collective {
+    pub(crate) fn gather<T>(send: &[T], root: usize) -> Collective {
         let parts = Parts::Equal(size_of_val(send));
         Collective::Gather { root, parts }
     }
-    pub(super) fn scatter<T>(recv: &[T], root: usize) -> Collective {
+    pub(crate) fn scatter<T>(recv: &[T], root: usize) -> Collective {
         let parts = Parts::Equal(size_of_val(recv));
         Collective::Scatter { root, parts }
     }
-    pub(super) fn allgather<T>(recv: &[T], size: usize) -> Result<Collective> {
+    pub(crate) fn allgather<T>(recv: &[T], size: usize) -> Result<Collective> {
         let parts = equal::<T>(recv.len(), size)?;
         Ok(Collective::Allgather { parts })
     }
-    pub(super) fn alltoall<T>(recv: &[T], size: usize) -> Result<Collective> {
+    pub(crate) fn alltoall<T>(recv: &[T], size: usize) -> Result<Collective> {
         let parts = equal::<T>(recv.len(), size)?;
         Ok(Collective::Alltoall {
             send: parts.clone(),
             recv: parts,
         })
     }
-    pub(super) fn alltoallv<T>(
+    pub(crate) fn alltoallv<T>(
         send: (&[usize], &[usize]),
         recv: (&[usize], &[usize]),
     ) -> Collective {
@@ -53,32 +58,92 @@ mod ask {
             recv: Parts::listed(recv.0, recv.1, size_of::<T>()),
         }
     }
-    pub(super) fn reduce<T: Element>(op: Op, root: usize) -> Collective {
+    pub(crate) fn reduce<T: Element>(op: Op, root: usize) -> Collective {
         let elem = T::TYPE;
         Collective::Reduce { root, elem, op }
     }
-    pub(super) fn allreduce<T: Element>(op: Op) -> Collective {
+    pub(crate) fn allreduce<T: Element>(op: Op) -> Collective {
         Collective::Allreduce { elem: T::TYPE, op }
     }
-    pub(super) fn reduce_scatter<T: Element>(counts: &[usize], op: Op) -> Collective {
+    pub(crate) fn reduce_scatter<T: Element>(counts: &[usize], op: Op) -> Collective {
         Collective::ReduceScatter {
             parts: Parts::packed(counts, size_of::<T>()),
             elem: T::TYPE,
             op,
         }
     }
-    pub(super) fn reduce_scatter_block<T: Element>(part: usize, op: Op) -> Collective {
+    pub(crate) fn reduce_scatter_block<T: Element>(part: usize, op: Op) -> Collective {
         Collective::ReduceScatter {
             parts: Parts::Equal(part * size_of::<T>()),
             elem: T::TYPE,
             op,
         }
     }
-    pub(super) fn scan<T: Element>(op: Op) -> Collective {
+    pub(crate) fn scan<T: Element>(op: Op) -> Collective {
         Collective::Scan { elem: T::TYPE, op }
     }
-    pub(super) fn exscan<T: Element>(op: Op) -> Collective {
+    pub(crate) fn exscan<T: Element>(op: Op) -> Collective {
         Collective::Exscan { elem: T::TYPE, op }
+    }
+}
+
+impl Comm {
+    /// Does a short collective.
+    #[inline]
+    fn quick(
+        &self,
+        collective: &Collective,
+        send: Option<&[u8]>,
+        recv: Option<&mut [u8]>,
+    ) -> Quick {
+        let Some(slot) = self.slot else {
+            return Quick::Not;
+        };
+        let (size, me) = (self.size(), self.rank());
+        if size > FLAT {
+            return Quick::Not;
+        }
+        let lens = (send.map(<[u8]>::len), recv.as_deref().map(<[u8]>::len));
+        let Some(short) = fast::plan(collective, size, me, lens.0, lens.1) else {
+            return Quick::Not;
+        };
+        let recv = recv.unwrap_or_default();
+        let mut engine = self.handle.gate.enter();
+        let Some(seq) = engine.begin_short(slot, &short, send, recv) else {
+            return Quick::Not;
+        };
+        let patience = engine.core.patience;
+        // Where ranks take turns, whoever is waited for may be waiting for this processor.
+        let polls = patience.spin.clamp(1, POLLS);
+        let spins = if engine.core.alone {
+            patience.spin.min(SPIN_MAX).div_ceil(polls)
+        } else {
+            1
+        };
+        let yields = if engine.core.alone && patience.crowded {
+            patience.yields
+        } else {
+            0
+        };
+        let (mut next, mut tries) = (0, 0);
+        loop {
+            match engine.step_short(slot, seq, &short, recv, &mut next, polls) {
+                Some(true) => return Quick::Done,
+                Some(false) => {}
+                None => return Quick::Begun,
+            }
+            tries += 1;
+            if tries >= spins + yields {
+                return Quick::Begun;
+            }
+            if tries >= spins {
+                engine.core.counters.yields += 1;
+                drop(engine);
+                std::thread::yield_now();
+                engine = self.handle.gate.enter();
+            }
+            engine.progress(true);
+        }
     }
 }
 
@@ -119,7 +184,7 @@ impl Comm {
         }
     }
 
-    fn start_collective(
+    pub(crate) fn start_collective(
         &self,
         collective: &Collective,
         buffers: Buffers,
@@ -358,152 +423,6 @@ impl Comm {
     pub fn exscan<T: Element>(&self, send: &[T], recv: &mut [T], op: impl Into<Op>) -> Result<()> {
         let what = ask::exscan::<T>(op.into());
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-}
-
-/// Collectives that go on while the program does something else. Each is complete when this rank's part is done and its buffers are not
-/// needed any more. Those that are not here by name are started by [`Scope::collective`].
-impl<'env> Scope<'_, 'env> {
-    /// Starts any collective.
-    pub fn collective(
-        &self,
-        collective: &Collective,
-        send: Option<&'env [u8]>,
-        recv: Option<&'env mut [u8]>,
-    ) -> Result<ScopedRequest> {
-        let buffers = Buffers {
-            send: send.map(|bytes| self.lender.lend(bytes)),
-            recv: recv.map(|bytes| self.lender.lend_mut(bytes)),
-        };
-        Ok(self.keep(
-            self.comm
-                .start_collective(collective, buffers, Call::GoesOn)?,
-        ))
-    }
-
-    /// Starts a barrier.
-    pub fn ibarrier(&self) -> Result<ScopedRequest> {
-        self.collective(&Collective::Barrier, None, None)
-    }
-
-    /// See [`Comm::bcast`].
-    pub fn ibcast<T: AnyBitPattern + NoUninit>(
-        &self,
-        buf: &'env mut [T],
-        root: usize,
-    ) -> Result<ScopedRequest> {
-        self.collective(&Collective::Bcast { root }, None, Some(cast_slice_mut(buf)))
-    }
-
-    /// See [`Comm::gather`].
-    pub fn igather<T: AnyBitPattern + NoUninit>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        root: usize,
-    ) -> Result<ScopedRequest> {
-        let what = ask::gather(send, root);
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::scatter`].
-    pub fn iscatter<T: AnyBitPattern + NoUninit>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        root: usize,
-    ) -> Result<ScopedRequest> {
-        let what = ask::scatter(recv, root);
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::allgather`].
-    pub fn iallgather<T: AnyBitPattern + NoUninit>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-    ) -> Result<ScopedRequest> {
-        let what = ask::allgather(recv, self.comm.size())?;
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::alltoall`].
-    pub fn ialltoall<T: AnyBitPattern + NoUninit>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-    ) -> Result<ScopedRequest> {
-        let what = ask::alltoall(recv, self.comm.size())?;
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::alltoallv`].
-    pub fn ialltoallv<T: AnyBitPattern + NoUninit>(
-        &self,
-        send: &'env [T],
-        send_parts: (&[usize], &[usize]),
-        recv: &'env mut [T],
-        recv_parts: (&[usize], &[usize]),
-    ) -> Result<ScopedRequest> {
-        let what = ask::alltoallv::<T>(send_parts, recv_parts);
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::reduce`].
-    pub fn ireduce<T: Element>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        op: impl Into<Op>,
-        root: usize,
-    ) -> Result<ScopedRequest> {
-        let what = ask::reduce::<T>(op.into(), root);
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::allreduce`].
-    pub fn iallreduce<T: Element>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        op: impl Into<Op>,
-    ) -> Result<ScopedRequest> {
-        let what = ask::allreduce::<T>(op.into());
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::reduce_scatter`].
-    pub fn ireduce_scatter<T: Element>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        counts: &[usize],
-        op: impl Into<Op>,
-    ) -> Result<ScopedRequest> {
-        let what = ask::reduce_scatter::<T>(counts, op.into());
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::scan`].
-    pub fn iscan<T: Element>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        op: impl Into<Op>,
-    ) -> Result<ScopedRequest> {
-        let what = ask::scan::<T>(op.into());
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
-    }
-
-    /// See [`Comm::exscan`].
-    pub fn iexscan<T: Element>(
-        &self,
-        send: &'env [T],
-        recv: &'env mut [T],
-        op: impl Into<Op>,
-    ) -> Result<ScopedRequest> {
-        let what = ask::exscan::<T>(op.into());
-        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 }
 

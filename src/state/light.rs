@@ -3,10 +3,10 @@
 //! get one short message, so they are no requests: what has to be known of one fits in a cache line. One that gets a longer message, or has to be an
 //! operation of the front, becomes a request, which its number leads to.
 
-use crate::engine::Core;
+use super::Core;
+use super::message::receipt_for;
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
-use crate::proto::receipt_for;
 use crate::request::{Request, RequestId, State, Status, UserBuf};
 use crate::wire::ChunkBody;
 use onecopy_shm::cells::MappedCells;

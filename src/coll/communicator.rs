@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A communicator with its collectives under way: how they move, and how they end when a member is lost.
+
+use super::failed::Failed;
+use super::op::Op;
+use super::shared::{Served, behind};
+use super::state::{State, Step};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::peer::Gone;
+use onecopy_shm::layout::COLL_STAGES;
+use std::collections::VecDeque;
+
+/// A communicator's state, and its collectives under way in the order in which they began. The two are borrowed apart.
+pub(crate) struct Communicator {
+    pub(crate) state: State,
+    pub(crate) ops: VecDeque<Op>,
+}
+
+impl Communicator {
+    pub(crate) fn new(state: State) -> Self {
+        Self {
+            state,
+            ops: VecDeque::new(),
+        }
+    }
+
+    /// Makes the channel ready, if there is one and it is not: connects to all members.
+    #[inline]
+    pub(crate) fn open(&mut self, engine: &mut Engine) -> Result<()> {
+        match self.state.channel {
+            Some(channel) if !self.state.has_channel() && self.state.failed.is_none() => {
+                self.open_channel(engine, channel)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn open_channel(&mut self, engine: &mut Engine, channel: u32) -> Result<()> {
+        let state = &mut self.state;
+        let mut ends = Vec::with_capacity(state.members.len());
+        let mut strong = !engine.core.fence.is_expedited();
+        for (place, &rank) in state.members.iter().enumerate() {
+            let end = if place == state.me {
+                engine.core.segment.channel(channel)
+            } else {
+                let (_, peer) = engine.peer(rank)?;
+                strong |= peer.strong;
+                peer.segment.channel(channel)
+            };
+            ends.push(end.ok_or_else(|| Error::Collective {
+                reason: format!("channel {channel} does not exist"),
+            })?);
+        }
+        let seq = ends[state.me].done();
+        state.seen = vec![seq; state.members.len()];
+        (state.seq, state.done, state.room) = (seq, seq, seq);
+        state.ends = ends;
+        state.strong = strong;
+        Ok(())
+    }
+
+    /// Moves its collectives, and copies what members have asked for.
+    pub(crate) fn step(&mut self, engine: &mut Engine) -> bool {
+        let served = self.state.has_channel() && self.serve(engine);
+        self.step_ops(engine) || served
+    }
+
+    /// Moves its collectives. Each moves a finite number of times, whatever its members write.
+    fn step_ops(&mut self, engine: &mut Engine) -> bool {
+        let Self { state, ops } = self;
+        let mut moved = false;
+        let mut failure = None;
+        for op in ops.iter_mut() {
+            match op.step(engine, state) {
+                Ok(Step::Idle) => {}
+                Ok(_) => moved = true,
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if state.has_channel() {
+            let read = ops.iter().take_while(|op| op.has_read).last();
+            if let Some(done) = read.map(|op| op.seq).filter(|&seq| seq != state.done) {
+                state.set_done(done);
+                state.wake(&engine.peers);
+                moved = true;
+            }
+        }
+        if let Some(error) = failure {
+            if let Error::Protocol { rank, detail } = &error
+                && engine.gone.get(*rank).is_some_and(Option::is_none)
+            {
+                // First the member, so that nobody waits for it.
+                engine.fail_peer(*rank as u32, Gone::Protocol(detail.clone()));
+            }
+            self.fail(engine, &error);
+            return true;
+        }
+        while ops.front().is_some_and(|op| op.is_over() && op.has_read) {
+            ops.pop_front();
+        }
+        moved
+    }
+
+    /// Ends its collectives, those under way and all later ones, and tells the members.
+    #[cold]
+    pub(crate) fn fail(&mut self, engine: &mut Engine, error: &Error) {
+        let Self { state, ops } = self;
+        if state.failed.is_none() {
+            let word = Failed::encode(Some(error));
+            if state.has_channel() {
+                let told = if word == 0 { Failed::GIVEN_UP } else { word };
+                state.own().fail(told);
+                state.wake(&engine.peers);
+                await_writers(engine, state);
+            } else if engine.core.fatal.is_none() {
+                super::messages::poison(engine, state, word);
+            }
+            state.failed = Some(error.clone());
+        }
+        for mut op in ops.drain(..) {
+            op.abandon(engine);
+            engine.core.requests.complete(op.id, Err(error.clone()));
+        }
+    }
+
+    /// Looks whether it has failed at a member, or has lost one, while collectives are under way.
+    pub(crate) fn check(&mut self, engine: &mut Engine) {
+        if self.state.failed.is_some() || self.ops.is_empty() {
+            return;
+        }
+        // What can be completed with what the lost member left is completed. Members are served once: a
+        // member that asks again and again must not keep this rank here.
+        if self.state.has_channel() {
+            self.serve(engine);
+        }
+        while self.step_ops(engine) {}
+        if let Some(error) = self.loss(engine) {
+            self.fail(engine, &error);
+        }
+    }
+
+    /// Why the oldest collective under way can never end, if that is known.
+    fn loss(&mut self, engine: &Engine) -> Option<Error> {
+        let last = self.ops.back()?.seq;
+        let has_channel = self.state.has_channel();
+        // A member that left after it published `done`: it may lie about its part.
+        let mut left = None;
+        for place in 0..self.state.size() {
+            let rank = self.state.members[place];
+            if place == self.state.me {
+                continue;
+            }
+            match &engine.gone[rank as usize] {
+                // All that it wrote has been taken up by now: what is missing of its part stays missing. Who waits for
+                // another one that lives hears from that one.
+                Some(Gone::Left) if has_channel && self.state.has_read(place, last) => {
+                    if self.awaits(place) {
+                        return Some(Gone::Left.error(rank));
+                    }
+                    left = Some(rank);
+                }
+                Some(gone) if has_channel || !matches!(gone, Gone::Left) => {
+                    return Some(gone.error(rank));
+                }
+                _ => {}
+            }
+            if has_channel && let Some(error) = self.state.failure_of(place) {
+                return Some(error);
+            }
+        }
+        if !has_channel {
+            return super::messages::poisoned(engine, &self.state);
+        }
+        // Where nobody is left, nothing more comes, whatever it is.
+        let state = &self.state;
+        let mut others = behind(state.size(), state.me).map(|place| state.members[place]);
+        let alone = others.all(|rank| engine.gone[rank as usize].is_some());
+        left.filter(|_| alone).map(|rank| Gone::Left.error(rank))
+    }
+
+    /// Whether a collective under way needs something of `place` that is not there.
+    fn awaits(&self, place: usize) -> bool {
+        self.state.copy_requests.asks(place)
+            || self.ops.iter().any(|op| op.awaits(&self.state, place))
+    }
+
+    /// Copies what members have called for. Says whether there was something.
+    fn serve(&mut self, engine: &mut Engine) -> bool {
+        let Self { state, ops } = self;
+        let called = state.own().take_called();
+        if called == 0 {
+            return false;
+        }
+        let mut served = false;
+        for place in 0..state.size() {
+            if place == state.me || called & 1 << (place % 64) == 0 {
+                continue;
+            }
+            for op in ops.iter() {
+                for stage in 0..COLL_STAGES {
+                    let end = &state.ends[place];
+                    let Some(request) = end.copy_request(op.seq, stage) else {
+                        continue;
+                    };
+                    if request.owner as usize != state.me {
+                        continue;
+                    }
+                    let (offset, len) = (request.offset as usize, request.len as usize);
+                    // A request for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
+                    match op.shared.served.get(request.buffer as usize) {
+                        Some(Some(Served::Loan(piece)))
+                            if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>
+                        {
+                            let answered = engine.core.loans.read(
+                                piece.loan,
+                                piece.at + offset,
+                                len,
+                                |bytes| end.answer(stage, &request, bytes),
+                            );
+                            served |= answered.is_ok();
+                        }
+                        Some(Some(Served::Stage)) => {
+                            let bytes = op
+                                .shared
+                                .stage
+                                .as_ref()
+                                .and_then(|stage| stage.get(offset..offset.checked_add(len)?));
+                            if let Some(bytes) = bytes {
+                                end.answer(stage, &request, bytes);
+                                served = true;
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        if served {
+            state.wake(&engine.peers);
+        }
+        served
+    }
+}
+
+/// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one that writes comes to the
+/// end of its segment, or it ends.
+fn await_writers(engine: &mut Engine, state: &State) {
+    for (place, end) in state.ends.iter().enumerate() {
+        let mut polls = 0u32;
+        while place != state.me && end.is_writing() {
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(64) {
+                if engine.has_ended(state.members[place]) {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            onecopy_shm::sync::spin_hint();
+        }
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an exchange writes into members' receive buffers; see [`super::super::push`].
+
+use super::super::push::{
+    Gives, PIECE, WRITTEN, half, opened, place_of, put, reaches_all, writing,
+};
+use super::super::reader;
+use super::super::shared::{GIVEN, Piece, Readers, Shared};
+use super::super::state::{STEP_MAX, State};
+use super::{Exchange, Takes};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{Content, Said, kind};
+
+/// Steps in which a rank waits for members, before it copies what it takes from itself alone.
+const PATIENCE: u32 = 16;
+
+/// A part of the offer on its way.
+#[derive(Debug)]
+struct Job {
+    from: usize,
+    len: usize,
+    /// Where it goes in this rank's own buffer.
+    own: Option<usize>,
+    targets: Vec<(usize, RemoteRange)>,
+    done: usize,
+}
+
+/// What an exchange writes into others' buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Push {
+    /// Whether this rank has said that it writes.
+    writes: bool,
+    /// Members into whose buffers it may have to write.
+    targets: Vec<usize>,
+    /// Members for whom it wrote all that they get.
+    served: usize,
+    job: Option<Job>,
+    idle: u32,
+    told: bool,
+}
+
+impl Push {
+    /// Whether the line of `place` is to say where to write.
+    pub(crate) fn awaits(&self, place: usize) -> bool {
+        self.targets.contains(&place)
+    }
+}
+
+impl Exchange {
+    /// Flags for the line, by what this rank can do and what its buffers are.
+    pub(crate) fn flags(&mut self, engine: &Engine, state: &State, waits: bool) -> u8 {
+        let open = self
+            .open
+            .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
+        self.opened = open;
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        self.push.writes = waits
+            && self.gives != Gives::Nothing
+            && self.table.is_none()
+            && offered > onecopy_shm::layout::COLL_SLOT
+            && reaches_all(engine, state);
+        if self.push.writes {
+            self.push.targets = self.readers.others(state.size(), state.me).collect();
+        }
+        // One that gives all members much and takes nothing would copy for all, one after the other.
+        let mutual = state.size() == 2
+            || matches!(self.takes, Takes::Each(_))
+            || matches!(self.readers, Readers::Only(_));
+        let answers = waits && mutual && state.tuning.asks;
+        let flag = |on, flag| if on { flag } else { 0 };
+        flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES) | flag(answers, kind::ANSWERS)
+    }
+
+    /// Bytes of `len` from the front that this rank reads itself, by what their owner says.
+    pub(crate) fn reads(&self, said: &Said, len: usize) -> usize {
+        match self.gives {
+            _ if !self.opened || !said.has(kind::WRITES) => len,
+            _ if said.content != Content::Buffer => len,
+            Gives::Half => half(len),
+            _ => 0,
+        }
+    }
+
+    /// What of the offer goes to `place`: from where, how many bytes, and where in its open buffer of `room` bytes. None: the buffer is not what it
+    /// should be.
+    fn portion(
+        &self,
+        me: usize,
+        size: usize,
+        place: usize,
+        room: u64,
+    ) -> Option<(usize, usize, usize)> {
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        let fits = |expected: usize| expected as u64 == room;
+        match self.gives {
+            Gives::Nothing => None,
+            Gives::All => fits(offered.checked_mul(size)?).then_some((0, offered, me * offered)),
+            Gives::Parts(part) => {
+                fits(part.checked_mul(size)?).then_some((place * part, part, me * part))
+            }
+            Gives::Half => {
+                let front = half(offered);
+                fits(offered).then_some((front, offered - front, front))
+            }
+        }
+    }
+
+    /// Takes up the next part: what members are ready for, and what this rank takes from itself.
+    fn next_job(&mut self, state: &State, seq: u32) -> Result<Option<Job>> {
+        let (size, me) = (state.size(), state.me);
+        let mut ready = Vec::new();
+        let mut targets = std::mem::take(&mut self.push.targets);
+        let mut bad = Ok(());
+        targets.retain(|&place| match self.lines.of(state, place, seq) {
+            Ok(None) => true,
+            Ok(Some(said)) => {
+                let range = opened(&said);
+                ready.extend(range.map(|range| (place, range)));
+                // Who is not open reads.
+                range.is_some()
+            }
+            Err(error) => {
+                bad = Err(error);
+                true
+            }
+        });
+        self.push.targets = targets;
+        bad?;
+        let own_job = |(from, to, len)| Job {
+            from,
+            len,
+            own: Some(to),
+            targets: Vec::new(),
+            done: 0,
+        };
+        let waits = self.push.targets.len() > ready.len();
+        let fused = self.gives == Gives::All;
+        // A block of its own goes first in every other collective, as pieces do.
+        let first = self.own.is_some() && !fused && seq & 1 == 0;
+        if first || ready.is_empty() || fused && waits {
+            if self.own.is_none() && ready.is_empty() {
+                return Ok(None);
+            }
+            self.push.idle += 1;
+            if (first || !waits || self.push.idle > PATIENCE) && self.own.is_some() {
+                return Ok(self.own.take().map(own_job));
+            }
+            if ready.is_empty() || self.own.is_some() {
+                return Ok(None);
+            }
+        }
+        let mut job: Option<Job> = None;
+        for (place, range) in ready {
+            let Some((from, len, to)) = self.portion(me, size, place, range.len) else {
+                return Err(Error::Collective {
+                    reason: format!(
+                        "rank {} receives into {} bytes, which is not what this rank gives",
+                        state.members[place], range.len
+                    ),
+                });
+            };
+            if job.is_some() && !fused {
+                break;
+            }
+            self.push.targets.retain(|&other| other != place);
+            self.push.served += usize::from(self.gives != Gives::Half);
+            let target = (place, range.part(to as u64, len as u64));
+            match &mut job {
+                Some(job) => job.targets.push(target),
+                None => {
+                    let own = if fused { self.own.take() } else { None };
+                    job = Some(Job {
+                        from,
+                        len,
+                        own: own.map(|(_, to, _)| to),
+                        targets: vec![target],
+                        done: 0,
+                    });
+                }
+            }
+        }
+        Ok(job)
+    }
+
+    /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and whether that was all.
+    pub(crate) fn push(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut State,
+        seq: u32,
+        shared: &mut Shared,
+    ) -> Result<(usize, bool)> {
+        let mut moved = 0;
+        while moved < STEP_MAX {
+            if self.push.job.is_none() {
+                if self.own.is_none() && self.push.targets.is_empty() {
+                    break;
+                }
+                self.push.job = self.next_job(state, seq)?;
+            }
+            let (Some(job), Some(offer)) = (&mut self.push.job, self.offer) else {
+                return Ok((moved, false));
+            };
+            let n = PIECE.min(job.len - job.done);
+            let at = place_of(seq, job.len, job.done, n);
+            job.done += n;
+            moved += n;
+            copy_piece(engine, state, offer, self.recv, job, at, n)?;
+            if job.done == job.len {
+                self.push.job = None;
+            }
+        }
+        let over = self.push.job.is_none() && self.own.is_none() && self.push.targets.is_empty();
+        if over && self.push.writes && !self.push.told {
+            self.push.told = true;
+            state.advance(&engine.peers, seq, WRITTEN);
+            if self.push.served == self.readers.others(state.size(), state.me).count() {
+                shared.readers = Readers::Nobody;
+                shared.served[GIVEN] = None;
+            }
+        }
+        Ok((moved, over))
+    }
+}
+
+/// Copies `n` bytes from `at` on of what `job` is about.
+fn copy_piece(
+    engine: &mut Engine,
+    state: &State,
+    offer: Piece,
+    recv: Option<onecopy_shm::loan::Loan>,
+    job: &Job,
+    at: usize,
+    n: usize,
+) -> Result<()> {
+    let from = offer.at + job.from + at;
+    let Engine { core, peers, .. } = engine;
+    if let (Some(to), Some(recv)) = (job.own, recv) {
+        core.loans.copy(offer.loan, from, recv, to + at, n)?;
+    }
+    if job.targets.is_empty() {
+        return Ok(());
+    }
+    if job.done == n {
+        // The page tables for all of it are filled in one call.
+        for &(place, range) in &job.targets {
+            let _ = reader::view(peers, state, place, &range);
+        }
+    }
+    let places = job.targets.iter().map(|&(place, _)| place);
+    writing(state, places, || {
+        core.loans.read(offer.loan, from, n, |bytes| {
+            job.targets.iter().try_for_each(|&(place, range)| {
+                put(peers, state, place, range.part(at as u64, n as u64), bytes)
+            })
+        })?
+    })?;
+    core.counters.put_bytes += (n * job.targets.len()) as u64;
+    Ok(())
+}

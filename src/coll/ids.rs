@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ids of communicators, and whose turn it is to take one.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// Ids of communicators at a time, the one of all ranks included.
+pub(super) const IDS: u32 = 2048;
+pub(super) const WORDS: usize = IDS as usize / 64;
+
+/// What agreements are told apart and ordered by, the same on all members: the context of the parent, and the tag of those that only a part
+/// of its members takes part in.
+pub(crate) type Turn = (u32, u32);
+
+/// Ids of communicators.
+pub(crate) struct Ids {
+    pub(super) used: [u64; WORDS],
+    /// Slot and id of those in use.
+    pub(super) of_slots: Vec<(usize, u32)>,
+    /// Where to look for a free one first, so that an id rests before it is used again.
+    pub(super) next: u32,
+    /// Users of channels so far.
+    pub(super) users: u32,
+    /// Whose agreement holds the ids.
+    pub(super) holder: Option<Turn>,
+    pub(super) waiting: BTreeSet<Turn>,
+    pub(crate) graves: Arc<Mutex<Vec<usize>>>,
+    pub(crate) by_context: Vec<(u32, usize)>,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        let mut used = [0; WORDS];
+        // All ranks.
+        used[0] = 1;
+        Self {
+            used,
+            of_slots: Vec::new(),
+            next: 1,
+            users: 1,
+            holder: None,
+            waiting: BTreeSet::new(),
+            graves: Arc::default(),
+            by_context: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A member's buffer as another one reads it, and where the bytes go.
+
+use super::shared::RESULT;
+use super::state::State;
+use crate::error::{Error, Result};
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{Said, kind};
+use onecopy_shm::loan::{Loan, LoanTable};
+
+/// A member's buffer during a collective.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) seq: u32,
+    pub(crate) place: usize,
+    /// Which of the member's buffers.
+    pub(crate) buffer: usize,
+    pub(crate) range: RemoteRange,
+    /// Whether the member copies at once what it is asked for.
+    pub(crate) answers: bool,
+}
+
+impl Source {
+    /// One of the two buffers that the line of `place` describes.
+    pub(crate) fn of(said: &Said, seq: u32, place: usize, buffer: usize) -> Self {
+        let described = if buffer == RESULT {
+            said.result
+        } else {
+            said.given
+        };
+        Self {
+            seq,
+            place,
+            buffer,
+            range: super::lines::range(described),
+            answers: said.has(kind::ANSWERS),
+        }
+    }
+}
+
+/// Where bytes go.
+pub(crate) enum Target<'t> {
+    Loan(Loan, usize),
+    Bytes(&'t mut [u8]),
+}
+
+impl Target<'_> {
+    /// Lets `f` write `len` bytes from `at` on.
+    pub(crate) fn write<R>(
+        &mut self,
+        loans: &mut LoanTable,
+        at: usize,
+        len: usize,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        match self {
+            Self::Loan(loan, offset) => Ok(loans.write(*loan, *offset + at, len, f)?),
+            Self::Bytes(bytes) => Ok(f(&mut bytes[at..at + len])),
+        }
+    }
+}
+
+/// A part of the source's range, checked.
+pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Result<RemoteRange> {
+    if at
+        .checked_add(len as u64)
+        .is_none_or(|end| end > source.range.len)
+    {
+        let (place, given) = (source.place, source.range.len);
+        return Err(Error::Collective {
+            reason: format!(
+                "rank {} gave {given} bytes where bytes {at}..{at}+{len} were expected",
+                state.members[place]
+            ),
+        });
+    }
+    Ok(source.range.part(at, len as u64))
+}
+
+/// A member gave more or less than what all should give.
+pub(crate) fn mismatch(state: &State, place: usize, given: u64, expected: usize) -> Error {
+    Error::Collective {
+        reason: format!(
+            "rank {} gave {given} bytes where {expected} were expected",
+            state.members[place]
+        ),
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker: a rank's engine with the collectives of its communicators, which the gate guards. It moves both; the engine
+//! does not know of collectives.
+
+use super::Collective;
+use super::communicator::Communicator;
+use super::group::CHANNEL_RANKS;
+use super::ids::Ids;
+use super::select;
+use super::start::{Buffers, Call};
+use super::state::{State, Tuning};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::matching::OWN_CONTEXTS;
+use crate::request::RequestId;
+use crate::wireup::Wireup;
+use onecopy_btl::cost::Costs;
+use onecopy_obs::Knobs;
+use onecopy_shm::coll::Channel;
+use onecopy_shm::gate::{Guarded, Threads};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A rank's engine and its collectives.
+pub(crate) struct Worker {
+    pub(crate) engine: Engine,
+    pub(crate) colls: Colls,
+}
+
+/// All communicators of a rank that have collectives, by their slot.
+#[derive(Default)]
+pub(crate) struct Colls {
+    pub(crate) slots: Vec<Option<Box<Communicator>>>,
+    /// Slots with collectives under way.
+    pub(crate) active: Vec<usize>,
+    /// Channels in use by this rank: a bit each.
+    pub(crate) channels: u64,
+    /// Channels whose communicator is gone here, but may be still in use by a peer.
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) ids: Ids,
+    pub(crate) tuning: Tuning,
+}
+
+/// A channel that this rank has left.
+pub(crate) struct Retired {
+    pub(crate) channel: u32,
+    pub(crate) tag: u64,
+    pub(crate) seq: u32,
+    pub(crate) members: Arc<[u32]>,
+    pub(crate) ends: Vec<Channel>,
+}
+
+impl Colls {
+    /// Finds a slot for a communicator.
+    pub(crate) fn add(&mut self, state: State) -> usize {
+        let comm = Some(Box::new(Communicator::new(state)));
+        match self.slots.iter().position(Option::is_none) {
+            Some(slot) => {
+                self.slots[slot] = comm;
+                slot
+            }
+            None => {
+                self.slots.push(comm);
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// The slot of a communicator that has a context of its own but no channel.
+    pub(crate) fn slot_of(&mut self, context: u32, members: &Arc<[u32]>, me: usize) -> usize {
+        let found = self.ids.by_context.iter();
+        if let Some(&(_, slot)) = found.clone().find(|&&(other, _)| other == context) {
+            return slot;
+        }
+        let own = context | OWN_CONTEXTS;
+        let state = State::new(Arc::clone(members), me, own, 0, None, self.tuning);
+        let slot = self.add(state);
+        self.ids.by_context.push((context, slot));
+        slot
+    }
+
+    /// Moves all collectives that can move.
+    #[cold]
+    fn step(&mut self, engine: &mut Engine) -> bool {
+        if let Some(fatal) = engine.core.fatal.clone() {
+            return self.fail(engine, &fatal);
+        }
+        let Self { slots, active, .. } = self;
+        let mut moved = false;
+        active.retain(|&slot| {
+            let Some(comm) = &mut slots[slot] else {
+                return false;
+            };
+            moved |= comm.step(engine);
+            !comm.ops.is_empty()
+        });
+        moved
+    }
+
+    /// Looks whether a communicator with collectives under way has failed at a member, or has lost one.
+    #[cold]
+    fn check(&mut self, engine: &mut Engine) {
+        if let Some(fatal) = engine.core.fatal.clone() {
+            self.fail(engine, &fatal);
+            return;
+        }
+        for comm in self.slots.iter_mut().flatten() {
+            comm.check(engine);
+        }
+    }
+
+    /// Ends all collectives under way: the program gets its buffers back.
+    #[cold]
+    fn fail(&mut self, engine: &mut Engine, error: &Error) -> bool {
+        let under_way = self.slots.iter_mut().flatten();
+        under_way
+            .filter(|comm| !comm.ops.is_empty())
+            .for_each(|comm| comm.fail(engine, error));
+        self.active.clear();
+        true
+    }
+}
+
+impl Worker {
+    /// Joins the job: see [`Engine::start`].
+    pub(crate) fn start(
+        knobs: Knobs,
+        costs: Costs,
+        threads: Threads,
+        wireup: Box<dyn Wireup>,
+    ) -> Result<Self> {
+        let size = wireup.size();
+        let mut channel = None;
+        let engine = Engine::start(knobs, costs, threads, wireup, |segment| {
+            let has_channels = segment.geometry().coll_channels > 0;
+            channel = (has_channels && size <= CHANNEL_RANKS).then_some(0);
+            if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
+                end.open(1, 0);
+            }
+        })?;
+        let core = &engine.core;
+        let crowded = core.patience.crowded;
+        let tuning = Tuning {
+            stage_max: select::stage_max(&core.costs),
+            relay_min: select::relay_min(&core.knobs, crowded),
+            asks: select::asks(&core.knobs, &core.costs, crowded),
+        };
+        let mut colls = Colls {
+            channels: u64::from(channel.is_some()),
+            tuning,
+            ..Colls::default()
+        };
+        let (all, me) = ((0..core.size).collect(), core.me as usize);
+        colls.add(State::new(all, me, OWN_CONTEXTS, 1, channel, tuning));
+        Ok(Self { engine, colls })
+    }
+
+    /// Moves everything that can move; see [`Engine::progress_messages`].
+    #[inline]
+    pub(crate) fn progress(&mut self, waiting: bool) -> bool {
+        let mut moved = self.engine.progress_messages(waiting);
+        if !self.colls.active.is_empty() {
+            moved |= self.colls.step(&mut self.engine);
+        }
+        moved
+    }
+
+    /// Looks whether all peers live; see [`Engine::check_peers`].
+    #[cold]
+    pub(crate) fn check_liveness(&mut self) {
+        self.engine.check_peers();
+        if !self.colls.active.is_empty() {
+            self.colls.check(&mut self.engine);
+        }
+    }
+
+    /// Tells everyone that this rank polls nothing from now on, and looks once more; see [`Engine::stop_polling`].
+    #[cold]
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        let nothing = self.engine.stop_polling();
+        // A collective that can move does so now; then there is no reason to sleep.
+        let moved = !self.colls.active.is_empty() && self.colls.step(&mut self.engine);
+        nothing && !moved
+    }
+
+    /// Starts a collective of the communicator in `slot`.
+    pub(crate) fn start_collective(
+        &mut self,
+        slot: usize,
+        collective: &Collective,
+        buffers: Buffers,
+        call: Call,
+    ) -> Result<RequestId> {
+        let Self { engine, colls } = self;
+        if let Some(fatal) = &engine.core.fatal {
+            return Err(fatal.clone());
+        }
+        let Some(comm) = &mut colls.slots[slot] else {
+            return Err(Error::Collective {
+                reason: "the communicator is gone".into(),
+            });
+        };
+        let opened = comm.open(engine);
+        let started = comm.start(engine, collective, buffers, call, opened)?;
+        if !colls.active.contains(&slot) {
+            colls.active.push(slot);
+        }
+        Ok(started)
+    }
+}
+
+impl Deref for Worker {
+    type Target = Engine;
+    #[inline(always)]
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Worker {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Guarded for Worker {
+    #[inline]
+    fn leave(&mut self) {
+        self.engine.core.tell();
+    }
+}

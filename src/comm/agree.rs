@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How the members of a communicator come to agree on a new one.
+
+use super::Comm;
+use crate::coll::Group;
+use crate::coll::Worker;
+use crate::coll::agree::{NUMBERS, Share, Word};
+use crate::coll::group::sub_context;
+use crate::coll::ids::Turn;
+use crate::error::Result;
+use crate::handle::Handle;
+use std::sync::Arc;
+
+impl Comm {
+    /// Forms communicators; `lane` carries what is said.
+    pub(super) fn form(
+        &self,
+        lane: &Self,
+        turn: Turn,
+        (color, key): (Option<u32>, i64),
+        group: Option<&Group>,
+        share: Share,
+    ) -> Result<Option<Self>> {
+        let handle: &Handle = &self.handle;
+        let mut numbers = vec![0u64; NUMBERS * lane.size()];
+        let mut word = Word::default();
+        loop {
+            (word.color, word.key) = (color.map_or(0, |color| u64::from(color) + 1), key);
+            let said = lane.allgather(&word.encode(), &mut numbers);
+            let words: Vec<Word> = numbers.chunks_exact(NUMBERS).map(Word::decode).collect();
+            let ready = words.iter().all(|word| word.ready != 0);
+            if ready || said.is_err() {
+                let formed = said.and_then(|()| self.settle(lane, &words, color, group));
+                handle.gate.enter().end_round(turn, true);
+                let formed = formed?;
+                // Nobody uses the channel before all have prepared their ends.
+                lane.barrier()?;
+                return Ok(formed);
+            }
+            handle.gate.enter().end_round(turn, false);
+            std::thread::yield_now();
+            word = handle.gate.enter().offer_ids(turn, share);
+        }
+    }
+
+    fn settle(
+        &self,
+        lane: &Self,
+        words: &[Word],
+        color: Option<u32>,
+        group: Option<&Group>,
+    ) -> Result<Option<Self>> {
+        let members: Arc<[u32]> = match (color, group) {
+            (None, _) => Arc::from([]),
+            (Some(_), Some(group)) => Arc::clone(&group.0),
+            (Some(color), None) => {
+                let ours = u64::from(color) + 1;
+                let mut chosen: Vec<(i64, usize)> = words
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, word)| word.color == ours)
+                    .map(|(place, word)| (word.key, place))
+                    .collect();
+                chosen.sort_unstable();
+                let rank = |&(_, place): &(i64, usize)| lane.world_rank(place) as u32;
+                chosen.iter().map(rank).collect()
+            }
+        };
+        let mut engine = self.handle.gate.enter();
+        // The same on all ranks, also on those that are in no group.
+        let agreed = Worker::agree(words, words.len())?;
+        let own = engine.core.me;
+        let Some(me) = members.iter().position(|&rank| rank == own) else {
+            return Ok(None);
+        };
+        let place = engine.settle(&agreed, &members, me);
+        let (slot, context) = (place.slot, sub_context(place.id));
+        drop(engine);
+        Ok(Some(Self {
+            handle: self.handle.clone(),
+            context,
+            place: Some(Arc::new(place)),
+            slot: Some(slot),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::coll::Group;
+    use crate::runtime::{Runtime, Threads, local_of};
+    use onecopy_obs::Knobs;
+    use std::time::Duration;
+
+    /// Calls `body` on ranks that many threads use.
+    fn with_threads(ranks: usize, body: impl Fn(&Runtime) + Sync) {
+        local_of(ranks, &Knobs::default(), Threads::Multiple, |rt| {
+            body(&rt);
+            rt.finalize().expect("finalize");
+        });
+    }
+
+    /// On rank 0 a thread waits in the agreement that would be the first, for a thread of rank 1 that is still in one that would be the last; that
+    /// one is behind a third agreement, in which other threads of both are.
+    #[test]
+    fn an_agreement_that_waits_for_a_member_keeps_no_other_back() {
+        with_threads(2, |rt| {
+            let world = rt.world();
+            let (both, alone) = (world.group(), Group::of(&[rt.rank()]));
+            let [first, second, last] = [10, 20, 30].map(|context| world.with_context(context));
+            // Long enough that what is to come first does, on a machine that is not busy; the result does not depend on it.
+            let later = || std::thread::sleep(Duration::from_millis(30));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    if rt.rank() == 1 {
+                        later();
+                        later();
+                        let own = last.create_from_group(&alone, 0).expect("alone");
+                        assert_eq!(own.size(), 1);
+                    }
+                    let made = first.create_from_group(&both, 0).expect("the first");
+                    made.barrier().expect("barrier");
+                });
+                scope.spawn(|| {
+                    later();
+                    let made = second.create_from_group(&both, 0).expect("the second");
+                    made.barrier().expect("barrier");
+                });
+            });
+        });
+    }
+
+    #[test]
+    fn agreements_of_one_parent_are_told_apart_by_their_tags() {
+        with_threads(3, |rt| {
+            let world = rt.world();
+            let members = world.group();
+            std::thread::scope(|scope| {
+                for thread in 0..4u32 {
+                    let (world, members) = (&world, &members);
+                    scope.spawn(move || {
+                        for _ in 0..50 {
+                            let made = world.create_from_group(members, thread).expect("create");
+                            let mut sum = [0];
+                            let one = [u64::from(thread)];
+                            made.allreduce(&one, &mut sum, crate::coll::PredefinedOp::Sum)
+                                .expect("allreduce");
+                            assert_eq!(sum, [3 * u64::from(thread)]);
+                        }
+                    });
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The way to a rank's engine, which communicators, requests and the runtime share.
+
+use crate::coll::Worker;
+use crate::memory::pool::Pool;
+use crate::wait;
+use crate::wireup::Emergency;
+use onecopy_shm::gate::Gate;
+use onecopy_shm::heap::Heap;
+use onecopy_shm::loan::{LoanTable, WithLoans};
+use onecopy_shm::segment::OwnSegment;
+use std::sync::Arc;
+
+/// What communicators, requests and the runtime share.
+pub(crate) struct Shared {
+    pub(crate) gate: Gate<Worker>,
+    /// Beside the gate, as the thread that ends the job may be in it.
+    pub(crate) emergency: Arc<dyn Emergency>,
+    pub(crate) segment: Arc<OwnSegment>,
+    pub(crate) heap: Arc<Heap>,
+    pub(crate) buffers: Pool,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+}
+
+/// A handle on the engine.
+#[derive(Clone)]
+pub(crate) struct Handle(pub(crate) Arc<Shared>);
+
+impl WithLoans for Handle {
+    fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
+        f(&mut self.0.gate.enter().core.loans)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.0.gate.is_ours()
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Shared;
+    #[inline(always)]
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Shared {
+    pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
+        wait::until(&self.gate, &self.segment, done)
+    }
+
+    /// Moves what can move, and looks.
+    #[inline]
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut Worker) -> R) -> R {
+        wait::look_once(&self.gate, look)
+    }
+}

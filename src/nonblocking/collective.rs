@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Collectives in a scope.
+
+use super::{Scope, ScopedRequest};
+use crate::coll::{Buffers, Call, Collective, Element, Op};
+use crate::comm::ask;
+use crate::error::Result;
+use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
+
+/// Collectives that go on while the program does something else. Each is complete when this rank's part is done and its buffers are not
+/// needed any more. Those that are not here by name are started by [`Scope::collective`].
+impl<'env> Scope<'_, 'env> {
+    /// Starts any collective.
+    pub fn collective(
+        &self,
+        collective: &Collective,
+        send: Option<&'env [u8]>,
+        recv: Option<&'env mut [u8]>,
+    ) -> Result<ScopedRequest> {
+        let buffers = Buffers {
+            send: send.map(|bytes| self.lender.lend(bytes)),
+            recv: recv.map(|bytes| self.lender.lend_mut(bytes)),
+        };
+        Ok(self.keep(
+            self.comm
+                .start_collective(collective, buffers, Call::GoesOn)?,
+        ))
+    }
+
+    /// Starts a barrier.
+    pub fn ibarrier(&self) -> Result<ScopedRequest> {
+        self.collective(&Collective::Barrier, None, None)
+    }
+
+    /// See [`Comm::bcast`].
+    pub fn ibcast<T: AnyBitPattern + NoUninit>(
+        &self,
+        buf: &'env mut [T],
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        self.collective(&Collective::Bcast { root }, None, Some(cast_slice_mut(buf)))
+    }
+
+    /// See [`Comm::gather`].
+    pub fn igather<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        let what = ask::gather(send, root);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::scatter`].
+    pub fn iscatter<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        let what = ask::scatter(recv, root);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::allgather`].
+    pub fn iallgather<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+    ) -> Result<ScopedRequest> {
+        let what = ask::allgather(recv, self.comm.size())?;
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::alltoall`].
+    pub fn ialltoall<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+    ) -> Result<ScopedRequest> {
+        let what = ask::alltoall(recv, self.comm.size())?;
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::alltoallv`].
+    pub fn ialltoallv<T: AnyBitPattern + NoUninit>(
+        &self,
+        send: &'env [T],
+        send_parts: (&[usize], &[usize]),
+        recv: &'env mut [T],
+        recv_parts: (&[usize], &[usize]),
+    ) -> Result<ScopedRequest> {
+        let what = ask::alltoallv::<T>(send_parts, recv_parts);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::reduce`].
+    pub fn ireduce<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+        root: usize,
+    ) -> Result<ScopedRequest> {
+        let what = ask::reduce::<T>(op.into(), root);
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::allreduce`].
+    pub fn iallreduce<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::allreduce::<T>(op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::reduce_scatter`].
+    pub fn ireduce_scatter<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        counts: &[usize],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::reduce_scatter::<T>(counts, op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::scan`].
+    pub fn iscan<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::scan::<T>(op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+
+    /// See [`Comm::exscan`].
+    pub fn iexscan<T: Element>(
+        &self,
+        send: &'env [T],
+        recv: &'env mut [T],
+        op: impl Into<Op>,
+    ) -> Result<ScopedRequest> {
+        let what = ask::exscan::<T>(op.into());
+        self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
+    }
+}

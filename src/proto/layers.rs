@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What transfers do to the layers of a pair: give one up, and count what the attach cache does.
+
+use crate::error::Error;
+use crate::peer::Peer;
+use crate::request::{RequestId, UserBuf};
+use crate::select::Thresholds;
+use crate::state::Core;
+use crate::state::message::Remote;
+use onecopy_btl::{CopyError, LayerId};
+use onecopy_obs::tracepoints;
+use std::io::IoSliceMut;
+use std::time::Instant;
+
+/// Gives up a layer for this pair.
+pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
+    tracepoints::layer_demoted(
+        peer.rank as usize,
+        error.layer.name(),
+        error.source.raw_os_error().unwrap_or(0),
+    );
+    tracing::info!(
+        peer = peer.rank,
+        "{error}; the pair goes on without {}",
+        error.layer
+    );
+    core.counters.demotions += 1;
+    if error.owner_is_dead() {
+        peer.ended.get_or_insert_with(Instant::now);
+    }
+    if error.layer == LayerId::Xpmem {
+        detach(core, peer);
+    }
+    peer.link.demote(error);
+    peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
+    peer.tell_how_it_reads();
+}
+
+/// Counts what the attach cache of this peer did.
+pub(crate) fn note_attachments(core: &mut Core, peer: &Peer) {
+    let Some(xpmem) = peer.link.xpmem.layer() else {
+        return;
+    };
+    let (stats, windows, bytes) = xpmem.take_stats();
+    let counters = &mut core.counters;
+    counters.attaches += stats.attached;
+    counters.attach_hits += stats.hits;
+    counters.attach_evictions += stats.evicted;
+    counters.attach_holes += stats.dropped;
+    counters.attach_unearned += stats.unearned;
+    counters.attached_windows = counters.attached_windows.wrapping_add_signed(windows);
+    counters.attached_bytes = counters.attached_bytes.wrapping_add_signed(bytes);
+}
+
+/// Gives up all that is attached of this peer.
+pub(crate) fn detach(core: &mut Core, peer: &Peer) {
+    if let Some(xpmem) = peer.link.xpmem.layer() {
+        xpmem.detach();
+        note_attachments(core, peer);
+    }
+}
+
+/// Reads `len` bytes of an announced message from `offset` on into the buffer of `request`.
+pub(crate) fn get_range(
+    core: &mut Core,
+    peer: &Peer,
+    request: RequestId,
+    remote: &Remote,
+    layer: LayerId,
+    offset: u64,
+    len: u64,
+) -> Result<(), CopyError> {
+    let Some(found) = core.requests.get(request) else {
+        return Ok(());
+    };
+    let result = match (&found.buf, remote) {
+        (UserBuf::One(loan), Remote::One(range)) => {
+            let range = [range.part(offset, len)];
+            core.loans
+                .write(*loan, offset as usize, len as usize, |out| {
+                    peer.link
+                        .get(layer, &peer.segment, &range, &mut [IoSliceMut::new(out)])
+                })
+        }
+        (buf, remote) => {
+            let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
+            core.loans.write_many(&pieces, |out| {
+                peer.link.get(layer, &peer.segment, &ranges, out)
+            })
+        }
+    };
+    if layer == LayerId::Xpmem {
+        note_attachments(core, peer);
+    }
+    match result {
+        Ok(copied) => {
+            if copied.is_ok() {
+                match layer {
+                    LayerId::Heap => core.counters.map_bytes += len,
+                    LayerId::Xpmem => core.counters.attach_bytes += len,
+                    LayerId::Knem => core.counters.knem_bytes += len,
+                    _ => core.counters.get_bytes += len,
+                }
+            }
+            copied
+        }
+        Err(_) => {
+            core.requests.complete(
+                request,
+                Err(Error::Withdrawn {
+                    rank: peer.rank as usize,
+                }),
+            );
+            Ok(())
+        }
+    }
+}

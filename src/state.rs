@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank keeps, apart from its peers: requests, what is posted, what came before its receive, pools, and who waits.
+//!
+//! A protocol works on [`Core`] and on one peer at once, which are borrowed apart. Nothing here knows a protocol or the
+//! engine that drives them.
+
+pub(crate) mod held;
+pub(crate) mod light;
+pub(crate) mod message;
+pub(crate) mod patience;
+pub(crate) mod transfer;
+mod waits;
+
+pub(crate) use message::Message;
+pub(crate) use patience::Patience;
+pub(crate) use waits::Waits;
+
+use crate::error::{Error, Result};
+use crate::matching::{Posted, Unexpected};
+use crate::memory::pool::Pool;
+use crate::peer::Gone;
+use crate::request::Requests;
+use crate::select::chunks::Chunks;
+use crate::select::rewritten::Rewritten;
+use light::{Lights, Waiting};
+use onecopy_btl::cost::Costs;
+use onecopy_obs::{Counters, Knobs};
+use onecopy_shm::heap::Heap;
+use onecopy_shm::loan::LoanTable;
+use onecopy_shm::pool::ChunkPool;
+use onecopy_shm::segment::OwnSegment;
+use onecopy_shm::sync::HeavyFence;
+use std::sync::Arc;
+use transfer::Transfers;
+
+/// What a rank keeps, apart from its peers.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) me: u32,
+    pub(crate) size: u32,
+    pub(crate) knobs: Knobs,
+    /// Whether one thread alone uses the engine, so that nothing can come between two of its calls.
+    pub(crate) alone: bool,
+    pub(crate) costs: Costs,
+    pub(crate) segment: Arc<OwnSegment>,
+    pub(crate) fence: HeavyFence,
+    pub(crate) loans: LoanTable,
+    pub(crate) requests: Requests,
+    pub(crate) lights: Lights,
+    pub(crate) posted: Posted<Waiting>,
+    pub(crate) unexpected: Unexpected<Message>,
+    pub(crate) transfers: Transfers,
+    pub(crate) pool: ChunkPool,
+    /// How they are filled.
+    pub(crate) chunks: Chunks,
+    /// The rank's heap, which `alloc` and the temporary buffers share.
+    pub(crate) heap: Arc<Heap>,
+    /// Temporary buffers.
+    pub(crate) buffers: Pool,
+    /// Rounds of progress, to look for cold buffers now and then.
+    pub(crate) rounds: u32,
+    /// A send found no chunk: those that any peer has given back are to be collected.
+    pub(crate) starved: bool,
+    /// Which buffers have changed since they were last sent.
+    pub(crate) rewritten: Rewritten,
+    pub(crate) counters: Counters,
+    /// Short buffers of unexpected messages, for use again.
+    pub(crate) spare: Vec<Vec<u8>>,
+    /// Ranks that have output or announced messages to look after.
+    pub(crate) busy: Vec<u32>,
+    /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
+    pub(crate) unacknowledged: Vec<u32>,
+    /// Peers that cannot be talked with any more, found in the middle of something; they are failed at the end of a
+    /// round of progress.
+    pub(crate) broken: Vec<(u32, Gone)>,
+    /// Something that ends every wait.
+    pub(crate) fatal: Option<Error>,
+    /// Whether a wait may sleep, and how long it polls first.
+    pub(crate) patience: Patience,
+    /// The threads that wait.
+    pub(crate) waits: Waits,
+}
+
+impl Core {
+    /// Puts a rank on the list of those to look after.
+    #[inline]
+    pub(crate) fn make_busy(&mut self, rank: u32) {
+        if !self.busy.contains(&rank) {
+            self.busy.push(rank);
+        }
+    }
+
+    pub(crate) fn check_rank(&self, rank: usize) -> Result<u32> {
+        if rank < self.size as usize {
+            Ok(rank as u32)
+        } else {
+            Err(Error::NoSuchRank {
+                rank,
+                size: self.size as usize,
+            })
+        }
+    }
+}

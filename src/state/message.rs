@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A message that came before its receive, and what a receive is told of one.
+
+use super::Core;
+use super::held::Held;
+use crate::error::Error;
+use crate::matching::Envelope;
+use crate::request::{RequestId, Status};
+use crate::wire::LIST_ENTRY;
+use onecopy_btl::RemoteRange;
+
+/// A message that came before its receive.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// All of its bytes. `sync`: the sender's request that wants to know of the match.
+    Whole { bytes: Held, sync: Option<u64> },
+    /// Its first bytes; the rest is under way.
+    Partial { bytes: Held, total: u64 },
+    /// Its announcement.
+    Announced(Announcement),
+    /// Sent by this rank to itself, and too long to be buffered.
+    Own(RequestId),
+}
+
+impl Message {
+    /// Whether nothing more is needed of the sender.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole { .. } | Self::Own(_))
+    }
+
+    pub(crate) fn len(&self, core: &Core) -> u64 {
+        match self {
+            Self::Whole { bytes, .. } => bytes.len() as u64,
+            Self::Partial { total, .. } => *total,
+            Self::Announced(announcement) => announcement.len,
+            Self::Own(id) => core.requests.get(*id).map_or(0, |request| request.len),
+        }
+    }
+}
+
+/// Where an announced message's bytes are.
+#[derive(Debug, Clone)]
+pub(crate) enum Remote {
+    One(RemoteRange),
+    Many(Vec<RemoteRange>),
+    /// Too scattered to say: only the sender can collect them.
+    Unknown,
+}
+
+impl Remote {
+    pub(crate) fn ranges(&self, offset: u64, len: u64) -> Vec<RemoteRange> {
+        let (mut skip, mut left) = (offset, len);
+        let all = match self {
+            Self::One(range) => std::slice::from_ref(range),
+            Self::Many(ranges) => ranges,
+            Self::Unknown => &[],
+        };
+        let mut part = Vec::new();
+        for range in all {
+            if skip >= range.len {
+                skip -= range.len;
+                continue;
+            }
+            let n = left.min(range.len - skip);
+            if n == 0 {
+                break;
+            }
+            part.push(range.part(skip, n));
+            (skip, left) = (0, left - n);
+        }
+        part
+    }
+}
+
+/// An announcement, checked.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    pub(crate) len: u64,
+    pub(crate) request: u64,
+    pub(crate) remote: Remote,
+    pub(crate) join: u32,
+}
+
+impl Announcement {
+    /// Bytes of its list, if it came with one.
+    pub(crate) fn list_bytes(&self) -> Option<u64> {
+        match &self.remote {
+            Remote::Many(ranges) => Some((ranges.len() * LIST_ENTRY) as u64),
+            Remote::One(_) | Remote::Unknown => None,
+        }
+    }
+
+    /// What is charged against the sender's credit for it until it is matched.
+    pub(crate) fn list_charge(&self) -> u64 {
+        self.list_bytes().map_or(0, charge)
+    }
+}
+
+/// What is charged against a sender's credit for an eager message of `len` bytes: empty ones take memory, too.
+#[inline(always)]
+pub(crate) fn charge(len: u64) -> u64 {
+    len + 64
+}
+
+/// The status of a message of `total` bytes that comes to a buffer of `buffer` bytes: an error if it does not fit.
+#[inline]
+pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result<Status, Error> {
+    let rank = envelope.source as usize;
+    if total > buffer {
+        return Err(Error::Truncated {
+            rank,
+            tag: envelope.tag,
+            message: total,
+            buffer,
+        });
+    }
+    Ok(Status {
+        source: rank,
+        tag: envelope.tag,
+        bytes: total as usize,
+    })
+}

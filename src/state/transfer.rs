@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Announced messages that are being received. What is done with them is the protocols' business (`proto/rendezvous.rs`).
+
+use super::message::Announcement;
+use crate::matching::Envelope;
+use crate::peer::Peer;
+use crate::request::RequestId;
+use crate::select::observed::Rival;
+use onecopy_btl::LayerId;
+use onecopy_shm::coop::CoopTransfer;
+use std::time::Instant;
+
+/// The receiver's side of a cooperative transfer.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    pub(crate) transfer: CoopTransfer,
+    /// How the receiver copies; none: it leaves that to the sender.
+    pub(crate) layer: Option<LayerId>,
+    /// Chunks that the receiver has copied.
+    pub(crate) mine: u32,
+    /// Chunks that nobody will copy any more in this transfer.
+    pub(crate) dropped: Vec<(u64, u64)>,
+    pub(crate) dropped_chunks: u32,
+}
+
+/// What is being done about the first range of a transfer.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    /// Nothing yet.
+    Choose,
+    /// The receiver reads.
+    Get(LayerId),
+    /// Both sides copy.
+    Coop(Receiving),
+    /// The sender sends chunks.
+    Pipe(Piped),
+}
+
+/// The chunks that a transfer expects.
+#[derive(Debug)]
+pub(crate) struct Piped {
+    pub(crate) at: u64,
+    pub(crate) end: u64,
+}
+
+/// The receiving side of an announced message.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) request: RequestId,
+    pub(crate) peer: u32,
+    pub(crate) envelope: Envelope,
+    pub(crate) announcement: Announcement,
+    /// Bytes that are received: no more than fit.
+    pub(crate) len: u64,
+    pub(crate) todo: Vec<(u64, u64)>,
+    pub(crate) mode: Mode,
+    /// What is being timed: the way, its bytes, its beginning.
+    pub(crate) timed: Option<(Rival, u64, Instant)>,
+    /// The sender was asked to copy once already.
+    pub(crate) asked: bool,
+    pub(crate) generation: u32,
+}
+
+/// All transfers of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    pub(crate) slots: Vec<Option<Transfer>>,
+    pub(crate) live: usize,
+    pub(crate) next: u32,
+}
+
+impl Transfers {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    pub(crate) fn insert(&mut self, mut transfer: Transfer) -> usize {
+        self.next = self.next.wrapping_add(1);
+        transfer.generation = self.next;
+        self.live += 1;
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => {
+                self.slots[free] = Some(transfer);
+                free
+            }
+            None => {
+                self.slots.push(Some(transfer));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, index: usize) -> Option<Transfer> {
+        let transfer = self.slots.get_mut(index)?.take()?;
+        self.live -= 1;
+        Some(transfer)
+    }
+
+    pub(crate) fn put_back(&mut self, index: usize, transfer: Transfer) {
+        self.slots[index] = Some(transfer);
+        self.live += 1;
+    }
+
+    pub(crate) fn number(index: usize, transfer: &Transfer) -> u64 {
+        u64::from(transfer.generation) << 32 | index as u64
+    }
+
+    pub(crate) fn index_of(&self, number: u64, rank: u32) -> Option<usize> {
+        let index = number as u32 as usize;
+        let transfer = self.slots.get(index)?.as_ref()?;
+        (transfer.generation == (number >> 32) as u32 && transfer.peer == rank).then_some(index)
+    }
+
+    /// The chunks that transfer `number` of `rank` expects, and its request.
+    pub(crate) fn piped(&mut self, number: u64, rank: u32) -> Option<(RequestId, &mut Piped)> {
+        let index = self.index_of(number, rank)?;
+        match self.slots[index].as_mut()? {
+            Transfer {
+                request,
+                mode: Mode::Pipe(piped),
+                ..
+            } => Some((*request, piped)),
+            _ => None,
+        }
+    }
+
+    /// Forgets all transfers of a peer that is gone. Their requests are failed by the caller.
+    pub(crate) fn drop_of(&mut self, rank: u32) {
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|transfer| transfer.peer == rank) {
+                *slot = None;
+                self.live -= 1;
+            }
+        }
+    }
+
+    /// Whether a transfer can go on without anything arriving first.
+    pub(crate) fn any_could_move(&self, peers: &[Option<Box<Peer>>]) -> bool {
+        self.slots
+            .iter()
+            .flatten()
+            .any(|transfer| match &transfer.mode {
+                Mode::Choose | Mode::Get(_) => true,
+                Mode::Coop(receiving) => peers[transfer.peer as usize]
+                    .as_ref()
+                    .is_some_and(|peer| receiving.could_move(peer)),
+                Mode::Pipe(_) => false,
+            })
+    }
+}
