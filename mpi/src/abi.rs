@@ -26,12 +26,12 @@ pub(crate) fn abi_get_info(info: Out<Info>) -> Outcome<()> {
 static FORTRAN: Mutex<Option<info::Pairs>> = Mutex::new(None);
 
 pub(crate) fn abi_set_fortran_info(info: Info) -> Outcome<()> {
-    *crate::job::lock(&FORTRAN) = Some(info::pairs_or_none(info)?);
+    *crate::phase::lock(&FORTRAN) = Some(info::pairs_or_none(info)?);
     Ok(())
 }
 
 pub(crate) fn abi_get_fortran_info(info: Out<Info>) -> Outcome<()> {
-    let pairs = crate::job::lock(&FORTRAN).clone();
+    let pairs = crate::phase::lock(&FORTRAN).clone();
     info.set(match pairs {
         Some(pairs) => info::make(pairs)?,
         None => c::INFO_NULL,
@@ -50,7 +50,7 @@ pub(crate) fn abi_set_fortran_booleans(size: i32, yes: Addr, no: Addr) -> Outcom
         crate::memory::copy_out(yes, size),
         crate::memory::copy_out(no, size),
     );
-    *crate::job::lock(&BOOLEANS) = Some((size, yes, no));
+    *crate::phase::lock(&BOOLEANS) = Some((size, yes, no));
     Ok(())
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn abi_get_fortran_booleans(
 ) -> Outcome<()> {
     let size = logical_size(size)?;
     present(yes, no)?;
-    match &*crate::job::lock(&BOOLEANS) {
+    match &*crate::phase::lock(&BOOLEANS) {
         Some((known, true_bytes, false_bytes)) if *known == size => {
             crate::memory::copy_in(yes, true_bytes);
             crate::memory::copy_in(no, false_bytes);

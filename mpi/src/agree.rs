@@ -7,7 +7,7 @@
 use crate::comm::{CommObject, Links};
 use crate::failure::{Outcome, fail};
 use crate::request::Pending;
-use crate::{c, job};
+use crate::{c, comm, phase};
 use onecopy::raw::Mode;
 use onecopy::{Source, Tag};
 use onecopy_shm::sync::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ static NEXT: AtomicU32 = AtomicU32::new(2);
 
 /// An identity that nobody else chooses.
 pub(crate) fn choose() -> Outcome<u32> {
-    let world = job::world().ok_or_else(job::not_active)?;
+    let world = comm::world().ok_or_else(phase::not_active)?;
     let rank_bits = (world.size() as u32).next_power_of_two().trailing_zeros();
     let counter_bits = BITS - rank_bits;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

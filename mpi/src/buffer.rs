@@ -7,84 +7,15 @@
 use crate::comm::{self, CommObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Request};
-use crate::p2p::destination;
+use crate::p2p::partner::destination;
+use crate::p2p::plan;
 use crate::request::{self, Activity, Object, Pending};
-use crate::{c, job, p2p};
-use onecopy::raw::{Mode, Poll};
-use onecopy_shm::sync::{AtomicU32, Ordering};
+use crate::store::{self, Attached, Store, drain, reap};
+use crate::{c, phase};
+use onecopy::raw::Mode;
 use std::sync::{Arc, Mutex};
 
-/// Messages under way with the bytes that each counts.
-#[derive(Default)]
-pub(crate) struct Store(Mutex<Vec<(Pending, u64)>>);
-
-/// A buffer that the program attached.
-pub(crate) struct Attached {
-    address: Addr,
-    size: i64,
-    store: Arc<Store>,
-}
-
 static PROCESS: Mutex<Option<Attached>> = Mutex::new(None);
-
-/// Messages under way in all buffers; those of communicators are in a list, too, so that every wait can look after them.
-static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-static STORES: Mutex<Vec<Arc<Store>>> = Mutex::new(Vec::new());
-
-impl Store {
-    /// Forgets what is complete, and says whether nothing is left. The engine is locked before the store, always.
-    pub(crate) fn poll(&self, poll: &mut Poll<'_>) -> bool {
-        let mut messages = job::lock(&self.0);
-        messages.retain_mut(|(pending, _)| {
-            let over = pending.take(poll).is_some();
-            if over {
-                UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-            }
-            !over
-        });
-        messages.is_empty()
-    }
-
-    fn used(&self) -> u64 {
-        job::lock(&self.0).iter().map(|(_, bytes)| bytes).sum()
-    }
-}
-
-/// Forgets complete messages. Called by everything that waits.
-#[inline]
-pub(crate) fn reap() {
-    if UNDER_WAY.load(Ordering::Relaxed) != 0 {
-        reap_all();
-    }
-}
-
-#[cold]
-fn reap_all() {
-    let stores = job::lock(&STORES).clone();
-    if let Some(world) = job::world()
-        && let Ok(link) = world.link()
-    {
-        link.peek(|poll| {
-            for store in &stores {
-                store.poll(poll);
-            }
-        });
-    }
-}
-
-/// Waits for all messages of all buffers.
-pub(crate) fn drain_all() {
-    let stores = job::lock(&STORES).clone();
-    for store in stores {
-        let _ = drain(&store);
-    }
-}
-
-fn drain(store: &Store) -> Outcome<()> {
-    let link = job::world().ok_or_else(job::not_active)?.link()?;
-    link.wait_until(|poll| store.poll(poll).then_some(()));
-    Ok(())
-}
 
 pub(crate) fn send(
     buf: Addr,
@@ -94,14 +25,14 @@ pub(crate) fn send(
     tag: i32,
     comm: &CommObject,
 ) -> Outcome<()> {
-    let packed = p2p::pack(buf, count, datatype)?;
+    let packed = plan::pack(buf, count, datatype)?;
     let Some(rank) = destination(comm, dest, tag)? else {
         return Ok(());
     };
     reap();
     let (store, room) = {
-        let own = job::lock(&comm.buffer);
-        let process = job::lock(&PROCESS);
+        let own = phase::lock(&comm.buffer);
+        let process = phase::lock(&PROCESS);
         let attached = own
             .as_ref()
             .or(process.as_ref())
@@ -127,13 +58,12 @@ pub(crate) fn send(
         return Ok(());
     }
     let pending = Pending::send_packed(link, packed, rank, tag, Mode::Standard)?;
-    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
-    job::lock(&store.0).push((pending, needed));
+    store::add(&store, pending, needed);
     Ok(())
 }
 
 fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<()> {
-    let mut slot = job::lock(slot);
+    let mut slot = phase::lock(slot);
     if slot.is_some() {
         return Err(fail(c::ERR_BUFFER, "a buffer is attached already"));
     }
@@ -143,8 +73,7 @@ fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<(
     if size > 0 && address.pointer().is_null() {
         return Err(fail(c::ERR_BUFFER, "the buffer to attach is null"));
     }
-    let store = Arc::new(Store::default());
-    job::lock(&STORES).push(Arc::clone(&store));
+    let store = store::open();
     *slot = Some(Attached {
         address,
         size,
@@ -158,17 +87,17 @@ fn detach(slot: &Mutex<Option<Attached>>, address: Addr, size: OutInts) -> Outco
     if address.pointer().is_null() || size.is_null() {
         return Err(fail(c::ERR_ARG, "the pointer to a result is null"));
     }
-    let attached = job::lock(slot)
+    let attached = phase::lock(slot)
         .take()
         .ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
     drain(&attached.store)?;
-    job::lock(&STORES).retain(|store| !Arc::ptr_eq(store, &attached.store));
+    store::give_up(&attached.store);
     address.store_pointer(attached.address)?;
     size.set(attached.size)
 }
 
 fn store_of(slot: &Mutex<Option<Attached>>) -> Option<Arc<Store>> {
-    job::lock(slot)
+    phase::lock(slot)
         .as_ref()
         .map(|attached| Arc::clone(&attached.store))
 }
@@ -182,7 +111,7 @@ fn flush(slot: &Mutex<Option<Attached>>) -> Outcome<()> {
 
 fn iflush(slot: &Mutex<Option<Attached>>, request: Out<Request>) -> Outcome<()> {
     let store = store_of(slot).ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
-    let world = job::world().ok_or_else(job::not_active)?;
+    let world = comm::world().ok_or_else(phase::not_active)?;
     request::reserve(request)?.keep(Object::active(world, Activity::Flush(store)));
     Ok(())
 }

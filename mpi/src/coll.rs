@@ -8,6 +8,7 @@
 mod direct;
 mod forms;
 mod plan;
+mod running;
 mod side;
 mod vector;
 mod x87;
@@ -15,14 +16,13 @@ mod x87;
 pub(crate) use direct::{allgather, allreduce, alltoall, reduce, reduce_scatter_block};
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};
+pub(crate) use running::Running;
 pub(crate) use vector::reduce_here;
 
 use crate::comm::CommObject;
 use crate::failure::Outcome;
-use crate::job;
 use crate::request::{Activity, Object};
 use onecopy::coll::Collective;
-use onecopy::raw::{Operation, Poll};
 use side::Side;
 use std::sync::Arc;
 
@@ -31,44 +31,6 @@ pub(crate) struct Plan {
     collective: Collective,
     send: Option<Side>,
     recv: Option<Side>,
-}
-
-/// A collective under way.
-pub(crate) struct Running {
-    /// None: it is over.
-    operation: Option<Operation>,
-    /// Kept until the end: the operation reads it.
-    _send: Option<Side>,
-    recv: Option<Side>,
-}
-
-impl Running {
-    /// The result, if it is over; the results are where they belong then.
-    pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<(), onecopy::Error>> {
-        let Some(operation) = &self.operation else {
-            return Some(Err(onecopy::Error::Cancelled));
-        };
-        let result = poll.take(operation)?;
-        self.operation = None;
-        if result.is_ok()
-            && let Some(recv) = &mut self.recv
-        {
-            recv.deliver();
-        }
-        Some(result.map(drop))
-    }
-}
-
-impl Drop for Running {
-    /// What all members take part in cannot be taken back by one: its buffers stay until it is over.
-    fn drop(&mut self) {
-        if let Some(operation) = self.operation.take()
-            && let Some(world) = job::world()
-            && let Ok(link) = world.link()
-        {
-            let _ = link.wait_until(|poll| poll.take(&operation));
-        }
-    }
 }
 
 impl Plan {

@@ -8,16 +8,16 @@ mod create;
 
 pub(crate) use create::*;
 
-use crate::attr::{self, Attributes};
-use crate::buffer::Attached;
-use crate::errors::Handler;
+use crate::attributes::{self, Attributes};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Comm, Group, Info, Out, OutText, Text};
 use crate::group::{self, GroupObject};
 use crate::handle::Table;
+use crate::handler::Handler;
 use crate::info::{self, Pairs};
-use crate::topo::Topology;
-use crate::{c, job};
+use crate::store::Attached;
+use crate::topology::Topology;
+use crate::{c, phase};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -51,6 +51,35 @@ pub(crate) struct CommObject {
 }
 
 static COMMS: Table<Arc<CommObject>> = Table::new(5);
+
+static WORLD: OnceLock<Arc<CommObject>> = OnceLock::new();
+static SELF: OnceLock<Arc<CommObject>> = OnceLock::new();
+
+/// The communicator of all ranks, during the job.
+#[inline(always)]
+pub(crate) fn world() -> Option<&'static Arc<CommObject>> {
+    if phase::is_active() {
+        WORLD.get()
+    } else {
+        None
+    }
+}
+
+/// The communicator of this rank alone, during the job.
+pub(crate) fn own() -> Option<&'static Arc<CommObject>> {
+    if phase::is_active() { SELF.get() } else { None }
+}
+
+/// The predefined communicators are there from now on.
+pub(crate) fn set_predefined(world: Arc<CommObject>, own: Arc<CommObject>) {
+    let _ = WORLD.set(world);
+    let _ = SELF.set(own);
+}
+
+/// The program's messages among all ranks.
+pub(crate) fn link_of_all() -> Outcome<&'static onecopy::Comm> {
+    WORLD.get().ok_or_else(not_complete)?.link()
+}
 
 /// What tells the messages of an agreement from those of collectives before it, in the library's context.
 const AGREEMENT: u32 = 0;
@@ -101,7 +130,7 @@ impl CommObject {
         let object = object.unwrap_or_else(|_| unreachable!("every rank is in these groups"));
         object.connect(world, context / 2);
         let _ = object.handle.set(handle);
-        name.as_bytes().clone_into(&mut job::lock(&object.name));
+        name.as_bytes().clone_into(&mut phase::lock(&object.name));
         object
     }
 
@@ -223,11 +252,11 @@ impl CommObject {
     }
 
     pub(crate) fn handler(&self) -> Handler {
-        *job::lock(&self.handler)
+        *phase::lock(&self.handler)
     }
 
     pub(crate) fn set_handler(&self, handler: Handler) {
-        let old = std::mem::replace(&mut *job::lock(&self.handler), handler);
+        let old = std::mem::replace(&mut *phase::lock(&self.handler), handler);
         old.release();
     }
 
@@ -259,8 +288,8 @@ fn not_complete() -> Box<Failure> {
 
 #[cold]
 fn bad_comm(handle: Comm) -> Box<Failure> {
-    if job::world().is_none() {
-        return job::not_active();
+    if world().is_none() {
+        return phase::not_active();
     }
     let what = if handle == c::COMM_NULL {
         "MPI_COMM_NULL was given".to_owned()
@@ -295,10 +324,10 @@ impl std::ops::Deref for Used {
 #[inline(always)]
 pub(crate) fn lookup(handle: Comm) -> Option<Used> {
     match handle {
-        c::COMM_WORLD => job::world().map(Used::Lent),
-        c::COMM_SELF => job::own().map(Used::Lent),
-        _ if job::is_forked() => None,
-        _ if job::is_shared() => COMMS.get(handle.0).cloned().map(Used::Kept),
+        c::COMM_WORLD => world().map(Used::Lent),
+        c::COMM_SELF => own().map(Used::Lent),
+        _ if phase::is_forked() => None,
+        _ if phase::is_shared() => COMMS.get(handle.0).cloned().map(Used::Kept),
         _ => COMMS.get(handle.0).map(Used::Lent),
     }
 }
@@ -315,7 +344,7 @@ pub(crate) fn get(handle: Comm) -> Outcome<Used> {
 /// A handle for a new communicator.
 pub(crate) fn keep(comm: Arc<CommObject>) -> Outcome<Comm> {
     let object = Arc::clone(&comm);
-    let handle = Comm(COMMS.insert(comm).ok_or_else(job::too_many)?);
+    let handle = Comm(COMMS.insert(comm).ok_or_else(phase::too_many)?);
     let _ = object.handle.set(handle);
     Ok(handle)
 }
@@ -355,7 +384,7 @@ pub(crate) fn comm_free(comm: Out<Comm>) -> Outcome<()> {
             "a predefined communicator cannot be freed",
         ));
     }
-    attr::delete_all(object, handle.0).map_err(|failure| failure.on(object))?;
+    attributes::delete_all(&object.attributes, handle.0).map_err(|failure| failure.on(object))?;
     // What is under way on it keeps the object, and with it the handler of its errors.
     COMMS.remove(handle.0);
     comm.set(c::COMM_NULL)
@@ -365,7 +394,7 @@ pub(crate) fn comm_get_name(comm: Comm, name: OutText, len: Out<i32>) -> Outcome
     let text = if comm == c::COMM_NULL {
         b"MPI_COMM_NULL".to_vec()
     } else {
-        job::lock(&get(comm)?.name).clone()
+        phase::lock(&get(comm)?.name).clone()
     };
     len.set(name.set(&text, c::MAX_OBJECT_NAME as usize)? as i32)
 }
@@ -373,19 +402,19 @@ pub(crate) fn comm_get_name(comm: Comm, name: OutText, len: Out<i32>) -> Outcome
 pub(crate) fn comm_set_name(comm: Comm, name: Text) -> Outcome<()> {
     let mut text = name.get()?;
     text.truncate(c::MAX_OBJECT_NAME as usize - 1);
-    *job::lock(&get(comm)?.name) = text;
+    *phase::lock(&get(comm)?.name) = text;
     Ok(())
 }
 
 pub(crate) fn comm_get_info(comm: Comm, used: Out<Info>) -> Outcome<()> {
-    let pairs = job::lock(&get(comm)?.info).clone();
+    let pairs = phase::lock(&get(comm)?.info).clone();
     used.set(info::make(pairs)?)
 }
 
 pub(crate) fn comm_set_info(comm: Comm, info: Info) -> Outcome<()> {
     let object = &get(comm)?;
     let pairs = info::pairs_or_none(info)?;
-    let mut known = job::lock(&object.info);
+    let mut known = phase::lock(&object.info);
     for (key, value) in pairs {
         known.retain(|(other, _)| *other != key);
         known.push((key, value));

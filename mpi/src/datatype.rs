@@ -15,11 +15,11 @@ pub(crate) use contents::*;
 pub(crate) use create::*;
 pub(crate) use fortran::*;
 
-use crate::attr::Attributes;
+use crate::attributes::Attributes;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Datatype, Out, OutInts, OutText, Text};
 use crate::handle::{Table, Uses};
-use crate::{attr, c, job};
+use crate::{attributes, c, phase};
 use contents::Contents;
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use predefined::{Element, Kind};
@@ -197,7 +197,7 @@ fn predefined_types() -> &'static [Option<Arc<TypeObject>>] {
                 object.committed.store(true, Ordering::Relaxed);
                 let _ = object.permanent.set(Datatype(handle));
                 let name = element.name().as_bytes();
-                name.clone_into(&mut job::lock(&object.name));
+                name.clone_into(&mut phase::lock(&object.name));
                 Some(Arc::new(object))
             })
             .collect()
@@ -229,7 +229,7 @@ pub(crate) fn get(handle: Datatype) -> Outcome<&'static Arc<TypeObject>> {
 #[inline]
 pub(crate) fn committed(handle: Datatype) -> Outcome<&'static Arc<TypeObject>> {
     let object = get(handle)?;
-    if job::checks() && !object.committed.load(Ordering::Relaxed) {
+    if phase::checks() && !object.committed.load(Ordering::Relaxed) {
         return Err(fail(
             c::ERR_TYPE,
             format!("datatype {:#x} was not committed", handle.0),
@@ -240,7 +240,10 @@ pub(crate) fn committed(handle: Datatype) -> Outcome<&'static Arc<TypeObject>> {
 
 /// A handle for a new datatype.
 pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
-    TYPES.insert(object).map(Datatype).ok_or_else(job::too_many)
+    TYPES
+        .insert(object)
+        .map(Datatype)
+        .ok_or_else(phase::too_many)
 }
 
 /// A handle for a datatype that another one was made of: its own if it stays for ever, otherwise that of a new datatype,
@@ -290,7 +293,7 @@ pub(crate) fn type_free(datatype: Out<Datatype>) -> Outcome<()> {
     if object.uses.is_freed() {
         return Err(bad_type(handle));
     }
-    attr::delete_all_of_type(object, handle.0)?;
+    attributes::delete_all(&object.attributes, handle.0)?;
     if object.uses.free().ok_or_else(|| bad_type(handle))? {
         TYPES.remove(handle.0);
     }
@@ -344,7 +347,7 @@ pub(crate) fn type_get_name(datatype: Datatype, name: OutText, len: Out<i32>) ->
     let text = if datatype == c::DATATYPE_NULL {
         b"MPI_DATATYPE_NULL".to_vec()
     } else {
-        job::lock(&get(datatype)?.name).clone()
+        phase::lock(&get(datatype)?.name).clone()
     };
     len.set(name.set(&text, c::MAX_OBJECT_NAME as usize)? as i32)
 }
@@ -352,7 +355,7 @@ pub(crate) fn type_get_name(datatype: Datatype, name: OutText, len: Out<i32>) ->
 pub(crate) fn type_set_name(datatype: Datatype, name: Text) -> Outcome<()> {
     let mut text = name.get()?;
     text.truncate(c::MAX_OBJECT_NAME as usize - 1);
-    *job::lock(&get(datatype)?.name) = text;
+    *phase::lock(&get(datatype)?.name) = text;
     Ok(())
 }
 

@@ -22,11 +22,11 @@
 )]
 
 use crate::c;
-use crate::failure::{On, outcome, unsupported};
 use crate::ffi::{
     Addr, Callback, Comm, Datatype, Errhandler, File, Group, In, Info, Ints, Message, Op, Out,
     OutInts, OutText, Request, Session, Status, Text, Win,
 };
+use crate::raise::{On, outcome, unsupported};
 use std::ffi::{c_char, c_void};
 
 include!(concat!(env!("OUT_DIR"), "/edge.rs"));

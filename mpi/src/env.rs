@@ -3,7 +3,7 @@
 
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Info, Out, OutText};
-use crate::{c, comm, info, job};
+use crate::{c, comm, info, job, phase};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub(crate) fn init_thread(
 }
 
 pub(crate) fn initialized(flag: Out<i32>) -> Outcome<()> {
-    flag.set(i32::from(job::is_initialized()))
+    flag.set(i32::from(phase::is_initialized()))
 }
 
 pub(crate) fn finalize() -> Outcome<()> {
@@ -29,22 +29,22 @@ pub(crate) fn finalize() -> Outcome<()> {
 }
 
 pub(crate) fn finalized(flag: Out<i32>) -> Outcome<()> {
-    flag.set(i32::from(job::is_finalized()))
+    flag.set(i32::from(phase::is_finalized()))
 }
 
 pub(crate) fn abort(comm: Comm, code: i32) -> Outcome<()> {
     // Whatever the communicator, the whole job ends: the standard allows it.
     let _ = comm::get(comm);
-    job::abort(code)
+    phase::abort(code)
 }
 
 pub(crate) fn is_thread_main(flag: Out<i32>) -> Outcome<()> {
-    let (_, main) = job::thread_level().ok_or_else(job::not_active)?;
+    let (_, main) = phase::thread_level().ok_or_else(phase::not_active)?;
     flag.set(i32::from(main == nix::unistd::gettid()))
 }
 
 pub(crate) fn query_thread(provided: Out<i32>) -> Outcome<()> {
-    let (level, _) = job::thread_level().ok_or_else(job::not_active)?;
+    let (level, _) = phase::thread_level().ok_or_else(phase::not_active)?;
     provided.set(level)
 }
 

@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Group, In, Out};
 use crate::handle::Table;
-use crate::{c, job};
+use crate::{c, phase};
 use std::sync::Arc;
 
 /// An ordered set of ranks of the job.
@@ -95,9 +95,7 @@ impl GroupObject {
 static GROUPS: Table<Arc<GroupObject>> = Table::new(3);
 
 fn own_rank() -> Outcome<u32> {
-    job::world()
-        .map(|world| world.rank as u32)
-        .ok_or_else(job::not_active)
+    Ok(phase::engine()?.rank() as u32)
 }
 
 /// The object of a handle.
@@ -125,7 +123,7 @@ pub(crate) fn keep(group: Arc<GroupObject>) -> Outcome<Group> {
     if group.size() == 0 {
         return Ok(c::GROUP_EMPTY);
     }
-    GROUPS.insert(group).map(Group).ok_or_else(job::too_many)
+    GROUPS.insert(group).map(Group).ok_or_else(phase::too_many)
 }
 
 fn keep_ranks(ranks: Vec<u32>) -> Outcome<Group> {

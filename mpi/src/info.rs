@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Info, Out, OutText, Text};
 use crate::handle::Table;
-use crate::{c, job};
+use crate::{c, phase};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Mutex;
@@ -30,8 +30,8 @@ fn environment() -> Pairs {
     if !rest.is_empty() {
         add("argv", rest.join(&b' '));
     }
-    if let Some(world) = job::world() {
-        add("maxprocs", world.size().to_string().into());
+    if let Ok(all) = phase::engine() {
+        add("maxprocs", all.size().to_string().into());
     }
     if let Ok(host) = std::fs::read("/proc/sys/kernel/hostname") {
         add("host", host.trim_ascii().to_vec());
@@ -40,7 +40,7 @@ fn environment() -> Pairs {
     if let Ok(directory) = std::env::current_dir() {
         add("wdir", directory.into_os_string().into_vec());
     }
-    if let Some((level, _)) = job::thread_level() {
+    if let Some((level, _)) = phase::thread_level() {
         let name = match level {
             c::THREAD_MULTIPLE => "MPI_THREAD_MULTIPLE",
             c::THREAD_SERIALIZED => "MPI_THREAD_SERIALIZED",
@@ -57,7 +57,7 @@ pub(crate) fn make(pairs: Pairs) -> Outcome<Info> {
     INFOS
         .insert(Mutex::new(pairs))
         .map(Info)
-        .ok_or_else(job::too_many)
+        .ok_or_else(phase::too_many)
 }
 
 /// A copy of an object's pairs; none for `MPI_INFO_NULL`.
@@ -74,12 +74,12 @@ fn read<R>(handle: Info, f: impl FnOnce(&Pairs) -> R) -> Outcome<R> {
         return Ok(f(&environment()));
     }
     let info = INFOS.get(handle.0).ok_or_else(|| bad_info(handle))?;
-    Ok(f(&job::lock(info)))
+    Ok(f(&phase::lock(info)))
 }
 
 fn write<R>(handle: Info, f: impl FnOnce(&mut Pairs) -> R) -> Outcome<R> {
     let info = INFOS.get(handle.0).ok_or_else(|| bad_info(handle))?;
-    Ok(f(&mut job::lock(info)))
+    Ok(f(&mut phase::lock(info)))
 }
 
 fn key_of(key: Text) -> Outcome<Vec<u8>> {

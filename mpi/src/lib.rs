@@ -10,8 +10,10 @@
 mod abi;
 mod agree;
 mod attr;
+mod attributes;
 mod buffer;
 mod callback;
+mod codes;
 mod coll;
 mod comm;
 mod datatype;
@@ -26,6 +28,7 @@ mod ffi;
 pub mod fuzzing;
 mod group;
 mod handle;
+mod handler;
 mod info;
 mod inter;
 mod job;
@@ -38,11 +41,15 @@ mod p2p;
 mod pack;
 mod pcoll;
 mod persistent;
+mod phase;
 mod process;
+mod raise;
 mod request;
 mod status;
+mod store;
 mod tools;
 mod topo;
+mod topology;
 
 /// The constants of the standard, without `MPI_`.
 #[allow(

@@ -3,7 +3,7 @@
 
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Info, Out};
-use crate::{c, info, job, memory};
+use crate::{c, info, job, memory, phase};
 use onecopy::HeapBuf;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -21,7 +21,7 @@ pub(crate) fn alloc_mem(size: i64, info: Info, base: Addr) -> Outcome<()> {
     }
     let mut buffer = job::with_runtime(|runtime| Ok(runtime.alloc(size.max(1))?))?;
     let address = memory::address_of(&mut buffer);
-    job::lock(&GIVEN).insert(address.number(), buffer);
+    phase::lock(&GIVEN).insert(address.number(), buffer);
     base.store_pointer(address)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn free_mem(base: Addr) -> Outcome<()> {
     if base.pointer().is_null() {
         return Ok(());
     }
-    match job::lock(&GIVEN).remove(&base.number()) {
+    match phase::lock(&GIVEN).remove(&base.number()) {
         Some(_) => Ok(()),
         None => Err(fail(
             c::ERR_BASE,

@@ -10,7 +10,7 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, In, Info, Ints, Out, Request};
 use crate::p2p::{self, check_count};
 use crate::request::{self, Activity, Object};
-use crate::topo::Topology;
+use crate::topology::Topology;
 use crate::{c, info};
 use onecopy::raw::Mode;
 use onecopy::{Source, Tag};

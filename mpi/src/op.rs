@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Callback, Datatype, Op, Out};
 use crate::handle::{Table, Uses};
-use crate::{c, coll, job};
+use crate::{c, coll, phase};
 
 /// An operation of the program.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ pub(crate) fn op_create(large: bool, function: Callback, commute: i32, op: Out<O
         user,
         uses: Uses::new(),
     };
-    op.set(Op(OPS.insert(object).ok_or_else(job::too_many)?))
+    op.set(Op(OPS.insert(object).ok_or_else(phase::too_many)?))
 }
 
 /// An operation of the program that a persistent request uses. Its handle is good until this is dropped, also when the

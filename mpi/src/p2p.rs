@@ -4,67 +4,24 @@
 //! The blocking send and receive of a predefined datatype go straight to the runtime's shortest way. All else makes a plan first: bytes that lie
 //! together go as they are, long runs go as a list of them, and what is scattered in short runs is packed.
 
-mod plan;
+pub(crate) mod partner;
+pub(crate) mod plan;
 mod probe;
 
-pub(crate) use plan::{Buffer, Outgoing, begin_receive, begin_send, check_count, pack, target_of};
+pub(crate) use plan::{Buffer, Outgoing, begin_receive, begin_send, check_count, target_of};
 pub(crate) use probe::*;
 
 use crate::comm::{self, CommObject};
 use crate::datatype::in_a_buffer;
 use crate::datatype::predefined::dense_size;
-use crate::failure::{Failure, Outcome, fail};
+use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
 use crate::request::{self, Activity, Object};
-use crate::{buffer, c, job, memory};
+use crate::{buffer, memory};
+use onecopy::Source;
 use onecopy::raw::Mode;
-use onecopy::{Source, Tag};
+use partner::{destination, origin};
 use std::sync::Arc;
-
-/// Where a message goes: a rank of the job, or nowhere.
-#[inline(always)]
-pub(crate) fn destination(comm: &CommObject, dest: i32, tag: i32) -> Outcome<Option<usize>> {
-    if tag < 0 && job::checks() {
-        return Err(fail(c::ERR_TAG, format!("tag {tag} is below zero")));
-    }
-    if dest >= 0
-        && let Some(rank) = comm.group.rank(dest as usize)
-    {
-        return Ok(Some(rank));
-    }
-    if dest == c::PROC_NULL {
-        return Ok(None);
-    }
-    Err(bad_rank(dest, comm))
-}
-
-#[cold]
-fn bad_rank(rank: i32, comm: &CommObject) -> Box<Failure> {
-    fail(
-        c::ERR_RANK,
-        format!("rank {rank} is not in a communicator of {}", comm.size()),
-    )
-}
-
-/// Where a message comes from: nowhere for `None`.
-#[inline(always)]
-pub(crate) fn origin(comm: &CommObject, source: i32, tag: i32) -> Outcome<Option<(Source, Tag)>> {
-    let tag = match tag {
-        c::ANY_TAG => Tag::Any,
-        tag if tag < 0 => return Err(fail(c::ERR_TAG, format!("tag {tag} is below zero"))),
-        tag => Tag::Is(tag),
-    };
-    if source >= 0
-        && let Some(rank) = comm.group.rank(source as usize)
-    {
-        return Ok(Some((Source::Rank(rank), tag)));
-    }
-    match source {
-        c::ANY_SOURCE => Ok(Some((Source::Any, tag))),
-        c::PROC_NULL => Ok(None),
-        _ => Err(bad_rank(source, comm)),
-    }
-}
 
 /// Bytes of a buffer of a predefined datatype, if its arguments are in order.
 #[inline(always)]

@@ -30,7 +30,7 @@ fn check_send(
 ) -> Outcome<()> {
     p2p::check_count(count)?;
     datatype::committed(datatype)?;
-    p2p::destination(comm, dest, tag).map(drop)
+    p2p::partner::destination(comm, dest, tag).map(drop)
 }
 
 macro_rules! prepared {
@@ -88,7 +88,7 @@ pub(crate) fn recv_init(
     let comm = &comm::get(comm)?;
     p2p::check_count(count)?;
     datatype::committed(datatype)?;
-    p2p::origin(comm, source, tag)?;
+    p2p::partner::origin(comm, source, tag)?;
     let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;

@@ -6,16 +6,16 @@ mod complete;
 mod named;
 mod pending;
 
-pub(crate) use activity::{Activity, Recipe, Unpack};
+pub(crate) use activity::{Activity, Recipe};
 pub(crate) use complete::*;
 pub(crate) use named::receive;
-pub(crate) use pending::Pending;
+pub(crate) use pending::{Pending, Unpack};
 
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Out, Request, Status};
 use crate::handle::{Place, Table};
-use crate::{c, job};
+use crate::{c, comm, phase};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ pub(crate) enum Owner {
 
 impl Owner {
     fn new(comm: &Arc<CommObject>) -> Self {
-        match job::world() {
+        match comm::world() {
             Some(world) if Arc::ptr_eq(world, comm) => Self::World,
             _ => Self::Of(Arc::clone(comm)),
         }
@@ -37,7 +37,7 @@ impl Owner {
     pub(crate) fn get(&self) -> Option<&Arc<CommObject>> {
         match self {
             Self::Nobody => None,
-            Self::World => job::world(),
+            Self::World => comm::world(),
             Self::Of(comm) => Some(comm),
         }
     }
@@ -164,7 +164,7 @@ pub(crate) fn reserve(handle: Out<Request>) -> Outcome<Reserved> {
     let place = PLACES.try_with(|places| places.borrow_mut().0.pop());
     let place = match place.ok().flatten() {
         Some(place) => place,
-        None => REQUESTS.reserve().ok_or_else(job::too_many)?,
+        None => REQUESTS.reserve().ok_or_else(phase::too_many)?,
     };
     Ok(Reserved {
         place: Some(place),
@@ -211,7 +211,7 @@ pub(crate) fn identity(
 
 /// Gives up a request that goes on: its buffers stay lent until it is complete.
 fn abandon(object: Object) {
-    let mut orphans = job::lock(&ORPHANS);
+    let mut orphans = phase::lock(&ORPHANS);
     if orphans.list.len() >= 2 * orphans.looked_at {
         orphans.list.retain_mut(|orphan| !advance(orphan));
         orphans.looked_at = orphans.list.len();
@@ -221,7 +221,7 @@ fn abandon(object: Object) {
 
 /// Waits for all requests that were given up.
 pub(crate) fn settle_orphans() {
-    let orphans = std::mem::take(&mut job::lock(&ORPHANS).list);
+    let orphans = std::mem::take(&mut phase::lock(&ORPHANS).list);
     for mut orphan in orphans {
         // A receive that nobody waits for may never be matched.
         if !advance(&mut orphan) && !take_back(&mut orphan) {

@@ -9,16 +9,8 @@ pub(crate) use graph::*;
 
 use crate::failure::Outcome;
 use crate::ffi::{Comm, Out};
+use crate::topology::Topology;
 use crate::{c, comm};
-use std::sync::Arc;
-
-/// The topology of a communicator.
-#[derive(Debug, Clone)]
-pub(crate) enum Topology {
-    Cart(Arc<Cart>),
-    Graph(Arc<Graph>),
-    Neighbours(Arc<Neighbours>),
-}
 
 pub(crate) fn topo_test(comm: Comm, status: Out<i32>) -> Outcome<()> {
     status.set(match comm::get(comm)?.topology {

@@ -6,13 +6,13 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Comm, Group, Info, Out, Request};
 use crate::group::{self, GroupObject};
 use crate::request::{self, Activity, Object};
-use crate::{agree, attr, c, info, job};
+use crate::{agree, attributes, c, info, phase};
 use std::sync::Arc;
 
 fn own_rank() -> Outcome<u32> {
-    job::world()
+    super::world()
         .map(|world| world.rank as u32)
-        .ok_or_else(job::not_active)
+        .ok_or_else(phase::not_active)
 }
 
 /// A communicator with a known identity.
@@ -61,9 +61,9 @@ fn heritage(comm: Comm, info: Option<Info>) -> Outcome<Heritage> {
     let parent = &get(comm)?;
     let pairs = match info {
         Some(info) => info::pairs_or_none(info)?,
-        None => job::lock(&parent.info).clone(),
+        None => phase::lock(&parent.info).clone(),
     };
-    let attributes = attr::copy_all(parent, comm.0)?;
+    let attributes = attributes::copy_all(&parent.attributes, comm.0)?;
     Ok(Heritage {
         handler: Some(parent.handler().share()),
         attributes,

@@ -6,7 +6,7 @@ use super::shape::{Beyond, Shape};
 use super::{TypeObject, get, keep};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Datatype, In, Ints, Out};
-use crate::{attr, c};
+use crate::{attributes, c};
 use std::sync::Arc;
 
 fn finish(shape: Shape, contents: Contents, new: Out<Datatype>) -> Outcome<()> {
@@ -206,8 +206,8 @@ pub(crate) fn type_dup(old: Datatype, new: Out<Datatype>) -> Outcome<()> {
     let of = get(old)?;
     let mut copy = of.twin();
     copy.contents = Contents::made(c::COMBINER_DUP, false, vec![Arc::clone(of)]);
-    match attr::copy_all_of_type(of, old.0) {
-        Ok(attributes) => *crate::job::lock(&copy.attributes) = attributes,
+    match attributes::copy_all(&of.attributes, old.0) {
+        Ok(attributes) => *crate::phase::lock(&copy.attributes) = attributes,
         Err(failure) => {
             new.set_unless_null(c::DATATYPE_NULL);
             return Err(failure);

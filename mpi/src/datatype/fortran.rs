@@ -5,7 +5,7 @@ use super::contents::Contents;
 use super::{Datatype, TypeObject, get};
 use crate::failure::{Outcome, fail};
 use crate::ffi::Out;
-use crate::{c, job};
+use crate::{c, phase};
 use onecopy_shm::sync::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ fn of(
     ints: &[i32],
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let mut known = job::lock(&KNOWN);
+    let mut known = phase::lock(&KNOWN);
     if let Some(&handle) = known.get(&(combiner, p, r)) {
         return new.set(Datatype(handle));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the bytes of a buffer travel.
 
-use super::{destination, origin};
+use super::partner::{destination, origin};
 use crate::comm::CommObject;
 use crate::datatype::layout::Layout;
 use crate::datatype::{self, TypeObject};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Probes, and receives of messages that a probe has matched.
 
-use super::origin;
+use super::partner::origin;
 use super::plan::target;
 use crate::comm::{self, CommObject};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Message, Out, Request, Status};
 use crate::handle::{Place, Table};
 use crate::request::{self, Activity, Object};
-use crate::{c, job};
+use crate::{c, phase};
 use std::sync::{Arc, Mutex};
 
 /// A message that a probe has taken out of the queue.
@@ -59,7 +59,7 @@ struct Reserved(Option<Place>);
 
 fn reserve(message: Out<Message>) -> Outcome<Reserved> {
     message.check()?;
-    let place = MESSAGES.reserve().ok_or_else(job::too_many)?;
+    let place = MESSAGES.reserve().ok_or_else(phase::too_many)?;
     Ok(Reserved(Some(place)))
 }
 
@@ -161,7 +161,7 @@ fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> 
         .remove(handle.0)
         .ok_or_else(|| bad_message(handle))?;
     message.set(c::MESSAGE_NULL)?;
-    let matched = job::lock(&entry.message)
+    let matched = phase::lock(&entry.message)
         .take()
         .ok_or_else(|| bad_message(handle))?;
     let pending = target

@@ -3,19 +3,12 @@
 
 use super::{Object, Pending};
 use crate::comm::CommObject;
-use crate::datatype::layout::Layout;
 use crate::failure::{Failure, Outcome};
-use crate::ffi::{Addr, Status};
-use crate::{c, job};
+use crate::ffi::Status;
+use crate::{c, comm};
 use onecopy::raw::Poll;
 use onecopy::{Error, Source, Tag};
 use std::sync::Arc;
-
-/// Where a received message that comes in packed form goes.
-pub(crate) struct Unpack {
-    pub(crate) layout: Layout,
-    pub(crate) base: Addr,
-}
 
 /// What a request does.
 pub(crate) enum Activity {
@@ -36,7 +29,7 @@ pub(crate) enum Activity {
         new: Arc<CommObject>,
     },
     /// All buffered sends that were under way.
-    Flush(Arc<crate::buffer::Store>),
+    Flush(Arc<crate::store::Store>),
 }
 
 /// What a persistent request starts.
@@ -154,7 +147,7 @@ impl Object {
                 four.copy_from_slice(pending.packed());
                 let new = Arc::clone(new);
                 if result.is_ok()
-                    && let Some(world) = job::world()
+                    && let Some(world) = comm::world()
                     && let Ok(link) = world.link()
                 {
                     new.connect(link, u32::from_ne_bytes(four));

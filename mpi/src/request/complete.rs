@@ -5,13 +5,9 @@ use super::activity::{Activity, code_of};
 use super::{Object, REQUESTS, SENT, bad_request, named, remove};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{In, Out, Request, Status};
-use crate::{buffer, c, job};
+use crate::phase::engine;
+use crate::{c, store};
 use onecopy::raw::Poll;
-
-/// The link by which all requests are moved: there is one engine.
-pub(super) fn engine() -> Outcome<&'static onecopy::Comm> {
-    job::world().ok_or_else(job::not_active)?.link()
-}
 
 /// Moves everything once and looks whether the request is complete.
 pub(crate) fn advance(object: &mut Object) -> bool {
@@ -160,7 +156,7 @@ pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
         return Ok(());
     }
     if !is_over(handle) {
-        buffer::reap();
+        store::reap();
         wait_until(|poll| poll_handle(handle, poll).then_some(()))?;
     }
     finish_one(handle, request, 0, status)
@@ -183,7 +179,7 @@ fn progress_one(handle: Request) -> Outcome<bool> {
     if is_over(handle) {
         return Ok(true);
     }
-    buffer::reap();
+    store::reap();
     Ok(engine()?.look(|poll| poll_handle(handle, poll)))
 }
 
@@ -257,7 +253,7 @@ pub(crate) fn waitall(count: i32, requests: Out<Request>, statuses: Out<Status>)
         next += 1;
     }
     if next < active.len() {
-        buffer::reap();
+        store::reap();
         wait_until(|poll| {
             while next < active.len() && poll_handle(active[next].1, poll) {
                 next += 1;
@@ -290,7 +286,7 @@ fn poll_all(active: &[(usize, Request)]) -> Outcome<Vec<bool>> {
     if active.is_empty() {
         return Ok(Vec::new());
     }
-    buffer::reap();
+    store::reap();
     Ok(engine()?.look(|poll| {
         active
             .iter()
@@ -314,7 +310,7 @@ pub(crate) fn waitany(
     if active.is_empty() {
         return none_active(index, status);
     }
-    buffer::reap();
+    store::reap();
     let (place, handle) = match active.iter().copied().find(|&(_, handle)| is_over(handle)) {
         Some(found) => found,
         None => wait_until(|poll| {
@@ -376,7 +372,7 @@ pub(crate) fn waitsome(
     if active.is_empty() {
         return count.set(c::UNDEFINED);
     }
-    buffer::reap();
+    store::reap();
     let over = wait_until(|poll| {
         let over: Vec<(usize, Request)> = active
             .iter()

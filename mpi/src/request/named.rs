@@ -3,12 +3,12 @@
 //! runtime keeps the receive, and there is nothing else.
 
 use super::activity::told;
-use super::complete::engine;
 use super::{Activity, Object, Pending, bad_request};
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Out, Request, Status};
-use crate::{buffer, c, job, memory};
+use crate::phase::engine;
+use crate::{c, comm, memory, phase, store};
 use onecopy::raw::{NAME_BITS, Poll, Taken};
 use onecopy::{Source, Tag};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn receive(
     tag: Tag,
     comm: &Arc<CommObject>,
 ) -> Outcome<Option<Request>> {
-    if !job::world().is_some_and(|world| Arc::ptr_eq(world, comm)) {
+    if !comm::world().is_some_and(|world| Arc::ptr_eq(world, comm)) {
         return Ok(None);
     }
     let mut starting = comm.link()?.start_named();
@@ -49,7 +49,7 @@ pub(crate) fn receive(
 #[inline]
 fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Option<Box<Failure>>) {
     let result = result.map_err(|error| *error);
-    let world = job::world();
+    let world = comm::world();
     let mut status = Status::empty();
     let failure = told(world.map(|world| &**world), true, result, &mut status);
     match (failure, world) {
@@ -113,7 +113,7 @@ pub(super) fn cancel(handle: Request, name: u32) -> Outcome<()> {
 
 /// Makes an object of it, for one that goes on without a handle.
 pub(super) fn adopt(handle: Request, name: u32) -> Outcome<Object> {
-    let world = job::world().ok_or_else(job::not_active)?;
+    let world = comm::world().ok_or_else(phase::not_active)?;
     let pending = engine()?
         .peek(|poll| poll.adopt(name).map(Pending::adopted))
         .ok_or_else(|| bad_request(handle))?;
@@ -123,7 +123,7 @@ pub(super) fn adopt(handle: Request, name: u32) -> Outcome<Object> {
 /// Waits for a receive and ends it.
 #[inline]
 pub(super) fn wait(handle: Request, name: u32) -> Outcome<(Status, Option<Box<Failure>>)> {
-    buffer::reap();
+    store::reap();
     let taken = engine()?.wait_until(|poll| match poll.take_named(name) {
         Taken::Active => None,
         Taken::Unknown => Some(None),
@@ -151,7 +151,7 @@ pub(super) fn wait_all(
             return Ok(None);
         }
     }
-    buffer::reap();
+    store::reap();
     let told = !statuses.is_null();
     let mut first: Option<Box<Failure>> = None;
     let mut at = 0;

@@ -6,12 +6,18 @@
 //! when it is dropped: a receive that no message has matched is cancelled, a send of the program's
 //! memory is withdrawn, and memory of the library lives on until nobody uses it.
 
-use super::activity::Unpack;
-use super::complete::engine;
-use crate::{job, memory};
+use crate::datatype::layout::Layout;
+use crate::ffi::Addr;
+use crate::{memory, phase};
 use onecopy::raw::{Mode, Operation, Poll};
 use onecopy::{Comm, Error, Result, Span, Status};
 use std::sync::Mutex;
+
+/// Where a received message that comes in packed form goes.
+pub(crate) struct Unpack {
+    pub(crate) layout: Layout,
+    pub(crate) base: Addr,
+}
 
 /// A send or a receive under way.
 #[must_use = "an operation that is dropped is taken back"]
@@ -138,7 +144,7 @@ static ABANDONED: Mutex<Vec<(Operation, Vec<u8>)>> = Mutex::new(Vec::new());
 /// Ends an operation of a call that fails. When this returns, nobody uses memory of the program for it.
 #[cold]
 fn abandon(operation: Operation, packed: Vec<u8>, receives: bool) {
-    let Ok(link) = engine() else {
+    let Ok(link) = phase::engine() else {
         // After the end of the job nothing is moved, but a peer may still look.
         std::mem::forget(packed);
         return;
@@ -152,7 +158,7 @@ fn abandon(operation: Operation, packed: Vec<u8>, receives: bool) {
         return;
     }
     if !packed.is_empty() {
-        job::lock(&ABANDONED).push((operation, packed));
+        phase::lock(&ABANDONED).push((operation, packed));
     } else if receives {
         // Its message is under way to the program's memory; it comes, or its sender's end does.
         let _ = link.wait_until(|poll| poll.take(&operation));
@@ -163,21 +169,21 @@ fn abandon(operation: Operation, packed: Vec<u8>, receives: bool) {
 
 /// Forgets what is over of what was abandoned.
 pub(super) fn reap_abandoned() {
-    let mut abandoned = std::mem::take(&mut *job::lock(&ABANDONED));
+    let mut abandoned = std::mem::take(&mut *phase::lock(&ABANDONED));
     if abandoned.is_empty() {
         return;
     }
-    if let Ok(link) = engine() {
+    if let Ok(link) = phase::engine() {
         link.look(|poll| abandoned.retain(|(operation, _)| poll.take(operation).is_none()));
     }
-    job::lock(&ABANDONED).append(&mut abandoned);
+    phase::lock(&ABANDONED).append(&mut abandoned);
 }
 
 /// Withdraws what was abandoned and is not over at the end of the job: nobody may ever want it.
 pub(super) fn withdraw_abandoned() {
     reap_abandoned();
-    let abandoned = std::mem::take(&mut *job::lock(&ABANDONED));
-    let Ok(link) = engine() else { return };
+    let abandoned = std::mem::take(&mut *phase::lock(&ABANDONED));
+    let Ok(link) = phase::engine() else { return };
     for (operation, packed) in abandoned {
         link.peek(|poll| poll.withdraw(operation));
         // A peer that was told of it may still read it.

@@ -1,78 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cartesian grids.
 
-use super::Topology;
 use crate::comm::{self, CommObject, Heritage};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Comm, In, Out};
 use crate::group::GroupObject;
-use crate::{agree, c, job};
+use crate::topology::{Cart, Topology, wide};
+use crate::{agree, c, phase};
 use std::cmp::Reverse;
 use std::sync::Arc;
-
-/// A grid: its dimensions, and which of them wrap around. Ranks are in row-major order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cart {
-    dims: Vec<i32>,
-    periodic: Vec<bool>,
-}
-
-impl Cart {
-    /// The number of members; that of a grid without dimensions is one.
-    fn size(&self) -> i64 {
-        let sizes = self.dims.iter().map(|&dim| i64::from(dim));
-        sizes.fold(1, i64::saturating_mul)
-    }
-
-    fn coordinates(&self, rank: usize) -> Vec<i32> {
-        let mut rest = rank as i64;
-        let mut coordinates = vec![0; self.dims.len()];
-        for (place, &dim) in coordinates.iter_mut().zip(&self.dims).rev() {
-            *place = (rest % i64::from(dim)) as i32;
-            rest /= i64::from(dim);
-        }
-        coordinates
-    }
-
-    /// The rank at coordinates, if they are in the grid.
-    fn rank(&self, coordinates: &[i64]) -> Option<i32> {
-        let mut rank = 0i64;
-        for ((&at, &dim), &periodic) in coordinates.iter().zip(&self.dims).zip(&self.periodic) {
-            let dim = i64::from(dim);
-            let at = if periodic { at.rem_euclid(dim) } else { at };
-            if at < 0 || at >= dim {
-                return None;
-            }
-            rank = rank * dim + at;
-        }
-        Some(rank as i32)
-    }
-
-    /// The ranks `step` before and after along a dimension.
-    fn shift(&self, rank: usize, direction: usize, step: i32) -> (i32, i32) {
-        let here = wide(&self.coordinates(rank));
-        let at = |by: i64| {
-            let mut there = here.clone();
-            there[direction] += by;
-            self.rank(&there).unwrap_or(c::PROC_NULL)
-        };
-        (at(-i64::from(step)), at(step.into()))
-    }
-
-    /// The neighbours in the order of the neighbourhood collectives: for each dimension the one before and the one after.
-    pub(crate) fn neighbours(&self, rank: usize) -> Vec<i32> {
-        (0..self.dims.len())
-            .flat_map(|direction| {
-                let (before, after) = self.shift(rank, direction, 1);
-                [before, after]
-            })
-            .collect()
-    }
-}
-
-fn wide(coordinates: &[i32]) -> Vec<i64> {
-    coordinates.iter().map(|&at| i64::from(at)).collect()
-}
 
 fn of(comm: &CommObject) -> Outcome<&Cart> {
     match &comm.topology {
@@ -113,7 +49,7 @@ pub(super) fn first_members(parent: &CommObject, size: usize, topology: Topology
     if parent.rank >= size {
         return Ok(c::COMM_NULL);
     }
-    let own = job::world().ok_or_else(job::not_active)?.rank as u32;
+    let own = comm::world().ok_or_else(phase::not_active)?.rank as u32;
     let ranks = parent.group.ranks()[..size].to_vec();
     let heritage = Heritage {
         topology: Some(topology),
@@ -283,7 +219,7 @@ pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<(
         dims: dims.collect(),
         periodic: pick(&cart.periodic),
     };
-    let own = job::world().ok_or_else(job::not_active)?.rank as u32;
+    let own = comm::world().ok_or_else(phase::not_active)?.rank as u32;
     let heritage = Heritage {
         topology: Some(Topology::Cart(Arc::new(sub))),
         ..Heritage::default()

@@ -1,36 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs: the whole one known to every member, and neighbours known to each.
 
-use super::Topology;
 use super::cart::first_members;
 use crate::comm::{self, CommObject, Heritage};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Comm, In, Info, Out};
+use crate::topology::{Graph, Neighbours, Topology};
 use crate::{agree, c, info};
 use std::sync::Arc;
-
-/// A graph that every member knows: where each rank's neighbours end in the list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Graph {
-    ends: Vec<i32>,
-    edges: Vec<i32>,
-}
-
-impl Graph {
-    pub(crate) fn neighbours(&self, rank: usize) -> &[i32] {
-        let begin = if rank == 0 { 0 } else { self.ends[rank - 1] };
-        &self.edges[begin as usize..self.ends[rank] as usize]
-    }
-}
-
-/// What one member knows of a distributed graph.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Neighbours {
-    pub(crate) sources: Vec<i32>,
-    pub(crate) destinations: Vec<i32>,
-    /// The weights, if the graph has any.
-    weights: Option<(Vec<i32>, Vec<i32>)>,
-}
 
 fn graph_of(comm: &CommObject) -> Outcome<&Graph> {
     match &comm.topology {
