@@ -7,6 +7,7 @@
 
 mod calls;
 mod inject;
+mod life;
 mod memory;
 mod report;
 mod table;
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     ));
     let mut fuzzer = Fuzzer {
         arguments,
-        table: Table::new(arguments.workers)?,
+        table: Table::new(arguments.workers, calls::CALLS.len())?,
         boxes,
         crew: Crew::new(arguments.workers, 1),
         dice: Dice::new(arguments.seed),
@@ -183,7 +184,7 @@ impl Fuzzer<'_> {
                 seed,
                 inject,
             };
-            worker::work(&plan, table, boxes)
+            life::work(&plan, table, boxes)
         })
     }
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 use crate::notes::{self, Notes};
 use crate::outcome::Outcome;
 
-use super::calls::CALLS;
-
 /// Results that are told apart: 0 success, up to 133 an errno, 134 anything else.
 pub(super) const RESULTS: usize = 135;
 
@@ -42,30 +40,44 @@ impl notes::Kind for Kind {
     }
 }
 
-/// Calls, progress, then results of each call, then the time that each took.
-const ROW: usize = 2 + CALLS.len() * (RESULTS + 1);
-
 /// What all processes share.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     pub(super) notes: Notes<Kind>,
     slots: usize,
+    /// Kinds of calls.
+    calls: usize,
 }
 
 impl Table {
-    pub(super) fn new(slots: usize) -> Outcome<Self> {
-        let notes = Notes::new(slots * WRITERS * ROW)?;
-        Ok(Self { notes, slots })
+    pub(super) fn new(slots: usize, calls: usize) -> Outcome<Self> {
+        let notes = Notes::new(slots * WRITERS * Self::row_length(calls))?;
+        Ok(Self {
+            notes,
+            slots,
+            calls,
+        })
     }
 
-    fn row(slot: usize, writer: Writer) -> usize {
-        (slot * WRITERS + writer as usize) * ROW
+    /// Calls, progress, then results of each call, then the time that each took.
+    const fn row_length(calls: usize) -> usize {
+        2 + calls * (RESULTS + 1)
     }
 
-    /// Counts a call.
-    pub(super) fn count(&self, slot: usize, writer: Writer, call: usize, result: usize) {
-        let row = Self::row(slot, writer);
-        if CALLS[call].device {
+    fn row(&self, slot: usize, writer: Writer) -> usize {
+        (slot * WRITERS + writer as usize) * Self::row_length(self.calls)
+    }
+
+    /// Counts a call, which may be one on a device.
+    pub(super) fn count(
+        &self,
+        slot: usize,
+        writer: Writer,
+        (call, device): (usize, bool),
+        result: usize,
+    ) {
+        let row = self.row(slot, writer);
+        if device {
             self.notes.add(row, 1);
         }
         self.notes
@@ -74,19 +86,19 @@ impl Table {
 
     /// Shows that a writer is alive, and how long its last call took.
     pub(super) fn step(&self, slot: usize, writer: Writer, call: usize, took: Duration) {
-        let row = Self::row(slot, writer);
+        let row = self.row(slot, writer);
         self.notes.add(row + 1, 1);
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.notes.add(row + Self::time(call), nanoseconds);
+        self.notes.add(row + self.time(call), nanoseconds);
     }
 
-    fn time(call: usize) -> usize {
-        2 + CALLS.len() * RESULTS + call
+    fn time(&self, call: usize) -> usize {
+        2 + self.calls * RESULTS + call
     }
 
     /// The time that all calls of a kind took together.
     pub(super) fn spent(&self, call: usize) -> Duration {
-        Duration::from_nanos(self.sum(Self::time(call)))
+        Duration::from_nanos(self.sum(self.time(call)))
     }
 
     /// Calls on the devices so far.
@@ -102,7 +114,7 @@ impl Table {
     fn sum(&self, offset: usize) -> u64 {
         (0..self.slots)
             .flat_map(|slot| {
-                [Writer::Main, Writer::Thread, Writer::Child].map(|writer| Self::row(slot, writer))
+                [Writer::Main, Writer::Thread, Writer::Child].map(|writer| self.row(slot, writer))
             })
             .map(|row| self.notes.count(row + offset))
             .sum()
@@ -110,6 +122,6 @@ impl Table {
 
     /// Steps of a slot's first thread.
     pub(super) fn progress(&self, slot: usize) -> u64 {
-        self.notes.count(Self::row(slot, Writer::Main) + 1)
+        self.notes.count(self.row(slot, Writer::Main) + 1)
     }
 }
