@@ -16,7 +16,6 @@
 //!   point and its largest size, summed over the ranks, is reported.
 //! - In mode `rewrite` both the limit and the mechanism fill the source before each send, inside the timed loop.
 
-pub mod collective;
 pub mod driver;
 pub mod engine;
 pub mod gate;

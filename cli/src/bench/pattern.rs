@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The patterns, as both ends run them.
 
+mod collective;
+
 use super::driver::{Driver, Window, WindowMut};
 use super::protocol::Work;
-use super::{BenchError, Mode, Pattern, collective, payload};
+use super::{BenchError, Mode, Pattern, payload};
 use std::time::Instant;
 
 /// A rank's part in a pattern.

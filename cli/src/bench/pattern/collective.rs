@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The collectives, as every rank runs them.
 
-use super::driver::{Call, Driver};
-use super::pattern::{Buffers, Part};
-use super::protocol::Work;
-use super::{BenchError, Mode, Pattern, payload};
+use super::super::driver::{Call, Driver};
+use super::super::protocol::Work;
+use super::super::{BenchError, Mode, Pattern, payload};
+use super::{Buffers, Part};
 use std::ops::DerefMut;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ const ELEMENT: usize = size_of::<f64>();
 
 /// The buffers that a collective takes of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub(super) struct Shape {
     /// Bytes that a rank gives; of a scatter, that the root gives.
     pub source: usize,
     /// Bytes that a rank gets; of a gather, that the root gets.
@@ -25,7 +25,7 @@ pub struct Shape {
 impl Shape {
     /// For messages of `size` bytes. Reductions work on whole elements, at least one for each rank that gets some.
     #[must_use]
-    pub fn of(pattern: Pattern, size: usize, ranks: usize) -> Self {
+    pub(super) fn of(pattern: Pattern, size: usize, ranks: usize) -> Self {
         let elements = size.next_multiple_of(ELEMENT);
         let (source, destination, block) = match pattern {
             Pattern::Barrier => (0, 0, 0),
@@ -50,7 +50,7 @@ impl Shape {
 
     /// Bytes of each buffer from one place of the rotation to the next.
     #[must_use]
-    pub fn span(self) -> usize {
+    pub(super) fn span(self) -> usize {
         self.source
             .max(self.destination)
             .next_multiple_of(64)
@@ -87,7 +87,7 @@ fn gets(pattern: Pattern, rank: usize, root: usize) -> bool {
 ///
 /// If an operation fails.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-pub fn timed<D: Driver>(
+pub(super) fn timed<D: Driver>(
     driver: &mut D,
     part: Part,
     buffers: &mut Buffers<D::Buffer>,
@@ -202,7 +202,7 @@ fn first_wrong(
 /// # Errors
 ///
 /// If an operation fails, or a byte is wrong.
-pub fn checked<D: Driver>(
+pub(super) fn checked<D: Driver>(
     driver: &mut D,
     part: Part,
     buffers: &mut Buffers<D::Buffer>,
