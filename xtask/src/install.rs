@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::steps::{cargo, show};
+use crate::steps::{cargo, metadata, show};
 use crate::{Failure, root, say};
 
 mod wrappers;
@@ -241,7 +241,7 @@ fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
 }
 
 pub(crate) fn target_directory() -> Result<PathBuf, Failure> {
-    let metadata = crate::tidy::arrows::metadata(&root())?;
+    let metadata = metadata(&root())?;
     metadata["target_directory"]
         .as_str()
         .map(PathBuf::from)

@@ -2,8 +2,11 @@
 //! Steps of a long task: which one runs, how long each took, what passed and failed in all.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
+
+use serde_json::Value;
 
 use crate::{Failure, say};
 
@@ -103,7 +106,7 @@ pub(crate) fn count(command: &mut Command) -> Result<Tally, (Tally, Failure)> {
 }
 
 fn name(command: &Command) -> String {
-    let program = std::path::Path::new(command.get_program());
+    let program = Path::new(command.get_program());
     let mut text = program.file_name().map_or_else(
         || program.display().to_string(),
         |name| name.to_string_lossy().into_owned(),
@@ -197,6 +200,26 @@ impl Steps {
             Err("not everything passed".to_owned())
         }
     }
+}
+
+/// What cargo knows of the workspace.
+pub(crate) fn metadata(root: &Path) -> Result<Value, Failure> {
+    let output = cargo()
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("cargo metadata: {}", reason.trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask tidy`: the rules of ARCHITECTURE.md that a program can check.
 
-pub(crate) mod arrows;
+mod arrows;
+mod modules;
 mod source;
 mod starts;
 mod sync;
@@ -49,6 +50,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
             starts::check(file, &mut findings);
         }
     }
+    modules::check(&files, &mut findings);
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
     entry_points(&files, &mut findings);
     for page in docs::stale(root) {

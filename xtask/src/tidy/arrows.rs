@@ -3,11 +3,9 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::Findings;
 use crate::Failure;
-use crate::steps::cargo;
+use crate::steps::metadata;
 
 /// Each package with what it may depend on inside the workspace.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -100,26 +98,6 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("tabled", TOOLS),
     ("tracing-subscriber", TOOLS),
 ];
-
-/// What cargo knows of the workspace.
-pub(crate) fn metadata(root: &Path) -> Result<Value, Failure> {
-    let output = cargo()
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--no-deps",
-            "--offline",
-        ])
-        .current_dir(root)
-        .output()
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    if !output.status.success() {
-        let reason = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("cargo metadata: {}", reason.trim()));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
-}
 
 pub(super) fn check(root: &Path, findings: &mut Findings) -> Result<(), Failure> {
     let metadata = metadata(root)?;

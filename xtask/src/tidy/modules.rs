@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which module imports which: no cycle in any package, and in the library only the arrows of a table.
+//!
+//! A module and those below it are one part of the design, so what a parent takes from its children draws no arrow;
+//! what a child takes from its parent does. Tests draw none.
+
+mod reader;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use syn::visit::Visit;
+
+use super::{File, Findings};
+use reader::{Module, Reader};
+
+/// A package's root file, by which its modules are found.
+const ROOTS: &[&str] = &[
+    "benches/peers/src/main.rs",
+    "btl/obs/src/lib.rs",
+    "btl/shm/src/lib.rs",
+    "btl/src/lib.rs",
+    "cli/src/lib.rs",
+    "heap/src/lib.rs",
+    "kmod/tests/src/main.rs",
+    "launch/src/lib.rs",
+    "mpi/abi/src/lib.rs",
+    "mpi/src/lib.rs",
+    LIBRARY,
+    "tests/fuzz/src/lib.rs",
+    "vm-images/src/lib.rs",
+    "xtask/src/main.rs",
+];
+
+/// The library, whose arrows are a table.
+const LIBRARY: &str = "src/lib.rs";
+
+/// Each part of the library with what it may import, from the bottom up.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("matching", &[]),
+    ("select", &[]),
+    ("wire", &[]),
+    ("wireup", &[]),
+    ("error", &["wireup"]),
+    ("machine", &["wireup"]),
+    ("memory", &["error"]),
+    ("request", &["error", "matching"]),
+    ("tune", &["error", "machine"]),
+    (
+        "peer",
+        &["error", "matching", "request", "select", "wire", "wireup"],
+    ),
+    (
+        "state",
+        &[
+            "error", "matching", "memory", "peer", "request", "select", "wire", "wireup",
+        ],
+    ),
+    (
+        "proto",
+        &[
+            "error", "matching", "peer", "request", "select", "state", "wire",
+        ],
+    ),
+    (
+        "engine",
+        &[
+            "error", "machine", "matching", "memory", "peer", "proto", "request", "select",
+            "state", "wireup",
+        ],
+    ),
+    (
+        "coll",
+        &[
+            "engine", "error", "matching", "memory", "peer", "proto", "request", "wireup",
+        ],
+    ),
+    ("wait", &["coll"]),
+    ("handle", &["coll", "memory", "wait", "wireup"]),
+    (
+        "comm",
+        &[
+            "coll", "engine", "error", "handle", "matching", "proto", "request",
+        ],
+    ),
+    (
+        "nonblocking",
+        &[
+            "coll", "comm", "engine", "error", "handle", "matching", "request", "state",
+        ],
+    ),
+    (
+        "runtime",
+        &[
+            "coll", "comm", "error", "handle", "memory", "select", "tune", "wireup",
+        ],
+    ),
+    (
+        "raw",
+        &[
+            "coll",
+            "comm",
+            "engine",
+            "error",
+            "matching",
+            "nonblocking",
+            "proto",
+            "request",
+            "state",
+        ],
+    ),
+    ("fuzzing", &["wire", "wireup"]),
+];
+
+/// A module's path from the root of its package: `coll::fold`; the root's is empty.
+type Name = String;
+
+/// Where an arrow was drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    file: String,
+    line: usize,
+}
+
+/// The modules of one package.
+#[derive(Debug, Default)]
+struct Package {
+    modules: BTreeMap<Name, Module>,
+}
+
+/// Arrows from module to module.
+type Arrows = BTreeMap<Name, BTreeMap<Name, Place>>;
+
+pub(super) fn check(files: &[File], findings: &mut Findings) {
+    let texts: HashMap<&str, &str> = files
+        .iter()
+        .map(|file| (file.path.as_str(), file.text.as_str()))
+        .collect();
+    for file in files {
+        // A new package is not forgotten.
+        let root = ["src/lib.rs", "src/main.rs"]
+            .iter()
+            .any(|end| file.path == *end || file.path.ends_with(&format!("/{end}")));
+        let known = file.path.rsplit_once('/').is_some_and(|(folder, _)| {
+            ROOTS
+                .iter()
+                .any(|root| root.rsplit_once('/').is_some_and(|r| r.0 == folder))
+        });
+        if root && !known && !file.path.starts_with("sys/") {
+            findings.error(&file.path, "is not among the roots of tidy/modules.rs");
+        }
+    }
+    for root in ROOTS {
+        match Package::read(root, &texts) {
+            Ok(package) => judge(root, &package.arrows(), findings),
+            Err(why) => findings.error(root, why),
+        }
+    }
+}
+
+fn judge(root: &str, arrows: &Arrows, findings: &mut Findings) {
+    for cycle in cycles(arrows) {
+        let mut text = format!("import cycle: {}", cycle[0]);
+        for pair in cycle.windows(2) {
+            let place = &arrows[&pair[0]][&pair[1]];
+            text.push_str(&format!(" -> {} ({}:{})", pair[1], place.file, place.line));
+        }
+        findings.error(root, text);
+    }
+    if root == LIBRARY {
+        judge_table(ARROWS, arrows, findings);
+    }
+}
+
+fn judge_table(table: &[(&str, &[&str])], arrows: &Arrows, findings: &mut Findings) {
+    let part = |name: &str| name.split("::").next().unwrap_or_default().to_owned();
+    for (from, targets) in arrows {
+        let own = part(from);
+        let Some((_, allowed)) = table.iter().find(|(name, _)| *name == own) else {
+            // The root shows what others have.
+            if !own.is_empty() {
+                findings.error(own, "is not in the table of arrows between modules");
+            }
+            continue;
+        };
+        for (to, place) in targets {
+            let other = part(to);
+            if other != own && !allowed.contains(&other.as_str()) {
+                findings.error(
+                    format!("{}:{}", place.file, place.line),
+                    format!("{own} may not import {other}"),
+                );
+            }
+        }
+    }
+}
+
+impl Package {
+    /// Reads a package's modules, beginning with its root file.
+    fn read(root: &str, texts: &HashMap<&str, &str>) -> Result<Self, String> {
+        let mut package = Self::default();
+        let folder = root.rsplit_once('/').map_or("", |(folder, _)| folder);
+        package.read_module(String::new(), root, folder, texts)?;
+        Ok(package)
+    }
+
+    fn read_module(
+        &mut self,
+        name: Name,
+        file: &str,
+        folder: &str,
+        texts: &HashMap<&str, &str>,
+    ) -> Result<(), String> {
+        let text = texts
+            .get(file)
+            .ok_or_else(|| format!("{file} does not exist"))?;
+        let parsed = syn::parse_file(text).map_err(|error| format!("{file}: {error}"))?;
+        let mut reader = Reader {
+            here: segments(&name),
+            module: Module {
+                file: file.to_owned(),
+                ..Module::default()
+            },
+            children: Vec::new(),
+        };
+        reader.visit_file(&parsed);
+        let Reader {
+            module, children, ..
+        } = reader;
+        self.modules.insert(name.clone(), module);
+        for (child, path) in children {
+            let below = if name.is_empty() {
+                child.clone()
+            } else {
+                format!("{name}::{child}")
+            };
+            let file = path.map_or_else(
+                || format!("{folder}/{}.rs", below.replace("::", "/")),
+                |path| format!("{folder}/{path}"),
+            );
+            // One that is made by the build has no file here.
+            if texts.contains_key(file.as_str()) {
+                self.read_module(below, &file, folder, texts)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The module that a path leads to, through what others show.
+    fn resolve(&self, path: &[String]) -> Option<Name> {
+        let mut path = path.to_vec();
+        for _ in 0..8 {
+            let (name, module) = (0..=path.len()).rev().find_map(|len| {
+                let name = path[..len].join("::");
+                Some((name.clone(), self.modules.get(&name)?))
+            })?;
+            let depth = segments(&name).len();
+            let shown = path.get(depth).and_then(|next| module.shows.get(next));
+            let Some(shown) = shown else {
+                return Some(name);
+            };
+            let rest = path[depth + 1..].to_vec();
+            path = shown.iter().cloned().chain(rest).collect();
+        }
+        None
+    }
+
+    fn arrows(&self) -> Arrows {
+        let mut arrows = Arrows::new();
+        for (name, module) in &self.modules {
+            let targets = arrows.entry(name.clone()).or_default();
+            for (path, line) in &module.paths {
+                let Some(target) = self.resolve(path) else {
+                    continue;
+                };
+                let is_below =
+                    target == *name || name.is_empty() || target.starts_with(&format!("{name}::"));
+                // The root only shows what others have, and is above all of them.
+                if is_below || target.is_empty() {
+                    continue;
+                }
+                targets.entry(target).or_insert_with(|| Place {
+                    file: module.file.clone(),
+                    line: *line,
+                });
+            }
+        }
+        arrows
+    }
+}
+
+fn segments(name: &str) -> Vec<String> {
+    name.split("::")
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// One shortest cycle of each set of modules that lead to one another; the first module is the last one, too.
+fn cycles(arrows: &Arrows) -> Vec<Vec<Name>> {
+    let mut found = Vec::new();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    for start in arrows.keys() {
+        if told.contains(start.as_str()) {
+            continue;
+        }
+        if let Some(cycle) = shortest(arrows, start) {
+            // What leads to this cycle and back is the same tangle: once is enough.
+            for name in arrows.keys() {
+                if reaches(arrows, start, name) && reaches(arrows, name, start) {
+                    told.insert(name);
+                }
+            }
+            found.push(cycle);
+        }
+    }
+    found
+}
+
+fn reaches(arrows: &Arrows, from: &str, to: &str) -> bool {
+    let mut seen = BTreeSet::from([from]);
+    let mut next = vec![from];
+    while let Some(name) = next.pop() {
+        if name == to {
+            return true;
+        }
+        let targets = arrows.get(name).into_iter().flat_map(BTreeMap::keys);
+        next.extend(
+            targets
+                .map(String::as_str)
+                .filter(|target| seen.insert(target)),
+        );
+    }
+    false
+}
+
+/// The shortest way from a module back to itself.
+fn shortest(arrows: &Arrows, start: &str) -> Option<Vec<Name>> {
+    let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut level = vec![start];
+    while !level.is_empty() {
+        let mut next = Vec::new();
+        for name in level {
+            for target in arrows.get(name).into_iter().flat_map(BTreeMap::keys) {
+                if target == start {
+                    let mut cycle = vec![start.to_owned()];
+                    let mut at = name;
+                    while at != start {
+                        cycle.push(at.to_owned());
+                        at = came_from[at];
+                    }
+                    cycle.push(start.to_owned());
+                    cycle.reverse();
+                    return Some(cycle);
+                }
+                if !came_from.contains_key(target.as_str()) {
+                    came_from.insert(target, name);
+                    next.push(target.as_str());
+                }
+            }
+        }
+        level = next;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrows(files: &[(&str, &str)]) -> Arrows {
+        let texts: HashMap<&str, &str> = files.iter().copied().collect();
+        let package = Package::read("src/lib.rs", &texts).expect("sources");
+        package.arrows()
+    }
+
+    fn errors(files: &[(&str, &str)]) -> Vec<String> {
+        let mut findings = Findings::default();
+        judge("other/src/lib.rs", &arrows(files), &mut findings);
+        findings.errors
+    }
+
+    #[test]
+    fn a_cycle_is_told_with_its_places() {
+        let found = errors(&[
+            ("src/lib.rs", "mod a;\nmod b;\nmod c;"),
+            ("src/a.rs", "use crate::b::B;"),
+            ("src/b.rs", "\nfn f() { super::c::g() }"),
+            (
+                "src/c.rs",
+                "macro_rules! m { () => {} }\nm!(x, crate::a::A);",
+            ),
+        ]);
+        assert_eq!(
+            found,
+            [
+                "other/src/lib.rs: import cycle: a -> b (src/a.rs:1) -> c (src/b.rs:2) -> a (src/c.rs:2)"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_parent_takes_from_its_children_is_no_arrow() {
+        let files = [
+            ("src/lib.rs", "mod a;"),
+            (
+                "src/a.rs",
+                "mod b;\nuse b::B;\nuse self::b::C;\npub struct A;",
+            ),
+            ("src/a/b.rs", "use super::A;\npub struct B;"),
+        ];
+        assert_eq!(errors(&files), [""; 0]);
+        assert!(arrows(&files)["a::b"].contains_key("a"));
+    }
+
+    #[test]
+    fn tests_and_visibilities_import_nothing() {
+        let found = errors(&[
+            ("src/lib.rs", "mod a;\nmod b;"),
+            (
+                "src/a.rs",
+                "#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(test)]\nuse crate::b::C;\n\
+                 pub(in crate::b) struct A;",
+            ),
+            ("src/b.rs", "use crate::a::A;"),
+        ]);
+        assert_eq!(found, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_shown_elsewhere_leads_to_where_it_is() {
+        let found = errors(&[
+            ("src/lib.rs", "mod a;\nmod b;\npub use b::B;"),
+            ("src/a.rs", "fn f(_: crate::B) {}"),
+            ("src/b.rs", "mod deep { use super::super::a::f; }"),
+        ]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("a -> b"), "{found:?}");
+    }
+
+    #[test]
+    fn an_arrow_that_is_not_in_the_table_is_told() {
+        let files = [
+            ("src/lib.rs", "mod a;\nmod b;\nmod c;"),
+            ("src/a.rs", "use crate::b::B;\nuse crate::c::C;"),
+            ("src/b.rs", ""),
+            ("src/c.rs", ""),
+        ];
+        let mut findings = Findings::default();
+        let table: &[(&str, &[&str])] = &[("a", &["b"]), ("b", &[])];
+        judge_table(table, &arrows(&files), &mut findings);
+        assert_eq!(
+            findings.errors,
+            [
+                "src/a.rs:2: a may not import c",
+                "c: is not in the table of arrows between modules"
+            ]
+        );
+    }
+}
