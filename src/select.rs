@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which protocol carries which size: computed once per pair from cost curves, capabilities and knobs.
 //!
-//! [`Thresholds::send_path`] and [`Thresholds::way`] are the two decisions, the sender's and the receiver's. The runtime makes them with
-//! what it knows of one message; [`explain`] makes the same ones for every size, and says why the others lost.
+//! [`Thresholds::send_path`] is the sender's decision, `decide` the receiver's. The runtime makes them with what it knows of one message;
+//! [`explain`] makes the same ones for every size, and says why the others lost.
 
 pub(crate) mod chunks;
+pub(crate) mod decide;
 pub mod explain;
 pub(crate) mod observed;
 pub(crate) mod rewritten;
@@ -271,7 +272,7 @@ impl Thresholds {
     /// How the receiver has the `len` bytes of an announced message come.
     #[inline]
     #[must_use]
-    pub fn way(&self, len: u64, ends: &Ends) -> Way {
+    pub(crate) fn way(&self, len: u64, ends: &Ends) -> Way {
         let reader = if ends.heap_reads {
             Some(LayerId::Heap)
         } else if ends.xpmem_reads && len >= self.xpmem_min {
@@ -319,24 +320,24 @@ pub enum Path {
 
 /// What the receiver of an announced message knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// The bytes lie in the sender's heap, which the receiver maps.
-    pub heap_reads: bool,
+    pub(crate) heap_reads: bool,
     /// The receiver may attach the sender's memory, or has done so, and the message has earned that.
-    pub xpmem_reads: bool,
+    pub(crate) xpmem_reads: bool,
     /// The receiver may read the sender's memory by the kernel.
-    pub cma_reads: bool,
+    pub(crate) cma_reads: bool,
     /// The receiver may read the sender's memory by the kernel module.
-    pub knem_reads: bool,
+    pub(crate) knem_reads: bool,
     /// The buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.
-    pub heap_writes: bool,
+    pub(crate) heap_writes: bool,
     /// Both sides could copy: the buffer is in one piece, and no other message of the pair uses the block for that.
-    pub block_free: bool,
+    pub(crate) block_free: bool,
 }
 
 /// How an announced message's bytes come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// The receiver copies by this layer.
     Get(LayerId),
     /// Both sides may copy.

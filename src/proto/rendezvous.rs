@@ -13,12 +13,14 @@ use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
 use crate::request::{RequestId, State, UserBuf};
+use crate::select::Way;
+use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
-use crate::select::{Ends, Way};
 use crate::state::Core;
 use crate::state::message::{Announcement, Remote, receipt_for};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use crate::wire::{Cts, Kind, Wanted};
+use onecopy_btl::link::Link;
 use onecopy_btl::{CopyError, LayerId};
 use std::time::Instant;
 
@@ -198,6 +200,60 @@ pub(crate) fn get(
     )
 }
 
+/// What is known of a range of a transfer.
+struct Known<'t> {
+    link: &'t Link,
+    /// No other message of the pair uses the block.
+    block_free: bool,
+    transfer: &'t Transfer,
+    offset: u64,
+    len: u64,
+    /// The buffer of the receive is in one piece, and lies in this rank's heap.
+    in_one_piece: bool,
+    in_heap: bool,
+}
+
+impl Known<'_> {
+    fn is_read_by(&self, layer: LayerId) -> bool {
+        let can_get = |range| self.link.can_get(layer, range);
+        match &self.transfer.announcement.remote {
+            Remote::One(range) => can_get(range),
+            Remote::Many(_) => {
+                let remote = &self.transfer.announcement.remote;
+                remote.ranges(self.offset, self.len).iter().all(can_get)
+            }
+            Remote::Unknown => false,
+        }
+    }
+}
+
+impl Facts for Known<'_> {
+    fn heap_reads(&self) -> bool {
+        self.is_read_by(LayerId::Heap)
+    }
+
+    fn is_attached(&self) -> bool {
+        self.is_read_by(LayerId::Xpmem)
+            && has_earned(self.link, self.transfer, self.offset, self.len)
+    }
+
+    fn kernel_reads(&self, layer: LayerId) -> bool {
+        self.is_read_by(layer)
+    }
+
+    fn heap_writes(&self) -> bool {
+        self.in_heap && !self.transfer.asked && self.link.heap.layer().is_some()
+    }
+
+    fn block_free(&self) -> bool {
+        self.in_one_piece
+            && self.block_free
+            && self.transfer.announcement.join != 0
+            && self.offset == 0
+            && self.len == self.transfer.len
+    }
+}
+
 /// Chooses what to do about the range `offset..offset + len`.
 fn choose(
     core: &mut Core,
@@ -207,53 +263,22 @@ fn choose(
     offset: u64,
     len: u64,
 ) {
-    let announcement = &transfer.announcement;
-    let known = !matches!(announcement.remote, Remote::Unknown);
-    let can_get = |layer: LayerId| {
-        known
-            && announcement
-                .remote
-                .ranges(offset, len)
-                .iter()
-                .all(|range| peer.link.can_get(layer, range))
-    };
-    let single = |layer: LayerId| match &announcement.remote {
-        Remote::One(range) => peer.link.can_get(layer, range),
-        _ => can_get(layer),
-    };
-    let loan = match core
-        .requests
-        .get(transfer.request)
-        .map(|request| &request.buf)
-    {
+    let request = core.requests.get(transfer.request);
+    let loan = match request.map(|request| &request.buf) {
         Some(UserBuf::One(loan)) => Some(*loan),
         _ => None,
     };
     let in_heap = loan.and_then(|loan| core.segment.heap_offset_of(loan.address(), loan.len()));
-    let heap_reads = single(LayerId::Heap);
-    let xpmem_reads = !heap_reads
-        && len >= peer.thresholds.xpmem_min
-        && single(LayerId::Xpmem)
-        && has_earned(peer, transfer, offset, len);
-    let by_kernel = |layer| !heap_reads && !xpmem_reads && single(layer);
-    let ends = Ends {
-        heap_reads,
-        xpmem_reads,
-        cma_reads: by_kernel(LayerId::Cma),
-        knem_reads: by_kernel(LayerId::Knem),
-        heap_writes: in_heap.is_some() && !transfer.asked && peer.link.heap.layer().is_some(),
-        block_free: loan.is_some()
-            && peer.coop_in_use.is_none()
-            && announcement.join != 0
-            && offset == 0
-            && len == transfer.len,
+    let facts = Known {
+        link: &peer.link,
+        block_free: peer.coop_in_use.is_none(),
+        transfer,
+        offset,
+        len,
+        in_one_piece: loan.is_some(),
+        in_heap: in_heap.is_some(),
     };
-    let thresholds = if (ends.cma_reads || ends.knem_reads) && !ends.heap_writes {
-        peer.observed.decide(peer.thresholds, len)
-    } else {
-        peer.thresholds
-    };
-    let way = thresholds.way(len, &ends);
+    let way = decide(len, &facts, &peer.thresholds, &mut peer.observed);
     let rival = match way {
         Way::Get(LayerId::Cma | LayerId::Knem)
         | Way::Together {
@@ -309,8 +334,8 @@ fn choose(
 }
 
 /// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as possible.
-fn has_earned(peer: &Peer, transfer: &Transfer, offset: u64, len: u64) -> bool {
-    let Some(xpmem) = peer.link.xpmem.layer() else {
+fn has_earned(link: &Link, transfer: &Transfer, offset: u64, len: u64) -> bool {
+    let Some(xpmem) = link.xpmem.layer() else {
         return false;
     };
     let ranges = transfer.announcement.remote.ranges(offset, len);

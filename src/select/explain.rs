@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which protocol carries which size, and why the others do not: the runtime's own decisions, made for every size.
 
+use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
-use super::{Ends, Has, Path, Thresholds, Way};
+use super::{Has, Path, Thresholds, Way};
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::Knobs;
@@ -198,6 +199,38 @@ pub struct Range {
     pub protocol: Protocol,
 }
 
+/// What is taken for granted of a message: its receive is posted, its buffer in one piece, and the pair otherwise idle.
+struct Assumed {
+    has: Has,
+    memory: Memory,
+}
+
+impl Facts for Assumed {
+    fn heap_reads(&self) -> bool {
+        self.memory.from_heap && self.has.heap
+    }
+
+    /// Its memory was asked for before, or it is so large that it is attached at first sight.
+    fn is_attached(&self) -> bool {
+        self.has.xpmem
+    }
+
+    fn kernel_reads(&self, layer: LayerId) -> bool {
+        match layer {
+            LayerId::Knem => self.has.knem,
+            _ => self.has.cma,
+        }
+    }
+
+    fn heap_writes(&self) -> bool {
+        self.memory.to_heap && self.has.heap
+    }
+
+    fn block_free(&self) -> bool {
+        true
+    }
+}
+
 /// Everything that decides between the protocols of one pair.
 #[derive(Debug)]
 pub struct Table<'a> {
@@ -244,25 +277,13 @@ impl<'a> Table<'a> {
             Path::Chunks => return Protocol::Chunks,
             Path::Announced => {}
         }
-        let heap_reads = memory.from_heap && heap;
-        let has = self.layers.has();
-        // Memory that was asked for before, or a message so large that it is attached at first sight.
-        let xpmem_reads = has.xpmem && !heap_reads && size >= self.thresholds.xpmem_min;
-        let ends = Ends {
-            heap_reads,
-            xpmem_reads,
-            cma_reads: has.cma && !heap_reads && !xpmem_reads,
-            knem_reads: has.knem && !heap_reads && !xpmem_reads,
-            heap_writes: memory.to_heap && heap,
-            block_free: true,
+        let facts = Assumed {
+            has: self.layers.has(),
+            memory,
         };
-        let thresholds = if (ends.cma_reads || ends.knem_reads) && !ends.heap_writes {
-            // A pair that has seen no transfer yet.
-            self.unobserved().decide(self.thresholds, size)
-        } else {
-            self.thresholds
-        };
-        match thresholds.way(size, &ends) {
+        // A pair that has seen no transfer yet.
+        let way = decide(size, &facts, &self.thresholds, &mut self.unobserved());
+        match way {
             Way::Get(LayerId::Heap) => Protocol::Map,
             Way::Get(LayerId::Xpmem) => Protocol::Attach,
             Way::Get(LayerId::Knem) => Protocol::Module,

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `onecopy info protocols` says of a message is what a transfer does, by its counters: for random sizes, memory,
+//! layers and knobs.
+
+use onecopy::CounterSnapshot;
+use onecopy::select::explain::{Layers, Memory, Protocol, Table};
+use onecopy::{Costs, HeapBuf, Knobs, LayerId, Runtime, local_with};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex;
+
+/// Memory of either kind.
+enum Bytes {
+    Heap(HeapBuf),
+    Plain(Vec<u8>),
+}
+
+impl Bytes {
+    fn new(rt: &Runtime, len: usize, in_heap: bool) -> Self {
+        if in_heap {
+            Self::Heap(rt.alloc(len.max(1)).expect("memory"))
+        } else {
+            Self::Plain(vec![0; len])
+        }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+        }
+    }
+}
+
+/// The layers of the pair, as `info` has them.
+fn layers(rt: &Runtime, peer: usize) -> Layers {
+    let mut layers = Layers::default();
+    for state in rt.layers(peer).expect("layers") {
+        let place = match state.layer {
+            LayerId::Heap => &mut layers.heap,
+            LayerId::Xpmem => &mut layers.xpmem,
+            LayerId::Cma => &mut layers.cma,
+            LayerId::Knem => &mut layers.knem,
+            _ => continue,
+        };
+        *place = state.refusal;
+    }
+    layers
+}
+
+/// What a counter has moved by.
+type Moved = BTreeMap<&'static str, u64>;
+
+/// What one message changed at its sender and at its receiver, and what was said of it before.
+struct Seen {
+    said: Protocol,
+    sender: Moved,
+    receiver: Moved,
+}
+
+fn moved(rt: &Runtime, before: &CounterSnapshot) -> Moved {
+    let now = rt.counters();
+    let moved = now.since(before);
+    moved.map(|(counter, by)| (counter.name, by)).collect()
+}
+
+/// Sends one message between two ranks that have seen none, to a receive that waits for it.
+fn send_one(knobs: &Knobs, len: usize, memory: Memory) -> Seen {
+    let costs = Costs::seeds(&Knobs::default());
+    let sent = Mutex::new(None);
+    let received = Mutex::new(None);
+    local_with(2, knobs, |rt| {
+        let world = rt.world();
+        if rt.rank() == 0 {
+            let mut bytes = Bytes::new(&rt, len, memory.from_heap);
+            bytes.fill(7);
+            world.recv(&mut [0u8; 0], 1, 1).expect("the word");
+            let before = rt.counters();
+            world.send(&bytes[..len], 1, 7).expect("send");
+            *sent.lock().expect("lock") = Some(moved(&rt, &before));
+        } else {
+            let mut bytes = Bytes::new(&rt, len, memory.to_heap);
+            let said = Table::new(knobs, &costs, layers(&rt, 0)).choose(len as u64, memory);
+            let before = rt.counters();
+            world.scope(|scope| {
+                let receive = scope.irecv(&mut bytes[..len], 0, 7).expect("receive");
+                world.send(&[0u8; 0], 0, 1).expect("the word");
+                scope.wait(receive).expect("a message");
+            });
+            assert!(bytes[..len].iter().all(|&byte| byte == 7));
+            *received.lock().expect("lock") = Some((said, moved(&rt, &before)));
+        }
+        world.barrier().expect("barrier");
+    });
+    let sender = sent.into_inner().expect("lock").expect("a sender");
+    let (said, receiver) = received.into_inner().expect("lock").expect("a receiver");
+    Seen {
+        said,
+        sender,
+        receiver,
+    }
+}
+
+fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
+    let Seen {
+        said,
+        sender: s,
+        receiver: r,
+    } = seen;
+    let len = len as u64;
+    let eager = [
+        s["sends_inline"],
+        s["sends_eager"],
+        s["sends_chunk"],
+        s["sends_rendezvous"],
+    ];
+    // Bytes by each way: loads from the heap, from attached memory, by the kernel, by the module, by the sender.
+    let ways = [
+        r["map_bytes"],
+        r["attach_bytes"],
+        r["get_bytes"],
+        r["knem_bytes"],
+        s["put_bytes"],
+    ];
+    let shared = len == 0 || r["coop_chunks_receiver"] + s["coop_chunks_sender"] > 0;
+    let by = |way: usize| ways.iter().enumerate().all(|(at, &n)| at == way || n == 0);
+    let both = |way: usize| ways[way] + s["put_bytes"] == len && by_two(&ways, way);
+    let alone = |way: usize| ways[way] == len && by(way) && r["coop_chunks_receiver"] == 0;
+    let good = match said {
+        Protocol::Inline => eager == [1, 0, 0, 0],
+        Protocol::Slots => eager == [0, 1, 0, 0],
+        Protocol::Chunks => eager == [0, 0, 1, 0],
+        _ if eager != [0, 0, 0, 1] => false,
+        Protocol::Pipeline => s["pipeline_bytes"].max(r["pipeline_bytes"]) == len && by(ways.len()),
+        Protocol::Map => alone(0),
+        Protocol::Attach => alone(1),
+        Protocol::Get => alone(2),
+        Protocol::Module => alone(3),
+        Protocol::Put => alone(4),
+        Protocol::MapCoop => shared && both(0),
+        Protocol::AttachCoop => shared && both(1),
+        Protocol::GetCoop => shared && both(2),
+        Protocol::ModuleCoop => shared && both(3),
+    };
+    prop_assert!(
+        good,
+        "{said} was said; sends {eager:?}, bytes by way {ways:?}, pipeline {} and {}, shared chunks {} and {}",
+        s["pipeline_bytes"],
+        r["pipeline_bytes"],
+        s["coop_chunks_sender"],
+        r["coop_chunks_receiver"]
+    );
+    Ok(())
+}
+
+/// Whether only this way and the sender moved bytes.
+fn by_two(ways: &[u64; 5], way: usize) -> bool {
+    let mut others = ways.iter().enumerate();
+    others.all(|(at, &n)| at == way || at == 4 || n == 0)
+}
+
+fn sizes() -> impl Strategy<Value = usize> {
+    prop_oneof![0..200usize, 200..20_000usize, 20_000..2_000_000usize]
+}
+
+/// A knob, or its absence.
+fn knob(
+    name: &'static str,
+    values: &'static [&'static str],
+) -> impl Strategy<Value = Option<(&'static str, &'static str)>> {
+    prop::option::of(prop::sample::select(values).prop_map(move |value| (name, value)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_said_is_done(
+        len in sizes(),
+        from_heap in any::<bool>(),
+        to_heap in any::<bool>(),
+        layers in knob("ONECOPY_LAYERS", &["cico", "cico,heap", "cico,cma", "cico,heap,cma"]),
+        coop in knob("ONECOPY_COOP", &["off", "on"]),
+        coop_min in knob("ONECOPY_COOP_MIN", &["0", "64K"]),
+        eager in knob("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
+        cma in knob("ONECOPY_CMA_MIN", &["0", "32K", "1M"]),
+        heap in knob("ONECOPY_HEAP_MIN", &["0", "4K", "128K"]),
+    ) {
+        let pairs = [layers, coop, coop_min, eager, cma, heap].into_iter().flatten();
+        let knobs = Knobs::from_iter(pairs).expect("knobs").0;
+        let memory = Memory { from_heap, to_heap };
+        check(&send_one(&knobs, len, memory), len)?;
+    }
+}
