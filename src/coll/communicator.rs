@@ -264,3 +264,50 @@ fn await_writers(engine: &mut Engine, state: &State) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::coll::{Collective, ElemType, Op};
+    use crate::runtime::{Threads, local_of};
+    use onecopy_obs::Knobs;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// An operator panics in a thread that only tests: the collective fails, on the other rank too, and what waits for
+    /// something else goes on.
+    #[test]
+    fn an_operator_that_panics_fails_its_collective_alone() {
+        local_of(2, &Knobs::default(), Threads::Multiple, |rt| {
+            let world = rt.world();
+            let own = world.dup().expect("dup");
+            let panics = rt.rank() == 0;
+            let op = Op::user(move |_, _| assert!(!panics, "on purpose"));
+            let sum = Collective::Allreduce {
+                elem: ElemType::U32,
+                op,
+            };
+            let mut request = own
+                .start(&sum, Some(vec![1u32; 4]), Some(vec![0u32; 4]))
+                .expect("start");
+            if panics {
+                let tested = catch_unwind(AssertUnwindSafe(|| while !request.test() {}));
+                assert!(tested.is_err(), "the operator panics");
+            }
+            // Whoever makes progress next does not call it again.
+            let other = 1 - rt.rank();
+            let sent = [rt.rank() as u32];
+            let mut got = [9u32];
+            world.scope(|scope| {
+                scope.isend(&sent, other, 0).expect("send");
+                scope.irecv(&mut got, other, 0).expect("receive");
+                scope.wait_all().expect("messages");
+            });
+            assert_eq!(got, [other as u32]);
+            let ended = request.wait();
+            assert!(ended.is_err() || !panics, "the collective has failed here");
+            let next = own.barrier();
+            assert!(next.is_err() || !panics, "and so has its communicator");
+            world.barrier().expect("others go on");
+            rt.finalize().expect("finalize");
+        });
+    }
+}

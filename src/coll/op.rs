@@ -10,7 +10,7 @@ use super::state::{FLAT, State, Step};
 use super::stream::Stream;
 use super::swap::Swap;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
 use onecopy_shm::coll::kind;
 
@@ -42,6 +42,8 @@ pub(crate) struct Op {
     pub(crate) seq: u32,
     at: At,
     pub(crate) has_read: bool,
+    /// It is in [`Self::step`]; after that, a function of the program has panicked there.
+    stepping: bool,
     pub(crate) body: Body,
     pub(crate) shared: Shared,
 }
@@ -54,6 +56,7 @@ impl Op {
             seq,
             at: if begun { At::Work } else { At::Begin },
             has_read: false,
+            stepping: false,
             body,
             shared: Shared {
                 readers: Readers::Nobody,
@@ -91,8 +94,19 @@ impl Op {
         self.at == At::Over
     }
 
-    /// Moves on as far as possible.
+    /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the next step is an error.
     pub(crate) fn step(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
+        if std::mem::replace(&mut self.stepping, true) {
+            return Err(Error::Collective {
+                reason: "a function of the program panicked in it".into(),
+            });
+        }
+        let step = self.go_on(engine, state);
+        self.stepping = false;
+        step
+    }
+
+    fn go_on(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
         let mut result = Step::Idle;
         if self.at == At::Begin {
             if state.has_channel() && !state.has_room(self.seq) {

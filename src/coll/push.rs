@@ -19,6 +19,7 @@ use std::io::IoSlice;
 pub(crate) const WRITTEN: u32 = 2;
 /// Bytes that are copied to one place after the other: they stay in the first cache between.
 pub(crate) const PIECE: usize = 16 << 10;
+
 /// What of a rank's offer goes where in the buffer of a member that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gives {
