@@ -13,6 +13,20 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+/// Advice that changes no content: there is none here that takes pages away.
+#[derive(Debug, Clone, Copy)]
+#[repr(i32)]
+pub(crate) enum Advice {
+    /// Children of a fork do not inherit it.
+    DontFork = libc::MADV_DONTFORK,
+    /// Huge pages are worth while.
+    HugePage = libc::MADV_HUGEPAGE,
+    /// It is read soon: the page tables are filled now.
+    PopulateRead = libc::MADV_POPULATE_READ,
+    /// It is written soon.
+    PopulateWrite = libc::MADV_POPULATE_WRITE,
+}
+
 /// A part of a memfd in this process's address space.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -25,6 +39,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// For [`crate::segment`] alone, which has checked the size of the file and that it stays.
     pub(crate) fn new(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -54,7 +69,7 @@ impl Mapping {
     ) -> io::Result<Self> {
         let mapping = Self::new(fd, offset, len, writable)?;
         // Where the kernel refuses, the gate alone keeps children out.
-        mapping.advise(0, mapping.len(), libc::MADV_DONTFORK);
+        mapping.advise(0, mapping.len(), Advice::DontFork);
         Ok(mapping)
     }
 
@@ -88,17 +103,18 @@ impl Mapping {
         unsafe { at.cast::<T>().as_ref() }
     }
 
-    pub(crate) fn advise(&self, offset: u64, len: u64, advice: libc::c_int) -> bool {
+    /// Tells the kernel what is going to happen to a range. Whether it took that.
+    pub(crate) fn advise(&self, offset: u64, len: u64, advice: Advice) -> bool {
         let begin = offset & !(PAGE as u64 - 1);
         let Ok(at) = self.at("advice", begin, len + (offset - begin)) else {
             return false;
         };
-        // SAFETY: the range lies in our mapping; the advice values used here change no content.
+        // SAFETY: the range lies in our mapping; no advice of the list changes content or takes pages away.
         let result = unsafe {
             libc::madvise(
                 at.as_ptr().cast(),
                 (len + (offset - begin)) as usize,
-                advice,
+                advice as libc::c_int,
             )
         };
         result == 0

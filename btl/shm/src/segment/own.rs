@@ -18,7 +18,7 @@ use crate::layout::{
     BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
     check_range,
 };
-use crate::mapping::Mapping;
+use crate::mapping::{Advice, Mapping};
 use crate::prefetch;
 use crate::ring::Consumer;
 use crate::sync::{AtomicU64, HeavyFence, Ordering};
@@ -90,14 +90,14 @@ impl OwnSegment {
         // The heap apart, so that the hole before it takes no address space; a front has mapped it already.
         let map = mapped(0, geometry.pool_end().0)?;
         // Children inherit the heap, which is memory of the program, and nothing else of a segment.
-        map.advise(0, map.len(), libc::MADV_DONTFORK);
+        map.advise(0, map.len(), Advice::DontFork);
         let heap = match (&front, geometry.heap_bytes) {
             (Some(_), _) | (None, 0) => None,
             (None, bytes) => Some(mapped(geometry.heap_offset().0, bytes)?),
         };
         // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes nothing.
         if let Some(heap) = &heap {
-            heap.advise(0, geometry.heap_bytes, libc::MADV_HUGEPAGE);
+            heap.advise(0, geometry.heap_bytes, Advice::HugePage);
         }
         let heap_base = match (&front, &heap) {
             (Some(front), _) => front.base(),

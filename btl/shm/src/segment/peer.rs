@@ -13,7 +13,7 @@ use crate::doorbell::Doorbell;
 use crate::layout::{
     BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
 };
-use crate::mapping::Mapping;
+use crate::mapping::{Advice, Mapping};
 use crate::ring::Producer;
 use crate::sync::{AtomicU64, Ordering};
 use nix::errno::Errno;
@@ -306,7 +306,7 @@ impl PeerSegment {
                     "lower ONECOPY_HEAP_SIZE or raise the address space limit (ulimit -v)",
                 )
             })?;
-            map.advise(0, self.geometry.heap_bytes, libc::MADV_HUGEPAGE);
+            map.advise(0, self.geometry.heap_bytes, Advice::HugePage);
             self.heap = Some(map);
         }
         Ok(())
@@ -366,9 +366,9 @@ impl PeerSegment {
                 offset.0,
                 len,
                 if write {
-                    libc::MADV_POPULATE_WRITE
+                    Advice::PopulateWrite
                 } else {
-                    libc::MADV_POPULATE_READ
+                    Advice::PopulateRead
                 },
             );
         }
