@@ -10,6 +10,7 @@ use onecopy_shm::gate::{self, Misuse};
 use std::sync::{Arc, Mutex};
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+
 /// Ends the job of a program that calls as it may not, where no call can give an error.
 fn end_for_misuse(how: Misuse) {
     let rank = comm::world().map_or(0, |world| world.rank);
@@ -33,7 +34,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
         return Err(phase::not_active());
     }
     let mut slot = phase::lock(&RUNTIME);
-    if phase::is_finalized() {
+    if phase::is_finalized() && !phase::is_aborted() {
         let what = "MPI_Finalize was called already: a process can initialize MPI once";
         return Err(fail(c::ERR_OTHER, what));
     }
