@@ -24,7 +24,10 @@ pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
         return Ok(Tally::not_run("tsan", NO_SOURCES));
     }
     let mut units = Sanitizer::Thread.cargo().map_err(bare)?;
-    units.args(["test", "-Zbuild-std", "--package", "onecopy", "--lib"]);
+    units.args(["test", "-Zbuild-std", "--lib"]);
+    for package in ["onecopy", "onecopy-launch", "onecopy-cli"] {
+        units.args(["--package", package]);
+    }
     let units = executed("tsan", "unit tests", count(&mut units))?;
     let mut ranks = Sanitizer::Thread
         .cargo()
