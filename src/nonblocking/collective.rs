@@ -32,7 +32,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&Collective::Barrier, None, None)
     }
 
-    /// See [`Comm::bcast`].
+    /// See [`Comm::bcast`](crate::Comm::bcast).
     pub fn ibcast<T: AnyBitPattern + NoUninit>(
         &self,
         buf: &'env mut [T],
@@ -41,7 +41,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&Collective::Bcast { root }, None, Some(cast_slice_mut(buf)))
     }
 
-    /// See [`Comm::gather`].
+    /// See [`Comm::gather`](crate::Comm::gather).
     pub fn igather<T: AnyBitPattern + NoUninit>(
         &self,
         send: &'env [T],
@@ -52,7 +52,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::scatter`].
+    /// See [`Comm::scatter`](crate::Comm::scatter).
     pub fn iscatter<T: AnyBitPattern + NoUninit>(
         &self,
         send: &'env [T],
@@ -63,7 +63,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::allgather`].
+    /// See [`Comm::allgather`](crate::Comm::allgather).
     pub fn iallgather<T: AnyBitPattern + NoUninit>(
         &self,
         send: &'env [T],
@@ -73,7 +73,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::alltoall`].
+    /// See [`Comm::alltoall`](crate::Comm::alltoall).
     pub fn ialltoall<T: AnyBitPattern + NoUninit>(
         &self,
         send: &'env [T],
@@ -83,7 +83,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::alltoallv`].
+    /// See [`Comm::alltoallv`](crate::Comm::alltoallv).
     pub fn ialltoallv<T: AnyBitPattern + NoUninit>(
         &self,
         send: &'env [T],
@@ -95,7 +95,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::reduce`].
+    /// See [`Comm::reduce`](crate::Comm::reduce).
     pub fn ireduce<T: Element>(
         &self,
         send: &'env [T],
@@ -107,7 +107,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::allreduce`].
+    /// See [`Comm::allreduce`](crate::Comm::allreduce).
     pub fn iallreduce<T: Element>(
         &self,
         send: &'env [T],
@@ -118,7 +118,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::reduce_scatter`].
+    /// See [`Comm::reduce_scatter`](crate::Comm::reduce_scatter).
     pub fn ireduce_scatter<T: Element>(
         &self,
         send: &'env [T],
@@ -130,7 +130,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::scan`].
+    /// See [`Comm::scan`](crate::Comm::scan).
     pub fn iscan<T: Element>(
         &self,
         send: &'env [T],
@@ -141,7 +141,7 @@ impl<'env> Scope<'_, 'env> {
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
-    /// See [`Comm::exscan`].
+    /// See [`Comm::exscan`](crate::Comm::exscan).
     pub fn iexscan<T: Element>(
         &self,
         send: &'env [T],

@@ -6,7 +6,7 @@
 //! gets an error, not a signal, when memory is short. It has no name; peers get its descriptor over a socket.
 //!
 //! # Safety
-//! * A [`Mapping`] is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last user is gone: every
+//! * A `Mapping` is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last user is gone: every
 //!   structure that keeps a pointer into it also keeps the `Arc`.
 //! * The only references made into a mapping are to atomics and to structures made of atomics; their alignment is a compile-time fact.
 //! * Everything else is copied as raw bytes after a range check.
