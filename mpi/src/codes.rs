@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Classes and codes of errors, and the words for them.
 
-use crate::c;
 use crate::failure::Failure;
+use crate::{c, phase};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Names and descriptions of the standard's classes; the place is the class.
 pub(crate) const CLASSES: [(&str, &str); 63] = [
@@ -102,7 +102,7 @@ pub(crate) struct Added {
 static ADDED: Mutex<Option<Added>> = Mutex::new(None);
 
 fn added() -> MutexGuard<'static, Option<Added>> {
-    let mut added = ADDED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut added = phase::lock(&ADDED);
     added.get_or_insert_with(|| Added {
         last: c::ERR_LASTCODE,
         ..Added::default()

@@ -76,11 +76,6 @@ pub(crate) fn set_predefined(world: Arc<CommObject>, own: Arc<CommObject>) {
     let _ = SELF.set(own);
 }
 
-/// The program's messages among all ranks.
-pub(crate) fn link_of_all() -> Outcome<&'static onecopy::Comm> {
-    WORLD.get().ok_or_else(not_complete)?.link()
-}
-
 /// What tells the messages of an agreement from those of collectives before it, in the library's context.
 const AGREEMENT: u32 = 0;
 const EARLY: u32 = 1;

@@ -65,7 +65,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
     );
     gate::on_misuse(end_for_misuse);
     *slot = Some(runtime);
-    phase::begin(level, comm::link_of_all()?);
+    phase::begin(level, &comm);
     Ok(level)
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn abort(code: i32) -> ! {
     // A child that a rank has forked ends itself alone.
     if !is_forked() {
         // Nothing is possible any more: what the program does at its exit must not find an engine that is in use.
-        PHASE.store(OVER, Ordering::Release);
+        finish();
         if let Some(emergency) = EMERGENCY.get() {
             let _ = emergency.abort(code);
         }
