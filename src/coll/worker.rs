@@ -82,8 +82,8 @@ impl Colls {
     /// Moves all collectives that can move.
     #[cold]
     fn step(&mut self, engine: &mut Engine) -> bool {
-        if let Some(fatal) = engine.core.fatal.clone() {
-            return self.fail(engine, &fatal);
+        if self.end_if_fatal(engine) {
+            return true;
         }
         let Self { slots, active, .. } = self;
         let mut moved = false;
@@ -100,8 +100,7 @@ impl Colls {
     /// Looks whether a communicator with collectives under way has failed at a member, or has lost one.
     #[cold]
     fn check(&mut self, engine: &mut Engine) {
-        if let Some(fatal) = engine.core.fatal.clone() {
-            self.fail(engine, &fatal);
+        if self.end_if_fatal(engine) {
             return;
         }
         for comm in self.slots.iter_mut().flatten() {
@@ -109,13 +108,15 @@ impl Colls {
         }
     }
 
-    /// Ends all collectives under way: the program gets its buffers back.
-    #[cold]
-    fn fail(&mut self, engine: &mut Engine, error: &Error) -> bool {
+    /// Ends all collectives under way if every wait has to end: the program gets its buffers back. Whether it has.
+    fn end_if_fatal(&mut self, engine: &mut Engine) -> bool {
+        let Some(fatal) = engine.core.fatal.clone() else {
+            return false;
+        };
         let under_way = self.slots.iter_mut().flatten();
         under_way
             .filter(|comm| !comm.ops.is_empty())
-            .for_each(|comm| comm.fail(engine, error));
+            .for_each(|comm| comm.fail(engine, &fatal));
         self.active.clear();
         true
     }
