@@ -136,15 +136,18 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         s["put_bytes"],
     ];
     let shared = len == 0 || r["coop_chunks_receiver"] + s["coop_chunks_sender"] > 0;
-    let by = |way: usize| ways.iter().enumerate().all(|(at, &n)| at == way || n == 0);
-    let both = |way: usize| ways[way] + s["put_bytes"] == len && by_two(&ways, way);
-    let alone = |way: usize| ways[way] == len && by(way) && r["coop_chunks_receiver"] == 0;
+    let only = |these: &[usize]| {
+        let mut moved = ways.iter().enumerate().filter(|(_, n)| **n > 0);
+        moved.all(|(way, _)| these.contains(&way))
+    };
+    let both = |way: usize| ways[way] + ways[4] == len && only(&[way, 4]);
+    let alone = |way: usize| ways[way] == len && only(&[way]) && r["coop_chunks_receiver"] == 0;
     let good = match said {
         Protocol::Inline => eager == [1, 0, 0, 0],
         Protocol::Slots => eager == [0, 1, 0, 0],
         Protocol::Chunks => eager == [0, 0, 1, 0],
         _ if eager != [0, 0, 0, 1] => false,
-        Protocol::Pipeline => s["pipeline_bytes"].max(r["pipeline_bytes"]) == len && by(ways.len()),
+        Protocol::Pipeline => s["pipeline_bytes"].max(r["pipeline_bytes"]) == len && only(&[]),
         Protocol::Map => alone(0),
         Protocol::Attach => alone(1),
         Protocol::Get => alone(2),
@@ -164,12 +167,6 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         r["coop_chunks_receiver"]
     );
     Ok(())
-}
-
-/// Whether only this way and the sender moved bytes.
-fn by_two(ways: &[u64; 5], way: usize) -> bool {
-    let mut others = ways.iter().enumerate();
-    others.all(|(at, &n)| at == way || at == 4 || n == 0)
 }
 
 fn sizes() -> impl Strategy<Value = usize> {
