@@ -11,7 +11,7 @@ mod words;
 use std::path::Path;
 use std::process::Command;
 
-use crate::steps::cargo;
+use crate::steps::{cargo, metadata};
 use crate::{Failure, docs, say};
 
 /// A file of the repository.
@@ -42,7 +42,8 @@ impl Findings {
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let files = tracked(root)?;
     let mut findings = Findings::default();
-    arrows::check(root, &mut findings)?;
+    let metadata = metadata(root)?;
+    arrows::check(&metadata, root, &mut findings)?;
     for file in &files {
         words::check(file, &mut findings);
         if is_rust(file) {
@@ -50,7 +51,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
             starts::check(file, &mut findings);
         }
     }
-    modules::check(&files, &mut findings);
+    modules::check(&metadata, root, &files, &mut findings);
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
     entry_points(&files, &mut findings);
     for page in docs::stale(root) {

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::Findings;
 use crate::Failure;
-use crate::steps::metadata;
 
 /// Each package with what it may depend on inside the workspace.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -99,8 +100,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("tracing-subscriber", TOOLS),
 ];
 
-pub(super) fn check(root: &Path, findings: &mut Findings) -> Result<(), Failure> {
-    let metadata = metadata(root)?;
+pub(super) fn check(metadata: &Value, root: &Path, findings: &mut Findings) -> Result<(), Failure> {
     let packages = metadata["packages"].as_array().map_or(&[][..], |list| list);
     if packages.is_empty() {
         return Err("cargo metadata lists no package".to_owned());

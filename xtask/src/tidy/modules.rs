@@ -7,29 +7,13 @@
 mod reader;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 
+use serde_json::Value;
 use syn::visit::Visit;
 
 use super::{File, Findings};
 use reader::{Module, Reader};
-
-/// A package's root file, by which its modules are found.
-const ROOTS: &[&str] = &[
-    "benches/peers/src/main.rs",
-    "btl/obs/src/lib.rs",
-    "btl/shm/src/lib.rs",
-    "btl/src/lib.rs",
-    "cli/src/lib.rs",
-    "heap/src/lib.rs",
-    "kmod/tests/src/main.rs",
-    "launch/src/lib.rs",
-    "mpi/abi/src/lib.rs",
-    "mpi/src/lib.rs",
-    LIBRARY,
-    "tests/fuzz/src/lib.rs",
-    "vm-images/src/lib.rs",
-    "xtask/src/main.rs",
-];
 
 /// The library, whose arrows are a table.
 const LIBRARY: &str = "src/lib.rs";
@@ -130,31 +114,38 @@ struct Package {
 /// Arrows from module to module.
 type Arrows = BTreeMap<Name, BTreeMap<Name, Place>>;
 
-pub(super) fn check(files: &[File], findings: &mut Findings) {
+pub(super) fn check(metadata: &Value, root: &Path, files: &[File], findings: &mut Findings) {
     let texts: HashMap<&str, &str> = files
         .iter()
         .map(|file| (file.path.as_str(), file.text.as_str()))
         .collect();
-    for file in files {
-        // A new package is not forgotten.
-        let root = ["src/lib.rs", "src/main.rs"]
-            .iter()
-            .any(|end| file.path == *end || file.path.ends_with(&format!("/{end}")));
-        let known = file.path.rsplit_once('/').is_some_and(|(folder, _)| {
-            ROOTS
-                .iter()
-                .any(|root| root.rsplit_once('/').is_some_and(|r| r.0 == folder))
-        });
-        if root && !known && !file.path.starts_with("sys/") {
-            findings.error(&file.path, "is not among the roots of tidy/modules.rs");
-        }
-    }
-    for root in ROOTS {
-        match Package::read(root, &texts) {
-            Ok(package) => judge(root, &package.arrows(), findings),
+    for root in roots(metadata, root) {
+        match Package::read(&root, &texts) {
+            Ok(package) => judge(&root, &package.arrows(), findings),
             Err(why) => findings.error(root, why),
         }
     }
+}
+
+/// The root files of all libraries and programs; those of tests, examples and benchmarks are no design.
+fn roots(metadata: &Value, root: &Path) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let is_design = |target: &Value| {
+        let kinds = list(&target["kind"]);
+        kinds
+            .iter()
+            .any(|kind| matches!(kind.as_str(), Some("lib" | "rlib" | "bin")))
+    };
+    let packages = list(&metadata["packages"]);
+    packages
+        .iter()
+        .flat_map(|package| list(&package["targets"]))
+        .filter(is_design)
+        .filter_map(|target| {
+            let path = Path::new(target["src_path"].as_str()?);
+            Some(path.strip_prefix(root).ok()?.to_str()?.to_owned())
+        })
+        .collect()
 }
 
 fn judge(root: &str, arrows: &Arrows, findings: &mut Findings) {
@@ -418,7 +409,7 @@ mod tests {
             ("src/lib.rs", "mod a;\nmod b;"),
             (
                 "src/a.rs",
-                "#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(test)]\nuse crate::b::C;\n\
+                "#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(all(test, unix))]\nuse crate::b::C;\n\
                  pub(in crate::b) struct A;",
             ),
             ("src/b.rs", "use crate::a::A;"),

@@ -48,7 +48,7 @@ impl Reader {
 
     fn import(&mut self, tree: &syn::UseTree, before: &[String], shown: bool) {
         let mut path = before.to_vec();
-        match tree {
+        let at = match tree {
             syn::UseTree::Path(part) => {
                 path.push(part.ident.to_string());
                 self.import(&part.tree, &path, shown);
@@ -60,16 +60,14 @@ impl Reader {
                 }
                 return;
             }
-            syn::UseTree::Name(name) if name.ident == "self" => {}
-            syn::UseTree::Name(name) => path.push(name.ident.to_string()),
-            syn::UseTree::Rename(rename) => path.push(rename.ident.to_string()),
-            syn::UseTree::Glob(_) => {}
-        }
-        let at = match tree {
-            syn::UseTree::Name(name) => name.ident.span(),
-            syn::UseTree::Rename(rename) => rename.ident.span(),
+            syn::UseTree::Name(syn::UseName { ident })
+            | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
+                if ident != "self" {
+                    path.push(ident.to_string());
+                }
+                ident.span()
+            }
             syn::UseTree::Glob(glob) => glob.star_token.span,
-            syn::UseTree::Path(_) | syn::UseTree::Group(_) => return,
         };
         self.name(&path, at.start().line);
         if shown {
@@ -88,12 +86,14 @@ impl Reader {
 
 /// Whether something is there for tests only.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute
-                .parse_args::<syn::Meta>()
-                .is_ok_and(|meta| meta.path().is_ident("test"))
-    })
+    fn asks(meta: &syn::Meta) -> bool {
+        type All = syn::punctuated::Punctuated<syn::Meta, syn::Token![,]>;
+        meta.path().is_ident("test")
+            || matches!(meta, syn::Meta::List(list) if list.path.is_ident("all")
+                && list.parse_args_with(All::parse_terminated).is_ok_and(|all| all.iter().any(asks)))
+    }
+    let mut conditions = attributes.iter().filter(|a| a.path().is_ident("cfg"));
+    conditions.any(|cfg| cfg.parse_args::<syn::Meta>().is_ok_and(|meta| asks(&meta)))
 }
 
 impl<'ast> Visit<'ast> for Reader {
