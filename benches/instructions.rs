@@ -1,51 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two ranks that one thread drives in turn, so that no poll is in vain and the count of instructions is the same in every run.
+//! Two ranks that work in turn, so that no poll is in vain and the count of instructions is the same in every run.
 //!
-//! Instructions of a send and of its receive, from two runs whose difference is the messages:
+//! Instructions of a send and of its receive, from two runs that differ in their messages:
 //!
 //! ```text
 //! cargo bench --no-run --bench instructions
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/deps/instructions-* BYTES MESSAGES
 //! ```
 
-use onecopy::{Options, Runtime};
-use std::sync::Mutex;
+use std::sync::Barrier;
 
-/// No more than a ring holds of the smallest, so that nothing waits.
-const WINDOW: usize = 16;
+/// Messages of a turn: the ring and the chunks of a peer have room for them all.
+fn messages(bytes: usize) -> usize {
+    (96 / bytes.div_ceil(64).max(1)).clamp(4, 64)
+}
 
 fn main() {
     let mut numbers = std::env::args().filter_map(|text| text.parse::<usize>().ok());
     let bytes = numbers.next().unwrap_or(8);
-    let messages = numbers.next().unwrap_or(1 << 14);
-    let ranks = onecopy::wireup::local::world(2).expect("a job of threads");
-    let joined = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for wireup in ranks {
-            scope.spawn(|| {
-                let options = Options {
-                    wireup: Some(Box::new(wireup)),
-                    ..Options::default()
-                };
-                let rank = Runtime::init_with(options).expect("joining");
-                joined.lock().expect("lock").push(rank);
-            });
+    let turn_of = messages(bytes);
+    let turns = numbers.next().unwrap_or(1 << 14).div_ceil(turn_of);
+    let turn = Barrier::new(2);
+    onecopy::local(2, |rank| {
+        let world = rank.world();
+        let mut buffer = vec![rank.rank() as u8; bytes];
+        for _ in 0..turns {
+            if rank.rank() == 0 {
+                for _ in 0..turn_of {
+                    world.send(&buffer, 1, 3).expect("send");
+                }
+                turn.wait();
+            } else {
+                turn.wait();
+                for _ in 0..turn_of {
+                    world.recv(&mut buffer, 0, 3).expect("recv");
+                }
+            }
+            turn.wait();
         }
+        assert!(buffer.iter().all(|&byte| byte == 0), "the messages arrived");
     });
-    let mut ranks = joined.into_inner().expect("lock");
-    ranks.sort_by_key(Runtime::rank);
-    let worlds = [ranks[0].world(), ranks[1].world()];
-    let from = vec![7u8; bytes];
-    let mut to = vec![0u8; bytes];
-    for _ in 0..messages.div_ceil(WINDOW) {
-        for _ in 0..WINDOW {
-            worlds[0].send(&from, 1, 3).expect("send");
-        }
-        for _ in 0..WINDOW {
-            worlds[1].recv(&mut to, 0, 3).expect("recv");
-        }
-    }
-    assert_eq!(from, to, "the messages arrived");
-    drop(worlds);
-    drop(ranks);
 }
