@@ -15,8 +15,9 @@ use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::matching::{OWN_CONTEXTS, Pattern, Source, Tag};
-use crate::proto::direct::{Begun, Received, Sent, Take};
-use crate::request::{RequestId, Status, UserBuf};
+use crate::peer::Incoming;
+use crate::proto::direct::{Received, Sent, Take};
+use crate::request::{RequestId, SendPlan, Status, UserBuf};
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
 use std::io::{IoSlice, IoSliceMut};
@@ -187,7 +188,8 @@ impl Comm {
         match sent {
             Sent::All => Ok(()),
             Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
-            Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard),
+            Sent::Planned(plan) => self.send_mode(bytes, dest, tag, SendMode::Standard, plan),
+            Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard, SendPlan::Slots),
         }
     }
 
@@ -208,7 +210,8 @@ impl Comm {
 
     /// Sends `buf` to `dest` and returns when the receiver has matched it.
     pub fn ssend<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
-        self.send_mode(bytemuck::cast_slice(buf), dest, tag, SendMode::Synchronous)
+        let bytes = bytemuck::cast_slice(buf);
+        self.send_mode(bytes, dest, tag, SendMode::Synchronous, SendPlan::Slots)
     }
 
     /// Sends `buf` to `dest`, whose receive the program knows to be posted. As [`Self::send`]: the knowledge is not needed here.
@@ -217,9 +220,16 @@ impl Comm {
     }
 
     #[cold]
-    fn send_mode(&self, bytes: &[u8], dest: usize, tag: i32, mode: SendMode) -> Result<()> {
+    fn send_mode(
+        &self,
+        bytes: &[u8],
+        dest: usize,
+        tag: i32,
+        mode: SendMode,
+        plan: SendPlan,
+    ) -> Result<()> {
         loan::lend(&self.handle, bytes, |loan| {
-            let id = self.start_send(UserBuf::One(loan), dest, tag, mode)?;
+            let id = self.start_planned(UserBuf::One(loan), dest, tag, mode, plan)?;
             self.finish(id).map(drop)
         })
     }
@@ -231,11 +241,22 @@ impl Comm {
         tag: i32,
         mode: SendMode,
     ) -> Result<RequestId> {
+        self.start_planned(buf, dest, tag, mode, SendPlan::Slots)
+    }
+
+    /// As [`Self::start_send`]; `plan` as for [`Engine::send_planned`].
+    pub(crate) fn start_planned(
+        &self,
+        buf: UserBuf,
+        dest: usize,
+        tag: i32,
+        mode: SendMode,
+        plan: SendPlan,
+    ) -> Result<RequestId> {
         self.check_place(dest)?;
-        self.handle
-            .gate
-            .enter()
-            .send(self.world_rank(dest), self.context, tag, buf, mode)
+        let dest = self.world_rank(dest);
+        let mut engine = self.handle.gate.enter();
+        engine.send_planned(dest, (self.context, tag), buf, mode, plan)
     }
 
     pub(crate) fn start_receive(
@@ -313,7 +334,7 @@ impl Comm {
     }
 
     #[cold]
-    fn receive_rest(&self, bytes: &mut [u8], begun: Begun) -> Result<Status> {
+    fn receive_rest(&self, bytes: &mut [u8], begun: Incoming) -> Result<Status> {
         loan::lend_mut(&self.handle, bytes, |loan| {
             let id = self
                 .handle
@@ -524,22 +545,26 @@ fn whole<T>(status: Status) -> Result<Status> {
 impl Engine {
     /// Whether polling the source's ring alone makes sense.
     #[inline(always)]
-    pub(crate) fn may_receive_now(&self, source: u32) -> bool {
+    pub(crate) fn may_receive_now(&mut self, source: u32) -> bool {
         self.core.posted.is_empty()
             && self.core.unexpected.is_empty()
             && self.core.transfers.is_empty()
             && self.core.busy.is_empty()
-            && matches!(self.peers.get(source as usize), Some(Some(peer)) if peer.rx.is_empty() && peer.gone.is_none())
+            && self
+                .peers
+                .get_mut(source as usize)
+                .and_then(Option::as_mut)
+                .is_some_and(|peer| peer.endpoint.is_empty() && peer.gone.is_none())
     }
 
     /// Polls the source's ring until something is there, at most `polls` times.
     #[inline(always)]
-    fn poll_ring(&self, source: u32, polls: usize) -> bool {
-        let Some(Some(peer)) = self.peers.get(source as usize) else {
+    fn poll_ring(&mut self, source: u32, polls: usize) -> bool {
+        let Some(Some(peer)) = self.peers.get_mut(source as usize) else {
             return false;
         };
         for _ in 0..polls {
-            if !peer.rx.is_empty() {
+            if !peer.endpoint.is_empty() {
                 return true;
             }
             std::hint::spin_loop();

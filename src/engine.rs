@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
 use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto;
-use crate::proto::direct::{Begun, Received, Sent, Take};
+use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, SendPlan, State, Status, UserBuf};
 use crate::state::light::Waiting;
 use crate::state::{Core, Message};
@@ -111,6 +111,18 @@ impl Engine {
         buf: UserBuf,
         mode: SendMode,
     ) -> Result<RequestId> {
+        self.send_planned(dest, (context, tag), buf, mode, SendPlan::Slots)
+    }
+
+    /// As [`Self::send`]; `plan`: how it goes, or [`SendPlan::Slots`] if that is still to be decided.
+    pub(crate) fn send_planned(
+        &mut self,
+        dest: usize,
+        (context, tag): (u32, i32),
+        buf: UserBuf,
+        mode: SendMode,
+        plan: SendPlan,
+    ) -> Result<RequestId> {
         let dest = self.core.check_rank(dest)?;
         if tag < 0 {
             return Err(Error::BadTag { tag });
@@ -123,7 +135,7 @@ impl Engine {
         }
         let len = buf.len();
         let request = Request {
-            state: State::Queued(SendPlan::Slots),
+            state: State::Queued(plan),
             peer: dest,
             context,
             tag,
@@ -171,17 +183,12 @@ impl Engine {
     }
 
     /// Goes on with a receive of which the first chunks were received at once.
-    pub(crate) fn receive_rest(&mut self, begun: Begun, buf: UserBuf) -> RequestId {
-        let Begun {
-            total,
-            received,
-            envelope,
-        } = begun;
+    pub(crate) fn receive_rest(&mut self, begun: Incoming, buf: UserBuf) -> RequestId {
         let Envelope {
             context,
             source,
             tag,
-        } = envelope;
+        } = begun.envelope;
         let id = self.core.requests.insert(Request {
             peer: source,
             ..Request::receive(State::Receiving, context, tag, buf)
@@ -189,10 +196,7 @@ impl Engine {
         if let Some(peer) = &mut self.peers[source as usize] {
             peer.incoming = Some(Incoming {
                 target: Target::Request(id),
-                total,
-                received,
-                envelope,
-                sync: None,
+                ..begun
             });
         }
         id

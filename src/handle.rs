@@ -2,13 +2,13 @@
 //! The way to a rank's engine, which communicators, requests and the runtime share.
 
 use crate::coll::Worker;
+use crate::endpoint::Bell;
 use crate::memory::pool::Pool;
 use crate::wait;
 use crate::wireup::Emergency;
 use onecopy_shm::gate::Gate;
 use onecopy_shm::heap::Heap;
 use onecopy_shm::loan::{LoanTable, WithLoans};
-use onecopy_shm::segment::OwnSegment;
 use std::sync::Arc;
 
 /// What communicators, requests and the runtime share.
@@ -16,7 +16,7 @@ pub(crate) struct Shared {
     pub(crate) gate: Gate<Worker>,
     /// Beside the gate, as the thread that ends the job may be in it.
     pub(crate) emergency: Arc<dyn Emergency>,
-    pub(crate) segment: Arc<OwnSegment>,
+    pub(crate) bell: Bell,
     pub(crate) heap: Arc<Heap>,
     pub(crate) buffers: Pool,
     pub(crate) rank: usize,
@@ -47,7 +47,7 @@ impl std::ops::Deref for Handle {
 
 impl Shared {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
-        wait::until(&self.gate, &self.segment, done)
+        wait::until(&self.gate, &self.bell, done)
     }
 
     /// Moves what can move, and looks.

@@ -4,6 +4,7 @@
 
 pub mod coll;
 mod comm;
+mod endpoint;
 mod engine;
 pub mod error;
 #[cfg(feature = "fuzzing")]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank keeps for each peer that it has talked with.
 
+use crate::endpoint::Endpoint;
 use crate::matching::{EntryId, Envelope};
 use crate::request::RequestId;
 use crate::select::Thresholds;
@@ -8,16 +9,11 @@ use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
 use onecopy_obs::Knobs;
-use onecopy_shm::cells::MappedCells;
-use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::ring::{Consumer, Producer};
-use onecopy_shm::segment::{ControlHandle, PeerSegment};
-use onecopy_shm::sync::Ordering;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::wire::{BODY, Kind};
+use crate::wire::{BODY, ChunkBody, Kind};
 
 /// Messages to one peer that it has to answer, announced or synchronous, and has not: a sender holds back further
 /// ones. So a receiver never has to remember more of them, and fails a peer that announces more. A knob says how many;
@@ -96,6 +92,20 @@ pub(crate) struct Incoming {
     pub(crate) envelope: Envelope,
     /// The sender's request that wants to know of the match.
     pub(crate) sync: Option<u64>,
+}
+
+impl Incoming {
+    /// Whether a chunk is the next one of the message; an error says what no correct peer would have sent.
+    #[inline]
+    pub(crate) fn check(&self, body: &ChunkBody) -> Result<(), String> {
+        if body.total == self.total && body.offset == self.received && body.piece > 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "a chunk of {} bytes at {} of {}, expected at {} of {}",
+            body.piece, body.offset, body.total, self.received, self.total
+        ))
+    }
 }
 
 /// Chunks that a peer wants of an announced message.
@@ -187,25 +197,19 @@ impl HeldBack {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) rank: u32,
-    pub(crate) segment: PeerSegment,
+    pub(crate) endpoint: Endpoint,
     pub(crate) link: Link,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) pid: Option<i32>,
-    /// Whether this rank must use full fences when it tells the peer of something.
-    pub(crate) strong: bool,
     pub(crate) thresholds: Thresholds,
     pub(crate) observed: Observed,
 
-    /// The ring to the peer, made on the first record.
-    pub(crate) tx: Option<Producer<MappedCells>>,
-    pub(crate) tx_control: ControlHandle,
     /// Control records that wait for room: they go before everything in `outbox`.
     pub(crate) replies: VecDeque<(Kind, [u8; BODY])>,
     /// Sends that wait for room, in their order.
     pub(crate) outbox: VecDeque<RequestId>,
     /// Sends that wait for answers, before those of their context in `outbox`.
     pub(crate) held_back: HeldBack,
-    pub(crate) outstanding: Outstanding,
     pub(crate) pipes: VecDeque<PipeOut>,
     pub(crate) announced: VecDeque<Announced>,
     pub(crate) next_join: u32,
@@ -215,15 +219,10 @@ pub(crate) struct Peer {
     pub(crate) credit_used: u64,
     pub(crate) credit_limit: u64,
 
-    pub(crate) rx: Consumer<MappedCells>,
-    pub(crate) rx_control: ControlHandle,
-    /// Whether `rx` is in the list of rings that are polled.
+    /// Whether it is in the list of those that are polled.
     pub(crate) polled: bool,
-    /// Polls of `rx` since it last held a record.
+    /// Polls since it last had a record.
     pub(crate) idle_polls: u32,
-    /// Chunks passed since the tail was last published, and how many may be.
-    pub(crate) chunks_passed: u32,
-    pub(crate) chunks_held: u32,
     pub(crate) incoming: Option<Incoming>,
     /// Credit to be given back, ever, and how much of it the sender has been told.
     pub(crate) credit_back: u64,
@@ -247,6 +246,7 @@ impl Peer {
             || !self.outbox.is_empty()
             || !self.pipes.is_empty()
             || !self.held_back.is_empty()
+            || self.endpoint.has_output()
     }
 
     /// The first in the outbox went out, or is over.
@@ -319,64 +319,8 @@ impl Peer {
         ))
     }
 
-    /// Whether the peer has said that it does not talk with this rank any more.
-    pub(crate) fn has_given_up(&self) -> bool {
-        // SYNC(pair.given_up): acquire what it wrote before
-        self.tx_control.given_up.load(Ordering::Acquire) != 0
-    }
-
     /// Tells the peer whether this rank can read its messages by the kernel module only from regions.
     pub(crate) fn tell_how_it_reads(&self) {
-        let said = if self.link.wants_region() { 2 } else { 1 };
-        self.rx_control.wants_region.store(said, Ordering::Relaxed);
-    }
-
-    /// A chunk was read. The tail, which gives it back, is published every few chunks: its line travels to the sender.
-    #[inline]
-    pub(crate) fn passed_chunk(&mut self) -> bool {
-        self.chunks_passed += 1;
-        let due = self.chunks_passed >= self.chunks_held;
-        if due {
-            self.give_back();
-        }
-        due
-    }
-
-    /// Gives back everything that was read.
-    pub(crate) fn give_back(&mut self) {
-        self.chunks_passed = 0;
-        self.rx.publish_tail();
-    }
-
-    /// Takes back the chunks that the peer has read.
-    pub(crate) fn collect_chunks(&mut self, pool: &mut ChunkPool) {
-        if !self.outstanding.is_empty() {
-            let released = self.tx.as_mut().map_or(0, Producer::released);
-            self.outstanding.reclaim(released, pool);
-        }
-    }
-
-    /// Tells the peer of what was just published, if it does not poll this rank's ring. Says whether a sleeper was woken.
-    #[inline(always)]
-    pub(crate) fn notify(&mut self) -> bool {
-        match &self.tx {
-            Some(tx) if tx.must_notify(self.strong) => self.notify_cold(),
-            _ => false,
-        }
-    }
-
-    #[cold]
-    fn notify_cold(&self) -> bool {
-        self.segment.set_active();
-        // The sleeper arms its bell and then looks at its bitmap: one of us must see the other.
-        onecopy_shm::sync::light_fence(self.strong);
-        self.segment.bell().ring()
-    }
-
-    /// The tail has moved, or credit was given: wakes the peer if it waits for that.
-    #[inline]
-    pub(crate) fn notify_room(&self) -> bool {
-        onecopy_shm::sync::light_fence(self.strong);
-        self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.bell().ring()
+        self.endpoint.want_exposed(self.link.wants_region());
     }
 }

@@ -14,6 +14,7 @@
 
 pub(crate) mod broken;
 pub(crate) mod coop;
+pub(crate) mod deliver;
 pub(crate) mod direct;
 pub(crate) mod eager;
 pub(crate) mod layers;
@@ -21,16 +22,14 @@ pub(crate) mod own;
 pub(crate) mod pipeline;
 pub(crate) mod rendezvous;
 
-use crate::error::Error;
+use crate::endpoint::{Claim, Record};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
 use crate::request::{RequestId, SendPlan, State, Status};
-use crate::state::message::{charge, receipt_for};
+use crate::state::message::charge;
 use crate::state::{Core, Message};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
-use onecopy_shm::cells::MappedCells;
 use onecopy_shm::fault;
-use onecopy_shm::ring::{Claim, Record};
 
 /// Gives credit back to the sender: a message was matched.
 #[inline]
@@ -38,22 +37,9 @@ pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
     peer.credit_back += bytes;
     if peer.credit_back - peer.credit_told > core.knobs.eager_credit as u64 / 4 {
         peer.credit_told = peer.credit_back;
-        peer.rx_control
-            .credit
-            .store(peer.credit_back, onecopy_shm::sync::Ordering::Relaxed);
+        peer.endpoint.give_credit(peer.credit_back);
         fault::point("credit.given");
     }
-}
-
-/// The status of a message of `total` bytes received into `request`: an error if it did not fit.
-pub(crate) fn receipt(
-    core: &Core,
-    id: RequestId,
-    envelope: Envelope,
-    total: u64,
-) -> Result<Status, Error> {
-    let buffer = core.requests.get(id).map_or(0, |request| request.len);
-    receipt_for(buffer, envelope, total)
 }
 
 /// Which records are taken from a ring.
@@ -73,7 +59,7 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
     let mut room = false;
     let completed = core.requests.completed;
     for _ in 0..core.knobs.progress_quota {
-        let Some(record) = peer.rx.peek().map_err(|bad| bad.to_string())? else {
+        let Some(record) = peer.endpoint.peek().map_err(|bad| bad.to_string())? else {
             break;
         };
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
@@ -96,15 +82,15 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
                 control(core, peer, envelope, kind, &body)?;
             }
         }
-        room |= peer.rx.advance(record);
+        room |= peer.endpoint.advance(record);
         if matches!(
             kind,
             Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts
         ) {
-            room |= peer.passed_chunk();
+            room |= peer.endpoint.passed_chunk();
         }
     }
-    if room && peer.notify_room() {
+    if room && peer.endpoint.notify_room() {
         core.counters.doorbells_rung += 1;
     }
     Ok(())
@@ -119,7 +105,7 @@ fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> 
         .to_string());
     }
     let mut body = [0; BODY];
-    peer.rx.read(record, 0, &mut body);
+    peer.endpoint.read(record, 0, &mut body);
     Ok(body)
 }
 
@@ -244,17 +230,13 @@ pub(crate) fn send_fin(core: &mut Core, peer: &mut Peer, request: u64) {
     reply(core, peer, Kind::Fin, Fin { request }.encode());
 }
 
-/// Claims slots in the ring to the peer, which is made now if this is the first record.
+/// Claims room for a record to the peer, whose endpoint is opened now if this is the first one.
 #[inline]
-pub(crate) fn claim<'p>(
-    core: &mut Core,
-    peer: &'p mut Peer,
-    slots: usize,
-) -> Option<Claim<'p, MappedCells>> {
-    if peer.tx.is_none() && !make_ring(core, peer) {
+pub(crate) fn claim<'p>(core: &mut Core, peer: &'p mut Peer, slots: usize) -> Option<Claim<'p>> {
+    if !peer.endpoint.is_open() && !open(core, peer) {
         return None;
     }
-    let claim = peer.tx.as_mut().and_then(|tx| tx.claim(slots));
+    let claim = peer.endpoint.claim(slots);
     if claim.is_none() {
         core.counters.ring_full += 1;
     }
@@ -262,15 +244,11 @@ pub(crate) fn claim<'p>(
 }
 
 #[cold]
-fn make_ring(core: &mut Core, peer: &mut Peer) -> bool {
-    match peer.segment.producer() {
-        Ok(producer) => {
-            peer.tx = Some(producer);
-            true
-        }
+fn open(core: &mut Core, peer: &mut Peer) -> bool {
+    match peer.endpoint.open() {
+        Ok(()) => true,
         Err(error) => {
             // Nothing can go to this peer: everything queued for it fails with the reason.
-            let error = Error::from(error);
             if !peer.replies.is_empty() || !peer.pipes.is_empty() {
                 // It waits for these: it is told that nothing will come.
                 let gone = Gone::Unreachable(error.to_string());
@@ -297,7 +275,7 @@ fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
         peer.replies.pop_front();
         sent(kind);
         moved = true;
-        if peer.notify() {
+        if peer.endpoint.notify() {
             core.counters.doorbells_rung += 1;
         }
     }
@@ -330,7 +308,7 @@ pub(crate) fn put_body(
     claim.write(0, body);
     claim.publish(kind as u8, BODY, meta);
     sent(kind);
-    if peer.notify() {
+    if peer.endpoint.notify() {
         core.counters.doorbells_rung += 1;
     }
     true
@@ -357,7 +335,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         };
         let (sync, context) = (request.sync, request.context);
         let plan = match plan {
-            SendPlan::Slots => eager::plan(core, peer, id),
+            SendPlan::Slots => eager::plan_request(core, peer, id),
             other => other,
         };
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
@@ -370,7 +348,12 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         let gone_out = match plan {
             SendPlan::Slots => eager::send_slots(core, peer, id),
             SendPlan::Chunks { sent } => eager::send_chunks(core, peer, id, sent, &mut moved),
-            SendPlan::Announced { join } => rendezvous::announce(core, peer, id, join),
+            SendPlan::Announced { join } => {
+                let announced = rendezvous::announce(core, peer, id, join);
+                // Only for want of credit is a message announced that nobody may share.
+                core.counters.credit_stalls += u64::from(announced && join == 0);
+                announced
+            }
             // Nothing that is queued was announced before.
             SendPlan::Piped { .. } => true,
         };
@@ -411,16 +394,7 @@ pub(crate) fn accept(
     }
     match message {
         Message::Whole { bytes, sync } => {
-            eager::accept_whole(core, envelope, &bytes, id);
-            peer.unexpected_bytes = peer
-                .unexpected_bytes
-                .saturating_sub(charge(bytes.len() as u64));
-            give_credit(core, peer, charge(bytes.len() as u64));
-            core.counters.release_unexpected(bytes.len() as u64);
-            core.give_back(bytes);
-            if let Some(request) = sync {
-                send_fin(core, peer, request);
-            }
+            eager::accept_whole(core, peer, envelope, (bytes, sync), id);
         }
         Message::Announced(announcement) => {
             peer.unmatched = peer.unmatched.saturating_sub(1);

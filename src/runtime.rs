@@ -99,14 +99,14 @@ impl Runtime {
             crate::tune::print_knobs(&options.knobs);
         }
         let engine = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
-        let segment = Arc::clone(&engine.core.segment);
+        let bell = engine.core.home.bell();
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
         let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
         let emergency = engine.wireup.emergency();
         let shared = Shared {
             gate: Gate::new(options.threads, engine),
             emergency,
-            segment,
+            bell,
             heap,
             buffers,
             rank,
@@ -127,8 +127,7 @@ impl Runtime {
     #[doc(hidden)]
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
-        nix::sys::stat::fstat(self.handle.segment.fd())
-            .map_or(0, |stat| stat.st_blocks.unsigned_abs() * 512)
+        self.handle.gate.enter().core.home.bytes()
     }
 
     /// The communicator of all ranks.

@@ -15,6 +15,7 @@ pub(crate) use message::Message;
 pub(crate) use patience::Patience;
 pub(crate) use waits::Waits;
 
+use crate::endpoint::Home;
 use crate::error::{Error, Result};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::pool::Pool;
@@ -27,9 +28,6 @@ use onecopy_btl::cost::Costs;
 use onecopy_obs::{Counters, Knobs};
 use onecopy_shm::heap::Heap;
 use onecopy_shm::loan::LoanTable;
-use onecopy_shm::pool::ChunkPool;
-use onecopy_shm::segment::OwnSegment;
-use onecopy_shm::sync::HeavyFence;
 use std::sync::Arc;
 use transfer::Transfers;
 
@@ -42,16 +40,15 @@ pub(crate) struct Core {
     /// Whether one thread alone uses the engine, so that nothing can come between two of its calls.
     pub(crate) alone: bool,
     pub(crate) costs: Costs,
-    pub(crate) segment: Arc<OwnSegment>,
-    pub(crate) fence: HeavyFence,
+    /// This rank's side of its endpoints.
+    pub(crate) home: Home,
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
     pub(crate) lights: Lights,
     pub(crate) posted: Posted<Waiting>,
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
-    pub(crate) pool: ChunkPool,
-    /// How they are filled.
+    /// How chunks are filled.
     pub(crate) chunks: Chunks,
     /// The rank's heap, which `alloc` and the temporary buffers share.
     pub(crate) heap: Arc<Heap>,

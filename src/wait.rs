@@ -2,21 +2,21 @@
 //! How a rank waits: polls, then yields the processor, then sleeps until its bell is rung.
 
 use crate::coll::Worker;
+use crate::endpoint::Bell;
 use onecopy_shm::doorbell::Woken;
 use onecopy_shm::gate::{Gate, Pass, Threads};
-use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};
 
 /// Waits until `done` gives something. Between polls the engine is free for other threads.
 pub(crate) fn until<R>(
     gate: &Gate<Worker>,
-    segment: &OwnSegment,
+    bell: &Bell,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> R {
     let mut engine = gate.enter();
     if gate.threads() == Threads::Single {
-        return watch(gate, segment, engine, done).0;
+        return watch(gate, bell, engine, done).0;
     }
     while engine.core.waits.is_watched() {
         if let Some(result) = done(&mut engine) {
@@ -31,7 +31,7 @@ pub(crate) fn until<R>(
     }
     engine.core.waits.begin_watch();
     let on_panic = Watching(gate);
-    let (result, mut engine) = watch(gate, segment, engine, done);
+    let (result, mut engine) = watch(gate, bell, engine, done);
     std::mem::forget(on_panic);
     engine.core.waits.end_watch();
     result
@@ -66,7 +66,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
 /// Polls until `done` gives something; gives the engine with it.
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
-    segment: &OwnSegment,
+    bell: &Bell,
     mut engine: Pass<'g, Worker>,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> (R, Pass<'g, Worker>) {
@@ -113,7 +113,7 @@ fn watch<'g, R>(
             engine.core.counters.sleeps += 1;
             engine.core.waits.set_asleep(shared);
             drop(engine);
-            let woken = segment.bell().sleep(patience.period);
+            let woken = bell.sleep(patience.period);
             if woken == Woken::Refused {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -174,7 +174,7 @@ mod tests {
             let handle = rt.handle();
             std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
-                    until::<()>(&handle.gate, &handle.segment, |engine| {
+                    until::<()>(&handle.gate, &handle.bell, |engine| {
                         assert!(engine.core.waits.threads() < 2, "on purpose");
                         None
                     });

@@ -167,12 +167,10 @@ impl Worker {
             self.colls.channels |= 1 << channel;
         }
         let reserved = channel.map_or(Ok(()), |channel| {
-            self.core
-                .segment
-                .reserve_channel(channel, ChannelPart::Lines)
+            self.core.home.reserve_channel(channel, ChannelPart::Lines)
         });
         if let (Ok(()), Some(channel)) = (&reserved, channel)
-            && let Some(end) = self.core.segment.channel(channel)
+            && let Some(end) = self.core.home.channel(channel)
         {
             end.open(agreed.tag, 0);
         }
@@ -185,7 +183,7 @@ impl Worker {
             self.colls.tuning,
         );
         // Without memory for it every collective of the communicator fails here.
-        state.failed = reserved.err().map(Error::from);
+        state.failed = reserved.err();
         let slot = self.colls.add(state);
         self.colls.ids.of_slots.push((slot, agreed.id));
         Place {

@@ -40,14 +40,14 @@ impl Communicator {
     fn open_channel(&mut self, engine: &mut Engine, channel: u32) -> Result<()> {
         let state = &mut self.state;
         let mut ends = Vec::with_capacity(state.members.len());
-        let mut strong = !engine.core.fence.is_expedited();
+        let mut strong = !engine.core.home.is_expedited();
         for (place, &rank) in state.members.iter().enumerate() {
             let end = if place == state.me {
-                engine.core.segment.channel(channel)
+                engine.core.home.channel(channel)
             } else {
                 let (_, peer) = engine.peer(rank)?;
-                strong |= peer.strong;
-                peer.segment.channel(channel)
+                strong |= peer.endpoint.is_strong();
+                peer.endpoint.channel(channel)
             };
             ends.push(end.ok_or_else(|| Error::Collective {
                 reason: format!("channel {channel} does not exist"),

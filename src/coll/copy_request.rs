@@ -21,7 +21,7 @@ pub(crate) fn fetch(
     mut target: Target<'_>,
 ) -> Result<usize> {
     part(state, source, at, len)?;
-    state.need_stages(&engine.core.segment)?;
+    state.need_stages(&engine.core.home)?;
     let is_this = |run: &Run| {
         (run.seq, run.place, run.buffer, run.begin, run.len)
             == (source.seq, source.place, source.buffer, at, len)

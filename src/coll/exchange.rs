@@ -187,7 +187,7 @@ impl Exchange {
         offer: Piece,
         parts: &Parts,
     ) -> Result<()> {
-        state.need_slots(&engine.core.segment)?;
+        state.need_slots(&engine.core.home)?;
         let size = state.size();
         let head = size * ENTRY;
         let others = (0..size).filter(|&place| place != state.me);
@@ -382,7 +382,7 @@ pub(crate) fn give(
         return Ok(());
     }
     if piece.len <= COLL_SLOT {
-        state.need_slots(&engine.core.segment)?;
+        state.need_slots(&engine.core.home)?;
         let own = state.own();
         engine
             .core

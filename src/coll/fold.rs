@@ -477,7 +477,7 @@ impl Fold {
                 {
                     return Ok(Step::Idle);
                 }
-                state.need_slots(&engine.core.segment)?;
+                state.need_slots(&engine.core.home)?;
                 let mut work = engine.core.buffers.take(3 * COLL_SLOT, Place::Private)?;
                 let (out, work) = work.split_at_mut(COLL_SLOT);
                 let out = &mut out[..len];
@@ -530,7 +530,7 @@ fn reach(engine: &Engine, state: &State, place: usize, range: RemoteRange) -> Fr
     let peer = engine.peers[state.members[place] as usize].as_ref();
     let attaches = |peer: &Peer| {
         peer.link
-            .view(&peer.segment, &range.part(0, range.len.min(1)))
+            .view(peer.endpoint.segment(), &range.part(0, range.len.min(1)))
             .is_none()
             && peer.link.attaches(&range, range.len)
     };

@@ -89,9 +89,12 @@ pub(crate) fn put(
     let Some(peer) = &peers[rank] else {
         return Err(Error::PeerLeft { rank });
     };
-    let put = peer
-        .link
-        .put(LayerId::Heap, &peer.segment, &[to], &[IoSlice::new(bytes)]);
+    let put = peer.link.put(
+        LayerId::Heap,
+        peer.endpoint.segment(),
+        &[to],
+        &[IoSlice::new(bytes)],
+    );
     put.map_err(|error| Error::Collective {
         reason: format!("the receive buffer of rank {rank} cannot be written: {error}"),
     })

@@ -20,7 +20,7 @@ pub(crate) fn view<'p>(
     range: &RemoteRange,
 ) -> Option<View<'p>> {
     let peer = peers[state.members[place] as usize].as_ref()?;
-    peer.link.view(&peer.segment, range)
+    peer.link.view(peer.endpoint.segment(), range)
 }
 
 /// The bytes in place, where the kernel module has attached them.
@@ -54,7 +54,7 @@ pub(crate) fn fetch(
     let Some(peer) = &mut peers[rank] else {
         return Err(Error::PeerLeft { rank });
     };
-    if let Some(view) = peer.link.view(&peer.segment, &range) {
+    if let Some(view) = peer.link.view(peer.endpoint.segment(), &range) {
         target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
         core.counters.map_bytes += len as u64;
         return still_good(state, source).map(|()| len);
@@ -68,7 +68,8 @@ pub(crate) fn fetch(
         }
         let got = target.write(&mut core.loans, 0, len, |out| {
             let mut out = [IoSliceMut::new(out)];
-            peer.link.get(layer, &peer.segment, &[range], &mut out)
+            peer.link
+                .get(layer, peer.endpoint.segment(), &[range], &mut out)
         })?;
         if layer == LayerId::Xpmem {
             layers::note_attachments(core, peer);

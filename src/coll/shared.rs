@@ -99,7 +99,7 @@ impl Engine {
         let address = piece.loan.address() + piece.at;
         RemoteRange {
             address: address as u64,
-            heap: self.core.segment.heap_offset_of(address, piece.len),
+            heap: self.core.home.heap_offset_of(address, piece.len),
             region: None,
             len: piece.len as u64,
         }

@@ -3,12 +3,12 @@
 
 use super::asked::CopyRequests;
 use super::failed::Failed;
+use crate::endpoint::Home;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_shm::coll::line::reached;
 use onecopy_shm::coll::{Channel, Info};
 use onecopy_shm::layout::{COLL_DEPTH, ChannelPart};
-use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::light_fence;
 use std::sync::Arc;
 
@@ -167,18 +167,18 @@ impl State {
     }
 
     /// Makes sure that the own slots can be written.
-    pub(crate) fn need_slots(&mut self, segment: &OwnSegment) -> Result<()> {
+    pub(crate) fn need_slots(&mut self, home: &Home) -> Result<()> {
         if let (false, Some(channel)) = (self.has_slots, self.channel) {
-            segment.reserve_channel(channel, ChannelPart::Slots)?;
+            home.reserve_channel(channel, ChannelPart::Slots)?;
             self.has_slots = true;
         }
         Ok(())
     }
 
     /// Makes sure that peers can write to the own stages.
-    pub(crate) fn need_stages(&mut self, segment: &OwnSegment) -> Result<()> {
+    pub(crate) fn need_stages(&mut self, home: &Home) -> Result<()> {
         if let (false, Some(channel)) = (self.has_stages, self.channel) {
-            segment.reserve_channel(channel, ChannelPart::Stages)?;
+            home.reserve_channel(channel, ChannelPart::Stages)?;
             self.has_stages = true;
         }
         Ok(())
@@ -221,7 +221,7 @@ impl State {
         light_fence(self.strong);
         for &rank in &*self.members {
             if let Some(peer) = &peers[rank as usize] {
-                peer.segment.bell().ring();
+                peer.endpoint.ring();
             }
         }
     }

@@ -62,7 +62,7 @@ impl Stream {
         shared: &mut Shared,
     ) -> Result<()> {
         if self.in_slots() {
-            return state.need_slots(&engine.core.segment);
+            return state.need_slots(&engine.core.home);
         }
         let (loan, at) = self.recv;
         let result = Piece {

@@ -146,7 +146,7 @@ impl Swap {
                     self.pending = behind(size, me).collect();
                 }
                 Way::Stages(_) => shared.readers = Readers::Everyone,
-                _ => state.need_slots(&engine.core.segment)?,
+                _ => state.need_slots(&engine.core.home)?,
             }
         }
         match self.way {

@@ -132,10 +132,9 @@ impl Worker {
     ) -> Result<Self> {
         let size = wireup.size();
         let mut channel = None;
-        let engine = Engine::start(knobs, costs, threads, wireup, |segment| {
-            let has_channels = segment.geometry().coll_channels > 0;
-            channel = (has_channels && size <= CHANNEL_RANKS).then_some(0);
-            if let Some(end) = channel.and_then(|channel| segment.channel(channel)) {
+        let engine = Engine::start(knobs, costs, threads, wireup, |home| {
+            channel = (home.has_channels() && size <= CHANNEL_RANKS).then_some(0);
+            if let Some(end) = channel.and_then(|channel| home.channel(channel)) {
                 end.open(1, 0);
             }
         })?;

@@ -2,6 +2,7 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
+use crate::endpoint::{Endpoint, Home, OpenError};
 use crate::error::{Error, Result};
 use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
@@ -21,9 +22,6 @@ use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
-use onecopy_shm::heap::Heap;
-use onecopy_shm::pool::{ChunkPool, Outstanding};
-use onecopy_shm::segment::{OwnSegment, PeerSegment, SegmentError};
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -50,7 +48,7 @@ impl Engine {
         costs: Costs,
         threads: Threads,
         mut wireup: Box<dyn Wireup>,
-        prepare: impl FnOnce(&OwnSegment),
+        prepare: impl FnOnce(&Home),
     ) -> Result<Self> {
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
@@ -58,27 +56,27 @@ impl Engine {
         let geometry = geometry(&knobs, size);
         tell_of_small_heap(&knobs, &geometry);
         let nonce = RandomState::new().hash_one(std::process::id()) | 1;
-        let segment = Arc::new(OwnSegment::create(me, geometry, fence, nonce)?);
+        let home = Home::create(me, geometry, fence, nonce)?;
         let card = Card {
             quota_cpus: quota(),
             ..Card::of_this_process()
         };
         // Before anyone can look at it.
-        prepare(&segment);
+        prepare(&home);
         permit_tracing(&knobs);
         let (xpmem, knem) = (
             size > 1 && knobs.layers.allows("xpmem"),
             size > 1 && knobs.layers.allows("knem"),
         );
         let module = Module::open(xpmem, knem, knobs.module_abi);
-        let exposed = Exposed::new(&module, segment.nonce_address());
+        let exposed = Exposed::new(&module, home.nonce_address());
         let card = Card {
             offer: exposed.offer(),
             ..card
         };
         wireup.grant(exposed.grant())?;
         fault::point("join.before");
-        let cards = wireup.join(card, segment.fd())?;
+        let cards = wireup.join(card, home.fd())?;
         fault::point("join.after");
         let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
@@ -92,21 +90,19 @@ impl Engine {
             module,
             limits: attach_limits(&knobs),
         };
-        let heap = Heap::new(Arc::clone(&segment));
+        let heap = home.heap();
         let patience = Patience::new(&knobs, &cards, me as usize);
         let core = Core {
             me,
             size: size as u32,
             costs,
             alone: threads == Threads::Single,
-            fence,
             loans: Default::default(),
             requests: Default::default(),
             lights: Default::default(),
             posted: Default::default(),
             unexpected: Default::default(),
             transfers: Default::default(),
-            pool: ChunkPool::new(geometry.chunks),
             chunks: Chunks::new(&knobs),
             buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
             heap,
@@ -120,9 +116,9 @@ impl Engine {
             broken: Vec::new(),
             fatal: None,
             patience,
-            waits: crate::state::Waits::new(Arc::clone(&segment)),
+            waits: crate::state::Waits::new(home.bell()),
             knobs,
-            segment,
+            home,
         };
         let none = || (0..size).map(|_| None);
         Ok(Self {
@@ -153,15 +149,19 @@ impl Engine {
             return Err(gone.error(rank));
         }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let opened = PeerSegment::open(introduction.segment, rank, self.core.me, &self.geometry);
-        let mut segment = match opened {
-            Err(foreign @ SegmentError::Foreign { .. }) => {
+        let opened = self
+            .core
+            .home
+            .open(introduction.segment, rank, self.chunks_held());
+        let mut endpoint = match opened {
+            Ok(shared) => Endpoint::Shared(shared),
+            Err(OpenError::Foreign(reason)) => {
                 // Nothing can be believed of this peer, now or later.
-                let gone = Gone::Protocol(foreign.to_string());
+                let gone = Gone::Protocol(reason);
                 self.fail_peer(rank, gone.clone());
                 return Err(gone.error(rank));
             }
-            opened => opened?,
+            Err(OpenError::Failed(error)) => return Err(error),
         };
         fault::point("connect.mapped");
         let means = Means {
@@ -169,12 +169,13 @@ impl Engine {
             grant: introduction.grant,
             offer: self.offers.get(rank as usize).copied().unwrap_or_default(),
         };
-        let link = Link::connect(&mut segment, means, &self.permitted).map_err(|refusal| {
-            Error::Unreachable {
-                rank: rank as usize,
-                reason: refusal.to_string(),
-            }
-        })?;
+        let link =
+            Link::connect(endpoint.segment_mut(), means, &self.permitted).map_err(|refusal| {
+                Error::Unreachable {
+                    rank: rank as usize,
+                    reason: refusal.to_string(),
+                }
+            })?;
         fault::point("connect.proven");
         let mut proven = vec![LayerId::Cico.name()];
         for (layer, refusal) in link.refusals() {
@@ -186,21 +187,15 @@ impl Engine {
         }
         tracepoints::peer_connected(rank as usize, &proven.join(","));
         let thresholds = Thresholds::compute(&self.core.knobs, &self.core.costs, &link);
-        let strong = !self.core.fence.is_expedited() || segment.needs_strong_fences();
-        let tx_control = segment.control_handle();
         let peer = Peer {
             rank,
             pidfd: introduction.pidfd,
             pid: introduction.pid,
-            strong,
             thresholds,
             observed: Observed::of(&self.core.knobs, &self.core.costs, Has::of(&link)),
-            tx: None,
-            tx_control,
             replies: Default::default(),
             outbox: Default::default(),
             held_back: Default::default(),
-            outstanding: Outstanding::default(),
             pipes: Default::default(),
             announced: Default::default(),
             next_join: 1,
@@ -208,12 +203,8 @@ impl Engine {
             unanswered_max: self.core.knobs.unanswered_max as u32,
             credit_used: 0,
             credit_limit: self.core.knobs.eager_credit as u64,
-            rx: self.core.segment.consumer(rank),
-            rx_control: self.core.segment.control_handle(rank),
             polled: false,
             idle_polls: 0,
-            chunks_passed: 0,
-            chunks_held: self.chunks_held(),
             incoming: None,
             credit_back: 0,
             credit_told: 0,
@@ -222,7 +213,7 @@ impl Engine {
             coop_in_use: None,
             gone: None,
             ended: None,
-            segment,
+            endpoint,
             link,
         };
         peer.tell_how_it_reads();

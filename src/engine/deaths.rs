@@ -11,7 +11,6 @@ use crate::state::Message;
 use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
-use onecopy_shm::sync::{Ordering, light_fence};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -32,7 +31,7 @@ impl Engine {
                 if peer.gone.is_some() {
                     continue;
                 }
-                if peer.has_given_up() {
+                if peer.endpoint.has_given_up() {
                     left_alone.push(peer.rank);
                 }
                 // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process is not.
@@ -203,8 +202,8 @@ impl Engine {
         }
         // A rank may have written to us before we ever connected: its bit is set, its segment still introduced.
         if !matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_)) {
-            for word in 0..self.core.segment.bitmap_words() {
-                let active = self.core.segment.take_active(word);
+            for word in 0..self.core.home.active_words() {
+                let active = self.core.home.take_active(word);
                 if active != 0 {
                     self.activate(word, active);
                 }
@@ -212,7 +211,7 @@ impl Engine {
             if let Some(peer) = &mut self.peers[rank as usize] {
                 // No more than the ring holds: whoever else writes there does not keep this rank here.
                 for _ in 0..2 * self.geometry.ring_slots {
-                    if peer.rx.is_empty()
+                    if peer.endpoint.is_empty()
                         || proto::drain(&mut self.core, peer, proto::Drain::All).is_err()
                     {
                         break;
@@ -242,7 +241,7 @@ impl Engine {
             peer.pipes.clear();
             peer.announced.clear();
             peer.incoming = None;
-            peer.outstanding.reclaim_all(&mut self.core.pool);
+            peer.endpoint.reclaim_all(&mut self.core.home);
             self.core.transfers.drop_of(rank);
             proto::layers::detach(&mut self.core, peer);
         }
@@ -278,13 +277,9 @@ impl Engine {
     /// not come. It finds the word in this rank's segment when it is woken, or with its next look at the lives of its
     /// peers.
     fn tell_given_up(&mut self, rank: u32) {
-        let control = self.core.segment.control_handle(rank);
-        // SYNC(pair.given_up): release everything before
-        control.given_up.store(1, Ordering::Release);
-        if let Some(peer) = &self.peers[rank as usize] {
-            peer.segment.set_active();
-            light_fence(true);
-            peer.segment.bell().ring();
+        self.core.home.give_up(rank);
+        if let Some(peer) = &mut self.peers[rank as usize] {
+            peer.endpoint.give_up();
         }
     }
 

@@ -2,10 +2,10 @@
 //! Moving everything on: which rings are polled, and what is taken from them.
 
 use super::Engine;
+use crate::endpoint::slots_for;
 use crate::error::Error;
 use crate::peer::Gone;
 use crate::proto::{self, Drain};
-use onecopy_shm::ring::slots_for;
 use std::time::Instant;
 
 /// So many receives of messages of a few slots are posted between two looks for what came meanwhile.
@@ -32,8 +32,8 @@ impl Engine {
         if self.core.rounds.is_multiple_of(64) {
             self.age(Instant::now());
         }
-        for word in 0..self.core.segment.bitmap_words() {
-            let active = self.core.segment.take_active(word);
+        for word in 0..self.core.home.active_words() {
+            let active = self.core.home.take_active(word);
             if active != 0 {
                 self.activate(word, active);
                 moved = true;
@@ -46,11 +46,10 @@ impl Engine {
             let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
             };
-            if peer.rx.is_empty() {
+            if peer.endpoint.is_empty() {
                 peer.idle_polls = peer.idle_polls.saturating_add(1);
-                if peer.idle_polls == 64 && peer.chunks_passed > 0 {
-                    peer.give_back();
-                    peer.notify_room();
+                if peer.idle_polls == 64 {
+                    peer.endpoint.give_back();
                 }
                 continue;
             }
@@ -89,9 +88,9 @@ impl Engine {
         {
             return false;
         }
-        match self.peers.get(rank as usize) {
-            Some(Some(peer)) if len <= peer.thresholds.slots_max && !peer.rx.is_empty() => {}
-            _ => return false,
+        let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
+        if !peer.is_some_and(|peer| len <= peer.thresholds.slots_max && !peer.endpoint.is_empty()) {
+            return false;
         }
         self.take_from(rank, Drain::Expected);
         true
@@ -119,11 +118,10 @@ impl Engine {
         }
         let Self { core, peers, .. } = self;
         for peer in peers.iter_mut().flatten() {
-            peer.collect_chunks(&mut core.pool);
+            peer.endpoint.collect_chunks(&mut core.home);
         }
-        if let Some((first, count)) = core.pool.shrink() {
-            core.segment.release_chunks(first, count);
-            core.counters.pool_chunks = u64::from(core.pool.reserved());
+        if core.home.shrink() {
+            core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
         }
     }
 
@@ -133,7 +131,7 @@ impl Engine {
         if core.starved {
             core.starved = false;
             for peer in peers.iter_mut().flatten() {
-                peer.collect_chunks(&mut core.pool);
+                peer.endpoint.collect_chunks(&mut core.home);
             }
         }
         let mut index = 0;
@@ -175,11 +173,11 @@ impl Engine {
             let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
             };
-            if peer.has_given_up() {
+            if peer.endpoint.has_given_up() {
                 self.mark_gone(rank, Gone::given_up());
                 continue;
             }
-            peer.rx.set_polling(true);
+            peer.endpoint.set_polling(true);
             peer.idle_polls = 0;
             if !peer.polled {
                 peer.polled = true;
@@ -244,9 +242,9 @@ impl Engine {
             let Some(peer) = &mut peers[rank as usize] else {
                 return false;
             };
-            let idle = peer.idle_polls > IDLE;
+            let idle = peer.idle_polls > IDLE && peer.endpoint.rings();
             if idle {
-                peer.rx.set_polling(false);
+                peer.endpoint.set_polling(false);
                 peer.polled = false;
                 retired.push(rank);
             }
@@ -255,12 +253,12 @@ impl Engine {
         if retired.is_empty() {
             return;
         }
-        self.core.fence.issue();
+        self.core.home.fence();
         for rank in retired {
             if let Some(peer) = &mut self.peers[rank as usize]
-                && !peer.rx.is_empty()
+                && !peer.endpoint.is_empty()
             {
-                peer.rx.set_polling(true);
+                peer.endpoint.set_polling(true);
                 peer.idle_polls = 0;
                 peer.polled = true;
                 self.polled.push(rank);

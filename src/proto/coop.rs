@@ -65,10 +65,9 @@ impl Receiving {
             chunk: chunk_size(core, layer, len),
         };
         peer.coop_in_use = Some(transfer.id);
-        peer.rx_control.coop.open(&transfer);
+        peer.endpoint.block_in().open(&transfer);
         // A sender that sleeps may take part.
-        onecopy_shm::sync::light_fence(peer.strong);
-        peer.segment.bell().ring();
+        peer.endpoint.wake();
         Self {
             transfer,
             layer,
@@ -89,7 +88,7 @@ impl Receiving {
         let chunks = self.transfer.chunks();
         if let Some(layer) = self.layer {
             for _ in 0..4 {
-                let Some(chunk) = peer.rx_control.coop.claim(self.transfer.id, chunks) else {
+                let Some(chunk) = peer.endpoint.block_in().claim(self.transfer.id, chunks) else {
                     break;
                 };
                 let (begin, len) = self.transfer.range(chunk);
@@ -107,7 +106,7 @@ impl Receiving {
                 }
             }
         }
-        let coop = &peer.rx_control.coop;
+        let coop = peer.endpoint.block_in();
         let failed = coop.failed_by_sender(self.transfer.id);
         if let Some(chunk) = failed
             && self.layer.is_none()
@@ -116,7 +115,7 @@ impl Receiving {
             let _ = chunk;
             self.give_up(peer, chunks);
         }
-        let coop = &peer.rx_control.coop;
+        let coop = peer.endpoint.block_in();
         let done = coop.finished_by_sender(self.transfer.id);
         let returned = u32::from(failed.is_some_and(|chunk| chunk < chunks));
         let settled = u64::from(self.mine)
@@ -154,7 +153,10 @@ impl Receiving {
 
     /// Takes all chunks that nobody has taken out of the transfer.
     fn give_up(&mut self, peer: &Peer, chunks: u32) {
-        let rest = peer.rx_control.coop.claim_rest(self.transfer.id, chunks);
+        let rest = peer
+            .endpoint
+            .block_in()
+            .claim_rest(self.transfer.id, chunks);
         if let Some((first, count)) = rest {
             let (begin, _) = self.transfer.range(first);
             let end = (begin + u64::from(count) * self.transfer.chunk).min(self.transfer.len);
@@ -166,7 +168,7 @@ impl Receiving {
     /// Whether a step would do something.
     pub(crate) fn could_move(&self, peer: &Peer) -> bool {
         let chunks = self.transfer.chunks();
-        let coop = &peer.rx_control.coop;
+        let coop = peer.endpoint.block_in();
         let taken = coop.taken(self.transfer.id);
         let failed = coop.failed_by_sender(self.transfer.id).is_some();
         let settled = coop
@@ -178,7 +180,7 @@ impl Receiving {
 
 /// The sender's side: takes chunks of the transfer that the peer has opened, if it is one of ours and we wait, or were asked.
 pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
-    let open = peer.tx_control.coop.open_id();
+    let open = peer.endpoint.block_out().open_id();
     if open == 0 {
         return false;
     }
@@ -194,7 +196,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         peer.announced[at].forced,
         peer.announced[at].finished,
     );
-    let Some(transfer) = peer.tx_control.coop.joined(open) else {
+    let Some(transfer) = peer.endpoint.block_out().joined(open) else {
         return false;
     };
     let Some((len, buf)) = core
@@ -220,14 +222,14 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         };
         let Some(layer) = peer.link.putter(&target) else {
             // Only when asked does the receiver wait for us: it must learn that we cannot.
-            if forced && let Some(chunk) = peer.tx_control.coop.claim_back(open, chunks) {
-                peer.tx_control.coop.sender_failed(open, chunk);
+            if forced && let Some(chunk) = peer.endpoint.block_out().claim_back(open, chunks) {
+                peer.endpoint.block_out().sender_failed(open, chunk);
                 moved = true;
             }
             out = true;
             break;
         };
-        let Some(chunk) = peer.tx_control.coop.claim_back(open, chunks) else {
+        let Some(chunk) = peer.endpoint.block_out().claim_back(open, chunks) else {
             out = true;
             break;
         };
@@ -237,11 +239,15 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         let part = [target.part(begin, n)];
         let put = match pieces.as_slice() {
             [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
-                peer.link
-                    .put(layer, &peer.segment, &part, &[IoSlice::new(bytes)])
+                peer.link.put(
+                    layer,
+                    peer.endpoint.segment(),
+                    &part,
+                    &[IoSlice::new(bytes)],
+                )
             }),
             pieces => core.loans.read_many(pieces, |bytes| {
-                peer.link.put(layer, &peer.segment, &part, bytes)
+                peer.link.put(layer, peer.endpoint.segment(), &part, bytes)
             }),
         };
         if layer == LayerId::Xpmem {
@@ -252,16 +258,16 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
                 finished += 1;
                 core.counters.coop_chunks_sender += 1;
                 core.counters.put_bytes += n;
-                peer.tx_control.coop.sender_finished(open, finished);
+                peer.endpoint.block_out().sender_finished(open, finished);
             }
             Ok(Err(error)) => {
-                peer.tx_control.coop.sender_failed(open, chunk);
+                peer.endpoint.block_out().sender_failed(open, chunk);
                 demote(core, peer, &error);
                 out = true;
                 break;
             }
             Err(_) => {
-                peer.tx_control.coop.sender_failed(open, chunk);
+                peer.endpoint.block_out().sender_failed(open, chunk);
                 out = true;
                 break;
             }
@@ -273,8 +279,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     }
     if moved {
         // The receiver may sleep until our chunks are done.
-        onecopy_shm::sync::light_fence(peer.strong);
-        peer.segment.bell().ring();
+        peer.endpoint.wake();
     }
     moved
 }

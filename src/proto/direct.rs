@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shortest ways: a blocking call that finds everything ready moves its bytes at once, without a request.
+//! The fast path: a blocking call that finds everything ready moves its bytes at once, without a request.
 //!
-//! They apply only while nothing else could have a claim on what they touch: nothing is queued for the peer (send), no posted receive accepts the
-//! message and none is unexpected (receive). A message in several chunks that begins this way and has to wait goes on as a
-//! request; that is possible only when no other thread can come in between.
+//! It applies only while nothing else could have a claim on what it touches: nothing is queued for the peer (send), no posted receive accepts
+//! the message and none is unexpected (receive). A message in several chunks that begins this way and has to wait goes on as a
+//! request; that is possible only when no other thread can come in between. How bytes travel is the protocols' business ([`eager`]).
 
-use super::eager::{count_sent, has_credit, take_chunk, warm_chunks};
-use super::{charge, give_credit, put_body, send_fin};
+use super::deliver::{Ended, end};
+use super::eager::{self, Chunked, Outgoing};
+use super::{charge, layers};
+use crate::endpoint::Record;
 use crate::matching::Envelope;
-use crate::peer::Peer;
-use crate::request::Status;
-use crate::select::Path;
+use crate::peer::{Incoming, Peer, Target};
+use crate::request::{RequestId, SendPlan, Status};
 use crate::state::Core;
 use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Place, Rts};
-use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::copy::Kernel;
+use onecopy_btl::RemoteRange;
 use onecopy_shm::layout::HeapOffset;
-use onecopy_shm::ring::{Record, slots_for};
-use std::io::IoSliceMut;
 
 /// How far a send came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,16 +24,10 @@ pub(crate) enum Sent {
     All,
     /// So many bytes are sent; the rest must follow before anything else goes to this peer.
     Part(u64),
+    /// Nothing; how it will go is decided.
+    Planned(SendPlan),
     /// Nothing.
     Nothing,
-}
-
-/// A message of which some chunks are received.
-#[derive(Debug)]
-pub(crate) struct Begun {
-    pub(crate) total: u64,
-    pub(crate) received: u64,
-    pub(crate) envelope: Envelope,
 }
 
 /// How far a receive came.
@@ -44,7 +36,7 @@ pub(crate) enum Received {
     /// It is complete.
     All(Status),
     /// A message has begun to arrive; the rest must be received before anything else from this peer.
-    Part(Begun),
+    Part(Incoming),
     /// Nothing.
     Nothing,
 }
@@ -56,127 +48,68 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, byt
     if len > peer.thresholds.fast_max {
         return send_longer(core, peer, context, tag, bytes);
     }
+    if !may_send(peer) || !eager::has_credit(core, peer, charge(len as u64)) {
+        return Sent::Nothing;
+    }
     send_slots(core, peer, context, tag, bytes)
+}
+
+/// Whether nothing that is queued for the peer comes first.
+#[inline(always)]
+fn may_send(peer: &Peer) -> bool {
+    !peer.has_output() && peer.gone.is_none()
 }
 
 #[inline(always)]
 fn send_slots(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let len = bytes.len();
-    if peer.has_output() || peer.gone.is_some() || !has_credit(core, peer, charge(len as u64)) {
-        return Sent::Nothing;
-    }
-    let slots = slots_for(len);
-    let Some(mut claim) = peer.tx.as_mut().and_then(|tx| tx.claim(slots)) else {
+    let slots = eager::slots_of(len, false);
+    let Some(claim) = peer.endpoint.claim(slots) else {
         return Sent::Nothing;
     };
-    claim.write(0, bytes);
-    claim.publish(Kind::Eager as u8, len, wire::meta(context, tag));
-    if peer.notify() {
-        core.counters.doorbells_rung += 1;
-    }
-    peer.credit_used += charge(len as u64);
-    count_sent(core, slots, len);
+    let meta = wire::meta(context, tag);
+    // Bytes that the call itself has cannot be withdrawn.
+    let _ = eager::write_slots(&core.loans, claim, None, meta, len, bytes);
+    eager::sent_slots(core, peer, slots, len);
     Sent::All
 }
 
 fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let len = bytes.len();
-    let in_heap = core
-        .segment
-        .heap_offset_of(bytes.as_ptr().addr(), len)
-        .is_some();
-    match peer.thresholds.send_path(len as u64, 0, in_heap, true) {
-        Path::Slots => send_slots(core, peer, context, tag, bytes),
-        Path::Chunks => send_chunks(core, peer, context, tag, bytes),
-        Path::Announced => {
-            // What cannot be sent at once is asked about when it is planned.
-            let at_once = core.alone && !peer.has_output() && peer.gone.is_none();
-            let minds = peer.thresholds.minds_rewriting(len as u64, in_heap);
-            let can = at_once && minds && has_credit(core, peer, charge(len as u64));
-            if can && core.rewritten.changed(bytes) {
-                send_chunks(core, peer, context, tag, bytes)
-            } else {
-                Sent::Nothing
-            }
-        }
+    if !may_send(peer) {
+        return Sent::Nothing;
+    }
+    let in_heap = core.home.heap_offset_of(bytes.as_ptr().addr(), len);
+    let out = Outgoing {
+        len: len as u64,
+        in_heap: in_heap.is_some(),
+        sync: false,
+    };
+    match eager::plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
+        SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
+        plan @ SendPlan::Chunks { .. } => send_chunks(core, peer, context, tag, bytes, plan),
+        plan => Sent::Planned(plan),
     }
 }
 
-fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
-    let total = bytes.len() as u64;
-    let step = core.chunks.step_of(total);
-    if peer.has_output()
-        || peer.gone.is_some()
-        || (total > step && !core.alone)
-        || !has_credit(core, peer, charge(total))
-    {
-        return Sent::Nothing;
-    }
-    let share = core.chunks.share;
-    let meta = wire::meta(context, tag);
-    let mut sent = 0;
-    while sent < total {
-        let piece = step.min(total - sent);
-        if !send_piece(core, peer, meta, bytes, sent, piece as usize, share) {
-            break;
-        }
-        sent += piece;
-    }
-    if sent == 0 {
-        return Sent::Nothing;
-    }
-    peer.credit_used += charge(total);
-    if sent < total {
-        return Sent::Part(sent);
-    }
-    warm_chunks(core, peer, total, step);
-    core.counters.sends_chunk += 1;
-    core.counters.bytes_sent += total;
-    Sent::All
-}
-
-fn send_piece(
+fn send_chunks(
     core: &mut Core,
     peer: &mut Peer,
-    meta: u64,
+    context: u32,
+    tag: i32,
     bytes: &[u8],
-    sent: u64,
-    piece: usize,
-    share: usize,
-) -> bool {
-    if !peer.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(1)) {
-        return false;
+    plan: SendPlan,
+) -> Sent {
+    let total = bytes.len() as u64;
+    if total > core.chunks.step_of(total) && !core.alone {
+        return Sent::Planned(plan);
     }
-    let Some(chunk) = take_chunk(core, peer, share) else {
-        return false;
-    };
-    let part = &bytes[sent as usize..sent as usize + piece];
-    let kind = if sent == 0 {
-        Kind::ChunkFirst
-    } else {
-        Kind::ChunkNext
-    };
-    let body = ChunkBody {
-        total: bytes.len() as u64,
-        offset: sent,
-        chunk,
-        piece: piece as u32,
-        number: NONE,
-    };
-    let written = core
-        .segment
-        .write_chunk(chunk, 0, part, core.chunks.kernel(piece))
-        .is_ok();
-    if !written || !put_body(core, peer, kind, meta, &body.encode(kind)) {
-        core.pool.give(chunk);
-        return false;
+    let meta = wire::meta(context, tag);
+    match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
+        (_, Chunked::Sent) => Sent::All,
+        (0, _) => Sent::Planned(plan),
+        (sent, _) => Sent::Part(sent),
     }
-    let position = peer
-        .tx
-        .as_ref()
-        .map_or(0, onecopy_shm::ring::Producer::position);
-    peer.outstanding.push(position, chunk);
-    true
 }
 
 /// Which messages a receive may take at once.
@@ -198,62 +131,53 @@ pub(crate) fn receive(
     out: &mut [u8],
     take: Take,
 ) -> Received {
-    if peer.rx.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
+    if peer.endpoint.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
         return Received::Nothing;
     }
-    let Ok(Some(record)) = peer.rx.peek() else {
+    let Ok(Some(record)) = peer.endpoint.peek() else {
         return Received::Nothing;
     };
     let (of_context, of_tag) = wire::from_meta(record.meta);
     if of_context != context || tag.is_some_and(|t| t != of_tag) {
         return Received::Nothing;
     }
-    if !core.posted.is_empty() {
-        let envelope = Envelope {
-            context,
-            source: peer.rank,
-            tag: of_tag,
-        };
-        if core.posted.accepts(&envelope) {
-            return Received::Nothing;
-        }
+    let envelope = Envelope {
+        context,
+        source: peer.rank,
+        tag: of_tag,
+    };
+    if !core.posted.is_empty() && core.posted.accepts(&envelope) {
+        return Received::Nothing;
     }
     if record.kind != Kind::Eager as u8 {
-        return receive_longer(
-            core,
-            peer,
-            record,
-            Envelope {
-                context,
-                source: peer.rank,
-                tag: of_tag,
-            },
-            out,
-            take,
-        );
+        return receive_longer(core, peer, record, envelope, out, take);
     }
     if record.len > out.len() {
         return Received::Nothing;
     }
-    peer.rx.read(&record, 0, &mut out[..record.len]);
-    if peer.rx.advance(record) && peer.notify_room() {
+    peer.endpoint.read(&record, 0, &mut out[..record.len]);
+    if peer.endpoint.advance(record) && peer.endpoint.notify_room() {
         core.counters.doorbells_rung += 1;
     }
-    received(core, peer, of_tag, record.len, true)
+    let bytes = record.len as u64;
+    let ended = Ended {
+        bytes,
+        credit: charge(bytes),
+        fin: None,
+    };
+    received(core, peer, of_tag, ended)
 }
 
+/// The caller's own receive was for the message, and has it.
 #[inline(always)]
-fn received(core: &mut Core, peer: &mut Peer, tag: i32, bytes: usize, charged: bool) -> Received {
+fn received(core: &mut Core, peer: &mut Peer, tag: i32, ended: Ended) -> Received {
     peer.idle_polls = 0;
-    if charged {
-        give_credit(core, peer, charge(bytes as u64));
-    }
     core.counters.recv_expected += 1;
-    core.counters.bytes_received += bytes as u64;
+    end(core, peer, ended);
     Received::All(Status {
         source: peer.rank as usize,
         tag,
-        bytes,
+        bytes: ended.bytes as usize,
     })
 }
 
@@ -269,13 +193,16 @@ fn receive_longer(
     if record.len != BODY || peer.incoming.is_some() {
         return Received::Nothing;
     }
-    peer.rx.read(&record, 0, &mut raw);
+    peer.endpoint.read(&record, 0, &mut raw);
     match Kind::try_from(record.kind) {
         Ok(Kind::ChunkFirst) => receive_chunks(core, peer, record, envelope, &raw, out, take),
         Ok(Kind::Rts) => receive_mapped(core, peer, record, envelope, &raw, out),
         _ => Received::Nothing,
     }
 }
+
+/// Polls for the next chunk of a message before the receive becomes a request.
+const CHUNK_POLLS: usize = 2000;
 
 fn receive_chunks(
     core: &mut Core,
@@ -290,71 +217,76 @@ fn receive_chunks(
         return Received::Nothing;
     };
     let total = first.total;
-    if total > out.len() as u64 || first.number != NONE || first.offset != 0 || first.piece == 0 {
+    if total > out.len() as u64 || first.number != NONE {
         return Received::Nothing;
     }
     if u64::from(first.piece) < total && (take == Take::Whole || !core.alone) {
         return Received::Nothing;
     }
-    let Ok(()) = peer.segment.read_chunk(
-        first.chunk,
-        0,
-        &mut out[..first.piece as usize],
-        Kernel::Memcpy,
-    ) else {
-        return Received::Nothing;
+    let mut incoming = Incoming {
+        // Until it has to wait it has none.
+        target: Target::Request(RequestId(NONE)),
+        total,
+        received: 0,
+        envelope,
+        sync: None,
     };
-    pass(core, peer, record);
-    let mut at = u64::from(first.piece);
+    let mut next = Some((record, first));
     let mut idle = 0;
-    while at < total {
-        // Anything odd is left to the long way, which reports it.
-        let next = match peer.rx.peek() {
-            Ok(Some(record)) if record.kind == Kind::ChunkNext as u8 && record.len == BODY => {
-                record
-            }
-            Ok(None) if idle < 2000 => {
-                idle += 1;
-                std::hint::spin_loop();
-                continue;
-            }
-            _ => break,
-        };
-        let mut raw = [0; BODY];
-        peer.rx.read(&next, 0, &mut raw);
-        let Ok(body) = ChunkBody::decode(Kind::ChunkNext, &raw) else {
-            break;
-        };
-        if body.total != total || body.offset != at || body.piece == 0 {
+    // Anything odd is left to the long way, which reports it.
+    while let Some((record, body)) = next.take() {
+        if incoming.check(&body).is_err() {
             break;
         }
-        let part = &mut out[at as usize..(at + u64::from(body.piece)) as usize];
-        if peer
-            .segment
-            .read_chunk(body.chunk, 0, part, Kernel::Memcpy)
-            .is_err()
+        let (from, to) = (
+            body.offset as usize,
+            body.offset as usize + body.piece as usize,
+        );
+        let read = peer.endpoint.read_chunk(body.chunk, 0, &mut out[from..to]);
+        if read.is_err() {
+            break;
+        }
+        if (peer.endpoint.advance(record) | peer.endpoint.passed_chunk())
+            && peer.endpoint.notify_room()
         {
-            break;
+            core.counters.doorbells_rung += 1;
         }
-        pass(core, peer, next);
-        at += u64::from(body.piece);
-        idle = 0;
+        incoming.received += u64::from(body.piece);
+        while incoming.received < total && idle < CHUNK_POLLS {
+            match peer.endpoint.peek() {
+                Ok(Some(record)) => {
+                    next = chunk_of(peer, record).map(|body| (record, body));
+                    idle = 0;
+                    break;
+                }
+                Ok(None) => idle += 1,
+                Err(_) => break,
+            }
+            std::hint::spin_loop();
+        }
     }
-    if at < total {
-        return Received::Part(Begun {
-            total,
-            received: at,
-            envelope,
-        });
+    if incoming.received == 0 {
+        return Received::Nothing;
     }
-    received(core, peer, envelope.tag, total as usize, true)
+    if incoming.received < total {
+        return Received::Part(incoming);
+    }
+    let ended = Ended {
+        bytes: total,
+        credit: charge(total),
+        fin: None,
+    };
+    received(core, peer, envelope.tag, ended)
 }
 
-#[inline]
-fn pass(core: &mut Core, peer: &mut Peer, record: Record) {
-    if (peer.rx.advance(record) | peer.passed_chunk()) && peer.notify_room() {
-        core.counters.doorbells_rung += 1;
+/// What a record says of the next chunk of a message, if that is what it is.
+fn chunk_of(peer: &Peer, record: Record) -> Option<ChunkBody> {
+    if record.kind != Kind::ChunkNext as u8 || record.len != BODY {
+        return None;
     }
+    let mut raw = [0; BODY];
+    peer.endpoint.read(&record, 0, &mut raw);
+    ChunkBody::decode(Kind::ChunkNext, &raw).ok()
 }
 
 /// A message that lies in the peer's heap, short enough that the receiver alone copies it.
@@ -384,29 +316,22 @@ fn receive_mapped(
     {
         return Received::Nothing;
     }
-    let range = [RemoteRange {
+    let range = RemoteRange {
         address,
         heap: Some(HeapOffset(heap)),
         region: None,
         len,
-    }];
-    let out = &mut out[..len as usize];
-    if peer
-        .link
-        .get(
-            LayerId::Heap,
-            &peer.segment,
-            &range,
-            &mut [IoSliceMut::new(out)],
-        )
-        .is_err()
-    {
+    };
+    if !layers::map(core, peer, range, &mut out[..len as usize]) {
         return Received::Nothing;
     }
-    core.counters.map_bytes += len;
-    if peer.rx.advance(record) && peer.notify_room() {
+    if peer.endpoint.advance(record) && peer.endpoint.notify_room() {
         core.counters.doorbells_rung += 1;
     }
-    send_fin(core, peer, request);
-    received(core, peer, envelope.tag, len as usize, false)
+    let ended = Ended {
+        bytes: len,
+        credit: 0,
+        fin: Some(request),
+    };
+    received(core, peer, envelope.tag, ended)
 }

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
+//!
+//! A message is sent and received by the same code whether a request keeps it or a call that found everything ready
+//! ([`super::direct`]): where its bytes come from is a [`Payload`].
 
-use super::{Message, charge, claim, complete_send, give_credit, put_body, receipt, send_fin};
+use super::deliver::{Ended, deliver, end};
+use super::{Message, charge, claim, complete_send, put_body};
+use crate::endpoint::{ChunkIndex, Claim, Record, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -11,10 +16,46 @@ use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::light::Waiting;
 use crate::wire::{self, ChunkBody, Kind, NONE};
-use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::ChunkIndex;
-use onecopy_shm::ring::{Record, slots_for};
-use onecopy_shm::sync::Ordering;
+use onecopy_shm::loan::{Loan, LoanError, LoanTable};
+
+/// Where the bytes of a message come from.
+pub(crate) trait Payload {
+    /// Shows `len` bytes from `at` on to `to`, piece by piece, each with its place in the range.
+    fn read(
+        &self,
+        loans: &LoanTable,
+        at: u64,
+        len: usize,
+        to: impl FnMut(usize, &[u8]),
+    ) -> std::result::Result<(), LoanError>;
+}
+
+impl Payload for [u8] {
+    #[inline(always)]
+    fn read(
+        &self,
+        _: &LoanTable,
+        at: u64,
+        len: usize,
+        mut to: impl FnMut(usize, &[u8]),
+    ) -> std::result::Result<(), LoanError> {
+        to(0, &self[at as usize..at as usize + len]);
+        Ok(())
+    }
+}
+
+impl Payload for UserBuf {
+    #[inline]
+    fn read(
+        &self,
+        loans: &LoanTable,
+        at: u64,
+        len: usize,
+        to: impl FnMut(usize, &[u8]),
+    ) -> std::result::Result<(), LoanError> {
+        UserBuf::read(self, loans, at, len, to)
+    }
+}
 
 /// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not suffice.
 #[inline(always)]
@@ -24,45 +65,43 @@ pub(crate) fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
 
 #[cold]
 fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
-    let back = peer
-        .tx_control
-        .credit
-        .load(Ordering::Relaxed)
-        .min(peer.credit_used);
+    let back = peer.endpoint.credit_back().min(peer.credit_used);
     peer.credit_limit = back + core.knobs.eager_credit as u64;
     peer.credit_used + bytes <= peer.credit_limit
 }
 
-#[inline(always)]
-pub(crate) fn count_sent(core: &mut Core, slots: usize, len: usize) {
-    if slots == 1 {
-        core.counters.sends_inline += 1;
-    } else {
-        core.counters.sends_eager += 1;
-    }
-    core.counters.bytes_sent += len as u64;
+/// What a send is, as far as its protocol depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outgoing {
+    /// Bytes.
+    pub(crate) len: u64,
+    /// Whether its buffer lies in this rank's heap.
+    pub(crate) in_heap: bool,
+    /// Whether it is complete only when it is matched.
+    pub(crate) sync: bool,
 }
 
-/// Decides how the send `id` goes. Called again each time it is tried, as credit may have changed.
-pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
-    let Some(request) = core.requests.get(id) else {
-        return SendPlan::Slots;
-    };
-    let (len, sync) = (request.len, request.sync);
-    let in_heap = matches!(&request.buf, UserBuf::One(loan) if core.segment.heap_offset_of(loan.address(), loan.len()).is_some());
-    let extra = if sync { 8 } else { 0 };
+/// Decides how a message goes. `changed` looks whether its buffer has changed since it was last sent, and is asked at most once.
+#[inline]
+pub(crate) fn plan(
+    core: &mut Core,
+    peer: &mut Peer,
+    out: Outgoing,
+    changed: impl FnOnce(&mut Core) -> bool,
+) -> SendPlan {
+    let Outgoing { len, in_heap, sync } = out;
     let credit = has_credit(core, peer, charge(len));
-    if !credit {
-        core.counters.credit_stalls += 1;
-    }
-    let plan = match peer.thresholds.send_path(len, extra, in_heap, credit) {
-        Path::Slots => return SendPlan::Slots,
+    let extra = if sync { SYNC_BYTES as u64 } else { 0 };
+    match peer.thresholds.send_path(len, extra, in_heap, credit) {
+        Path::Slots => SendPlan::Slots,
         Path::Chunks => SendPlan::Chunks { sent: 0 },
         // One that is announced for want of credit only is too short to be shared.
         Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
             SendPlan::Announced { join: 0 }
         }
-        Path::Announced if credit && is_rewritten(core, peer, id, in_heap) => {
+        Path::Announced
+            if credit && peer.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
+        {
             SendPlan::Chunks { sent: 0 }
         }
         Path::Announced => {
@@ -70,26 +109,83 @@ pub(crate) fn plan(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan 
             peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
             SendPlan::Announced { join }
         }
+    }
+}
+
+/// Decides how the send `id` goes. Called again each time a send in slots is tried, as credit may have changed.
+pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
+    let Some(request) = core.requests.get(id) else {
+        return SendPlan::Slots;
     };
+    let loan = match &request.buf {
+        UserBuf::One(loan) => Some(*loan),
+        UserBuf::Many(_) => None,
+    };
+    let in_heap = |loan: Loan| {
+        let home = &core.home;
+        home.heap_offset_of(loan.address(), loan.len()).is_some()
+    };
+    let out = Outgoing {
+        len: request.len,
+        in_heap: loan.is_some_and(in_heap),
+        sync: request.sync,
+    };
+    let plan = plan(core, peer, out, |core| {
+        let rewritten = &mut core.rewritten;
+        let look = |bytes: &[u8]| rewritten.changed(bytes);
+        loan.is_some_and(|loan| core.loans.read(loan, 0, loan.len(), look).unwrap_or(false))
+    });
     if let Some(request) = core.requests.get_mut(id) {
         request.state = State::Queued(plan);
     }
     plan
 }
 
-/// Whether the buffer of a message that would be announced has changed since it was last sent, so that it goes in chunks.
-fn is_rewritten(core: &mut Core, peer: &Peer, id: RequestId, in_heap: bool) -> bool {
-    let Some(request) = core.requests.get(id) else {
-        return false;
-    };
-    match &request.buf {
-        UserBuf::One(loan) if peer.thresholds.minds_rewriting(request.len, in_heap) => {
-            let rewritten = &mut core.rewritten;
-            let look = |bytes: &[u8]| rewritten.changed(bytes);
-            core.loans.read(*loan, 0, loan.len(), look).unwrap_or(false)
+/// Before the payload of a synchronous message stands the sender's request.
+const SYNC_BYTES: usize = 8;
+
+/// Slots of a message of `len` bytes.
+#[inline(always)]
+pub(crate) fn slots_of(len: usize, sync: bool) -> usize {
+    slots_for(len + if sync { SYNC_BYTES } else { 0 })
+}
+
+/// Writes a message of `len` bytes to the slots that were claimed for it, and publishes it. If its buffer was withdrawn, nothing is
+/// published.
+#[inline(always)]
+pub(crate) fn write_slots(
+    loans: &LoanTable,
+    mut claim: Claim<'_>,
+    sync: Option<RequestId>,
+    meta: u64,
+    len: usize,
+    from: &(impl Payload + ?Sized),
+) -> std::result::Result<(), LoanError> {
+    let (kind, skip) = match sync {
+        Some(id) => {
+            claim.write(0, &id.0.to_le_bytes());
+            (Kind::EagerSync, SYNC_BYTES)
         }
-        _ => false,
+        None => (Kind::Eager, 0),
+    };
+    from.read(loans, 0, len, |at, bytes| claim.write(skip + at, bytes))?;
+    claim.publish(kind as u8, skip + len, meta);
+    Ok(())
+}
+
+/// A message in slots was published.
+#[inline(always)]
+pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: usize) {
+    if peer.endpoint.notify() {
+        core.counters.doorbells_rung += 1;
     }
+    peer.credit_used += charge(len as u64);
+    if slots == 1 {
+        core.counters.sends_inline += 1;
+    } else {
+        core.counters.sends_eager += 1;
+    }
+    core.counters.bytes_sent += len as u64;
 }
 
 /// Sends `id` in slots. `false`: no room yet.
@@ -103,47 +199,34 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
         wire::meta(request.context, request.tag),
     );
     let buf = request.buf.clone();
-    let extra = if sync { 8 } else { 0 };
-    let slots = slots_for(len + extra);
-    let Some(mut slot) = claim(core, peer, slots) else {
+    let slots = slots_of(len, sync);
+    let Some(claim) = claim(core, peer, slots) else {
         return false;
     };
-    if sync {
-        slot.write(0, &id.0.to_le_bytes());
-    }
-    if let Err(error) = buf.read(&core.loans, 0, len, |at, bytes| {
-        slot.write(extra + at, bytes)
-    }) {
-        // The claim publishes a no-op when it is dropped.
-        drop(slot);
-        let _ = error;
-        core.requests.complete(
-            id,
-            Err(Error::Withdrawn {
-                rank: peer.rank as usize,
-            }),
-        );
+    if write_slots(&core.loans, claim, sync.then_some(id), meta, len, &buf).is_err() {
+        core.requests.complete(id, Err(withdrawn(peer)));
         return true;
     }
-    slot.publish(
-        if sync { Kind::EagerSync } else { Kind::Eager } as u8,
-        len + extra,
-        meta,
-    );
-    if peer.notify() {
-        core.counters.doorbells_rung += 1;
-    }
-    peer.credit_used += charge(len as u64);
-    count_sent(core, slots, len);
-    if sync {
-        peer.unanswered += 1;
-        if let Some(request) = core.requests.get_mut(id) {
-            request.state = State::Awaiting(SendPlan::Slots);
-        }
-    } else {
-        complete_send(core, id);
-    }
+    sent_slots(core, peer, slots, len);
+    sent_all(core, peer, id, SendPlan::Slots);
     true
+}
+
+/// All of a send is out: it is complete, unless it waits to hear of its match.
+fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
+    match core.requests.get_mut(id) {
+        Some(request) if request.sync => {
+            request.state = State::Awaiting(plan);
+            peer.unanswered += 1;
+        }
+        _ => complete_send(core, id),
+    }
+}
+
+fn withdrawn(peer: &Peer) -> Error {
+    Error::Withdrawn {
+        rank: peer.rank as usize,
+    }
 }
 
 /// Chunks whose lines are asked for ahead, at most.
@@ -154,85 +237,128 @@ const WARM_MAX: usize = 32;
 #[inline]
 pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
     let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
-    if core.pool.free() < pieces {
-        peer.collect_chunks(&mut core.pool);
+    if core.home.chunks_free() < pieces {
+        peer.endpoint.collect_chunks(&mut core.home);
     }
     let piece = step.min(total) as usize;
-    if !core.chunks.owned_ahead(piece) {
-        return;
-    }
-    for chunk in core.pool.coming().take(pieces) {
-        core.segment.will_write_chunk(chunk, piece);
+    if core.chunks.owned_ahead(piece) {
+        core.home.will_write_chunks(pieces, piece);
     }
 }
 
 /// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
 pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
-    // The receiver's tail is looked at only when chunks are short: its line travels for that.
-    if peer.outstanding.len() >= share.max(1)
-        || (core.pool.next().is_none() && !peer.outstanding.is_empty())
-    {
-        peer.collect_chunks(&mut core.pool);
-    }
-    if peer.outstanding.len() >= share.max(1) {
-        return None;
-    }
-    let segment = &core.segment;
-    let taken = core
-        .pool
-        .take(|first, count| segment.reserve_chunks(first, count));
-    core.counters.pool_chunks = u64::from(core.pool.reserved());
-    // When no more memory can be had, the chunks that are there are waited for.
-    let chunk = taken.unwrap_or(None);
+    let chunk = peer.endpoint.take_chunk(&mut core.home, share);
+    core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
     core.starved |= chunk.is_none();
     chunk
 }
 
-/// Copies bytes of a request into a chunk and publishes it under `kind`. `false`: no room yet; the chunk is back in the pool.
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chunked {
+    /// It is out.
+    Sent,
+    /// There is no room for it yet.
+    NoRoom,
+    /// Its bytes are the program's again.
+    Withdrawn,
+}
+
+/// A piece of a message that travels in a chunk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) kind: Kind,
+    pub(crate) meta: u64,
+    /// Bytes of the message.
+    pub(crate) total: u64,
+    /// The piece's place in it.
+    pub(crate) offset: u64,
+    /// The piece's bytes.
+    pub(crate) len: u64,
+    /// The request or the transfer that it is about, or [`NONE`].
+    pub(crate) number: u64,
+}
+
+/// Copies a piece into a chunk, of which `share` may be out, and publishes it.
 pub(crate) fn send_chunk(
     core: &mut Core,
     peer: &mut Peer,
-    buf: &UserBuf,
-    chunk: ChunkIndex,
-    kind: Kind,
-    meta: u64,
-    body: &ChunkBody,
-) -> Result<bool> {
-    let room = match &mut peer.tx {
-        Some(tx) => tx.claim_would_fit(1),
-        None => true,
+    share: usize,
+    piece: Piece,
+    from: &(impl Payload + ?Sized),
+) -> Chunked {
+    if !peer.endpoint.has_room(1) {
+        return Chunked::NoRoom;
+    }
+    let Some(chunk) = take_chunk(core, peer, share) else {
+        return Chunked::NoRoom;
     };
-    if !room {
-        core.pool.give(chunk);
-        return Ok(false);
+    let len = piece.len as usize;
+    let kernel = core.chunks.kernel(len);
+    let mut fits = true;
+    let (endpoint, home) = (&mut peer.endpoint, &core.home);
+    let read = from.read(&core.loans, piece.offset, len, |at, bytes| {
+        fits &= endpoint.write_chunk(home, chunk, at, bytes, kernel);
+    });
+    if read.is_err() || !fits {
+        peer.endpoint.return_chunk(&mut core.home, chunk);
+        return Chunked::Withdrawn;
     }
-    let segment = &core.segment;
-    let kernel = core.chunks.kernel(body.piece as usize);
-    let mut bad = false;
-    let read = buf.read(
-        &core.loans,
-        body.offset,
-        body.piece as usize,
-        |at, bytes| {
-            bad |= segment.write_chunk(chunk, at, bytes, kernel).is_err();
-        },
-    );
-    if read.is_err() || bad {
-        core.pool.give(chunk);
-        return Err(Error::Withdrawn {
-            rank: peer.rank as usize,
-        });
+    let body = ChunkBody {
+        total: piece.total,
+        offset: piece.offset,
+        chunk,
+        piece: len as u32,
+        number: piece.number,
+    };
+    if !put_body(core, peer, piece.kind, piece.meta, &body.encode(piece.kind)) {
+        peer.endpoint.return_chunk(&mut core.home, chunk);
+        return Chunked::NoRoom;
     }
-    if !put_body(core, peer, kind, meta, &body.encode(kind)) {
-        core.pool.give(chunk);
-        return Ok(false);
+    peer.endpoint.has_named(chunk);
+    Chunked::Sent
+}
+
+/// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what stopped it.
+#[inline]
+pub(crate) fn put_chunks(
+    core: &mut Core,
+    peer: &mut Peer,
+    (meta, sync): (u64, Option<RequestId>),
+    len: u64,
+    mut sent: u64,
+    from: &(impl Payload + ?Sized),
+) -> (u64, Chunked) {
+    let step = core.chunks.step_of(len);
+    let share = core.chunks.share;
+    while sent < len {
+        let first = sent == 0;
+        let piece = Piece {
+            kind: if first {
+                Kind::ChunkFirst
+            } else {
+                Kind::ChunkNext
+            },
+            meta,
+            total: len,
+            offset: sent,
+            len: step.min(len - sent),
+            number: sync.filter(|_| first).map_or(NONE, |id| id.0),
+        };
+        match send_chunk(core, peer, share, piece, from) {
+            Chunked::Sent => {}
+            stopped => return (sent, stopped),
+        }
+        if first {
+            peer.credit_used += charge(len);
+        }
+        sent += piece.len;
     }
-    let position = peer
-        .tx
-        .as_ref()
-        .map_or(0, onecopy_shm::ring::Producer::position);
-    peer.outstanding.push(position, chunk);
-    Ok(true)
+    warm_chunks(core, peer, len, step);
+    core.counters.sends_chunk += 1;
+    core.counters.bytes_sent += len;
+    (sent, Chunked::Sent)
 }
 
 /// Sends what can be sent of `id` in chunks. `true`: all of it is sent.
@@ -240,7 +366,7 @@ pub(crate) fn send_chunks(
     core: &mut Core,
     peer: &mut Peer,
     id: RequestId,
-    mut sent: u64,
+    before: u64,
     moved: &mut bool,
 ) -> bool {
     let Some(request) = core.requests.get(id) else {
@@ -248,62 +374,27 @@ pub(crate) fn send_chunks(
     };
     let (len, sync, meta, buf) = (
         request.len,
-        request.sync,
+        request.sync.then_some(id),
         wire::meta(request.context, request.tag),
         request.buf.clone(),
     );
-    let step = core.chunks.step_of(len);
-    let share = core.chunks.share;
-    while sent < len {
-        let Some(chunk) = take_chunk(core, peer, share) else {
-            break;
-        };
-        let piece = step.min(len - sent) as u32;
-        let (kind, number) = if sent == 0 {
-            (Kind::ChunkFirst, if sync { id.0 } else { NONE })
-        } else {
-            (Kind::ChunkNext, NONE)
-        };
-        let body = ChunkBody {
-            total: len,
-            offset: sent,
-            chunk,
-            piece,
-            number,
-        };
-        match send_chunk(core, peer, &buf, chunk, kind, meta, &body) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => {
-                core.requests.complete(id, Err(error));
-                if sent > 0 {
-                    super::broken::break_off(core, peer);
-                }
-                return true;
+    let (sent, stopped) = put_chunks(core, peer, (meta, sync), len, before, &buf);
+    *moved |= sent > before;
+    let plan = SendPlan::Chunks { sent };
+    match stopped {
+        Chunked::Sent => sent_all(core, peer, id, plan),
+        Chunked::NoRoom => {
+            if let Some(request) = core.requests.get_mut(id) {
+                request.state = State::Queued(plan);
+            }
+            return false;
+        }
+        Chunked::Withdrawn => {
+            core.requests.complete(id, Err(withdrawn(peer)));
+            if sent > 0 {
+                super::broken::break_off(core, peer);
             }
         }
-        *moved = true;
-        if sent == 0 {
-            peer.credit_used += charge(len);
-        }
-        sent += u64::from(piece);
-    }
-    if sent < len {
-        if let Some(request) = core.requests.get_mut(id) {
-            request.state = State::Queued(SendPlan::Chunks { sent });
-        }
-        return false;
-    }
-    warm_chunks(core, peer, len, step);
-    core.counters.sends_chunk += 1;
-    core.counters.bytes_sent += len;
-    if sync {
-        peer.unanswered += 1;
-        if let Some(request) = core.requests.get_mut(id) {
-            request.state = State::Awaiting(SendPlan::Chunks { sent });
-        }
-    } else {
-        complete_send(core, id);
     }
     true
 }
@@ -316,44 +407,44 @@ pub(crate) fn arrive(
     record: &Record,
     envelope: Envelope,
     kind: Kind,
-) -> Result<(), String> {
+) -> std::result::Result<(), String> {
     if peer.incoming.is_some() {
         return Err("a message begins within another".into());
     }
     let mut sync = None;
     let mut skip = 0;
     if kind == Kind::EagerSync {
-        if record.len < 8 {
+        if record.len < SYNC_BYTES {
             return Err("a synchronous message without a request".into());
         }
-        let mut raw = [0; 8];
-        peer.rx.read(record, 0, &mut raw);
+        let mut raw = [0; SYNC_BYTES];
+        peer.endpoint.read(record, 0, &mut raw);
         sync = Some(u64::from_le_bytes(raw));
-        skip = 8;
+        skip = SYNC_BYTES;
     }
     let len = record.len - skip;
-    if let Some(receive) = core.posted.take(&envelope) {
-        core.land(receive, envelope, len, &peer.rx, record, skip);
-        give_credit(core, peer, charge(len as u64));
-        if let Some(request) = sync {
-            send_fin(core, peer, request);
-        }
+    if let Some(receive) = core.match_posted(&envelope) {
+        core.land(receive, envelope, len, &peer.endpoint, record, skip);
+        let ended = Ended {
+            bytes: len as u64,
+            credit: charge(len as u64),
+            fin: sync,
+        };
+        end(core, peer, ended);
         return Ok(());
     }
     hold(core, peer, len as u64)?;
-    core.counters.recv_unexpected += 1;
     core.counters.hold_unexpected(len as u64);
     let mut bytes = core.place_to_hold(len);
     if let Some(room) = bytes.extend(len) {
-        peer.rx.read(record, skip, room);
+        peer.endpoint.read(record, skip, room);
     }
-    core.unexpected
-        .keep(envelope, Message::Whole { bytes, sync });
+    core.keep_unexpected(envelope, Message::Whole { bytes, sync });
     Ok(())
 }
 
 /// Charges the peer for `len` bytes that are kept until a receive takes them.
-pub(crate) fn hold(core: &Core, peer: &mut Peer, len: u64) -> Result<(), String> {
+pub(crate) fn hold(core: &Core, peer: &mut Peer, len: u64) -> std::result::Result<(), String> {
     let unmatched = peer.unexpected_bytes.saturating_add(len).saturating_add(64);
     if unmatched > 2 * core.knobs.eager_credit as u64 {
         return Err(format!(
@@ -364,19 +455,30 @@ pub(crate) fn hold(core: &Core, peer: &mut Peer, len: u64) -> Result<(), String>
     Ok(())
 }
 
-/// Copies a whole unexpected message to its receive.
-pub(crate) fn accept_whole(core: &mut Core, envelope: Envelope, bytes: &[u8], id: RequestId) {
-    let result =
-        copy_to(core, id, 0, bytes).and_then(|()| receipt(core, id, envelope, bytes.len() as u64));
-    core.counters.bytes_received += bytes.len() as u64;
-    if matches!(result, Err(Error::Truncated { .. })) {
-        core.counters.truncations += 1;
-    }
-    core.requests.complete(id, result);
+/// Gives a whole unexpected message to its receive.
+pub(crate) fn accept_whole(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    (bytes, sync): (Held, Option<u64>),
+    id: RequestId,
+) {
+    let written = copy_to(core, id, 0, &bytes);
+    let len = bytes.len() as u64;
+    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(len));
+    core.counters.release_unexpected(len);
+    core.give_back(bytes);
+    let ended = Ended {
+        bytes: len,
+        credit: charge(len),
+        fin: sync,
+    };
+    let receive = Waiting::Request(id);
+    deliver(core, peer, receive, (envelope, len), written, ended);
 }
 
 /// Copies as many of `bytes` as fit to a receive, from `offset` on.
-fn copy_to(core: &mut Core, id: RequestId, offset: u64, bytes: &[u8]) -> Result<()> {
+pub(crate) fn copy_to(core: &mut Core, id: RequestId, offset: u64, bytes: &[u8]) -> Result<()> {
     let Some(request) = core.requests.get(id) else {
         return Ok(());
     };
@@ -397,7 +499,7 @@ pub(crate) fn first_chunk(
     peer: &mut Peer,
     envelope: Envelope,
     body: &ChunkBody,
-) -> Result<(), String> {
+) -> std::result::Result<(), String> {
     if peer.incoming.is_some() || body.offset != 0 {
         return Err("a message begins within another".into());
     }
@@ -409,12 +511,17 @@ pub(crate) fn first_chunk(
         ));
     }
     let sync = (body.number != NONE).then_some(body.number);
-    let waiting = core.posted.take(&envelope);
+    let waiting = core.match_posted(&envelope);
     if let Some(Waiting::Light(slot)) = waiting
         && sync.is_none()
-        && core.land_chunk(slot, envelope, &peer.segment, body)
+        && core.land_chunk(slot, envelope, &peer.endpoint, body)
     {
-        give_credit(core, peer, charge(body.total));
+        let ended = Ended {
+            bytes: body.total,
+            credit: charge(body.total),
+            fin: None,
+        };
+        end(core, peer, ended);
         return Ok(());
     }
     let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
@@ -424,15 +531,13 @@ pub(crate) fn first_chunk(
                 request.peer = peer.rank;
                 request.tag = envelope.tag;
             }
-            core.counters.recv_expected += 1;
             Target::Request(id)
         }
         None => {
             hold(core, peer, body.total)?;
-            core.counters.recv_unexpected += 1;
             core.counters.hold_unexpected(body.total);
             let bytes = core.place_to_hold(body.total as usize);
-            Target::Entry(core.unexpected.keep(
+            Target::Entry(core.keep_unexpected(
                 envelope,
                 Message::Partial {
                     bytes,
@@ -452,41 +557,34 @@ pub(crate) fn first_chunk(
 }
 
 /// A chunk of the message that is under way has arrived.
-pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
+pub(crate) fn next_chunk(
+    core: &mut Core,
+    peer: &mut Peer,
+    body: &ChunkBody,
+) -> std::result::Result<(), String> {
     let Some(mut incoming) = peer.incoming.take() else {
         return Err("a chunk of no message".into());
     };
-    if body.total != incoming.total || body.offset != incoming.received || body.piece == 0 {
-        return Err(format!(
-            "a chunk of {} bytes at {} of {}, expected at {} of {}",
-            body.piece, body.offset, body.total, incoming.received, incoming.total
-        ));
-    }
+    incoming.check(body)?;
+    let endpoint = &peer.endpoint;
     let mut failed = None;
+    let mut read = |at: usize, out: &mut [u8]| {
+        if let Err(error) = endpoint.read_chunk(body.chunk, at, out) {
+            failed = Some(error.to_string());
+        }
+    };
     match incoming.target {
         Target::Request(id) => {
             if let Some(request) = core.requests.get(id) {
                 let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
-                let segment = &peer.segment;
                 // Behind the end of a buffer that is too short there is nothing to write.
                 let written = n == 0
                     || request
                         .buf
-                        .write(&mut core.loans, body.offset, n, |at, out| {
-                            if let Err(error) =
-                                segment.read_chunk(body.chunk, at, out, Kernel::Memcpy)
-                            {
-                                failed = Some(error.to_string());
-                            }
-                        })
+                        .write(&mut core.loans, body.offset, n, &mut read)
                         .is_ok();
                 if !written {
-                    core.requests.complete(
-                        id,
-                        Err(Error::Withdrawn {
-                            rank: peer.rank as usize,
-                        }),
-                    );
+                    core.requests.complete(id, Err(withdrawn(peer)));
                 }
             }
         }
@@ -495,9 +593,7 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
                 let Some(room) = bytes.extend(body.piece as usize) else {
                     return Err(format!("more than the {} bytes of a message", body.total));
                 };
-                if let Err(error) = peer.segment.read_chunk(body.chunk, 0, room, Kernel::Memcpy) {
-                    failed = Some(error.to_string());
-                }
+                read(0, room);
             }
         }
     }
@@ -511,16 +607,13 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
     }
     match incoming.target {
         Target::Request(id) => {
-            let result = receipt(core, id, incoming.envelope, incoming.total);
-            core.counters.bytes_received += incoming.total;
-            if result.is_err() {
-                core.counters.truncations += 1;
-            }
-            core.requests.complete(id, result);
-            give_credit(core, peer, charge(incoming.total));
-            if let Some(request) = incoming.sync {
-                send_fin(core, peer, request);
-            }
+            let ended = Ended {
+                bytes: incoming.total,
+                credit: charge(incoming.total),
+                fin: incoming.sync,
+            };
+            let message = (incoming.envelope, incoming.total);
+            deliver(core, peer, Waiting::Request(id), message, Ok(()), ended);
         }
         Target::Entry(entry) => {
             let message = core.unexpected.get_mut(entry);

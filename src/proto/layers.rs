@@ -7,7 +7,7 @@ use crate::request::{RequestId, UserBuf};
 use crate::select::Thresholds;
 use crate::state::Core;
 use crate::state::message::Remote;
-use onecopy_btl::{CopyError, LayerId};
+use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
 use std::io::IoSliceMut;
 use std::time::Instant;
@@ -60,6 +60,18 @@ pub(crate) fn detach(core: &mut Core, peer: &Peer) {
     }
 }
 
+/// Loads a range of the peer's heap into `out`. `false`: it cannot be, and nothing is lost.
+pub(crate) fn map(core: &mut Core, peer: &Peer, range: RemoteRange, out: &mut [u8]) -> bool {
+    let mut out = [IoSliceMut::new(out)];
+    let got = peer
+        .link
+        .get(LayerId::Heap, peer.endpoint.segment(), &[range], &mut out);
+    if got.is_ok() {
+        core.counters.map_bytes += range.len;
+    }
+    got.is_ok()
+}
+
 /// Reads `len` bytes of an announced message from `offset` on into the buffer of `request`.
 pub(crate) fn get_range(
     core: &mut Core,
@@ -78,14 +90,18 @@ pub(crate) fn get_range(
             let range = [range.part(offset, len)];
             core.loans
                 .write(*loan, offset as usize, len as usize, |out| {
-                    peer.link
-                        .get(layer, &peer.segment, &range, &mut [IoSliceMut::new(out)])
+                    peer.link.get(
+                        layer,
+                        peer.endpoint.segment(),
+                        &range,
+                        &mut [IoSliceMut::new(out)],
+                    )
                 })
         }
         (buf, remote) => {
             let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
             core.loans.write_many(&pieces, |out| {
-                peer.link.get(layer, &peer.segment, &ranges, out)
+                peer.link.get(layer, peer.endpoint.segment(), &ranges, out)
             })
         }
     };

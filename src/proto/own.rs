@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes later.
 
-use super::{Message, complete_send, eager, receipt};
+use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{RequestId, SendPlan, State};
 use crate::state::Core;
+use crate::state::light::Waiting;
 
 /// Longer messages wait for their receive where they are, so that they are copied once.
 const BUFFERED_MOST: u64 = 256 << 10;
@@ -22,7 +23,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         tag: request.tag,
     };
     let (len, sync) = (request.len, request.sync);
-    if let Some(receive) = core.take_posted(&envelope) {
+    if let Some(receive) = core.match_request(&envelope) {
         move_bytes(core, envelope, id, receive);
         return;
     }
@@ -31,7 +32,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         || len > BUFFERED_MOST.min(core.knobs.eager_credit as u64)
         || held + len > 4 * core.knobs.eager_credit as u64
     {
-        core.unexpected.keep(envelope, Message::Own(id));
+        core.keep_unexpected(envelope, Message::Own(id));
         return;
     }
     let mut bytes = core.place_to_hold(len as usize);
@@ -52,11 +53,9 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         );
         return;
     }
-    core.counters.recv_unexpected += 1;
     core.counters.hold_unexpected(len);
     core.counters.bytes_sent += len;
-    core.unexpected
-        .keep(envelope, Message::Whole { bytes, sync: None });
+    core.keep_unexpected(envelope, Message::Whole { bytes, sync: None });
     complete_send(core, id);
 }
 
@@ -68,9 +67,12 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     }
     match message {
         Message::Whole { bytes, .. } => {
-            eager::accept_whole(core, envelope, &bytes, receive);
-            core.counters.release_unexpected(bytes.len() as u64);
+            let len = bytes.len() as u64;
+            let written = eager::copy_to(core, receive, 0, &bytes);
+            core.counters.release_unexpected(len);
             core.give_back(bytes);
+            core.counters.bytes_received += len;
+            core.complete_receive(Waiting::Request(receive), envelope, len, written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {
@@ -104,16 +106,14 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
             };
         }
     }
-    core.counters.recv_expected += 1;
     core.counters.bytes_sent += total;
     core.counters.bytes_received += total;
-    let result = if withdrawn {
-        Err(Error::Withdrawn {
+    let written = match withdrawn {
+        true => Err(Error::Withdrawn {
             rank: core.me as usize,
-        })
-    } else {
-        receipt(core, receive, envelope, total)
+        }),
+        false => Ok(()),
     };
-    core.requests.complete(receive, result);
+    core.complete_receive(Waiting::Request(receive), envelope, total, written);
     complete_send(core, send);
 }

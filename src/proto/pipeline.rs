@@ -2,14 +2,13 @@
 //! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver empties earlier
 //! ones; a few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
-use super::eager::{send_chunk, take_chunk, warm_chunks};
+use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
 use super::rendezvous;
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
 use crate::request::{RequestId, SendPlan, State};
 use crate::state::Core;
 use crate::wire::{ChunkBody, Kind};
-use onecopy_shm::copy::Kernel;
 
 /// The receiver wants `len` bytes from `offset` on.
 pub(crate) fn wanted(
@@ -68,30 +67,28 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             peer.pipes.pop_front();
             continue;
         };
-        let Some(chunk) = take_chunk(core, peer, core.chunks.depth) else {
-            break;
-        };
-        let piece = step.min(end - offset) as u32;
-        let body = ChunkBody {
+        let piece = Piece {
+            kind: Kind::Data,
+            meta: 0,
             total,
             offset,
-            chunk,
-            piece,
+            len: step.min(end - offset),
             number: transfer,
         };
-        match send_chunk(core, peer, &buf, chunk, Kind::Data, 0, &body) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => {
-                core.requests.complete(id, Err(error));
+        match send_chunk(core, peer, core.chunks.depth, piece, &buf) {
+            Chunked::Sent => {}
+            Chunked::NoRoom => break,
+            Chunked::Withdrawn => {
+                let rank = peer.rank as usize;
+                core.requests.complete(id, Err(Error::Withdrawn { rank }));
                 peer.pipes.pop_front();
                 continue;
             }
         }
         moved = true;
-        core.counters.pipeline_bytes += u64::from(piece);
+        core.counters.pipeline_bytes += piece.len;
         if let Some(pipe) = peer.pipes.front_mut() {
-            pipe.offset += u64::from(piece);
+            pipe.offset += piece.len;
             if pipe.offset == end {
                 peer.pipes.pop_front();
                 if let Some(request) = core.requests.get_mut(id)
@@ -123,14 +120,14 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
     piped.at += u64::from(body.piece);
     let last = piped.at == piped.end;
     if let Some(found) = core.requests.get(request) {
-        let segment = &peer.segment;
+        let endpoint = &peer.endpoint;
         let mut failed = None;
         let written = found.buf.write(
             &mut core.loans,
             body.offset,
             body.piece as usize,
             |at, out| {
-                if let Err(error) = segment.read_chunk(body.chunk, at, out, Kernel::Memcpy) {
+                if let Err(error) = endpoint.read_chunk(body.chunk, at, out) {
                     failed = Some(error.to_string());
                 }
             },

@@ -8,6 +8,7 @@ mod announce;
 
 pub(crate) use announce::{announce, announced};
 
+use super::deliver::{Ended, deliver};
 use super::layers::{demote, get_range};
 use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
@@ -17,7 +18,8 @@ use crate::select::Way;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
-use crate::state::message::{Announcement, Remote, receipt_for};
+use crate::state::light::Waiting;
+use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use crate::wire::{Cts, Kind, Wanted};
 use onecopy_btl::link::Link;
@@ -268,10 +270,10 @@ fn choose(
         Some(UserBuf::One(loan)) => Some(*loan),
         _ => None,
     };
-    let in_heap = loan.and_then(|loan| core.segment.heap_offset_of(loan.address(), loan.len()));
+    let in_heap = loan.and_then(|loan| core.home.heap_offset_of(loan.address(), loan.len()));
     let facts = Known {
         link: &peer.link,
-        block_free: peer.coop_in_use.is_none(),
+        block_free: peer.coop_in_use.is_none() && peer.endpoint.shares_memory(),
         transfer,
         offset,
         len,
@@ -347,15 +349,12 @@ fn has_earned(link: &Link, transfer: &Transfer, offset: u64, len: u64) -> bool {
 }
 
 fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
-    send_fin(core, peer, transfer.announcement.request);
-    let buffer = core
-        .requests
-        .get(transfer.request)
-        .map_or(0, |request| request.len);
-    let result = receipt_for(buffer, transfer.envelope, transfer.announcement.len);
-    core.counters.bytes_received += transfer.len;
-    if result.is_err() {
-        core.counters.truncations += 1;
-    }
-    core.requests.complete(transfer.request, result);
+    let ended = Ended {
+        bytes: transfer.len,
+        credit: 0,
+        fin: Some(transfer.announcement.request),
+    };
+    let message = (transfer.envelope, transfer.announcement.len);
+    let receive = Waiting::Request(transfer.request);
+    deliver(core, peer, receive, message, Ok(()), ended);
 }

@@ -5,15 +5,12 @@
 
 use super::Core;
 use super::message::receipt_for;
+use crate::endpoint::{Endpoint, Record};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
 use crate::request::{Request, RequestId, State, Status, UserBuf};
 use crate::wire::ChunkBody;
-use onecopy_shm::cells::MappedCells;
-use onecopy_shm::copy::Kernel;
 use onecopy_shm::loan::Span;
-use onecopy_shm::ring::{Consumer, Record};
-use onecopy_shm::segment::PeerSegment;
 use std::collections::HashMap;
 
 /// Bits of a number that say which slot; those above say which of its receives.
@@ -162,9 +159,17 @@ fn slot_of(name: u32) -> u32 {
 }
 
 impl Core {
-    /// Gives the message that `envelope` says to the oldest receive that accepts it, as a request.
-    pub(crate) fn take_posted(&mut self, envelope: &Envelope) -> Option<RequestId> {
+    /// The oldest posted receive that accepts the message that `envelope` says: it is posted no more.
+    #[inline(always)]
+    pub(crate) fn match_posted(&mut self, envelope: &Envelope) -> Option<Waiting> {
         let waiting = self.posted.take(envelope)?;
+        self.counters.recv_expected += 1;
+        Some(waiting)
+    }
+
+    /// As [`Self::match_posted`], as a request.
+    pub(crate) fn match_request(&mut self, envelope: &Envelope) -> Option<RequestId> {
+        let waiting = self.match_posted(envelope)?;
         self.as_request(waiting, envelope)
     }
 
@@ -216,17 +221,15 @@ impl Core {
         waiting: Waiting,
         envelope: Envelope,
         len: usize,
-        rx: &Consumer<MappedCells>,
+        from: &Endpoint,
         record: &Record,
         skip: usize,
     ) {
-        self.counters.recv_expected += 1;
-        self.counters.bytes_received += len as u64;
         if let Waiting::Light(slot) = waiting
             && let Some((stage, span)) = self.lights.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
         {
-            rx.read(record, skip, out);
+            from.read(record, skip, out);
             *stage = Stage::Over(Status {
                 source: envelope.source as usize,
                 tag: envelope.tag,
@@ -236,7 +239,7 @@ impl Core {
             return;
         }
         self.land_slowly(waiting, envelope, len, |at, out| {
-            rx.read(record, skip + at, out);
+            from.read(record, skip + at, out);
         });
     }
 
@@ -246,24 +249,20 @@ impl Core {
         &mut self,
         slot: u32,
         envelope: Envelope,
-        segment: &PeerSegment,
+        from: &Endpoint,
         body: &ChunkBody,
     ) -> bool {
         let len = body.piece as usize;
         if len as u64 == body.total
             && let Some((stage, span)) = self.lights.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
-            && segment
-                .read_chunk(body.chunk, 0, out, Kernel::Memcpy)
-                .is_ok()
+            && from.read_chunk(body.chunk, 0, out).is_ok()
         {
             *stage = Stage::Over(Status {
                 source: envelope.source as usize,
                 tag: envelope.tag,
                 bytes: len,
             });
-            self.counters.recv_expected += 1;
-            self.counters.bytes_received += len as u64;
             self.requests.count_completed();
             return true;
         }
@@ -277,14 +276,13 @@ impl Core {
         len: usize,
         read: impl Fn(usize, &mut [u8]),
     ) {
-        let (written, size) = match waiting {
+        let written = match waiting {
             Waiting::Light(slot) => {
                 let Some((_, span)) = self.lights.posted(slot) else {
                     return;
                 };
                 let n = len.min(span.len());
-                let written = self.loans.span_mut(span, n).map(|out| read(0, out));
-                (written, span.len() as u64)
+                self.loans.span_mut(span, n).map(|out| read(0, out))
             }
             Waiting::Request(id) => {
                 let Some(request) = self.requests.get_mut(id) else {
@@ -292,15 +290,29 @@ impl Core {
                 };
                 request.peer = envelope.source;
                 let n = len.min(request.len as usize);
-                (request.buf.write(&mut self.loans, 0, n, read), request.len)
+                request.buf.write(&mut self.loans, 0, n, read)
             }
         };
-        let result = match written {
-            Ok(()) => receipt_for(size, envelope, len as u64),
-            Err(_) => Err(Error::Withdrawn {
-                rank: envelope.source as usize,
-            }),
+        let written = written.map_err(|_| Error::Withdrawn {
+            rank: envelope.source as usize,
+        });
+        self.complete_receive(waiting, envelope, len as u64, written);
+    }
+
+    /// Completes the receive of a message of `total` bytes, of which those that fit were `written`.
+    pub(crate) fn complete_receive(
+        &mut self,
+        waiting: Waiting,
+        envelope: Envelope,
+        total: u64,
+        written: Result<()>,
+    ) {
+        let room = match waiting {
+            Waiting::Light(slot) => self.lights.posted(slot).map(|(_, span)| span.len() as u64),
+            Waiting::Request(id) => self.requests.get(id).map(|request| request.len),
         };
+        let Some(room) = room else { return };
+        let result = written.and_then(|()| receipt_for(room, envelope, total));
         if matches!(result, Err(Error::Truncated { .. })) {
             self.counters.truncations += 1;
         }

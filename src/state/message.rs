@@ -4,7 +4,7 @@
 use super::Core;
 use super::held::Held;
 use crate::error::Error;
-use crate::matching::Envelope;
+use crate::matching::{EntryId, Envelope};
 use crate::request::{RequestId, Status};
 use crate::wire::LIST_ENTRY;
 use onecopy_btl::RemoteRange;
@@ -93,6 +93,14 @@ impl Announcement {
     /// What is charged against the sender's credit for it until it is matched.
     pub(crate) fn list_charge(&self) -> u64 {
         self.list_bytes().map_or(0, charge)
+    }
+}
+
+impl Core {
+    /// Keeps a message that no receive waits for.
+    pub(crate) fn keep_unexpected(&mut self, envelope: Envelope, message: Message) -> EntryId {
+        self.counters.recv_unexpected += 1;
+        self.unexpected.keep(envelope, message)
     }
 }
 

@@ -2,7 +2,7 @@
 //! What a rank's threads wait for, told to [`onecopy_shm::watch`]: completed requests, messages that nobody expected, and peers that are gone.
 
 use super::Core;
-use onecopy_shm::segment::OwnSegment;
+use crate::endpoint::Bell;
 use onecopy_shm::watch::{News, Watch};
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ pub(crate) struct Waits {
     asked_in_vain: usize,
     /// Peers found gone so far; it wraps.
     pub(crate) gone: u32,
-    segment: Arc<OwnSegment>,
+    bell: Bell,
 }
 
 impl Waits {
-    pub(crate) fn new(segment: Arc<OwnSegment>) -> Self {
+    pub(crate) fn new(bell: Bell) -> Self {
         Self {
             watch: Watch::default(),
             asked_in_vain: 0,
             gone: 0,
-            segment,
+            bell,
         }
     }
 
     /// The calling thread is going to rest: what to rest on, and up to where it knows the news.
     pub(crate) fn rest(&mut self) -> (Arc<News>, u32) {
-        let segment = &self.segment;
-        self.watch.rest(|| _ = segment.bell().ring())
+        let bell = &self.bell;
+        self.watch.rest(|| _ = bell.ring())
     }
 }
 
@@ -55,8 +55,8 @@ impl Core {
         if waits.watch.has_listeners() {
             let sources = [self.requests.completed, self.unexpected.kept, waits.gone];
             let come = sources.into_iter().fold(0, u32::wrapping_add);
-            let segment = &waits.segment;
-            waits.watch.tell(come, || _ = segment.bell().ring());
+            let bell = &waits.bell;
+            waits.watch.tell(come, || _ = bell.ring());
         }
     }
 

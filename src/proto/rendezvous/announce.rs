@@ -28,7 +28,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     let place = 'place: {
         match &buf {
             UserBuf::One(loan) => {
-                let heap = core.segment.heap_offset_of(loan.address(), loan.len());
+                let heap = core.home.heap_offset_of(loan.address(), loan.len());
                 let address = loan.address() as u64;
                 let cookie = match heap {
                     None => expose(core, peer, id, &buf, len),
@@ -42,7 +42,10 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
                     },
                 }
             }
-            UserBuf::Many(loans) if loans.len() * LIST_ENTRY <= core.chunks.bytes => {
+            UserBuf::Many(loans)
+                if peer.endpoint.shares_memory()
+                    && loans.len() * LIST_ENTRY <= core.chunks.bytes =>
+            {
                 // The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the
                 // message is collected by its sender, as one in too many pieces is.
                 list_bytes = loans.len() * LIST_ENTRY;
@@ -56,19 +59,18 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
                 let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
                 for loan in loans.iter() {
                     let heap = core
-                        .segment
+                        .home
                         .heap_offset_of(loan.address(), loan.len())
                         .map_or(NONE, |h| h.0);
                     for word in [loan.address() as u64, heap, loan.len() as u64] {
                         bytes.extend_from_slice(&word.to_le_bytes());
                     }
                 }
-                if core
-                    .segment
-                    .write_chunk(chunk, 0, &bytes, Kernel::Memcpy)
-                    .is_err()
+                if !peer
+                    .endpoint
+                    .write_chunk(&core.home, chunk, 0, &bytes, Kernel::Memcpy)
                 {
-                    core.pool.give(chunk);
+                    peer.endpoint.return_chunk(&mut core.home, chunk);
                     Place::Scattered
                 } else {
                     list = Some(chunk);
@@ -95,16 +97,12 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     };
     if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
         if let Some(chunk) = list {
-            core.pool.give(chunk);
+            peer.endpoint.return_chunk(&mut core.home, chunk);
         }
         return false;
     }
     if let Some(chunk) = list {
-        let position = peer
-            .tx
-            .as_ref()
-            .map_or(0, onecopy_shm::ring::Producer::position);
-        peer.outstanding.push(position, chunk);
+        peer.endpoint.has_named(chunk);
         peer.credit_used += charge(list_bytes as u64);
     }
     peer.unanswered += 1;
@@ -131,12 +129,11 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
         return Some(region.cookie());
     }
     let knem = peer.link.knem.layer()?;
-    let hint = &peer.tx_control.wants_region;
-    let wanted = match hint.load(onecopy_shm::sync::Ordering::Relaxed) {
-        // It has not said yet; as a rule it has what we have.
-        0 => peer.link.wants_region(),
-        said => said == 2,
-    };
+    // Until it has said, it has what we have as a rule.
+    let wanted = peer
+        .endpoint
+        .wants_exposed()
+        .unwrap_or_else(|| peer.link.wants_region());
     // Where the receiver goes by the times that it sees, it must be able to try.
     let from = if peer.observed.is_fixed() {
         peer.thresholds.knem_min
@@ -181,7 +178,7 @@ pub(crate) fn announced(
     let remote = match rts.place {
         Place::One { address, heap } => {
             if let Some(offset) = heap {
-                let limit = core.segment.geometry().heap_bytes;
+                let limit = core.home.heap_bytes();
                 onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
                     .map_err(|bad| bad.to_string())?;
             }
@@ -204,14 +201,14 @@ pub(crate) fn announced(
             cookie,
         } => {
             let bytes = count as usize * LIST_ENTRY;
-            if bytes > peer.segment.chunk_bytes() {
+            if bytes > peer.endpoint.chunk_bytes() {
                 return Err(format!("a list of {count} pieces in one chunk"));
             }
             let mut raw = vec![0; bytes];
-            peer.segment
-                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
+            peer.endpoint
+                .read_chunk(chunk, 0, &mut raw)
                 .map_err(|bad| bad.to_string())?;
-            let ranges = read_list(&raw, core.segment.geometry().heap_bytes, cookie)?;
+            let ranges = read_list(&raw, core.home.heap_bytes(), cookie)?;
             let sum = ranges
                 .iter()
                 .try_fold(0u64, |sum, range| sum.checked_add(range.len));
@@ -231,9 +228,8 @@ pub(crate) fn announced(
         remote,
         join: rts.join,
     };
-    match core.take_posted(&envelope) {
+    match core.match_request(&envelope) {
         Some(id) => {
-            core.counters.recv_expected += 1;
             give_credit(core, peer, announcement.list_charge());
             start(core, peer, envelope, announcement, id);
         }
@@ -249,9 +245,7 @@ pub(crate) fn announced(
                 eager::hold(core, peer, list)?;
             }
             peer.unmatched += 1;
-            core.counters.recv_unexpected += 1;
-            core.unexpected
-                .keep(envelope, Message::Announced(announcement));
+            core.keep_unexpected(envelope, Message::Announced(announcement));
         }
     }
     Ok(())

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a message ends at its receiver: counted, credited, acknowledged, and its receive completed. Nothing else does that.
+
+use super::{give_credit, send_fin};
+use crate::error::Result;
+use crate::matching::Envelope;
+use crate::peer::Peer;
+use crate::state::Core;
+use crate::state::light::Waiting;
+
+/// What a message leaves to be done when all of its bytes have come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ended {
+    /// Bytes of it that came.
+    pub(crate) bytes: u64,
+    /// Credit that goes back to its sender.
+    pub(crate) credit: u64,
+    /// The sender's request that waits to hear of it.
+    pub(crate) fin: Option<u64>,
+}
+
+/// Ends a message whose receive is complete.
+#[inline(always)]
+pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
+    core.counters.bytes_received += ended.bytes;
+    if ended.credit > 0 {
+        give_credit(core, peer, ended.credit);
+    }
+    if let Some(request) = ended.fin {
+        send_fin(core, peer, request);
+    }
+}
+
+/// Completes the receive of a message of `total` bytes, and ends the message. `written`: whether the bytes that fit are in the
+/// buffer.
+pub(crate) fn deliver(
+    core: &mut Core,
+    peer: &mut Peer,
+    receive: Waiting,
+    (envelope, total): (Envelope, u64),
+    written: Result<()>,
+    ended: Ended,
+) {
+    core.complete_receive(receive, envelope, total, written);
+    end(core, peer, ended);
+}
