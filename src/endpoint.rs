@@ -11,12 +11,16 @@
 
 mod home;
 mod shared;
+#[cfg(feature = "socket-endpoint")]
+mod socket;
 
 pub(crate) use home::{Bell, Home};
 pub(crate) use onecopy_shm::coop::CoopBlock;
 pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, Record, slots_for};
 pub(crate) use shared::{OpenError, Shared};
+#[cfg(feature = "socket-endpoint")]
+pub(crate) use socket::Socket;
 
 use crate::error::Result;
 use onecopy_shm::cells::MappedCells;
@@ -30,12 +34,18 @@ use onecopy_shm::ring;
 pub(crate) enum Endpoint {
     /// Each maps the other's segment.
     Shared(Shared),
+    /// A stream leads to it; for tests.
+    #[cfg(feature = "socket-endpoint")]
+    Socket(Box<Socket>),
 }
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
 pub(crate) enum Claim<'e> {
     /// In a ring.
     Ring(ring::Claim<'e, MappedCells>),
+    /// In a frame of a stream.
+    #[cfg(feature = "socket-endpoint")]
+    Frame(socket::Frame<'e>),
 }
 
 impl Claim<'_> {
@@ -44,6 +54,8 @@ impl Claim<'_> {
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         match self {
             Self::Ring(claim) => claim.write(offset, bytes),
+            #[cfg(feature = "socket-endpoint")]
+            Self::Frame(frame) => frame.write(offset, bytes),
         }
     }
 
@@ -52,6 +64,8 @@ impl Claim<'_> {
     pub(crate) fn publish(self, kind: u8, len: usize, meta: u64) {
         match self {
             Self::Ring(claim) => claim.publish(kind, len, meta),
+            #[cfg(feature = "socket-endpoint")]
+            Self::Frame(frame) => frame.publish(kind, len, meta),
         }
     }
 }
@@ -61,6 +75,8 @@ macro_rules! each {
     ($self:expr, $endpoint:ident => $call:expr) => {
         match $self {
             Self::Shared($endpoint) => $call,
+            #[cfg(feature = "socket-endpoint")]
+            Self::Socket($endpoint) => $call,
         }
     };
 }
@@ -275,13 +291,9 @@ impl Endpoint {
     }
 
     /// The peer's segment.
+    #[cfg(not(feature = "socket-endpoint"))]
     pub(crate) fn segment(&self) -> &onecopy_shm::segment::PeerSegment {
         each!(self, of => &of.segment)
-    }
-
-    /// The peer's segment, to be proven.
-    pub(crate) fn segment_mut(&mut self) -> &mut onecopy_shm::segment::PeerSegment {
-        each!(self, of => &mut of.segment)
     }
 
     /// The block of transfers to this rank. Nobody opens it where no memory is shared.

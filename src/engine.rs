@@ -44,9 +44,24 @@ pub(crate) struct Engine {
     /// This rank's memory, exposed by the kernel module as long as the engine lives.
     _exposed: onecopy_btl::module::Exposed,
     pub(crate) geometry: Geometry,
+    /// The node of each rank; those of one node share memory.
+    nodes: Vec<u32>,
 }
 
 impl Engine {
+    /// Whether `rank` shares memory with this one.
+    pub(crate) fn is_near(&self, rank: u32) -> bool {
+        self.nodes[rank as usize] == self.nodes[self.core.me as usize]
+    }
+
+    /// Whether these ranks share memory, each with each.
+    pub(crate) fn are_near(&self, ranks: &[u32]) -> bool {
+        let node = |&rank: &u32| self.nodes[rank as usize];
+        ranks
+            .windows(2)
+            .all(|pair| node(&pair[0]) == node(&pair[1]))
+    }
+
     /// The peer, connected now if it was not before.
     #[inline]
     pub(crate) fn peer(&mut self, rank: u32) -> Result<(&mut Core, &mut Peer)> {

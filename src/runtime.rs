@@ -332,6 +332,26 @@ pub(crate) fn local_of(
     body: impl Fn(Runtime) + Sync,
 ) {
     let world = wireup::local::world(ranks).expect("a job of threads");
+    run_local(world, knobs, threads, body);
+}
+
+/// As [`local_with`], on so many nodes, to which the ranks are dealt out in turn.
+///
+/// # Panics
+/// If the body panics on a rank, or the job cannot be made.
+#[cfg(feature = "socket-endpoint")]
+#[doc(hidden)]
+pub fn local_of_nodes(ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
+    let world = wireup::local::world_of_nodes(ranks, nodes).expect("a job of threads");
+    run_local(world, knobs, Threads::Single, body);
+}
+
+fn run_local(
+    world: Vec<wireup::local::Local>,
+    knobs: &Knobs,
+    threads: Threads,
+    body: impl Fn(Runtime) + Sync,
+) {
     std::thread::scope(|scope| {
         for wireup in world {
             let body = &body;

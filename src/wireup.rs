@@ -338,6 +338,19 @@ pub trait Wireup: Send {
     /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left, whose `pidfd` then tells so.
     fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError>;
 
+    /// The node of a rank, the same at all ranks; ranks of one node share memory.
+    fn node(&self, rank: usize) -> u32 {
+        let _ = rank;
+        0
+    }
+
+    /// A stream to a peer on another node, for one side of the pair each. To be asked for once.
+    #[cfg(feature = "socket-endpoint")]
+    fn stream(&mut self, peer: usize) -> Option<OwnedFd> {
+        let _ = peer;
+        None
+    }
+
     /// A descriptor that is readable when [`poll`](Wireup::poll) has something; none if this wire-up never has.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 

@@ -127,6 +127,18 @@ impl Link {
         })
     }
 
+    /// The link of a pair that no layer serves.
+    #[must_use]
+    pub fn apart(reason: &str, remedy: &str) -> Self {
+        let refusal = || Refusal::new(reason, remedy);
+        Self {
+            heap: PairLayer::Refused(refusal()),
+            xpmem: PairLayer::Refused(refusal()),
+            cma: PairLayer::Refused(refusal()),
+            knem: PairLayer::Refused(refusal()),
+        }
+    }
+
     /// Gives up a layer for this pair.
     pub fn demote(&mut self, error: &CopyError) {
         match error.layer {

@@ -162,7 +162,8 @@ impl Worker {
         ids.next = (agreed.id + 1) % IDS;
         ids.users = (agreed.tag >> 32) as u32;
         let context = sub_context(agreed.id) | OWN_CONTEXTS;
-        let channel = agreed.channel;
+        // Members that do not share memory, which all know, send messages.
+        let channel = agreed.channel.filter(|_| self.engine.are_near(members));
         if let Some(channel) = channel {
             self.colls.channels |= 1 << channel;
         }

@@ -132,8 +132,9 @@ impl Worker {
     ) -> Result<Self> {
         let size = wireup.size();
         let mut channel = None;
+        let one_node = (1..size).all(|rank| wireup.node(rank) == wireup.node(0));
         let engine = Engine::start(knobs, costs, threads, wireup, |home| {
-            channel = (home.has_channels() && size <= CHANNEL_RANKS).then_some(0);
+            channel = (one_node && home.has_channels() && size <= CHANNEL_RANKS).then_some(0);
             if let Some(end) = channel.and_then(|channel| home.channel(channel)) {
                 end.open(1, 0);
             }

@@ -121,7 +121,8 @@ impl Engine {
             home,
         };
         let none = || (0..size).map(|_| None);
-        Ok(Self {
+        let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
+        let mut engine = Self {
             core,
             peers: none().collect(),
             polled: Vec::new(),
@@ -132,7 +133,15 @@ impl Engine {
             offers: cards.iter().map(|card| card.offer).collect(),
             _exposed: exposed,
             geometry,
-        })
+            nodes,
+        };
+        // Whoever does not ring is polled from the beginning.
+        for rank in 0..engine.core.size {
+            if !engine.is_near(rank) {
+                engine.connect(rank)?;
+            }
+        }
+        Ok(engine)
     }
 
     /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few that the chunks held
@@ -148,13 +157,16 @@ impl Engine {
         if let Some(gone) = &self.gone[rank as usize] {
             return Err(gone.error(rank));
         }
+        #[cfg(feature = "socket-endpoint")]
+        if let Some(stream) = self.wireup.stream(rank as usize) {
+            self.connect_apart(rank, stream);
+            return Ok(());
+        }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let opened = self
-            .core
-            .home
-            .open(introduction.segment, rank, self.chunks_held());
-        let mut endpoint = match opened {
-            Ok(shared) => Endpoint::Shared(shared),
+        let chunks_held = self.chunks_held();
+        let opened = self.core.home.open(introduction.segment, rank, chunks_held);
+        let mut shared = match opened {
+            Ok(shared) => shared,
             Err(OpenError::Foreign(reason)) => {
                 // Nothing can be believed of this peer, now or later.
                 let gone = Gone::Protocol(reason);
@@ -170,7 +182,7 @@ impl Engine {
             offer: self.offers.get(rank as usize).copied().unwrap_or_default(),
         };
         let link =
-            Link::connect(endpoint.segment_mut(), means, &self.permitted).map_err(|refusal| {
+            Link::connect(&mut shared.segment, means, &self.permitted).map_err(|refusal| {
                 Error::Unreachable {
                     rank: rank as usize,
                     reason: refusal.to_string(),
@@ -186,13 +198,38 @@ impl Engine {
             }
         }
         tracepoints::peer_connected(rank as usize, &proven.join(","));
-        let thresholds = Thresholds::compute(&self.core.knobs, &self.core.costs, &link);
+        let endpoint = Endpoint::Shared(shared);
         let peer = Peer {
-            rank,
             pidfd: introduction.pidfd,
             pid: introduction.pid,
-            thresholds,
-            observed: Observed::of(&self.core.knobs, &self.core.costs, Has::of(&link)),
+            ..self.new_peer(rank, endpoint, link)
+        };
+        peer.tell_how_it_reads();
+        peer.permit_tracing(&self.core.knobs);
+        self.peers[rank as usize] = Some(Box::new(peer));
+        Ok(())
+    }
+
+    /// Connects a rank on another node. It is polled at once, since it does not ring.
+    #[cfg(feature = "socket-endpoint")]
+    fn connect_apart(&mut self, rank: u32, stream: std::os::fd::OwnedFd) {
+        let socket = crate::endpoint::Socket::new(stream, self.geometry.chunk_bytes as usize);
+        let link = Link::apart("the rank is on another node", "start it on this one");
+        let mut peer = self.new_peer(rank, Endpoint::Socket(Box::new(socket)), link);
+        peer.polled = true;
+        self.polled.push(rank);
+        self.peers[rank as usize] = Some(Box::new(peer));
+    }
+
+    /// A peer with which nothing was talked yet.
+    fn new_peer(&self, rank: u32, endpoint: Endpoint, link: Link) -> Peer {
+        let (knobs, costs) = (&self.core.knobs, &self.core.costs);
+        Peer {
+            rank,
+            pidfd: None,
+            pid: None,
+            thresholds: Thresholds::compute(knobs, costs, &link),
+            observed: Observed::of(knobs, costs, Has::of(&link)),
             replies: Default::default(),
             outbox: Default::default(),
             held_back: Default::default(),
@@ -200,9 +237,9 @@ impl Engine {
             announced: Default::default(),
             next_join: 1,
             unanswered: 0,
-            unanswered_max: self.core.knobs.unanswered_max as u32,
+            unanswered_max: knobs.unanswered_max as u32,
             credit_used: 0,
-            credit_limit: self.core.knobs.eager_credit as u64,
+            credit_limit: knobs.eager_credit as u64,
             polled: false,
             idle_polls: 0,
             incoming: None,
@@ -215,11 +252,7 @@ impl Engine {
             ended: None,
             endpoint,
             link,
-        };
-        peer.tell_how_it_reads();
-        peer.permit_tracing(&self.core.knobs);
-        self.peers[rank as usize] = Some(Box::new(peer));
-        Ok(())
+        }
     }
 }
 

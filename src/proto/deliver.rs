@@ -23,9 +23,7 @@ pub(crate) struct Ended {
 #[inline(always)]
 pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
     core.counters.bytes_received += ended.bytes;
-    if ended.credit > 0 {
-        give_credit(core, peer, ended.credit);
-    }
+    give_credit(core, peer, ended.credit);
     if let Some(request) = ended.fin {
         send_fin(core, peer, request);
     }

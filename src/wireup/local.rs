@@ -40,6 +40,45 @@ pub struct Local {
     bell: OwnedFd,
     rank: usize,
     size: usize,
+    #[cfg(feature = "socket-endpoint")]
+    apart: Apart,
+}
+
+/// What a rank of several nodes has besides.
+#[cfg(feature = "socket-endpoint")]
+#[derive(Debug)]
+struct Apart {
+    nodes: u32,
+    /// By rank, to those on other nodes.
+    streams: Vec<Option<OwnedFd>>,
+}
+
+/// A job of `ranks` threads on `nodes` nodes, dealt out in turn: a stream leads from each rank to each on another node.
+#[cfg(feature = "socket-endpoint")]
+pub fn world_of_nodes(ranks: usize, nodes: u32) -> Result<Vec<Local>, WireupError> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    let mut world = world(ranks)?;
+    for local in &mut world {
+        local.apart.nodes = nodes;
+    }
+    for low in 0..ranks {
+        for high in low + 1..ranks {
+            if world[low].node(low) == world[low].node(high) {
+                continue;
+            }
+            let (family, kind) = (AddressFamily::Unix, SockType::Stream);
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let (a, b) =
+                socketpair(family, kind, None, flags).map_err(|errno| WireupError::System {
+                    call: "local",
+                    what: "socketpair",
+                    source: errno.into(),
+                })?;
+            world[low].apart.streams[high] = Some(a);
+            world[high].apart.streams[low] = Some(b);
+        }
+    }
+    Ok(world)
 }
 
 /// A job of `ranks` threads; give each thread one.
@@ -84,6 +123,11 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
             bell,
             rank,
             size: ranks,
+            #[cfg(feature = "socket-endpoint")]
+            apart: Apart {
+                nodes: 1,
+                streams: (0..ranks).map(|_| None).collect(),
+            },
         })
         .collect())
 }
@@ -218,6 +262,16 @@ impl Wireup for Local {
             pid: Some(std::process::id().cast_signed()),
             uid: nix::unistd::getuid().as_raw(),
         })
+    }
+
+    #[cfg(feature = "socket-endpoint")]
+    fn node(&self, rank: usize) -> u32 {
+        rank as u32 % self.apart.nodes
+    }
+
+    #[cfg(feature = "socket-endpoint")]
+    fn stream(&mut self, peer: usize) -> Option<OwnedFd> {
+        self.apart.streams.get_mut(peer)?.take()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

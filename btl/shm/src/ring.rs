@@ -234,6 +234,21 @@ pub struct Record {
     header: u64,
 }
 
+impl Record {
+    /// A record that stands in no ring: nothing of it can be read from one.
+    #[must_use]
+    pub const fn apart(kind: u8, len: usize, meta: u64) -> Self {
+        Self {
+            kind,
+            len,
+            meta,
+            slots: 0,
+            at: 0,
+            header: 0,
+        }
+    }
+}
+
 /// A header that no correct peer writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("ring slot {slot}: header {header:#018x} with meta {meta:#018x}: {what}")]
