@@ -290,12 +290,6 @@ impl Endpoint {
         each!(self, of => of.shares_memory())
     }
 
-    /// The peer's segment.
-    #[cfg(not(feature = "socket-endpoint"))]
-    pub(crate) fn segment(&self) -> &onecopy_shm::segment::PeerSegment {
-        each!(self, of => &of.segment)
-    }
-
     /// The block of transfers to this rank. Nobody opens it where no memory is shared.
     #[inline]
     pub(crate) fn block_in(&self) -> &CoopBlock {

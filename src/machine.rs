@@ -233,7 +233,7 @@ pub fn segment() -> Result<(), String> {
     let own = OwnSegment::create(0, geometry, fence, 1).map_err(text)?;
     let fd = own.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
     let mut peer = onecopy_shm::segment::PeerSegment::open(fd, 0, 0, &geometry).map_err(text)?;
-    onecopy_btl::cico::prove(&mut peer, false).map_err(|refusal| refusal.to_string())
+    onecopy_btl::link::prove_segment(&mut peer, false).map_err(|refusal| refusal.to_string())
 }
 
 impl Machine {

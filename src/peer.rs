@@ -321,6 +321,6 @@ impl Peer {
 
     /// Tells the peer whether this rank can read its messages by the kernel module only from regions.
     pub(crate) fn tell_how_it_reads(&self) {
-        self.endpoint.want_exposed(self.link.wants_region());
+        self.endpoint.want_exposed(self.link.wants_exposure());
     }
 }

@@ -197,7 +197,7 @@ impl Runtime {
         let mut engine = self.handle.gate.enter();
         let rank = engine.core.check_rank(peer)?;
         let own = LayerState {
-            layer: LayerId::Own,
+            layer: LayerId::OWN,
             refusal: None,
         };
         if rank == engine.core.me {
@@ -210,9 +210,9 @@ impl Runtime {
                 layer,
                 refusal: refusal.cloned(),
             })
-            .into();
+            .collect();
         states.push(LayerState {
-            layer: LayerId::Cico,
+            layer: LayerId::CHUNKS,
             refusal: None,
         });
         Ok(states)

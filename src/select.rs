@@ -13,6 +13,7 @@ pub(crate) mod rewritten;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Link;
+use onecopy_btl::registry::LayerSet;
 use onecopy_obs::Knobs;
 use onecopy_shm::ring::{MAX_RECORD_SLOTS, payload_of};
 
@@ -47,32 +48,6 @@ pub struct Thresholds {
     pub coop_knem_min: u64,
 }
 
-/// Which copy layers a pair has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Has {
-    /// Memory shared from the start.
-    pub heap: bool,
-    /// Attached memory.
-    pub xpmem: bool,
-    /// Cross-memory attach.
-    pub cma: bool,
-    /// Copies by the kernel module.
-    pub knem: bool,
-}
-
-impl Has {
-    /// What is proven in a link.
-    #[must_use]
-    pub fn of(link: &Link) -> Self {
-        Self {
-            heap: link.heap.layer().is_some(),
-            xpmem: link.xpmem.layer().is_some(),
-            cma: link.cma.layer().is_some(),
-            knem: link.knem.layer().is_some(),
-        }
-    }
-}
-
 /// Messages above this size are announced wherever a layer can copy them at once; where chunks are written by strings, above the other one.
 const EAGER_MOST: u64 = 128 << 10;
 const EAGER_STRINGS_MOST: u64 = 256 << 10;
@@ -95,14 +70,14 @@ impl Thresholds {
     /// Computes the thresholds of a pair.
     #[must_use]
     pub fn compute(knobs: &Knobs, costs: &Costs, link: &Link) -> Self {
-        Self::with_layers(knobs, costs, Has::of(link))
+        Self::with_layers(knobs, costs, link.proven())
     }
 
     /// Computes the thresholds of a pair that has these copy layers.
     #[must_use]
-    pub fn with_layers(knobs: &Knobs, costs: &Costs, has: Has) -> Self {
+    pub fn with_layers(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
         let never = u64::MAX;
-        let Has { heap, .. } = has;
+        let [heap, xpmem, cma, knem] = LayerId::SINGLE.map(|layer| has.has(layer));
         let knob = |value: Option<usize>, auto: u64| value.map_or(auto, |v| v as u64);
         let slots_max = knobs
             .eager_slots_max
@@ -117,13 +92,13 @@ impl Thresholds {
         };
         let coop_heap_min = coop(&costs.map_coop, &costs.map, heap);
         // The sender attaches, too, and so must have earned it.
-        let coop_xpmem_min = coop(&costs.attach_coop, &costs.attach, has.xpmem);
+        let coop_xpmem_min = coop(&costs.attach_coop, &costs.attach, xpmem);
         let coop_xpmem_min = match knobs.coop_min {
             None => coop_xpmem_min.max(knobs.attach_min as u64),
             Some(_) => coop_xpmem_min,
         };
-        let coop_cma_min = coop(&costs.get_coop, &costs.get, has.cma);
-        let coop_knem_min = coop(&costs.module_coop, &costs.module, has.knem);
+        let coop_cma_min = coop(&costs.get_coop, &costs.get, cma);
+        let coop_knem_min = coop(&costs.module_coop, &costs.module, knem);
 
         let cico_allowed = knobs.layers.allows("cico");
         // From where on a single copy is cheaper than two, with the fewest system calls that are possible.
@@ -136,19 +111,12 @@ impl Thresholds {
             }
         };
         let (get, get_coop) = (&costs.get, &costs.get_coop);
-        let cma_min = single(has.cma, knobs.cma_min, get, get_coop, &costs.pipeline, 4096);
+        let cma_min = single(cma, knobs.cma_min, get, get_coop, &costs.pipeline, 4096);
         let (get, get_coop) = (&costs.module, &costs.module_coop);
-        let knem_min = single(
-            has.knem,
-            knobs.knem_min,
-            get,
-            get_coop,
-            &costs.pipeline,
-            4096,
-        );
+        let knem_min = single(knem, knobs.knem_min, get, get_coop, &costs.pipeline, 4096);
         // Attached memory competes with eager messages: it beats the pipeline everywhere.
         let (load, set) = (&costs.attach, knobs.xpmem_min);
-        let xpmem_min = single(has.xpmem, set, load, load, &costs.eager, 512);
+        let xpmem_min = single(xpmem, set, load, load, &costs.eager, 512);
 
         let heap_auto = Costs::crossing(&costs.map, &costs.eager, 512).unwrap_or(never);
         let heap_min = if heap {
@@ -165,7 +133,7 @@ impl Thresholds {
         };
 
         // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
-        let eager_auto = if has.xpmem || has.cma || has.knem {
+        let eager_auto = if xpmem || cma || knem {
             let first = xpmem_min.min(cma_min).min(knem_min);
             // Owned lines are asked for while the receiver still reads those of the message before.
             let (most, chunks) = if knobs.writes_strings() {

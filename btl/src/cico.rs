@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copy in, copy out: the layer that always works. The sender copies into a chunk of its own segment, the receiver out of it.
 
-use crate::contract::{LayerId, Probe, Refusal};
+use crate::contract::{Probe, Refusal};
 use onecopy_shm::segment::{PeerSegment, SegmentError};
-
-/// The layer's name.
-pub const ID: LayerId = LayerId::Cico;
 
 /// Whether the machine can share memory at all: if not, no rank can start.
 #[must_use]

@@ -14,8 +14,8 @@
     reason = "the system calls process_vm_readv and process_vm_writev"
 )]
 
-use crate::contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RemoteRange};
-use crate::heap::{pieces, pieces_mut, walk};
+use crate::contract::{CopyLayer, Failure, Probe, Refusal, RemoteRange};
+use crate::pieces::{pieces, pieces_mut, walk};
 use onecopy_shm::failing;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -230,7 +230,7 @@ pub fn probe() -> Probe {
             "process_vm_readv from this process returned other bytes",
         )),
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-            Probe::Unavailable(explain(&e, "process_vm_readv", 0))
+            Probe::Unavailable(explain("process_vm_readv", 0, &e))
         }
         Err(e) => Probe::Undetermined(e),
     }
@@ -238,7 +238,7 @@ pub fn probe() -> Probe {
 
 /// What an error of the calls means, and what to do about it.
 #[must_use]
-pub fn explain(error: &io::Error, call: &str, peer: u32) -> Refusal {
+pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
     let scope = ptrace_scope();
     let remedy = match (error.raw_os_error(), scope) {
         (Some(libc::ENOSYS), _) => {
@@ -287,7 +287,7 @@ impl CmaLayer {
             iov_len: 8,
         };
         transfer_all(Direction::Read, pid, &[(local, remote_iovec(&at))])
-            .map_err(|e| explain(&e, "process_vm_readv", peer.rank()))?;
+            .map_err(|e| explain("process_vm_readv", peer.rank(), &e))?;
         if u64::from_ne_bytes(number) != peer.nonce() {
             return Err(Refusal::new(
                 format!(
@@ -313,41 +313,26 @@ impl CmaLayer {
             && peer.proof() == token;
         Ok(Self { pid, can_write })
     }
-
-    /// Whether the layer can write to the peer, too.
-    #[must_use]
-    pub fn can_write(&self) -> bool {
-        self.can_write
-    }
 }
 
-fn failed(direction: Direction, peer: &PeerSegment, bytes: u64, source: io::Error) -> CopyError {
-    CopyError {
-        layer: LayerId::Cma,
+fn failed(direction: Direction, source: io::Error) -> Failure {
+    Failure {
         call: direction.call(),
-        peer: peer.rank(),
-        bytes,
         source,
     }
 }
 
 impl CopyLayer for CmaLayer {
-    fn id(&self) -> LayerId {
-        LayerId::Cma
-    }
-
     fn reaches(&self, _: &RemoteRange) -> bool {
         true
     }
 
-    fn get(
-        &self,
-        peer: &PeerSegment,
-        from: &[RemoteRange],
-        out: &mut [IoSliceMut<'_>],
-    ) -> Result<(), CopyError> {
-        let total: u64 = from.iter().map(|r| r.len).sum();
-        let fail = |e| failed(Direction::Read, peer, total, e);
+    fn can_write(&self) -> bool {
+        self.can_write
+    }
+
+    fn get(&self, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), Failure> {
+        let fail = |e| failed(Direction::Read, e);
         if let ([range], [out]) = (from, &mut *out) {
             let local = libc::iovec {
                 iov_base: out.as_mut_ptr().cast(),
@@ -364,14 +349,8 @@ impl CopyLayer for CmaLayer {
         .map_err(fail)
     }
 
-    fn put(
-        &self,
-        peer: &PeerSegment,
-        to: &[RemoteRange],
-        bytes: &[IoSlice<'_>],
-    ) -> Result<(), CopyError> {
-        let total: u64 = to.iter().map(|r| r.len).sum();
-        let fail = |e| failed(Direction::Write, peer, total, e);
+    fn put(&self, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), Failure> {
+        let fail = |e| failed(Direction::Write, e);
         let mut batch = Batch::new(Direction::Write, self.pid);
         walk(to, pieces(bytes), |range, bytes, part| {
             batch.push(bytes[part].as_ptr().cast_mut(), &range)
@@ -448,7 +427,7 @@ mod tests {
         )
         .unwrap_err();
         assert!(
-            explain(&error, "process_vm_readv", 3)
+            explain("process_vm_readv", 3, &error)
                 .to_string()
                 .contains("rank 3")
         );

@@ -1,106 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a layer must offer.
+//! What a layer must offer. A layer owns what it needs to reach its peer: whoever copies names no segment, and a peer need not have one.
 
+use crate::attachment::Window;
+use crate::module::{Module, Offer, Region};
+use crate::rcache::{Limits, Stats};
+pub use crate::refusal::{Probe, Refusal};
+use onecopy_shm::coll::View;
+use onecopy_shm::copy::CopyPlan;
 use onecopy_shm::layout::HeapOffset;
-use onecopy_shm::segment::PeerSegment;
-use std::fmt;
+use onecopy_shm::sync::{Ordering, fence};
+use std::cell::Ref;
+use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
-
-/// A layer's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LayerId {
-    /// Within one process.
-    Own,
-    /// Memory that both share from the start.
-    Heap,
-    /// Memory of the peer, attached by a kernel module.
-    Xpmem,
-    /// Cross-memory attach.
-    Cma,
-    /// Copies by a kernel module.
-    Knem,
-    /// Copy in, copy out.
-    Cico,
-}
-
-impl LayerId {
-    /// All layers, in the order in which they are tried: when one fails, the next is used.
-    pub const ALL: [Self; 6] = [
-        Self::Own,
-        Self::Heap,
-        Self::Xpmem,
-        Self::Cma,
-        Self::Knem,
-        Self::Cico,
-    ];
-
-    /// The name as users write it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Own => "self",
-            Self::Heap => "heap",
-            Self::Xpmem => "xpmem",
-            Self::Cma => "cma",
-            Self::Knem => "knem",
-            Self::Cico => "cico",
-        }
-    }
-}
-
-impl fmt::Display for LayerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// Why a layer is not used, and what would change that.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// What was seen: a call, its object, an error.
-    pub reason: String,
-    /// What the user or the administrator can do.
-    pub remedy: String,
-}
-
-impl Refusal {
-    /// A refusal.
-    pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            remedy: remedy.into(),
-        }
-    }
-}
-
-impl CopyError {
-    /// Whether the peer's memory is gone as a whole, with its process: what the module knows at once, while the process may still
-    /// take long to end.
-    #[must_use]
-    pub fn owner_is_dead(&self) -> bool {
-        self.source.raw_os_error() == Some(libc::EOWNERDEAD)
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.reason, self.remedy)
-    }
-}
-
-/// What a look at the machine says about a layer, before any peer is known.
-#[derive(Debug)]
-pub enum Probe {
-    /// It can be used; peers may still refuse.
-    Available {
-        /// What was seen.
-        detail: String,
-    },
-    /// It cannot be used.
-    Unavailable(Refusal),
-    /// The question could not be answered.
-    Undetermined(io::Error),
-}
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A place in a region that the peer exposed by KNEM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,40 +53,151 @@ impl RemoteRange {
     }
 }
 
-/// A transfer that failed. Nothing is known of the bytes that it was to move.
-#[derive(Debug, thiserror::Error)]
-#[error("{layer}: {call} of {bytes} bytes with rank {peer}: {source}")]
-pub struct CopyError {
-    /// The layer.
-    pub layer: LayerId,
+/// How a peer can be reached, besides its segment.
+#[derive(Debug, Default)]
+pub struct Means {
+    /// Its process id here.
+    pub pid: Option<i32>,
+    /// The descriptor by which it granted its memory.
+    pub grant: Option<OwnedFd>,
+    /// The numbers that it told.
+    pub offer: Offer,
+}
+
+impl Means {
+    /// The descriptor by which the peer granted its memory.
+    #[must_use]
+    pub fn grant(&self) -> Option<BorrowedFd<'_>> {
+        self.grant.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// How layers are used here.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// Whether peers' chunks are mapped writable.
+    pub pool_writable: bool,
+    /// How large copies are made.
+    pub plan: CopyPlan,
+    /// The devices of the kernel module.
+    pub module: Module,
+    /// What bounds the windows attached of one peer.
+    pub limits: Limits,
+}
+
+/// What failed. Nothing is known of the bytes that were to be moved.
+#[derive(Debug)]
+pub struct Failure {
     /// The call that failed.
     pub call: &'static str,
-    /// The peer.
-    pub peer: u32,
-    /// Bytes asked for.
-    pub bytes: u64,
     /// The reason.
     pub source: io::Error,
 }
 
-/// A layer that copies straight between the buffers of two processes.
-pub trait CopyLayer {
-    /// Its name.
-    fn id(&self) -> LayerId;
+/// A layer that copies straight between the buffers of two processes, for one peer.
+pub trait CopyLayer: Debug + Send {
     /// Whether it can reach these bytes at all.
     fn reaches(&self, range: &RemoteRange) -> bool;
     /// Copies all of `from` to `out`, which hold the same number of bytes.
-    fn get(
-        &self,
-        peer: &PeerSegment,
-        from: &[RemoteRange],
-        out: &mut [IoSliceMut<'_>],
-    ) -> Result<(), CopyError>;
+    fn get(&self, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), Failure>;
     /// Copies all of `bytes` to `to`, which hold the same number of bytes.
-    fn put(
+    fn put(&self, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), Failure>;
+    /// Whether this pair's layer can write to the peer, too.
+    fn can_write(&self) -> bool;
+
+    /// Whether it can write to the range now, without first doing what the range has not earned.
+    fn is_ready(&self, range: &RemoteRange) -> bool {
+        let _ = range;
+        true
+    }
+
+    /// Whether the owner of the bytes has to expose each message before it can be read.
+    fn wants_exposure(&self) -> bool {
+        false
+    }
+
+    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from; none if the peer needs no such thing.
+    fn expose(
         &self,
-        peer: &PeerSegment,
-        to: &[RemoteRange],
-        bytes: &[IoSlice<'_>],
-    ) -> Result<(), CopyError>;
+        pieces: &mut dyn Iterator<Item = (usize, usize)>,
+    ) -> Option<Result<Region, Failure>> {
+        let _ = pieces;
+        None
+    }
+}
+
+/// A layer that maps memory of the peer once it has been earned, and then loads and stores.
+pub trait AttachLayer: CopyLayer {
+    /// Whether bytes can be read in place, by [`Self::attached`].
+    fn shows_in_place(&self) -> bool;
+    /// Whether a transfer of `total` bytes, of which the range is a part, has earned an attachment. To be asked once per transfer.
+    fn earned(&self, range: &RemoteRange, total: u64) -> bool;
+    /// Attaches a range before it is copied in parts, in as few windows as possible. If that is refused, the copy will tell.
+    fn reserve(&self, range: &RemoteRange);
+    /// The bytes of `range`, attached and to be read in place. None: the layer does not show them, or not in one window.
+    fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>>;
+    /// Accesses so far, of anybody, that found no memory of the peer.
+    fn holes(&self) -> u64;
+    /// Gives up the windows of a range in which a hole was found.
+    fn forget(&self, range: &RemoteRange);
+    /// Gives up all windows.
+    fn detach(&self);
+    /// What the attach cache did since the last call, and by how much its windows and bytes grew.
+    fn take_stats(&self) -> (Stats, i64, i64);
+}
+
+/// Attached bytes of a peer, to be read in place. While it lives, nothing else is copied by the peer's layer.
+#[derive(Debug)]
+pub struct Attached<'l> {
+    layer: &'l dyn AttachLayer,
+    window: Ref<'l, Window>,
+    at: u64,
+    range: RemoteRange,
+    holes: u64,
+}
+
+impl<'l> Attached<'l> {
+    /// The bytes of `range`, which begin at `at` in the window. `holes`: those that were counted before the window was looked up.
+    pub(crate) fn new(
+        layer: &'l dyn AttachLayer,
+        window: Ref<'l, Window>,
+        at: u64,
+        range: RemoteRange,
+        holes: u64,
+    ) -> Self {
+        Self {
+            layer,
+            window,
+            at,
+            range,
+            holes,
+        }
+    }
+
+    /// The bytes. They were the peer's if [`Self::were_there`] says so when they have been read; else they may be zeroes.
+    #[must_use]
+    pub fn view(&self) -> Option<View<'_>> {
+        let len = usize::try_from(self.range.len).ok()?;
+        self.window.view(self.at, len)
+    }
+
+    /// Whether no hole was found in any window since this was made.
+    #[must_use]
+    pub fn were_there(self) -> bool {
+        // The loads of the bytes go before the load of the count.
+        fence(Ordering::Acquire);
+        let Self {
+            layer,
+            window,
+            range,
+            holes,
+            ..
+        } = self;
+        if layer.holes() == holes {
+            return true;
+        }
+        drop(window);
+        layer.forget(&range);
+        false
+    }
 }

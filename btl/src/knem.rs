@@ -13,15 +13,13 @@
 //! The local side of each copy is made of slices; the remote side is checked by the kernel.
 #![allow(unsafe_code, reason = "ioctls that copy to memory of this process")]
 
-use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RegionPart, RemoteRange};
-use crate::heap::{pieces, pieces_mut, walk};
-use crate::module::{Interface, Module, Offer, Region};
-use crate::xpmem::interface;
+use crate::contract::{CopyLayer, Failure, Means, Refusal, RegionPart, RemoteRange, Terms};
+use crate::module::{Region, interface};
+use crate::pieces::{pieces, pieces_mut, walk};
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_sys::{ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE, Place};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Local pieces of one call.
@@ -48,18 +46,14 @@ pub struct KnemLayer {
 
 impl KnemLayer {
     /// Proves the layer: copies the peer's number.
-    pub fn prove(
-        peer: &PeerSegment,
-        module: &Module,
-        grant: Option<BorrowedFd<'_>>,
-        offer: &Offer,
-    ) -> Result<Self, Refusal> {
+    pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
+        let (module, grant) = (&terms.module, means.grant());
         let plain = interface(
-            peer,
+            peer.rank(),
             module.onecopy.as_ref().map(|_| ()),
             grant.is_some(),
             module.knem.as_ref(),
-            offer.proof,
+            means.offer.proof,
             "memory to copy from",
         )?;
         let refuse = |error: &io::Error| explain("copy by the module", peer.rank(), error);
@@ -106,7 +100,7 @@ impl KnemLayer {
         }];
         let mut number = [0u8; 8];
         layer
-            .get(peer, &from, &mut [IoSliceMut::new(&mut number)])
+            .get(&from, &mut [IoSliceMut::new(&mut number)])
             .map_err(|e| refuse(&e.source))?;
         if u64::from_ne_bytes(number) != peer.nonce() {
             return Err(Refusal::new(
@@ -118,42 +112,6 @@ impl KnemLayer {
             ));
         }
         Ok(layer)
-    }
-
-    /// Whether the layer can write to the peer, too.
-    #[must_use]
-    pub fn can_write(&self) -> bool {
-        matches!(
-            self.access,
-            Access::Extension {
-                can_write: true,
-                ..
-            }
-        )
-    }
-
-    /// By which interface it works.
-    #[must_use]
-    pub fn interface(&self) -> Interface {
-        match self.access {
-            Access::Extension { .. } => Interface::Extension,
-            Access::Plain(_) => Interface::Plain,
-        }
-    }
-
-    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from; none if the interface needs no such thing.
-    pub fn expose(
-        &self,
-        pieces: impl Iterator<Item = (usize, usize)>,
-    ) -> Option<io::Result<Region>> {
-        match &self.access {
-            Access::Extension { .. } => None,
-            Access::Plain(device) => {
-                let region = Region::expose(device, pieces);
-                onecopy_shm::fault::point("knem.exposed");
-                Some(region)
-            }
-        }
     }
 }
 
@@ -200,16 +158,6 @@ fn copy_all<'s>(
         }
     }
     Ok(())
-}
-
-fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, source: io::Error) -> CopyError {
-    CopyError {
-        layer: LayerId::Knem,
-        call,
-        peer: peer.rank(),
-        bytes,
-        source,
-    }
 }
 
 /// Local pieces for bytes of one region that follow one another: they go in one call.
@@ -272,10 +220,6 @@ impl<'d> Batch<'d> {
 }
 
 impl CopyLayer for KnemLayer {
-    fn id(&self) -> LayerId {
-        LayerId::Knem
-    }
-
     fn reaches(&self, range: &RemoteRange) -> bool {
         match &self.access {
             Access::Extension { .. } => true,
@@ -283,14 +227,38 @@ impl CopyLayer for KnemLayer {
         }
     }
 
-    fn get(
+    fn can_write(&self) -> bool {
+        matches!(
+            self.access,
+            Access::Extension {
+                can_write: true,
+                ..
+            }
+        )
+    }
+
+    fn wants_exposure(&self) -> bool {
+        matches!(self.access, Access::Plain(_))
+    }
+
+    fn expose(
         &self,
-        peer: &PeerSegment,
-        from: &[RemoteRange],
-        out: &mut [IoSliceMut<'_>],
-    ) -> Result<(), CopyError> {
-        let total: u64 = from.iter().map(|r| r.len).sum();
-        let fail = |e| failed(peer, self.call, total, e);
+        pieces: &mut dyn Iterator<Item = (usize, usize)>,
+    ) -> Option<Result<Region, Failure>> {
+        let Access::Plain(device) = &self.access else {
+            return None;
+        };
+        let region = Region::expose(device, pieces);
+        onecopy_shm::fault::point("knem.exposed");
+        let call = "KNEM create region";
+        Some(region.map_err(|source| Failure { call, source }))
+    }
+
+    fn get(&self, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), Failure> {
+        let fail = |source| Failure {
+            call: self.call,
+            source,
+        };
         match &self.access {
             Access::Extension {
                 device,
@@ -322,14 +290,11 @@ impl CopyLayer for KnemLayer {
         }
     }
 
-    fn put(
-        &self,
-        peer: &PeerSegment,
-        to: &[RemoteRange],
-        bytes: &[IoSlice<'_>],
-    ) -> Result<(), CopyError> {
-        let total: u64 = to.iter().map(|r| r.len).sum();
-        let fail = |e| failed(peer, self.call, total, e);
+    fn put(&self, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), Failure> {
+        let fail = |source| Failure {
+            call: self.call,
+            source,
+        };
         let Access::Extension {
             device,
             segment,

@@ -24,7 +24,12 @@ pub mod heap;
 pub mod knem;
 pub mod link;
 pub mod module;
+mod pieces;
 pub mod rcache;
+mod refusal;
+pub mod registry;
 pub mod xpmem;
 
-pub use contract::{CopyError, CopyLayer, LayerId, Probe, Refusal, RegionPart, RemoteRange};
+pub use contract::{CopyLayer, Probe, Refusal, RegionPart, RemoteRange};
+pub use link::CopyError;
+pub use registry::LayerId;

@@ -1,263 +1,255 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The layers of one pair: which work, which were refused and why, and the order in which a pair falls back when one fails.
 
-use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::module::{Interface, Module, Offer};
-use crate::rcache::Limits;
-use crate::xpmem::Attached;
-use crate::{cico, cma, heap, knem, xpmem};
+use crate::contract::{
+    AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
+};
+use crate::module::Region;
+use crate::registry::{LayerId, LayerSet, PerLayer, Prove, Proven};
 use onecopy_shm::coll::View;
-use onecopy_shm::copy::CopyPlan;
 use onecopy_shm::segment::PeerSegment;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, IoSlice, IoSliceMut};
 
-/// One layer of the pair.
-#[derive(Debug)]
-pub enum PairLayer<L> {
-    /// Proven by a transfer.
-    Proven(L),
-    /// Not to be used, and why.
-    Refused(Refusal),
+/// A transfer that failed. Nothing is known of the bytes that it was to move.
+#[derive(Debug, thiserror::Error)]
+#[error("{layer}: {call} of {bytes} bytes with rank {peer}: {source}")]
+pub struct CopyError {
+    /// The layer.
+    pub layer: LayerId,
+    /// The call that failed.
+    pub call: &'static str,
+    /// The peer.
+    pub peer: u32,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// The reason.
+    pub source: io::Error,
 }
 
-impl<L> PairLayer<L> {
-    /// The layer, if it is proven.
-    #[inline]
-    pub fn layer(&self) -> Option<&L> {
-        match self {
-            Self::Proven(layer) => Some(layer),
-            Self::Refused(_) => None,
-        }
+impl CopyError {
+    /// Whether the peer's memory is gone as a whole, with its process: what the module knows at once, while the process may still
+    /// take long to end.
+    #[must_use]
+    pub fn owner_is_dead(&self) -> bool {
+        self.source.raw_os_error() == Some(libc::EOWNERDEAD)
     }
-    /// The reason, if it is refused.
-    pub fn refusal(&self) -> Option<&Refusal> {
-        match self {
-            Self::Proven(_) => None,
-            Self::Refused(refusal) => Some(refusal),
-        }
+
+    /// What it means, and what to do about it.
+    #[must_use]
+    pub fn explain(&self) -> Refusal {
+        (self.layer.row().explain)(self.call, self.peer, &self.source)
     }
 }
 
 /// What may be used with a peer at all.
 #[derive(Debug, Clone)]
 pub struct Permitted {
-    /// Whether the user permits the heap layer.
-    pub heap: bool,
-    /// Whether the user permits cross-memory attach.
-    pub cma: bool,
-    /// Whether the user permits attached memory.
-    pub xpmem: bool,
-    /// Whether the user permits copies by the kernel module.
-    pub knem: bool,
-    /// Whether peers' chunks are mapped writable.
-    pub pool_writable: bool,
-    /// How large copies are made.
-    pub plan: CopyPlan,
-    /// The devices of the kernel module.
-    pub module: Module,
-    /// What bounds the windows attached of one peer.
-    pub limits: Limits,
-}
-
-/// How a peer can be reached, besides its segment.
-#[derive(Debug, Default)]
-pub struct Means {
-    /// Its process id here.
-    pub pid: Option<i32>,
-    /// The descriptor by which it granted its memory.
-    pub grant: Option<OwnedFd>,
-    /// The numbers that it told.
-    pub offer: Offer,
+    /// The layers that the user permits, and this rank can use.
+    pub layers: LayerSet,
+    /// How.
+    pub terms: Terms,
 }
 
 /// The copy layers of one pair.
 #[derive(Debug)]
 pub struct Link {
-    /// Memory shared from the start.
-    pub heap: PairLayer<heap::HeapLayer>,
-    /// Attached memory.
-    pub xpmem: PairLayer<xpmem::XpmemLayer>,
-    /// Cross-memory attach.
-    pub cma: PairLayer<cma::CmaLayer>,
-    /// Copies by the kernel module.
-    pub knem: PairLayer<knem::KnemLayer>,
+    peer: u32,
+    layers: PerLayer<Result<Proven, Refusal>>,
+}
+
+impl Proven {
+    fn layer(&self) -> &dyn CopyLayer {
+        match self {
+            Self::Map(map) => map,
+            Self::Attach(attach) => &**attach,
+            Self::Copy(copy) => &**copy,
+        }
+    }
 }
 
 fn not_permitted() -> Refusal {
     Refusal::new("switched off by ONECOPY_LAYERS", "change ONECOPY_LAYERS")
 }
 
+/// Of layers that have no part in a link.
+fn no_copies() -> Refusal {
+    Refusal::new("it copies nothing between two buffers", "nothing is wrong")
+}
+
+/// Proves that a segment can be shared with its owner at all, and maps its pool, `writable` or not.
+pub fn prove_segment(peer: &mut PeerSegment, writable: bool) -> Result<(), Refusal> {
+    match LayerId::CHUNKS.row().prove {
+        Prove::Segment(prove) => prove(peer, writable),
+        Prove::Nothing | Prove::Pair(_) => Ok(()),
+    }
+}
+
 impl Link {
     /// Proves each layer by a transfer. Only without shared memory can a pair not be connected at all.
     pub fn connect(
         peer: &mut PeerSegment,
-        means: Means,
+        means: &Means,
         permitted: &Permitted,
     ) -> Result<Self, Refusal> {
-        cico::prove(peer, permitted.pool_writable)?;
-        let heap = if permitted.heap {
-            heap::HeapLayer::prove(peer, permitted.plan)
-        } else {
-            Err(not_permitted())
-        };
-        let cma = if permitted.cma {
-            cma::CmaLayer::prove(peer, means.pid)
-        } else {
-            Err(not_permitted())
-        };
-        let module = &permitted.module;
-        let grant = means.grant.as_ref().map(AsFd::as_fd);
-        let xpmem = if permitted.xpmem {
-            let (limits, plan) = (permitted.limits, permitted.plan);
-            xpmem::XpmemLayer::prove(peer, module, grant, &means.offer, limits, plan)
-        } else {
-            Err(not_permitted())
-        };
-        let knem = if permitted.knem {
-            knem::KnemLayer::prove(peer, module, grant, &means.offer)
-        } else {
-            Err(not_permitted())
-        };
+        prove_segment(peer, permitted.terms.pool_writable)?;
         Ok(Self {
-            heap: heap.map_or_else(PairLayer::Refused, PairLayer::Proven),
-            xpmem: xpmem.map_or_else(PairLayer::Refused, PairLayer::Proven),
-            cma: cma.map_or_else(PairLayer::Refused, PairLayer::Proven),
-            knem: knem.map_or_else(PairLayer::Refused, PairLayer::Proven),
+            peer: peer.rank(),
+            layers: PerLayer::new(|layer| match layer.row().prove {
+                Prove::Pair(_) if !permitted.layers.has(layer) => Err(not_permitted()),
+                Prove::Pair(prove) => prove(peer, means, &permitted.terms),
+                Prove::Nothing | Prove::Segment(_) => Err(no_copies()),
+            }),
         })
     }
 
-    /// The link of a pair that no layer serves.
+    /// The link to a peer that no layer reaches, and why: one without a segment here, for example.
     #[must_use]
-    pub fn apart(reason: &str, remedy: &str) -> Self {
-        let refusal = || Refusal::new(reason, remedy);
-        Self {
-            heap: PairLayer::Refused(refusal()),
-            xpmem: PairLayer::Refused(refusal()),
-            cma: PairLayer::Refused(refusal()),
-            knem: PairLayer::Refused(refusal()),
-        }
+    pub fn refused(peer: u32, why: &Refusal) -> Self {
+        let layers = PerLayer::new(|_| Err(why.clone()));
+        Self { peer, layers }
     }
 
     /// Gives up a layer for this pair.
     pub fn demote(&mut self, error: &CopyError) {
-        match error.layer {
-            LayerId::Heap => {
-                self.heap = PairLayer::Refused(Refusal::new(
-                    error.to_string(),
-                    "it failed in use; the pair goes on without it",
-                ))
-            }
-            LayerId::Cma => {
-                let why = cma::explain(&error.source, error.call, error.peer);
-                self.cma = in_use(why);
-            }
-            LayerId::Xpmem => {
-                self.xpmem = in_use(xpmem::explain(error.call, error.peer, &error.source));
-            }
-            LayerId::Knem => {
-                self.knem = in_use(knem::explain(error.call, error.peer, &error.source));
-            }
-            LayerId::Own | LayerId::Cico => {}
-        }
+        let why = error.explain();
+        self.layers[error.layer] = Err(Refusal::new(format!("{}, in use", why.reason), why.remedy));
     }
 
     /// The layers that copy, in the order in which they are tried, with what they were refused for.
-    #[must_use]
-    pub fn refusals(&self) -> [(LayerId, Option<&Refusal>); 4] {
-        [
-            (LayerId::Heap, self.heap.refusal()),
-            (LayerId::Xpmem, self.xpmem.refusal()),
-            (LayerId::Cma, self.cma.refusal()),
-            (LayerId::Knem, self.knem.refusal()),
-        ]
+    pub fn refusals(&self) -> impl Iterator<Item = (LayerId, Option<&Refusal>)> {
+        LayerId::SINGLE
+            .into_iter()
+            .map(|layer| (layer, self.layers[layer].as_ref().err()))
     }
 
-    fn layer(&self, layer: LayerId) -> Option<&dyn CopyLayer> {
-        fn some<L: CopyLayer>(layer: &PairLayer<L>) -> Option<&dyn CopyLayer> {
-            layer.layer().map(|layer| layer as &dyn CopyLayer)
-        }
-        match layer {
-            LayerId::Heap => some(&self.heap),
-            LayerId::Xpmem => some(&self.xpmem),
-            LayerId::Cma => some(&self.cma),
-            LayerId::Knem => some(&self.knem),
-            LayerId::Own | LayerId::Cico => None,
-        }
+    /// The layers that are proven.
+    #[must_use]
+    pub fn proven(&self) -> LayerSet {
+        let layers = LayerId::SINGLE.into_iter();
+        layers.filter(|&layer| self.has(layer)).collect()
+    }
+
+    /// Whether the layer is proven.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, layer: LayerId) -> bool {
+        self.layers[layer].is_ok()
+    }
+
+    fn copiers(&self) -> impl Iterator<Item = (LayerId, &Proven)> {
+        LayerId::SINGLE
+            .into_iter()
+            .filter_map(|layer| Some((layer, self.layers[layer].as_ref().ok()?)))
     }
 
     /// Whether `layer` is proven and can read `range`.
     #[inline]
     #[must_use]
     pub fn can_get(&self, layer: LayerId, range: &RemoteRange) -> bool {
-        self.layer(layer).is_some_and(|l| l.reaches(range))
+        match &self.layers[layer] {
+            Ok(Proven::Map(map)) => map.reaches(range),
+            Ok(proven) => proven.layer().reaches(range),
+            Err(_) => false,
+        }
+    }
+
+    /// The layer, if it is proven and attaches.
+    #[inline]
+    #[must_use]
+    pub fn attaching(&self, layer: LayerId) -> Option<&dyn AttachLayer> {
+        match &self.layers[layer] {
+            Ok(Proven::Attach(attach)) => Some(&**attach),
+            _ => None,
+        }
+    }
+
+    fn all_attaching(&self) -> impl Iterator<Item = &dyn AttachLayer> {
+        LayerId::SINGLE
+            .into_iter()
+            .filter_map(|layer| self.attaching(layer))
     }
 
     /// Whether a transfer of `total` bytes, of which the range is a part, may go by `layer`: what is to be attached must have earned it.
     #[must_use]
     pub fn has_earned(&self, layer: LayerId, range: &RemoteRange, total: u64) -> bool {
-        match (layer, &self.xpmem) {
-            (LayerId::Xpmem, PairLayer::Proven(xpmem)) => xpmem.earned(range, total),
-            _ => true,
-        }
+        self.attaching(layer)
+            .is_none_or(|attach| attach.earned(range, total))
     }
 
-    /// Whether this rank could only read a message by the kernel module if the peer exposes it as a region.
+    /// Whether this rank could only read plain memory if the peer exposes each message.
     #[must_use]
-    pub fn wants_region(&self) -> bool {
-        self.xpmem.layer().is_none()
-            && self.cma.layer().is_none()
-            && self
-                .knem
-                .layer()
-                .is_some_and(|l| l.interface() == Interface::Plain)
+    pub fn wants_exposure(&self) -> bool {
+        let mut plain = self
+            .copiers()
+            .filter(|(_, proven)| !matches!(proven, Proven::Map(_)))
+            .map(|(_, proven)| proven.layer().wants_exposure())
+            .peekable();
+        plain.peek().is_some() && plain.all(|wants| wants)
+    }
+
+    /// The layer for which a message can be exposed.
+    #[must_use]
+    pub fn exposing(&self) -> Option<LayerId> {
+        self.copiers()
+            .map(|(layer, _)| layer)
+            .find(|layer| layer.row().exposes)
+    }
+
+    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from by `layer`; none if it needs no such thing.
+    pub fn expose(
+        &self,
+        layer: LayerId,
+        mut pieces: impl Iterator<Item = (usize, usize)>,
+    ) -> Option<Result<Region, CopyError>> {
+        let proven = self.layers[layer].as_ref().ok()?;
+        let exposed = proven.layer().expose(&mut pieces)?;
+        Some(exposed.map_err(|failure| self.failed(layer, &[], failure)))
     }
 
     /// The bytes of `range` to be read in place, where a layer maps them.
     #[inline]
     #[must_use]
-    pub fn view<'p>(&self, peer: &'p PeerSegment, range: &RemoteRange) -> Option<View<'p>> {
-        self.heap.layer().and_then(|layer| layer.view(peer, range))
+    pub fn view(&self, range: &RemoteRange) -> Option<View<'_>> {
+        match &self.layers[LayerId::MAP] {
+            Ok(Proven::Map(map)) => map.view(range),
+            _ => None,
+        }
     }
 
     /// Whether the bytes of a transfer of `total`, of which the range is a part, can be read in place by [`Self::attached`]. To be asked once per
     /// transfer; attaches the range.
     #[must_use]
     pub fn attaches(&self, range: &RemoteRange, total: u64) -> bool {
-        self.xpmem.layer().is_some_and(|xpmem| {
-            let can = xpmem.interface() == Interface::Extension && xpmem.reaches(range);
-            let will = can && xpmem.earned(range, total);
+        self.all_attaching().any(|attach| {
+            let can = attach.shows_in_place() && attach.reaches(range);
+            let will = can && attach.earned(range, total);
             if will {
-                xpmem.reserve(range);
+                attach.reserve(range);
             }
             will
         })
     }
 
-    /// The bytes of `range` to be read in place where the kernel module has mapped them.
+    /// The bytes of `range` to be read in place where a layer has attached them.
     #[must_use]
     pub fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
-        self.xpmem.layer()?.attached(range)
+        self.all_attaching()
+            .find_map(|attach| attach.attached(range))
     }
 
     /// The best layer that can write to `range`.
     #[inline]
     #[must_use]
     pub fn putter(&self, range: &RemoteRange) -> Option<LayerId> {
-        if self.heap.layer().is_some_and(|l| l.reaches(range)) {
-            return Some(LayerId::Heap);
-        }
-        let xpmem = self.xpmem.layer();
-        if xpmem.is_some_and(|l| l.can_write() && l.reaches(range) && l.is_ready(range)) {
-            return Some(LayerId::Xpmem);
-        }
-        if self.cma.layer().is_some_and(cma::CmaLayer::can_write) {
-            return Some(LayerId::Cma);
-        }
-        self.knem
-            .layer()
-            .filter(|l| l.can_write())
-            .map(|_| LayerId::Knem)
+        let can = |proven: &Proven| match proven {
+            Proven::Map(map) => map.reaches(range),
+            proven => {
+                let layer = proven.layer();
+                layer.can_write() && layer.reaches(range) && layer.is_ready(range)
+            }
+        };
+        self.copiers()
+            .find_map(|(layer, proven)| can(proven).then_some(layer))
     }
 
     /// Reads by `layer`, which must be proven.
@@ -265,18 +257,16 @@ impl Link {
     pub fn get(
         &self,
         layer: LayerId,
-        peer: &PeerSegment,
         from: &[RemoteRange],
         out: &mut [IoSliceMut<'_>],
     ) -> Result<(), CopyError> {
-        // Named first, so that the shortest path has no dispatch in it.
-        if let (LayerId::Heap, PairLayer::Proven(heap)) = (layer, &self.heap) {
-            return heap.get(peer, from, out);
-        }
-        match self.layer(layer) {
-            Some(layer) => layer.get(peer, from, out),
-            None => Err(unusable(layer, peer)),
-        }
+        let result = match &self.layers[layer] {
+            // Named first, so that the shortest path has no dispatch in it.
+            Ok(Proven::Map(map)) => map.get(from, out),
+            Ok(proven) => proven.layer().get(from, out),
+            Err(_) => Err(unusable()),
+        };
+        result.map_err(|failure| self.failed(layer, from, failure))
     }
 
     /// Writes by `layer`, which must be proven.
@@ -284,30 +274,33 @@ impl Link {
     pub fn put(
         &self,
         layer: LayerId,
-        peer: &PeerSegment,
         to: &[RemoteRange],
         bytes: &[IoSlice<'_>],
     ) -> Result<(), CopyError> {
-        if let (LayerId::Heap, PairLayer::Proven(heap)) = (layer, &self.heap) {
-            return heap.put(peer, to, bytes);
-        }
-        match self.layer(layer) {
-            Some(layer) => layer.put(peer, to, bytes),
-            None => Err(unusable(layer, peer)),
+        let result = match &self.layers[layer] {
+            Ok(Proven::Map(map)) => map.put(to, bytes),
+            Ok(proven) => proven.layer().put(to, bytes),
+            Err(_) => Err(unusable()),
+        };
+        result.map_err(|failure| self.failed(layer, to, failure))
+    }
+
+    #[cold]
+    fn failed(&self, layer: LayerId, ranges: &[RemoteRange], failure: Failure) -> CopyError {
+        CopyError {
+            layer,
+            call: failure.call,
+            peer: self.peer,
+            bytes: ranges.iter().map(|range| range.len).sum(),
+            source: failure.source,
         }
     }
 }
 
-fn in_use<L>(why: Refusal) -> PairLayer<L> {
-    PairLayer::Refused(Refusal::new(format!("{}, in use", why.reason), why.remedy))
-}
-
-fn unusable(layer: LayerId, peer: &PeerSegment) -> CopyError {
-    CopyError {
-        layer,
+#[cold]
+fn unusable() -> Failure {
+    Failure {
         call: "transfer",
-        peer: peer.rank(),
-        bytes: 0,
-        source: std::io::Error::other("the layer is not in use for this pair"),
+        source: io::Error::other("the layer is not in use for this pair"),
     }
 }

@@ -14,7 +14,7 @@
     reason = "exposes memory of this process to peers of its job"
 )]
 
-use crate::contract::{Probe, Refusal};
+use crate::refusal::{Probe, Refusal};
 use onecopy_obs::ModuleAbi;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -43,7 +43,7 @@ fn switched_off(device: &str, abi: ModuleAbi) -> Refusal {
 }
 
 /// Neither interface can be used.
-pub(crate) fn neither(plain: &Refusal, extension: &Refusal) -> Refusal {
+fn neither(plain: &Refusal, extension: &Refusal) -> Refusal {
     let remedy = if plain.remedy == UNSET {
         &extension.remedy
     } else {
@@ -180,6 +180,30 @@ pub enum Interface {
     Extension,
     /// `/dev/xpmem` or `/dev/knem`.
     Plain,
+}
+
+pub(crate) fn no_offer(peer: u32, what: &str) -> Refusal {
+    Refusal::new(
+        format!("rank {peer} offers no {what}"),
+        "load the module before the job starts, for all ranks, and give them the same ONECOPY_LAYERS",
+    )
+}
+
+/// Decides by which interface a pair talks: the extension if both have it, else the plain one.
+pub(crate) fn interface<P, O>(
+    peer: u32,
+    extension: Result<(), &Refusal>,
+    grant: bool,
+    plain: Result<P, &Refusal>,
+    offer: Option<O>,
+    what: &str,
+) -> Result<Result<(), (P, O)>, Refusal> {
+    match (extension, grant, plain, offer) {
+        (Ok(()), true, _, _) => Ok(Ok(())),
+        (_, _, Ok(plain), Some(offer)) => Ok(Err((plain, offer))),
+        (Ok(()), false, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
+        (Err(extension), _, Err(plain), _) => Err(neither(plain, extension)),
+    }
 }
 
 /// Which module stands behind a layer, in words, and by which interface; or why none does.

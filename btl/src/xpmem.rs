@@ -13,11 +13,12 @@
 #![allow(unsafe_code, reason = "a load from the page that counts holes")]
 
 use crate::attachment::{Window, WindowError};
-use crate::contract::{CopyError, CopyLayer, LayerId, Refusal, RemoteRange};
-use crate::heap::{pieces, pieces_mut, walk};
-use crate::module::{Interface, Module, Offer, neither};
+use crate::contract::{
+    AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
+};
+use crate::module::{interface, no_offer};
+use crate::pieces::{pieces, pieces_mut, walk};
 use crate::rcache::{AttachCache, Limits, Stats};
-use onecopy_shm::coll::View;
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_shm::sync::{Ordering, fence};
@@ -25,7 +26,7 @@ use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE, ONECOPY_STATE_OWNE
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
+
 use std::sync::Arc;
 
 /// Copies of at least so many bytes have the pages of their window mapped by one call before.
@@ -110,52 +111,22 @@ impl From<WindowError> for Failed {
     }
 }
 
-fn no_offer(peer: &PeerSegment, what: &str) -> Refusal {
-    Refusal::new(
-        format!("rank {} offers no {what}", peer.rank()),
-        "load the module before the job starts, for all ranks, and give them the same ONECOPY_LAYERS",
-    )
-}
-
-/// Decides by which interface a pair talks: the extension if both have it, else the plain one.
-pub(crate) fn interface<P, O>(
-    peer: &PeerSegment,
-    extension: Result<(), &Refusal>,
-    grant: bool,
-    plain: Result<P, &Refusal>,
-    offer: Option<O>,
-    what: &str,
-) -> Result<Result<(), (P, O)>, Refusal> {
-    match (extension, grant, plain, offer) {
-        (Ok(()), true, _, _) => Ok(Ok(())),
-        (_, _, Ok(plain), Some(offer)) => Ok(Err((plain, offer))),
-        (Ok(()), false, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
-        (Err(extension), _, Err(plain), _) => Err(neither(plain, extension)),
-    }
-}
-
 impl XpmemLayer {
     /// Proves the layer: reads the peer's number through an attachment, and writes one that is then seen through the peer's segment.
-    pub fn prove(
-        peer: &PeerSegment,
-        module: &Module,
-        grant: Option<BorrowedFd<'_>>,
-        offer: &Offer,
-        limits: Limits,
-        plan: CopyPlan,
-    ) -> Result<Self, Refusal> {
+    pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
+        let (module, grant) = (&terms.module, means.grant());
         let plain = interface(
-            peer,
+            peer.rank(),
             module.onecopy.as_ref().map(|_| ()),
             grant.is_some(),
             module.xpmem.as_ref(),
-            offer.segid,
+            means.offer.segid,
             "memory to attach",
         )?;
         let failed = |call: &str, error: &io::Error| explain(call, peer.rank(), error);
         let mut limits = Limits {
             end: ADDRESS_END,
-            ..limits
+            ..terms.limits
         };
         let (access, can_write) = match (plain, &module.onecopy, grant) {
             (Err((device, segid)), _, _) => {
@@ -187,12 +158,12 @@ impl XpmemLayer {
                 (access, info.flags & ONECOPY_SEGMENT_WRITE != 0)
             }
             (Ok(()), Err(refusal), _) => return Err(refusal.clone()),
-            (Ok(()), Ok(_), None) => return Err(no_offer(peer, "memory to attach")),
+            (Ok(()), Ok(_), None) => return Err(no_offer(peer.rank(), "memory to attach")),
         };
         let layer = Self {
             cache: RefCell::new(AttachCache::new(limits)),
             access,
-            plan,
+            plan: terms.plan,
             can_write,
             end: limits.end,
             told: Cell::default(),
@@ -210,7 +181,7 @@ impl XpmemLayer {
         };
         let mut number = [0u8; 8];
         let from = [word(peer.nonce_address())];
-        self.get(peer, &from, &mut [IoSliceMut::new(&mut number)])
+        self.get(&from, &mut [IoSliceMut::new(&mut number)])
             .map_err(|e| explain(e.call, peer.rank(), &e.source))?;
         if u64::from_ne_bytes(number) != peer.nonce() {
             return Err(Refusal::new(
@@ -226,7 +197,7 @@ impl XpmemLayer {
         }
         let token = peer.nonce().rotate_left(29) ^ u64::from(std::process::id());
         let to = [word(peer.proof_address())];
-        let written = self.put(peer, &to, &[IoSlice::new(&token.to_ne_bytes())]);
+        let written = self.put(&to, &[IoSlice::new(&token.to_ne_bytes())]);
         if written.is_ok() && peer.proof() == token {
             Ok(())
         } else {
@@ -235,56 +206,6 @@ impl XpmemLayer {
                 "report this; ONECOPY_LAYERS=^xpmem avoids it",
             ))
         }
-    }
-
-    /// Whether the layer can write to the peer, too.
-    #[must_use]
-    pub fn can_write(&self) -> bool {
-        self.can_write
-    }
-
-    /// By which interface it works.
-    #[must_use]
-    pub fn interface(&self) -> Interface {
-        match self.access {
-            Access::Extension { .. } => Interface::Extension,
-            Access::Plain { .. } => Interface::Plain,
-        }
-    }
-
-    /// Whether a transfer of `total` bytes, of which the range is a part, has earned an attachment. To be asked once per transfer.
-    pub fn earned(&self, range: &RemoteRange, total: u64) -> bool {
-        let mut cache = self.cache.borrow_mut();
-        cache.earned(range.address, range.len, total)
-    }
-
-    /// Whether a transfer that ends in this range needs no attachment that it has not earned.
-    pub(crate) fn is_ready(&self, range: &RemoteRange) -> bool {
-        let cache = self.cache.borrow();
-        range.len >= cache.limits().earn || cache.covers(range.address, range.len)
-    }
-
-    /// Attaches a range before it is copied in parts, in as few windows as possible. If that is refused, the copy will tell.
-    pub fn reserve(&self, range: &RemoteRange) {
-        let mut cache = self.cache.borrow_mut();
-        if range.len > 0 && range.len <= cache.limits().bytes / 2 {
-            let attach = |begin, len| self.attach(begin, len);
-            let nothing = |_: &Window, _, _, _| Ok::<_, io::Error>(());
-            let _ = cache.with(range.address, range.len, attach, nothing);
-        }
-    }
-
-    /// Gives up all windows.
-    pub fn detach(&self) {
-        self.cache.borrow_mut().clear();
-    }
-
-    /// What the attach cache did since the last call, and by how much its windows and bytes grew.
-    pub fn take_stats(&self) -> (Stats, i64, i64) {
-        let mut cache = self.cache.borrow_mut();
-        let now = (cache.count() as i64, cache.bytes() as i64);
-        let before = self.told.replace(now);
-        (cache.take_stats(), now.0 - before.0, now.1 - before.1)
     }
 
     fn attach(&self, begin: u64, len: u64) -> io::Result<Window> {
@@ -407,75 +328,6 @@ impl XpmemLayer {
     }
 }
 
-/// Attached bytes of a peer, to be read in place. While it lives, nothing else is copied by the peer's layer.
-#[derive(Debug)]
-pub struct Attached<'l> {
-    layer: &'l XpmemLayer,
-    window: Ref<'l, Window>,
-    at: u64,
-    range: RemoteRange,
-    holes: u64,
-}
-
-impl Attached<'_> {
-    /// The bytes. They were the peer's if [`Self::were_there`] says so when they have been read; else they may be zeroes.
-    #[must_use]
-    pub fn view(&self) -> Option<View<'_>> {
-        let len = usize::try_from(self.range.len).ok()?;
-        self.window.view(self.at, len)
-    }
-
-    /// Whether no hole was found in any window since this was made.
-    #[must_use]
-    pub fn were_there(self) -> bool {
-        // The loads of the bytes go before the load of the count.
-        fence(Ordering::Acquire);
-        let Self {
-            layer,
-            window,
-            range,
-            holes,
-            ..
-        } = self;
-        if layer.holes() == holes {
-            return true;
-        }
-        drop(window);
-        layer
-            .cache
-            .borrow_mut()
-            .drop_range(range.address, range.len);
-        false
-    }
-}
-
-impl XpmemLayer {
-    /// The bytes of `range`, attached and to be read in place. None: by the plain interface, or where they cannot be had in one window.
-    #[must_use]
-    pub fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
-        if self.interface() == Interface::Plain || range.len == 0 {
-            return None;
-        }
-        let holes = self.holes();
-        fence(Ordering::Acquire);
-        self.each(range, |_, _, _, _| Ok(())).ok()?;
-        let mut at = 0;
-        let window = Ref::filter_map(self.cache.borrow(), |cache| {
-            let (window, offset) = cache.whole(range.address, range.len)?;
-            at = offset;
-            Some(window)
-        });
-        let window = window.ok()?;
-        Some(Attached {
-            layer: self,
-            window,
-            at,
-            range: *range,
-            holes,
-        })
-    }
-}
-
 /// What an error means, and what to do about it.
 #[must_use]
 pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
@@ -495,16 +347,6 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
     Refusal::new(format!("{call} with rank {peer}: {error}"), remedy)
 }
 
-fn failed(peer: &PeerSegment, call: &'static str, bytes: u64, source: io::Error) -> CopyError {
-    CopyError {
-        layer: LayerId::Xpmem,
-        call,
-        peer: peer.rank(),
-        bytes,
-        source,
-    }
-}
-
 impl XpmemLayer {
     fn kernel(&self, total: u64) -> Kernel {
         self.plan
@@ -512,11 +354,11 @@ impl XpmemLayer {
     }
 }
 
-impl CopyLayer for XpmemLayer {
-    fn id(&self) -> LayerId {
-        LayerId::Xpmem
-    }
+fn failed(call: &'static str, source: io::Error) -> Failure {
+    Failure { call, source }
+}
 
+impl CopyLayer for XpmemLayer {
     fn reaches(&self, range: &RemoteRange) -> bool {
         range
             .address
@@ -524,13 +366,17 @@ impl CopyLayer for XpmemLayer {
             .is_some_and(|end| end <= self.end)
     }
 
+    fn can_write(&self) -> bool {
+        self.can_write
+    }
+
+    fn is_ready(&self, range: &RemoteRange) -> bool {
+        let cache = self.cache.borrow();
+        range.len >= cache.limits().earn || cache.covers(range.address, range.len)
+    }
+
     #[inline]
-    fn get(
-        &self,
-        peer: &PeerSegment,
-        from: &[RemoteRange],
-        out: &mut [IoSliceMut<'_>],
-    ) -> Result<(), CopyError> {
+    fn get(&self, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), Failure> {
         let total: u64 = from.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
         walk(from, pieces_mut(out), |range, out, part| {
@@ -540,16 +386,11 @@ impl CopyLayer for XpmemLayer {
                 window.read(at, &mut out[part], kernel)
             })
         })
-        .map_err(|e| failed(peer, "copy from attached memory", total, e))
+        .map_err(|e| failed("copy from attached memory", e))
     }
 
     #[inline]
-    fn put(
-        &self,
-        peer: &PeerSegment,
-        to: &[RemoteRange],
-        bytes: &[IoSlice<'_>],
-    ) -> Result<(), CopyError> {
+    fn put(&self, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), Failure> {
         let total: u64 = to.iter().map(|r| r.len).sum();
         let kernel = self.kernel(total);
         walk(to, pieces(bytes), |range, bytes, part| {
@@ -559,15 +400,61 @@ impl CopyLayer for XpmemLayer {
                 window.write(at, &bytes[part], kernel)
             })
         })
-        .map_err(|e| failed(peer, "copy to attached memory", total, e))
+        .map_err(|e| failed("copy to attached memory", e))
     }
 }
 
-impl AsFd for XpmemLayer {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.access {
-            Access::Extension { segment, .. } => segment.as_fd(),
-            Access::Plain { device, .. } => device.as_fd(),
+impl AttachLayer for XpmemLayer {
+    fn shows_in_place(&self) -> bool {
+        matches!(self.access, Access::Extension { .. })
+    }
+
+    fn earned(&self, range: &RemoteRange, total: u64) -> bool {
+        let mut cache = self.cache.borrow_mut();
+        cache.earned(range.address, range.len, total)
+    }
+
+    fn reserve(&self, range: &RemoteRange) {
+        let mut cache = self.cache.borrow_mut();
+        if range.len > 0 && range.len <= cache.limits().bytes / 2 {
+            let attach = |begin, len| self.attach(begin, len);
+            let nothing = |_: &Window, _, _, _| Ok::<_, io::Error>(());
+            let _ = cache.with(range.address, range.len, attach, nothing);
         }
+    }
+
+    fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
+        if !self.shows_in_place() || range.len == 0 {
+            return None;
+        }
+        let holes = self.holes();
+        fence(Ordering::Acquire);
+        self.each(range, |_, _, _, _| Ok(())).ok()?;
+        let mut at = 0;
+        let window = Ref::filter_map(self.cache.borrow(), |cache| {
+            let (window, offset) = cache.whole(range.address, range.len)?;
+            at = offset;
+            Some(window)
+        });
+        Some(Attached::new(self, window.ok()?, at, *range, holes))
+    }
+
+    fn holes(&self) -> u64 {
+        self.holes()
+    }
+
+    fn forget(&self, range: &RemoteRange) {
+        self.cache.borrow_mut().drop_range(range.address, range.len);
+    }
+
+    fn detach(&self) {
+        self.cache.borrow_mut().clear();
+    }
+
+    fn take_stats(&self) -> (Stats, i64, i64) {
+        let mut cache = self.cache.borrow_mut();
+        let now = (cache.count() as i64, cache.bytes() as i64);
+        let before = self.told.replace(now);
+        (cache.take_stats(), now.0 - before.0, now.1 - before.1)
     }
 }

@@ -529,10 +529,8 @@ impl Fold {
 fn reach(engine: &Engine, state: &State, place: usize, range: RemoteRange) -> From {
     let peer = engine.peers[state.members[place] as usize].as_ref();
     let attaches = |peer: &Peer| {
-        peer.link
-            .view(peer.endpoint.segment(), &range.part(0, range.len.min(1)))
-            .is_none()
-            && peer.link.attaches(&range, range.len)
+        let first = range.part(0, range.len.min(1));
+        peer.link.view(&first).is_none() && peer.link.attaches(&range, range.len)
     };
     match peer {
         Some(peer) if attaches(peer) => From::Attached(range),

@@ -48,7 +48,7 @@ pub(crate) fn place_of(seq: u32, len: usize, done: usize, n: usize) -> usize {
 pub(crate) fn reaches_all(engine: &Engine, state: &State) -> bool {
     let reaches = |rank: u32| {
         let peer = engine.peers[rank as usize].as_ref();
-        peer.is_some_and(|peer| peer.link.heap.layer().is_some())
+        peer.is_some_and(|peer| peer.link.has(LayerId::MAP))
     };
     state
         .members
@@ -89,12 +89,7 @@ pub(crate) fn put(
     let Some(peer) = &peers[rank] else {
         return Err(Error::PeerLeft { rank });
     };
-    let put = peer.link.put(
-        LayerId::Heap,
-        peer.endpoint.segment(),
-        &[to],
-        &[IoSlice::new(bytes)],
-    );
+    let put = peer.link.put(LayerId::MAP, &[to], &[IoSlice::new(bytes)]);
     put.map_err(|error| Error::Collective {
         reason: format!("the receive buffer of rank {rank} cannot be written: {error}"),
     })

@@ -7,7 +7,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::proto::layers;
-use onecopy_btl::xpmem::Attached;
+use onecopy_btl::contract::Attached;
+use onecopy_btl::registry::Power;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::View;
 use std::io::IoSliceMut;
@@ -20,7 +21,7 @@ pub(crate) fn view<'p>(
     range: &RemoteRange,
 ) -> Option<View<'p>> {
     let peer = peers[state.members[place] as usize].as_ref()?;
-    peer.link.view(peer.endpoint.segment(), range)
+    peer.link.view(range)
 }
 
 /// The bytes in place, where the kernel module has attached them.
@@ -47,14 +48,14 @@ pub(crate) fn fetch(
     if len == 0 {
         return Ok(0);
     }
-    let kernel = engine.permitted.plan.kernel(len);
+    let kernel = engine.permitted.terms.plan.kernel(len);
     let place = source.place;
     let rank = state.members[place] as usize;
     let Engine { core, peers, .. } = engine;
     let Some(peer) = &mut peers[rank] else {
         return Err(Error::PeerLeft { rank });
     };
-    if let Some(view) = peer.link.view(peer.endpoint.segment(), &range) {
+    if let Some(view) = peer.link.view(&range) {
         target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
         core.counters.map_bytes += len as u64;
         return still_good(state, source).map(|()| len);
@@ -63,17 +64,14 @@ pub(crate) fn fetch(
         if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
             continue;
         }
-        if source.answers && matches!(layer, LayerId::Cma | LayerId::Knem) {
+        if source.answers && layer.power() == Power::Copy {
             break;
         }
         let got = target.write(&mut core.loans, 0, len, |out| {
             let mut out = [IoSliceMut::new(out)];
-            peer.link
-                .get(layer, peer.endpoint.segment(), &[range], &mut out)
+            peer.link.get(layer, &[range], &mut out)
         })?;
-        if layer == LayerId::Xpmem {
-            layers::note_attachments(core, peer);
-        }
+        layers::note_attachments(core, peer, layer);
         match got {
             Ok(()) => {
                 match layer {

@@ -8,16 +8,20 @@ use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::peer::{Gone, Peer};
+use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
 use crate::select::observed::Observed;
-use crate::select::{Has, Thresholds};
 use crate::state::Patience;
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
+#[cfg(feature = "socket-endpoint")]
+use onecopy_btl::Refusal;
+use onecopy_btl::contract::{Means, Terms};
 use onecopy_btl::cost::Costs;
-use onecopy_btl::link::{Link, Means, Permitted};
-use onecopy_btl::module::{Exposed, Module};
+use onecopy_btl::link::{Link, Permitted};
+use onecopy_btl::module::Exposed;
 use onecopy_btl::rcache::Limits;
+use onecopy_btl::registry::LayerSet;
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
@@ -64,11 +68,11 @@ impl Engine {
         // Before anyone can look at it.
         prepare(&home);
         permit_tracing(&knobs);
-        let (xpmem, knem) = (
-            size > 1 && knobs.layers.allows("xpmem"),
-            size > 1 && knobs.layers.allows("knem"),
-        );
-        let module = Module::open(xpmem, knem, knobs.module_abi);
+        let mut layers = LayerSet::default();
+        if size > 1 {
+            layers = LayerSet::permitted(&knobs.layers);
+        }
+        let module = layers.open_module(knobs.module_abi);
         let exposed = Exposed::new(&module, home.nonce_address());
         let card = Card {
             offer: exposed.offer(),
@@ -80,15 +84,17 @@ impl Engine {
         fault::point("join.after");
         let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
+        if geometry.heap_bytes == 0 {
+            layers = layers.without(LayerId::MAP);
+        }
         let permitted = Permitted {
-            pool_writable: knobs.maps_writable(),
-            heap: knobs.layers.allows("heap") && geometry.heap_bytes > 0,
-            cma: knobs.layers.allows("cma"),
-            xpmem,
-            knem,
-            plan,
-            module,
-            limits: attach_limits(&knobs),
+            layers,
+            terms: Terms {
+                pool_writable: knobs.maps_writable(),
+                plan,
+                module,
+                limits: attach_limits(&knobs),
+            },
         };
         let heap = home.heap();
         let patience = Patience::new(&knobs, &cards, me as usize);
@@ -181,15 +187,13 @@ impl Engine {
             grant: introduction.grant,
             offer: self.offers.get(rank as usize).copied().unwrap_or_default(),
         };
-        let link =
-            Link::connect(&mut shared.segment, means, &self.permitted).map_err(|refusal| {
-                Error::Unreachable {
-                    rank: rank as usize,
-                    reason: refusal.to_string(),
-                }
-            })?;
+        let linked = Link::connect(&mut shared.segment, &means, &self.permitted);
+        let link = linked.map_err(|refusal| Error::Unreachable {
+            rank: rank as usize,
+            reason: refusal.to_string(),
+        })?;
         fault::point("connect.proven");
-        let mut proven = vec![LayerId::Cico.name()];
+        let mut proven = vec![LayerId::CHUNKS.name()];
         for (layer, refusal) in link.refusals() {
             let name = layer.name();
             match refusal {
@@ -214,7 +218,10 @@ impl Engine {
     #[cfg(feature = "socket-endpoint")]
     fn connect_apart(&mut self, rank: u32, stream: std::os::fd::OwnedFd) {
         let socket = crate::endpoint::Socket::new(stream, self.geometry.chunk_bytes as usize);
-        let link = Link::apart("the rank is on another node", "start it on this one");
+        let link = Link::refused(
+            rank,
+            &Refusal::new("the rank is on another node", "start it on this one"),
+        );
         let mut peer = self.new_peer(rank, Endpoint::Socket(Box::new(socket)), link);
         peer.polled = true;
         self.polled.push(rank);
@@ -229,7 +236,7 @@ impl Engine {
             pidfd: None,
             pid: None,
             thresholds: Thresholds::compute(knobs, costs, &link),
-            observed: Observed::of(knobs, costs, Has::of(&link)),
+            observed: Observed::of(knobs, costs, link.proven()),
             replies: Default::default(),
             outbox: Default::default(),
             held_back: Default::default(),

@@ -23,7 +23,7 @@ fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
         return (size as u64).max(len.div_ceil(u64::from(MAX_CHUNKS)));
     }
     // Each call to the kernel costs a microsecond or so; each chunk of mapped memory next to nothing.
-    let (least, most) = if matches!(layer, Some(LayerId::Heap | LayerId::Xpmem)) {
+    let (least, most) = if layer.is_some_and(|layer| layer.power().loads()) {
         (16 << 10, 256 << 10)
     } else {
         ((len / 2).clamp(4 << 10, 128 << 10), 512 << 10)
@@ -239,20 +239,13 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         let part = [target.part(begin, n)];
         let put = match pieces.as_slice() {
             [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
-                peer.link.put(
-                    layer,
-                    peer.endpoint.segment(),
-                    &part,
-                    &[IoSlice::new(bytes)],
-                )
+                peer.link.put(layer, &part, &[IoSlice::new(bytes)])
             }),
-            pieces => core.loans.read_many(pieces, |bytes| {
-                peer.link.put(layer, peer.endpoint.segment(), &part, bytes)
-            }),
+            pieces => core
+                .loans
+                .read_many(pieces, |bytes| peer.link.put(layer, &part, bytes)),
         };
-        if layer == LayerId::Xpmem {
-            note_attachments(core, peer);
-        }
+        note_attachments(core, peer, layer);
         match put {
             Ok(Ok(())) => {
                 finished += 1;

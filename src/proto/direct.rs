@@ -14,7 +14,7 @@ use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, Status};
 use crate::state::Core;
 use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Place, Rts};
-use onecopy_btl::RemoteRange;
+use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
 
 /// How far a send came.
@@ -312,7 +312,7 @@ fn receive_mapped(
     };
     if len > out.len() as u64
         || len >= peer.thresholds.coop_heap_min
-        || peer.link.heap.layer().is_none()
+        || !peer.link.has(LayerId::MAP)
     {
         return Received::Nothing;
     }

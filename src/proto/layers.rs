@@ -7,6 +7,7 @@ use crate::request::{RequestId, UserBuf};
 use crate::select::Thresholds;
 use crate::state::Core;
 use crate::state::message::Remote;
+use onecopy_btl::rcache::Stats;
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
 use std::io::IoSliceMut;
@@ -28,20 +29,28 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     if error.owner_is_dead() {
         peer.ended.get_or_insert_with(Instant::now);
     }
-    if error.layer == LayerId::Xpmem {
-        detach(core, peer);
-    }
+    detach_layer(core, peer, error.layer);
     peer.link.demote(error);
     peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
     peer.tell_how_it_reads();
 }
 
-/// Counts what the attach cache of this peer did.
-pub(crate) fn note_attachments(core: &mut Core, peer: &Peer) {
-    let Some(xpmem) = peer.link.xpmem.layer() else {
-        return;
-    };
-    let (stats, windows, bytes) = xpmem.take_stats();
+/// Counts what the attach cache of this peer did, if `layer` has one.
+#[inline]
+pub(crate) fn note_attachments(core: &mut Core, peer: &Peer, layer: LayerId) {
+    if let Some(attaching) = peer.link.attaching(layer) {
+        note(core, attaching.take_stats());
+    }
+}
+
+/// Counts what the attach caches of this peer did.
+pub(crate) fn note_all_attachments(core: &mut Core, peer: &Peer) {
+    for layer in LayerId::SINGLE {
+        note_attachments(core, peer, layer);
+    }
+}
+
+fn note(core: &mut Core, (stats, windows, bytes): (Stats, i64, i64)) {
     let counters = &mut core.counters;
     counters.attaches += stats.attached;
     counters.attach_hits += stats.hits;
@@ -54,18 +63,23 @@ pub(crate) fn note_attachments(core: &mut Core, peer: &Peer) {
 
 /// Gives up all that is attached of this peer.
 pub(crate) fn detach(core: &mut Core, peer: &Peer) {
-    if let Some(xpmem) = peer.link.xpmem.layer() {
-        xpmem.detach();
-        note_attachments(core, peer);
+    for layer in LayerId::SINGLE {
+        detach_layer(core, peer, layer);
+    }
+}
+
+/// Gives up all that `layer` has attached of this peer.
+fn detach_layer(core: &mut Core, peer: &Peer, layer: LayerId) {
+    if let Some(attaching) = peer.link.attaching(layer) {
+        attaching.detach();
+        note(core, attaching.take_stats());
     }
 }
 
 /// Loads a range of the peer's heap into `out`. `false`: it cannot be, and nothing is lost.
 pub(crate) fn map(core: &mut Core, peer: &Peer, range: RemoteRange, out: &mut [u8]) -> bool {
     let mut out = [IoSliceMut::new(out)];
-    let got = peer
-        .link
-        .get(LayerId::Heap, peer.endpoint.segment(), &[range], &mut out);
+    let got = peer.link.get(LayerId::MAP, &[range], &mut out);
     if got.is_ok() {
         core.counters.map_bytes += range.len;
     }
@@ -90,24 +104,16 @@ pub(crate) fn get_range(
             let range = [range.part(offset, len)];
             core.loans
                 .write(*loan, offset as usize, len as usize, |out| {
-                    peer.link.get(
-                        layer,
-                        peer.endpoint.segment(),
-                        &range,
-                        &mut [IoSliceMut::new(out)],
-                    )
+                    peer.link.get(layer, &range, &mut [IoSliceMut::new(out)])
                 })
         }
         (buf, remote) => {
             let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
-            core.loans.write_many(&pieces, |out| {
-                peer.link.get(layer, peer.endpoint.segment(), &ranges, out)
-            })
+            core.loans
+                .write_many(&pieces, |out| peer.link.get(layer, &ranges, out))
         }
     };
-    if layer == LayerId::Xpmem {
-        note_attachments(core, peer);
-    }
+    note_attachments(core, peer, layer);
     match result {
         Ok(copied) => {
             if copied.is_ok() {

@@ -236,7 +236,13 @@ impl Facts for Known<'_> {
 
     fn is_attached(&self) -> bool {
         self.is_read_by(LayerId::Xpmem)
-            && has_earned(self.link, self.transfer, self.offset, self.len)
+            && has_earned(
+                self.link,
+                LayerId::Xpmem,
+                self.transfer,
+                self.offset,
+                self.len,
+            )
     }
 
     fn kernel_reads(&self, layer: LayerId) -> bool {
@@ -244,7 +250,7 @@ impl Facts for Known<'_> {
     }
 
     fn heap_writes(&self) -> bool {
-        self.in_heap && !self.transfer.asked && self.link.heap.layer().is_some()
+        self.in_heap && !self.transfer.asked && self.link.has(LayerId::MAP)
     }
 
     fn block_free(&self) -> bool {
@@ -336,14 +342,15 @@ fn choose(
 }
 
 /// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as possible.
-fn has_earned(link: &Link, transfer: &Transfer, offset: u64, len: u64) -> bool {
-    let Some(xpmem) = link.xpmem.layer() else {
+fn has_earned(link: &Link, layer: LayerId, transfer: &Transfer, offset: u64, len: u64) -> bool {
+    let Some(attaching) = link.attaching(layer) else {
         return false;
     };
     let ranges = transfer.announcement.remote.ranges(offset, len);
-    let earned = ranges.iter().all(|range| xpmem.earned(range, transfer.len));
+    let mut all = ranges.iter();
+    let earned = all.all(|range| attaching.earned(range, transfer.len));
     if earned {
-        ranges.iter().for_each(|range| xpmem.reserve(range));
+        ranges.iter().for_each(|range| attaching.reserve(range));
     }
     earned
 }

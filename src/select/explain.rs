@@ -3,8 +3,9 @@
 
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
-use super::{Has, Path, Thresholds, Way};
+use super::{Path, Thresholds, Way};
 use onecopy_btl::cost::{Costs, Curve};
+use onecopy_btl::registry::LayerSet;
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::Knobs;
 use onecopy_shm::cells::FIRST_PAYLOAD;
@@ -125,13 +126,12 @@ pub struct Layers {
 }
 
 impl Layers {
-    fn has(&self) -> Has {
-        Has {
-            heap: self.heap.is_none(),
-            xpmem: self.xpmem.is_none(),
-            cma: self.cma.is_none(),
-            knem: self.knem.is_none(),
-        }
+    fn has(&self) -> LayerSet {
+        let all = [&self.heap, &self.xpmem, &self.cma, &self.knem];
+        let layers = LayerId::SINGLE.into_iter().zip(all);
+        layers
+            .filter_map(|(layer, refusal)| refusal.is_none().then_some(layer))
+            .collect()
     }
 }
 
@@ -201,29 +201,29 @@ pub struct Range {
 
 /// What is taken for granted of a message: its receive is posted, its buffer in one piece, and the pair otherwise idle.
 struct Assumed {
-    has: Has,
+    has: LayerSet,
     memory: Memory,
 }
 
 impl Facts for Assumed {
     fn heap_reads(&self) -> bool {
-        self.memory.from_heap && self.has.heap
+        self.memory.from_heap && self.has.has(LayerId::Heap)
     }
 
     /// Its memory was asked for before, or it is so large that it is attached at first sight.
     fn is_attached(&self) -> bool {
-        self.has.xpmem
+        self.has.has(LayerId::Xpmem)
     }
 
     fn kernel_reads(&self, layer: LayerId) -> bool {
         match layer {
-            LayerId::Knem => self.has.knem,
-            _ => self.has.cma,
+            LayerId::Knem => self.has.has(LayerId::Knem),
+            _ => self.has.has(LayerId::Cma),
         }
     }
 
     fn heap_writes(&self) -> bool {
-        self.memory.to_heap && self.has.heap
+        self.memory.to_heap && self.has.has(LayerId::Heap)
     }
 
     fn block_free(&self) -> bool {
@@ -316,10 +316,13 @@ impl<'a> Table<'a> {
     fn contested(&self, size: u64, memory: Memory) -> bool {
         let heap = self.layers.heap.is_none() && (memory.from_heap || memory.to_heap);
         let has = self.layers.has();
-        let mapped = heap || has.xpmem && size >= self.thresholds.xpmem_min;
+        let mapped = heap || has.has(LayerId::Xpmem) && size >= self.thresholds.xpmem_min;
         let fixed = self.unobserved().is_fixed()
             || self.thresholds.cma_min.min(self.thresholds.knem_min) == 0;
-        size >= observed::MIN && (has.cma || has.knem) && !mapped && !fixed
+        size >= observed::MIN
+            && (has.has(LayerId::Cma) || has.has(LayerId::Knem))
+            && !mapped
+            && !fixed
     }
 
     /// All sizes, in ranges.

@@ -7,8 +7,10 @@
 //! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is
 //! obeyed instead. Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
-use super::{Has, Thresholds};
+use super::Thresholds;
+use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, Curve};
+use onecopy_btl::registry::LayerSet;
 use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
 
@@ -75,14 +77,11 @@ impl Rate {
 impl Observed {
     /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel begins, or switched
     /// chunks off.
-    pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: Has) -> Self {
-        let set = if has.cma {
-            knobs.cma_min
-        } else {
-            knobs.knem_min
-        };
+    pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
+        let cma = has.has(LayerId::Cma);
+        let set = if cma { knobs.cma_min } else { knobs.knem_min };
         let fixed = set.is_some() || !knobs.layers.allows("cico");
-        Self::new(costs, knobs.coop, fixed, !has.cma && has.knem)
+        Self::new(costs, knobs.coop, fixed, !cma && has.has(LayerId::Knem))
     }
 
     /// Nothing but the curves. `fixed`: the user has decided. `module`: by the kernel module.
@@ -182,11 +181,7 @@ mod tests {
     use super::*;
 
     fn with_cma() -> Thresholds {
-        let has = Has {
-            heap: true,
-            cma: true,
-            ..Default::default()
-        };
+        let has = [LayerId::Heap, LayerId::Cma].into_iter().collect();
         Thresholds::with_layers(&Knobs::default(), &Costs::default(), has)
     }
 

@@ -21,8 +21,6 @@ pub(crate) enum Advice {
     DontFork = libc::MADV_DONTFORK,
     /// Huge pages are worth while.
     HugePage = libc::MADV_HUGEPAGE,
-    /// It is read soon: the page tables are filled now.
-    PopulateRead = libc::MADV_POPULATE_READ,
     /// It is written soon.
     PopulateWrite = libc::MADV_POPULATE_WRITE,
 }

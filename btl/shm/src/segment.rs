@@ -14,11 +14,13 @@
 
 mod own;
 mod peer;
+mod peer_heap;
 #[cfg(test)]
 mod tests;
 
 pub use own::OwnSegment;
 pub use peer::PeerSegment;
+pub use peer_heap::PeerHeap;
 
 use crate::cells::MappedCells;
 use crate::coop::CoopBlock;

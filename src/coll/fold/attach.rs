@@ -8,7 +8,7 @@ use super::{Fold, From};
 use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::proto::layers;
-use onecopy_btl::xpmem::Attached;
+use onecopy_btl::contract::Attached;
 
 /// Members, each with its part of the segment.
 pub(super) type InPlace<'p> = Vec<(usize, Attached<'p>)>;
@@ -65,7 +65,7 @@ pub(super) fn count(engine: &mut Engine, state: &State, members: &[usize], len: 
     for &place in members {
         if let Some(peer) = &peers[state.members[place] as usize] {
             core.counters.attach_bytes += len as u64;
-            layers::note_attachments(core, peer);
+            layers::note_all_attachments(core, peer);
         }
     }
 }

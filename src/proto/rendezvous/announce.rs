@@ -128,12 +128,12 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
     if let Some(region) = core.requests.region(id) {
         return Some(region.cookie());
     }
-    let knem = peer.link.knem.layer()?;
+    let layer = peer.link.exposing()?;
     // Until it has said, it has what we have as a rule.
     let wanted = peer
         .endpoint
         .wants_exposed()
-        .unwrap_or_else(|| peer.link.wants_region());
+        .unwrap_or_else(|| peer.link.wants_exposure());
     // Where the receiver goes by the times that it sees, it must be able to try.
     let from = if peer.observed.is_fixed() {
         peer.thresholds.knem_min
@@ -147,7 +147,8 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
         UserBuf::One(loan) => std::slice::from_ref(loan),
         UserBuf::Many(loans) => loans,
     };
-    match knem.expose(loans.iter().map(|loan| (loan.address(), loan.len())))? {
+    let pieces = loans.iter().map(|loan| (loan.address(), loan.len()));
+    match peer.link.expose(layer, pieces)? {
         Ok(region) => {
             let cookie = region.cookie();
             core.requests.keep_region(id, region);
@@ -156,8 +157,7 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
         }
         Err(error) => {
             if core.counters.knem_refused == 0 {
-                let why = onecopy_btl::knem::explain("KNEM create region", peer.rank, &error);
-                tracing::info!("{why}; the message goes another way");
+                tracing::info!("{}; the message goes another way", error.explain());
             }
             core.counters.knem_refused += 1;
             None

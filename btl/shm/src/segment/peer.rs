@@ -5,14 +5,13 @@
 //! See [`crate::segment`].
 #![allow(unsafe_code, reason = "raw copies to and from mappings")]
 
+use super::peer_heap::PeerHeap;
 use super::{ControlHandle, Header, SegmentError, call_failed, cells, reserve};
 use crate::cells::MappedCells;
-use crate::coll::{Channel, Home, View};
+use crate::coll::{Channel, Home};
 use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
-use crate::layout::{
-    BITMAP_OFFSET, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, check_range,
-};
+use crate::layout::{BITMAP_OFFSET, ChunkIndex, Geometry, MAGIC, OutOfBounds, check_range};
 use crate::mapping::{Advice, Mapping};
 use crate::ring::Producer;
 use crate::sync::{AtomicU64, Ordering};
@@ -21,7 +20,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Seals that a segment may have: they keep its size, and nothing else, as it is. Kernels that start programs from no
@@ -71,7 +69,6 @@ pub struct PeerSegment {
     control: Arc<Mapping>,
     /// The payload pool: only read, though it may be mapped writable.
     pool: Option<Mapping>,
-    heap: Option<Mapping>,
     geometry: Geometry,
     rank: u32,
     me: u32,
@@ -115,7 +112,6 @@ impl PeerSegment {
             fd,
             control: Arc::new(control),
             pool: None,
-            heap: None,
             geometry,
             rank,
             me,
@@ -283,94 +279,29 @@ impl PeerSegment {
         Ok(())
     }
 
-    /// Maps the peer's heap if it is not mapped yet.
-    pub fn map_heap(&mut self) -> Result<(), SegmentError> {
-        if self.heap.is_none() {
-            if self.geometry.heap_bytes == 0 {
-                return Err(SegmentError::Foreign {
-                    rank: self.rank,
-                    reason: "it has no heap (ONECOPY_HEAP_SIZE is 0)".into(),
-                });
-            }
-            let map = Mapping::new_own(
-                self.fd.as_fd(),
-                self.geometry.heap_offset().0,
-                self.geometry.heap_bytes,
-                true,
+    /// Maps the peer's heap.
+    pub fn map_heap(&self) -> Result<PeerHeap, SegmentError> {
+        if self.geometry.heap_bytes == 0 {
+            return Err(SegmentError::Foreign {
+                rank: self.rank,
+                reason: "it has no heap (ONECOPY_HEAP_SIZE is 0)".into(),
+            });
+        }
+        let map = Mapping::new_own(
+            self.fd.as_fd(),
+            self.geometry.heap_offset().0,
+            self.geometry.heap_bytes,
+            true,
+        )
+        .map_err(|e| {
+            call_failed(
+                "mmap",
+                format!("the heap of rank {}", self.rank),
+                e,
+                "lower ONECOPY_HEAP_SIZE or raise the address space limit (ulimit -v)",
             )
-            .map_err(|e| {
-                call_failed(
-                    "mmap",
-                    format!("the heap of rank {}", self.rank),
-                    e,
-                    "lower ONECOPY_HEAP_SIZE or raise the address space limit (ulimit -v)",
-                )
-            })?;
-            map.advise(0, self.geometry.heap_bytes, Advice::HugePage);
-            self.heap = Some(map);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn heap_at(&self, offset: HeapOffset, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
-        let heap = self.heap.as_ref().ok_or(OutOfBounds {
-            what: "a heap that is not mapped",
-            offset: 0,
-            len: 0,
-            limit: 0,
         })?;
-        heap.at("the peer's heap", offset.0, len as u64)
-    }
-
-    /// Copies from the peer's heap. The heap must be mapped.
-    #[inline]
-    pub fn read_heap(
-        &self,
-        offset: HeapOffset,
-        out: &mut [u8],
-        kernel: Kernel,
-    ) -> Result<(), OutOfBounds> {
-        let from = self.heap_at(offset, out.len())?;
-        // SAFETY: valid for the length. `out` is memory of this process's program, which is not in the peer's segment.
-        unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
-        Ok(())
-    }
-
-    /// Bytes of the peer's heap, to be read in place. The heap must be mapped.
-    #[inline]
-    pub fn heap_view(&self, offset: HeapOffset, len: usize) -> Result<View<'_>, OutOfBounds> {
-        let at = self.heap_at(offset, len)?;
-        // SAFETY: the range lies in the mapping, which `self` keeps.
-        Ok(unsafe { View::new(at, len) })
-    }
-
-    /// Copies into the peer's heap. The heap must be mapped.
-    #[inline]
-    pub fn write_heap(
-        &self,
-        offset: HeapOffset,
-        bytes: &[u8],
-        kernel: Kernel,
-    ) -> Result<(), OutOfBounds> {
-        let to = self.heap_at(offset, bytes.len())?;
-        // SAFETY: as above.
-        unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
-        Ok(())
-    }
-
-    /// Fills the page tables for a range of the peer's heap in one call instead of a fault per page. A refusal changes nothing.
-    pub fn populate_heap(&self, offset: HeapOffset, len: u64, write: bool) {
-        if let Some(heap) = &self.heap {
-            heap.advise(
-                offset.0,
-                len,
-                if write {
-                    Advice::PopulateWrite
-                } else {
-                    Advice::PopulateRead
-                },
-            );
-        }
+        map.advise(0, self.geometry.heap_bytes, Advice::HugePage);
+        Ok(PeerHeap::new(map))
     }
 }

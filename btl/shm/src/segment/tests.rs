@@ -222,13 +222,13 @@ fn ranges_outside_are_refused() {
         peer.read_chunk(ChunkIndex(16), 0, &mut out, Kernel::Memcpy)
             .is_err()
     );
-    peer.map_heap().unwrap();
+    let heap = peer.map_heap().unwrap();
     assert!(
-        peer.read_heap(HeapOffset((1 << 20) - 10), &mut out, Kernel::Memcpy)
+        heap.read(HeapOffset((1 << 20) - 10), &mut out, Kernel::Memcpy)
             .is_err()
     );
     assert!(
-        peer.write_heap(HeapOffset(u64::MAX - 3), &out, Kernel::Memcpy)
+        heap.write(HeapOffset(u64::MAX - 3), &out, Kernel::Memcpy)
             .is_err()
     );
 }
