@@ -11,9 +11,9 @@ pub(crate) mod observed;
 pub(crate) mod rewritten;
 
 use onecopy_btl::LayerId;
-use onecopy_btl::cost::Costs;
+use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
-use onecopy_btl::registry::LayerSet;
+use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_obs::Knobs;
 use onecopy_shm::ring::{MAX_RECORD_SLOTS, payload_of};
 
@@ -26,26 +26,14 @@ pub struct Thresholds {
     pub fast_max: usize,
     /// From here on announced, if the buffer lies in no heap.
     pub announce_min: u64,
-    /// From here on announced, if the buffer lies in the heap.
-    pub heap_min: u64,
     /// Up to here in chunks all the same, if the buffer lies in no heap and has changed since it was last sent.
     pub rewritten_max: u64,
     /// As before, if it lies in the heap.
     pub rewritten_heap_max: u64,
-    /// From here on the receiver prefers reading by the kernel to chunks.
-    pub cma_min: u64,
-    /// From here on the receiver loads from attached memory.
-    pub xpmem_min: u64,
-    /// From here on the receiver prefers reading by the kernel module to chunks.
-    pub knem_min: u64,
-    /// From here on both sides copy, through heaps.
-    pub coop_heap_min: u64,
-    /// From here on both sides copy, through attached memory.
-    pub coop_xpmem_min: u64,
-    /// From here on both sides copy, through the kernel.
-    pub coop_cma_min: u64,
-    /// From here on both sides copy, through the kernel module.
-    pub coop_knem_min: u64,
+    /// From here on the receiver takes the layer; of the one that maps, from here on announced, if the buffer lies in the heap.
+    pub min: PerLayer<u64>,
+    /// From here on both sides copy by it.
+    pub coop_min: PerLayer<u64>,
 }
 
 /// Messages above this size are announced wherever a layer can copy them at once; where chunks are written by strings, above the other one.
@@ -77,64 +65,57 @@ impl Thresholds {
     #[must_use]
     pub fn with_layers(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
         let never = u64::MAX;
-        let [heap, xpmem, cma, knem] = LayerId::SINGLE.map(|layer| has.has(layer));
         let knob = |value: Option<usize>, auto: u64| value.map_or(auto, |v| v as u64);
         let slots_max = knobs
             .eager_slots_max
             .min(SLOTS_LIMIT)
             .min(payload_of(largest_record(knobs.ring_slots)));
-        let coop = |curve, single, layer: bool| {
-            if !layer || !knobs.coop {
+        let coop_min = PerLayer::new(|layer| {
+            if !has.has(layer) || !knobs.coop {
                 return never;
             }
-            let auto = Costs::crossing(curve, single, 16 << 10).unwrap_or(never);
-            knob(knobs.coop_min, auto)
-        };
-        let coop_heap_min = coop(&costs.map_coop, &costs.map, heap);
-        // The sender attaches, too, and so must have earned it.
-        let coop_xpmem_min = coop(&costs.attach_coop, &costs.attach, xpmem);
-        let coop_xpmem_min = match knobs.coop_min {
-            None => coop_xpmem_min.max(knobs.attach_min as u64),
-            Some(_) => coop_xpmem_min,
-        };
-        let coop_cma_min = coop(&costs.get_coop, &costs.get, cma);
-        let coop_knem_min = coop(&costs.module_coop, &costs.module, knem);
-
-        let cico_allowed = knobs.layers.allows("cico");
-        // From where on a single copy is cheaper than two, with the fewest system calls that are possible.
-        let single = |has: bool, set, alone, together, rival, from| {
-            let best = if knobs.coop { together } else { alone };
-            let auto = Costs::crossing(best, rival, from).unwrap_or(never);
-            match has {
-                true => knob(set, if cico_allowed { auto } else { 0 }),
-                false => never,
+            let LayerCosts { alone, together } = &costs.by[layer];
+            let auto = Costs::crossing(together, alone, 16 << 10).unwrap_or(never);
+            match (knobs.coop_min, layer.power()) {
+                // The sender attaches, too, and so must have earned it.
+                (None, Power::Attach) => auto.max(knobs.attach_min as u64),
+                (set, _) => knob(set, auto),
             }
-        };
-        let (get, get_coop) = (&costs.get, &costs.get_coop);
-        let cma_min = single(cma, knobs.cma_min, get, get_coop, &costs.pipeline, 4096);
-        let (get, get_coop) = (&costs.module, &costs.module_coop);
-        let knem_min = single(knem, knobs.knem_min, get, get_coop, &costs.pipeline, 4096);
-        // Attached memory competes with eager messages: it beats the pipeline everywhere.
-        let (load, set) = (&costs.attach, knobs.xpmem_min);
-        let xpmem_min = single(xpmem, set, load, load, &costs.eager, 512);
+        });
 
-        let heap_auto = Costs::crossing(&costs.map, &costs.eager, 512).unwrap_or(never);
-        let heap_min = if heap {
-            knob(
-                knobs.heap_min,
-                if cico_allowed {
-                    heap_auto
-                } else {
-                    slots_max as u64 + 1
-                },
-            )
-        } else {
-            never
-        };
+        let cico_allowed = knobs.layers.allows(LayerId::CHUNKS.name());
+        // From where on a single copy is cheaper than two.
+        let min = PerLayer::new(|layer| {
+            if !has.has(layer) {
+                return never;
+            }
+            let LayerCosts { alone, together } = &costs.by[layer];
+            let auto = match layer.power() {
+                // With the fewest calls that are possible.
+                Power::Copy => {
+                    let best = if knobs.coop { together } else { alone };
+                    Costs::crossing(best, &costs.pipeline, 4096)
+                }
+                // Mapped memory competes with eager messages: it beats the pipeline everywhere.
+                _ => Costs::crossing(alone, &costs.eager, 512),
+            };
+            let auto = match (cico_allowed, layer.power()) {
+                (true, _) => auto.unwrap_or(never),
+                (false, Power::Map) => slots_max as u64 + 1,
+                (false, _) => 0,
+            };
+            knob(layer.min(knobs), auto)
+        });
+        let heap_min = min[LayerId::MAP];
 
         // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
-        let eager_auto = if xpmem || cma || knem {
-            let first = xpmem_min.min(cma_min).min(knem_min);
+        let unmapped = || {
+            LayerId::SINGLE
+                .into_iter()
+                .filter(|layer| layer.power() != Power::Map)
+        };
+        let eager_auto = if unmapped().any(|layer| has.has(layer)) {
+            let first = unmapped().map(|layer| min[layer]).min().unwrap_or(never);
             // Owned lines are asked for while the receiver still reads those of the message before.
             let (most, chunks) = if knobs.writes_strings() {
                 (EAGER_STRINGS_MOST, knobs.pool_per_peer)
@@ -159,31 +140,25 @@ impl Thresholds {
                 .min(knobs.pool_per_peer as u64 / 2),
         };
         let by_user = knobs.eager_max.is_some();
-        let single = [knobs.cma_min, knobs.xpmem_min, knobs.knem_min];
-        let rewritten_max = rewritten(REWRITTEN_MAX, by_user || single.iter().any(Option::is_some));
+        let set = |layer: LayerId| layer.min(knobs).is_some();
+        let rewritten_max = rewritten(REWRITTEN_MAX, by_user || unmapped().any(set));
         // Strings do not mind where the buffer's lines are, and to read it in place is one copy less.
         let heap_most = if knobs.writes_strings() {
             0
         } else {
             REWRITTEN_HEAP_MAX
         };
-        let rewritten_heap_max = rewritten(heap_most, by_user || knobs.heap_min.is_some());
+        let rewritten_heap_max = rewritten(heap_most, by_user || set(LayerId::MAP));
         let earliest = announce_min.min(heap_min).saturating_sub(1);
         let fast_max = slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX));
         Self {
             slots_max,
             fast_max,
             announce_min,
-            heap_min,
             rewritten_max,
             rewritten_heap_max,
-            cma_min,
-            xpmem_min,
-            knem_min,
-            coop_heap_min,
-            coop_xpmem_min,
-            coop_cma_min,
-            coop_knem_min,
+            min,
+            coop_min,
         }
     }
 
@@ -192,7 +167,7 @@ impl Thresholds {
     #[must_use]
     pub fn announce_from(&self, in_heap: bool) -> u64 {
         if in_heap {
-            self.heap_min.min(self.announce_min)
+            self.min[LayerId::MAP].min(self.announce_min)
         } else {
             self.announce_min
         }
@@ -210,16 +185,10 @@ impl Thresholds {
         len <= most && len >= self.announce_from(in_heap) && len > self.fast_max as u64
     }
 
-    /// From which size on both sides copy by `layer`.
-    #[inline]
-    #[must_use]
-    pub fn coop_min(&self, layer: LayerId) -> u64 {
-        match layer {
-            LayerId::Heap => self.coop_heap_min,
-            LayerId::Xpmem => self.coop_xpmem_min,
-            LayerId::Knem => self.coop_knem_min,
-            _ => self.coop_cma_min,
-        }
+    /// From which size on the receiver prefers some call of the kernel to chunks.
+    pub(crate) fn call_min(&self) -> u64 {
+        let calls = LayerSet::ALL.by(Power::Copy);
+        calls.map(|layer| self.min[layer]).min().unwrap_or(u64::MAX)
     }
 
     /// How a message of `len` bytes leaves its sender. `extra` bytes travel with it in slots.
@@ -241,23 +210,17 @@ impl Thresholds {
     #[inline]
     #[must_use]
     pub(crate) fn way(&self, len: u64, ends: &Ends) -> Way {
-        let reader = if ends.heap_reads {
-            Some(LayerId::Heap)
-        } else if ends.xpmem_reads && len >= self.xpmem_min {
-            Some(LayerId::Xpmem)
-        } else if ends.cma_reads && len >= self.cma_min {
-            Some(LayerId::Cma)
-        } else if ends.knem_reads && len >= self.knem_min {
-            Some(LayerId::Knem)
-        } else {
-            None
+        // What maps was announced for that, whatever its size.
+        let reads = |&layer: &LayerId| {
+            ends.reads.has(layer) && (layer == LayerId::MAP || len >= self.min[layer])
         };
+        let reader = LayerId::SINGLE.into_iter().find(reads);
         if ends.block_free {
-            let together = reader.is_some_and(|layer| len >= self.coop_min(layer));
+            let together = reader.is_some_and(|layer| len >= self.coop_min[layer]);
             // The bytes are not in memory that we map but are to be in memory that the sender maps: a copy by the sender alone is still a
             // single one.
-            let mapped = matches!(reader, Some(LayerId::Heap | LayerId::Xpmem));
-            let by_sender = !mapped && ends.heap_writes;
+            let mapped = reader.is_some_and(|layer| layer.power().loads());
+            let by_sender = !mapped && ends.sender_maps;
             if together {
                 return Way::Together {
                     reader,
@@ -289,16 +252,10 @@ pub enum Path {
 /// What the receiver of an announced message knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// The bytes lie in the sender's heap, which the receiver maps.
-    pub(crate) heap_reads: bool,
-    /// The receiver may attach the sender's memory, or has done so, and the message has earned that.
-    pub(crate) xpmem_reads: bool,
-    /// The receiver may read the sender's memory by the kernel.
-    pub(crate) cma_reads: bool,
-    /// The receiver may read the sender's memory by the kernel module.
-    pub(crate) knem_reads: bool,
+    /// The layers by which the receiver may read.
+    pub(crate) reads: LayerSet,
     /// The buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.
-    pub(crate) heap_writes: bool,
+    pub(crate) sender_maps: bool,
     /// Both sides could copy: the buffer is in one piece, and no other message of the pair uses the block for that.
     pub(crate) block_free: bool,
 }

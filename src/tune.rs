@@ -100,38 +100,6 @@ impl CurveText {
     }
 }
 
-/// Names of the curves in a file, in the order of [`Costs`].
-pub const CURVES: [&str; 10] = [
-    "eager",
-    "pipeline",
-    "map",
-    "map_coop",
-    "attach",
-    "attach_coop",
-    "get",
-    "get_coop",
-    "module",
-    "module_coop",
-];
-
-/// The curve with this name.
-#[must_use]
-pub fn curve<'c>(costs: &'c mut Costs, name: &str) -> Option<&'c mut Curve> {
-    Some(match name {
-        "eager" => &mut costs.eager,
-        "pipeline" => &mut costs.pipeline,
-        "map" => &mut costs.map,
-        "map_coop" => &mut costs.map_coop,
-        "get" => &mut costs.get,
-        "get_coop" => &mut costs.get_coop,
-        "attach" => &mut costs.attach,
-        "attach_coop" => &mut costs.attach_coop,
-        "module" => &mut costs.module,
-        "module_coop" => &mut costs.module_coop,
-        _ => return None,
-    })
-}
-
 /// A tune file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,8 +140,9 @@ impl TuneFile {
     pub fn costs(&self, seeds: Costs) -> Result<Costs, String> {
         let mut costs = seeds;
         for (name, text) in &self.curves {
-            let place =
-                curve(&mut costs, name).ok_or_else(|| format!("no curve is called '{name}'"))?;
+            let place = costs
+                .named(name)
+                .ok_or_else(|| format!("no curve is called '{name}'"))?;
             *place = text.curve().map_err(|bad| format!("curve {name}: {bad}"))?;
         }
         Ok(costs)
@@ -322,6 +291,7 @@ pub(crate) fn print_knobs(knobs: &Knobs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_btl::LayerId;
 
     fn file() -> TuneFile {
         TuneFile {
@@ -329,7 +299,11 @@ mod tests {
             onecopy: "0".into(),
             date: "2026-01-01".into(),
             machine: Fingerprint::here(),
-            curves: [("get".to_owned(), Costs::default().map.into())].into(),
+            curves: [(
+                "get".to_owned(),
+                Costs::default().by[LayerId::MAP].alone.into(),
+            )]
+            .into(),
             knobs: [("ONECOPY_NT_MIN".to_owned(), "1 MiB".to_owned())].into(),
         }
     }
@@ -347,8 +321,8 @@ mod tests {
         std::fs::remove_file(path).expect("removed");
         assert_eq!(read, file());
         assert_eq!(
-            read.costs(Costs::default()).expect("good").get,
-            Costs::default().map
+            read.costs(Costs::default()).expect("good").by[LayerId::CALL].alone,
+            Costs::default().by[LayerId::MAP].alone
         );
         assert_eq!(
             read.costs(Costs::default()).expect("good").eager,
@@ -368,7 +342,11 @@ mod tests {
             ),
             (
                 TuneFile {
-                    curves: [("gett".to_owned(), Costs::default().get.into())].into(),
+                    curves: [(
+                        "gett".to_owned(),
+                        Costs::default().by[LayerId::CALL].alone.into(),
+                    )]
+                    .into(),
                     ..file()
                 },
                 "gett",
@@ -379,7 +357,7 @@ mod tests {
                         "get".to_owned(),
                         CurveText {
                             setup_ns: -1.0,
-                            ..Costs::default().get.into()
+                            ..Costs::default().by[LayerId::CALL].alone.into()
                         },
                     )]
                     .into(),

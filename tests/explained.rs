@@ -49,14 +49,7 @@ impl DerefMut for Bytes {
 fn layers(rt: &Runtime, peer: usize) -> Layers {
     let mut layers = Layers::default();
     for state in rt.layers(peer).expect("layers") {
-        let place = match state.layer {
-            LayerId::Heap => &mut layers.heap,
-            LayerId::Xpmem => &mut layers.xpmem,
-            LayerId::Cma => &mut layers.cma,
-            LayerId::Knem => &mut layers.knem,
-            _ => continue,
-        };
-        *place = state.refusal;
+        layers[state.layer] = state.refusal;
     }
     layers
 }
@@ -142,21 +135,22 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
     };
     let both = |way: usize| ways[way] + ways[4] == len && only(&[way, 4]);
     let alone = |way: usize| ways[way] == len && only(&[way]) && r["coop_chunks_receiver"] == 0;
+    let way = |layer: LayerId| match layer {
+        LayerId::Heap => 0,
+        LayerId::Xpmem => 1,
+        LayerId::Cma => 2,
+        LayerId::Knem => 3,
+        LayerId::Own | LayerId::Cico => panic!("{layer} has no bytes of its own"),
+    };
     let good = match said {
         Protocol::Inline => eager == [1, 0, 0, 0],
         Protocol::Slots => eager == [0, 1, 0, 0],
         Protocol::Chunks => eager == [0, 0, 1, 0],
         _ if eager != [0, 0, 0, 1] => false,
         Protocol::Pipeline => s["pipeline_bytes"].max(r["pipeline_bytes"]) == len && only(&[]),
-        Protocol::Map => alone(0),
-        Protocol::Attach => alone(1),
-        Protocol::Get => alone(2),
-        Protocol::Module => alone(3),
         Protocol::Put => alone(4),
-        Protocol::MapCoop => shared && both(0),
-        Protocol::AttachCoop => shared && both(1),
-        Protocol::GetCoop => shared && both(2),
-        Protocol::ModuleCoop => shared && both(3),
+        Protocol::Single(layer) => alone(way(*layer)),
+        Protocol::Together(layer) => shared && both(way(*layer)),
     };
     prop_assert!(
         good,

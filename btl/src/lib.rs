@@ -20,6 +20,7 @@ pub mod cico;
 pub mod cma;
 pub mod contract;
 pub mod cost;
+mod curve;
 pub mod heap;
 pub mod knem;
 pub mod link;

@@ -5,7 +5,7 @@ use crate::contract::{
     AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
 };
 use crate::module::Region;
-use crate::registry::{LayerId, LayerSet, PerLayer, Prove, Proven};
+use crate::registry::{Exposures, LayerId, LayerSet, PerLayer, Prove, Proven};
 use onecopy_shm::coll::View;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -187,12 +187,11 @@ impl Link {
         plain.peek().is_some() && plain.all(|wants| wants)
     }
 
-    /// The layer for which a message can be exposed.
+    /// The layer for which a message can be exposed, and what counts that.
     #[must_use]
-    pub fn exposing(&self) -> Option<LayerId> {
+    pub fn exposing(&self) -> Option<(LayerId, &'static Exposures)> {
         self.copiers()
-            .map(|(layer, _)| layer)
-            .find(|layer| layer.row().exposes)
+            .find_map(|(layer, _)| Some((layer, layer.row().exposes.as_ref()?)))
     }
 
     /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from by `layer`; none if it needs no such thing.

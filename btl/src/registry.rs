@@ -3,9 +3,10 @@
 //! do (docs/adding-a-layer.md).
 
 use crate::contract::{AttachLayer, CopyLayer, Means, Refusal, Terms};
+use crate::curve::{LayerCosts, Seeds, curve};
 use crate::module::Module;
 use crate::{cico, cma, heap, knem, xpmem};
-use onecopy_obs::{LayerList, ModuleAbi};
+use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
 use std::fmt;
 use std::io;
@@ -53,14 +54,64 @@ pub struct Layer {
     pub name: &'static str,
     /// How it gets at the bytes.
     pub power: Power,
+    /// The words for its transfers; none if it has none of its own.
+    pub words: Option<Words>,
+    /// What they cost, before `onecopy tune` has measured.
+    pub seeds: Option<Seeds>,
+    /// The knob that says from where on it is used.
+    pub min: Option<Knob>,
+    /// What counts its bytes.
+    pub bytes: Option<Counter>,
     /// Whether it can write to the peer, if the pair permits that.
     pub writes: bool,
-    /// Whether the owner of a message may have to expose it first.
-    pub exposes: bool,
+    /// What counts messages that their owner had to expose first; none if it never has to.
+    pub exposes: Option<Exposures>,
     /// How it is proven when a pair connects.
     pub prove: Prove,
     /// What a failed call means: call, rank, error.
     pub explain: fn(&str, u32, &io::Error) -> Refusal,
+}
+
+/// The words for the transfers of a layer.
+#[derive(Debug)]
+pub struct Words {
+    /// The protocol in which the receiver copies, as users see it.
+    pub alone: &'static str,
+    /// The one in which both sides copy.
+    pub together: &'static str,
+    /// Their cost curves in a tune file.
+    pub curves: [&'static str; 2],
+}
+
+macro_rules! words {
+    ($verb:literal) => {
+        Some(Words {
+            alone: $verb,
+            together: concat!($verb, "+coop"),
+            curves: [$verb, concat!($verb, "_coop")],
+        })
+    };
+}
+
+/// A knob of one layer.
+#[derive(Debug)]
+pub struct Knob {
+    /// Its variable.
+    pub name: &'static str,
+    /// Its value, if the user has set it.
+    pub of: fn(&Knobs) -> Option<usize>,
+}
+
+/// A counter of one layer.
+pub type Counter = fn(&mut Counters) -> &mut u64;
+
+/// What counts the messages that a layer exposes.
+#[derive(Debug)]
+pub struct Exposures {
+    /// Those that were exposed.
+    pub done: Counter,
+    /// Those that could not be.
+    pub refused: Counter,
 }
 
 /// Proves a layer by a transfer.
@@ -88,6 +139,21 @@ pub enum Proven {
     Copy(Box<dyn CopyLayer>),
 }
 
+/// What a row has of which there is nothing to say.
+const NONE: Layer = Layer {
+    id: LayerId::Own,
+    name: "",
+    power: Power::Own,
+    words: None,
+    seeds: None,
+    min: None,
+    bytes: None,
+    writes: false,
+    exposes: None,
+    prove: Prove::Nothing,
+    explain: plain,
+};
+
 /// All layers, in the order in which they are tried: when one fails, the next is used. First what costs no call per copy, then what pins and
 /// registers nothing.
 pub const LAYERS: &[Layer] = &[
@@ -95,17 +161,30 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Own,
         name: "self",
         power: Power::Own,
-        writes: false,
-        exposes: false,
-        prove: Prove::Nothing,
-        explain: plain,
+        ..NONE
     },
     Layer {
         id: LayerId::Heap,
         name: "heap",
         power: Power::Map,
+        words: words!("map"),
+        seeds: Some(Seeds {
+            stores: LayerCosts {
+                alone: curve(330.0, 20.0, 256, 33.0),
+                together: curve(560.0, 16.0, 1024, 20.0),
+            },
+            strings: LayerCosts {
+                alone: curve(450.0, 9.0, 256, 30.0),
+                together: curve(800.0, 7.0, 2048, 20.0),
+            },
+        }),
+        min: Some(Knob {
+            name: "ONECOPY_HEAP_MIN",
+            of: |knobs| knobs.heap_min,
+        }),
+        bytes: Some(|counters| &mut counters.map_bytes),
         writes: true,
-        exposes: false,
+        exposes: None,
         prove: Prove::Pair(|peer, _, terms| {
             heap::HeapLayer::prove(peer, terms.plan).map(Proven::Map)
         }),
@@ -115,8 +194,25 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Xpmem,
         name: "xpmem",
         power: Power::Attach,
+        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
+        words: words!("attach"),
+        seeds: Some(Seeds {
+            stores: LayerCosts {
+                alone: curve(880.0, 20.0, 256, 33.0),
+                together: curve(1280.0, 16.0, 1024, 20.0),
+            },
+            strings: LayerCosts {
+                alone: curve(1000.0, 9.0, 256, 30.0),
+                together: curve(1520.0, 7.0, 2048, 20.0),
+            },
+        }),
+        min: Some(Knob {
+            name: "ONECOPY_XPMEM_MIN",
+            of: |knobs| knobs.xpmem_min,
+        }),
+        bytes: Some(|counters| &mut counters.attach_bytes),
         writes: true,
-        exposes: false,
+        exposes: None,
         prove: Prove::Pair(|peer, means, terms| {
             let layer = xpmem::XpmemLayer::prove(peer, means, terms)?;
             Ok(Proven::Attach(Box::new(layer)))
@@ -127,8 +223,24 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Cma,
         name: "cma",
         power: Power::Copy,
+        words: words!("get"),
+        seeds: Some(Seeds {
+            stores: LayerCosts {
+                alone: curve(1700.0, 45.0, 1024, 100.0),
+                together: curve(2100.0, 30.0, 1024, 62.0),
+            },
+            strings: LayerCosts {
+                alone: curve(2200.0, 60.0, 1024, 110.0),
+                together: curve(2000.0, 35.0, 512, 65.0),
+            },
+        }),
+        min: Some(Knob {
+            name: "ONECOPY_CMA_MIN",
+            of: |knobs| knobs.cma_min,
+        }),
+        bytes: Some(|counters| &mut counters.get_bytes),
         writes: true,
-        exposes: false,
+        exposes: None,
         prove: Prove::Pair(|peer, means, _| {
             let layer = cma::CmaLayer::prove(peer, means.pid)?;
             Ok(Proven::Copy(Box::new(layer)))
@@ -139,8 +251,28 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Knem,
         name: "knem",
         power: Power::Copy,
+        // The same copy, and a region to make and to end where the interface wants one.
+        words: words!("module"),
+        seeds: Some(Seeds {
+            stores: LayerCosts {
+                alone: curve(2900.0, 45.0, 1024, 100.0),
+                together: curve(3300.0, 30.0, 1024, 62.0),
+            },
+            strings: LayerCosts {
+                alone: curve(3400.0, 60.0, 1024, 110.0),
+                together: curve(3200.0, 35.0, 512, 65.0),
+            },
+        }),
+        min: Some(Knob {
+            name: "ONECOPY_KNEM_MIN",
+            of: |knobs| knobs.knem_min,
+        }),
+        bytes: Some(|counters| &mut counters.knem_bytes),
         writes: true,
-        exposes: true,
+        exposes: Some(Exposures {
+            done: |counters| &mut counters.knem_regions,
+            refused: |counters| &mut counters.knem_refused,
+        }),
         prove: Prove::Pair(|peer, means, terms| {
             let layer = knem::KnemLayer::prove(peer, means, terms)?;
             Ok(Proven::Copy(Box::new(layer)))
@@ -151,10 +283,8 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Cico,
         name: "cico",
         power: Power::Chunks,
-        writes: false,
-        exposes: false,
         prove: Prove::Segment(cico::prove),
-        explain: plain,
+        ..NONE
     },
 ];
 
@@ -254,6 +384,35 @@ impl LayerId {
         self.row().name
     }
 
+    /// The words for its transfers.
+    #[must_use]
+    pub const fn words(self) -> Option<&'static Words> {
+        self.row().words.as_ref()
+    }
+
+    /// What the user has set for it to begin at.
+    #[must_use]
+    pub fn min(self, knobs: &Knobs) -> Option<usize> {
+        self.row().min.as_ref().and_then(|knob| (knob.of)(knobs))
+    }
+
+    /// Counts bytes that it has moved to this rank.
+    #[inline]
+    pub fn count(self, counters: &mut Counters, bytes: u64) {
+        if let Some(counter) = self.row().bytes {
+            *counter(counters) += bytes;
+        }
+    }
+
+    /// The bytes that it has moved to this rank.
+    #[must_use]
+    pub fn bytes(self, counters: &Counters) -> u64 {
+        let mut counters = *counters;
+        self.row()
+            .bytes
+            .map_or(0, |counter| *counter(&mut counters))
+    }
+
     /// How it gets at the bytes.
     #[inline]
     #[must_use]
@@ -301,6 +460,9 @@ pub struct LayerSet(u8);
 const _: () = assert!(COUNT <= u8::BITS as usize, "a wider LayerSet");
 
 impl LayerSet {
+    /// All.
+    pub const ALL: Self = Self(u8::MAX >> (u8::BITS as usize - COUNT));
+
     /// Whether the layer is among them.
     #[inline]
     #[must_use]

@@ -156,6 +156,12 @@ fn ranges_of_protocols_have_no_gap() {
 /// The protocol that the counters of sender and receiver show.
 fn went_by(sender: &BTreeMap<&str, u64>, receiver: &BTreeMap<&str, u64>) -> Protocol {
     let coop = receiver["coop_chunks_receiver"] + sender["coop_chunks_sender"] > 0;
+    let moved = [
+        (LayerId::Heap, receiver["map_bytes"]),
+        (LayerId::Xpmem, receiver["attach_bytes"]),
+        (LayerId::Knem, receiver["knem_bytes"]),
+        (LayerId::Cma, receiver["get_bytes"]),
+    ];
     if sender["sends_inline"] > 0 {
         Protocol::Inline
     } else if sender["sends_eager"] > 0 {
@@ -164,29 +170,11 @@ fn went_by(sender: &BTreeMap<&str, u64>, receiver: &BTreeMap<&str, u64>) -> Prot
         Protocol::Chunks
     } else if sender["pipeline_bytes"] > 0 {
         Protocol::Pipeline
-    } else if receiver["map_bytes"] > 0 {
+    } else if let Some((layer, _)) = moved.into_iter().find(|(_, bytes)| *bytes > 0) {
         if coop {
-            Protocol::MapCoop
+            Protocol::Together(layer)
         } else {
-            Protocol::Map
-        }
-    } else if receiver["attach_bytes"] > 0 {
-        if coop {
-            Protocol::AttachCoop
-        } else {
-            Protocol::Attach
-        }
-    } else if receiver["knem_bytes"] > 0 {
-        if coop {
-            Protocol::ModuleCoop
-        } else {
-            Protocol::Module
-        }
-    } else if receiver["get_bytes"] > 0 {
-        if coop {
-            Protocol::GetCoop
-        } else {
-            Protocol::Get
+            Protocol::Single(layer)
         }
     } else {
         Protocol::Put
@@ -214,18 +202,10 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
         let (world, rank) = (rt.world(), rt.rank());
         let states = rt.layers(1 - rank).expect("connected");
         if rank == 1 {
-            let of = |id| {
-                states
-                    .iter()
-                    .find(|s| s.layer == id)
-                    .and_then(|s| s.refusal.clone())
-            };
-            *found.lock().expect("not poisoned") = Layers {
-                heap: of(LayerId::Heap),
-                xpmem: of(LayerId::Xpmem),
-                cma: of(LayerId::Cma),
-                knem: of(LayerId::Knem),
-            };
+            let mut layers = found.lock().expect("not poisoned");
+            for state in states {
+                layers[state.layer] = state.refusal;
+            }
         }
         for &size in sizes {
             let (mut plain, mut own) = (
@@ -264,10 +244,10 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
         // Between these a pair decides by the times that it has seen.
         let rivals = [
             Protocol::Pipeline,
-            Protocol::Get,
-            Protocol::GetCoop,
-            Protocol::Module,
-            Protocol::ModuleCoop,
+            Protocol::Single(LayerId::Cma),
+            Protocol::Together(LayerId::Cma),
+            Protocol::Single(LayerId::Knem),
+            Protocol::Together(LayerId::Knem),
         ];
         let fixed = pairs.iter().any(|(name, _)| *name == "ONECOPY_CMA_MIN");
         if !heap && !fixed && rivals.contains(&says) && rivals.contains(&went) {

@@ -57,7 +57,7 @@ pub(crate) fn fetch(
     };
     if let Some(view) = peer.link.view(&range) {
         target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
-        core.counters.map_bytes += len as u64;
+        LayerId::MAP.count(&mut core.counters, len as u64);
         return still_good(state, source).map(|()| len);
     }
     for layer in LayerId::ALL {
@@ -74,12 +74,7 @@ pub(crate) fn fetch(
         layers::note_attachments(core, peer, layer);
         match got {
             Ok(()) => {
-                match layer {
-                    LayerId::Cma => core.counters.get_bytes += len as u64,
-                    LayerId::Xpmem => core.counters.attach_bytes += len as u64,
-                    LayerId::Knem => core.counters.knem_bytes += len as u64,
-                    _ => {}
-                }
+                layer.count(&mut core.counters, len as u64);
                 return still_good(state, source).map(|()| len);
             }
             Err(error) => {

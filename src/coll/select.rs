@@ -5,6 +5,7 @@ pub mod explain;
 
 use super::state::FLAT;
 use super::{Collective, ElemType};
+use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
 use onecopy_shm::coll::INLINE;
@@ -81,7 +82,8 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
 /// before, so what counts is a copy into chunks, which is the same; but a rank that has no processor answers late.
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
-    let cheaper = |len| 1.5 * costs.eager.estimate(len) < costs.get.estimate(len);
+    let call = &costs.by[LayerId::CALL].alone;
+    let cheaper = |len| 1.5 * costs.eager.estimate(len) < call.estimate(len);
     knobs
         .coll_ask
         .unwrap_or(!crowded && cheaper(64 << 10) && cheaper(1 << 20))
@@ -123,12 +125,13 @@ pub fn stands(len: usize, mapped: bool, stage_max: usize) -> Stands {
 /// Up to this size a copy that peers can map, made before they read it, is cheaper than their reading the buffer by the kernel.
 #[must_use]
 pub fn stage_max(costs: &Costs) -> usize {
+    let [map, call] = [LayerId::MAP, LayerId::CALL].map(|layer| costs.by[layer].alone);
     // The writer first takes the copy's lines away from who read the last one, as a message in chunks does, of which nothing overlaps here.
-    let copied = |bytes: u64| costs.eager.estimate(bytes) + costs.map.estimate(bytes);
+    let copied = |bytes: u64| costs.eager.estimate(bytes) + map.estimate(bytes);
     let sizes = std::iter::successors(Some(8 << 10), |size| Some(size * 2));
     let cheaper = sizes
         .take_while(|&size| size <= STAGE_LIMIT as u64)
-        .take_while(|&size| copied(size) < costs.get.estimate(size));
+        .take_while(|&size| copied(size) < call.estimate(size));
     cheaper.last().unwrap_or(COLL_SLOT as u64) as usize
 }
 
@@ -166,10 +169,10 @@ mod tests {
         let mut costs = Costs::default();
         let usual = stage_max(&costs);
         assert!((COLL_SLOT..=STAGE_LIMIT).contains(&usual));
-        costs.get.setup_ns = 1e9;
+        costs.by[LayerId::CALL].alone.setup_ns = 1e9;
         assert_eq!(stage_max(&costs), STAGE_LIMIT);
-        costs.get.setup_ns = 0.0;
-        costs.get.per_kib_ns = 0.0;
+        costs.by[LayerId::CALL].alone.setup_ns = 0.0;
+        costs.by[LayerId::CALL].alone.per_kib_ns = 0.0;
         assert_eq!(stage_max(&costs), COLL_SLOT);
     }
 

@@ -311,7 +311,7 @@ fn receive_mapped(
         return Received::Nothing;
     };
     if len > out.len() as u64
-        || len >= peer.thresholds.coop_heap_min
+        || len >= peer.thresholds.coop_min[LayerId::MAP]
         || !peer.link.has(LayerId::MAP)
     {
         return Received::Nothing;

@@ -81,7 +81,7 @@ pub(crate) fn map(core: &mut Core, peer: &Peer, range: RemoteRange, out: &mut [u
     let mut out = [IoSliceMut::new(out)];
     let got = peer.link.get(LayerId::MAP, &[range], &mut out);
     if got.is_ok() {
-        core.counters.map_bytes += range.len;
+        LayerId::MAP.count(&mut core.counters, range.len);
     }
     got.is_ok()
 }
@@ -117,12 +117,7 @@ pub(crate) fn get_range(
     match result {
         Ok(copied) => {
             if copied.is_ok() {
-                match layer {
-                    LayerId::Heap => core.counters.map_bytes += len,
-                    LayerId::Xpmem => core.counters.attach_bytes += len,
-                    LayerId::Knem => core.counters.knem_bytes += len,
-                    _ => core.counters.get_bytes += len,
-                }
+                layer.count(&mut core.counters, len);
             }
             copied
         }

@@ -23,6 +23,7 @@ use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use crate::wire::{Cts, Kind, Wanted};
 use onecopy_btl::link::Link;
+use onecopy_btl::registry::Power;
 use onecopy_btl::{CopyError, LayerId};
 use std::time::Instant;
 
@@ -216,7 +217,7 @@ struct Known<'t> {
 }
 
 impl Known<'_> {
-    fn is_read_by(&self, layer: LayerId) -> bool {
+    fn reaches(&self, layer: LayerId) -> bool {
         let can_get = |range| self.link.can_get(layer, range);
         match &self.transfer.announcement.remote {
             Remote::One(range) => can_get(range),
@@ -230,26 +231,13 @@ impl Known<'_> {
 }
 
 impl Facts for Known<'_> {
-    fn heap_reads(&self) -> bool {
-        self.is_read_by(LayerId::Heap)
+    fn is_read_by(&self, layer: LayerId) -> bool {
+        self.reaches(layer)
+            && (layer.power() != Power::Attach
+                || has_earned(self.link, layer, self.transfer, self.offset, self.len))
     }
 
-    fn is_attached(&self) -> bool {
-        self.is_read_by(LayerId::Xpmem)
-            && has_earned(
-                self.link,
-                LayerId::Xpmem,
-                self.transfer,
-                self.offset,
-                self.len,
-            )
-    }
-
-    fn kernel_reads(&self, layer: LayerId) -> bool {
-        self.is_read_by(layer)
-    }
-
-    fn heap_writes(&self) -> bool {
+    fn sender_maps(&self) -> bool {
         self.in_heap && !self.transfer.asked && self.link.has(LayerId::MAP)
     }
 
@@ -288,11 +276,11 @@ fn choose(
     };
     let way = decide(len, &facts, &peer.thresholds, &mut peer.observed);
     let rival = match way {
-        Way::Get(LayerId::Cma | LayerId::Knem)
+        Way::Get(by)
         | Way::Together {
-            reader: Some(LayerId::Cma | LayerId::Knem),
+            reader: Some(by),
             ask: false,
-        } => Some(Rival::Kernel),
+        } if by.power() == Power::Copy => Some(Rival::Kernel),
         Way::Pipeline => Some(Rival::Pipeline),
         _ => None,
     };

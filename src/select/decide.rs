@@ -5,18 +5,16 @@
 use super::observed::Observed;
 use super::{Ends, Thresholds, Way};
 use onecopy_btl::LayerId;
+use onecopy_btl::registry::{LayerSet, Power};
 
 /// What the receiver can find out about a range of an announced message. It is asked only for what matters: to be attached,
 /// for instance, costs something.
 pub(crate) trait Facts {
-    /// Whether the bytes lie in the sender's heap, which the receiver maps.
-    fn heap_reads(&self) -> bool;
-    /// Whether the bytes are attached, or may be now.
-    fn is_attached(&self) -> bool;
-    /// Whether the receiver may have them read by a layer of the kernel.
-    fn kernel_reads(&self, layer: LayerId) -> bool;
+    /// Whether the receiver may read the bytes by the layer: they lie where it maps, they are attached or may be now, or its calls
+    /// reach them.
+    fn is_read_by(&self, layer: LayerId) -> bool;
     /// Whether the buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.
-    fn heap_writes(&self) -> bool;
+    fn sender_maps(&self) -> bool;
     /// Whether both sides could copy: the buffer is in one piece, and no other message uses the pair's block for that.
     fn block_free(&self) -> bool;
 }
@@ -28,18 +26,26 @@ pub(crate) fn decide(
     thresholds: &Thresholds,
     observed: &mut Observed,
 ) -> Way {
-    let heap_reads = facts.heap_reads();
-    let xpmem_reads = !heap_reads && len >= thresholds.xpmem_min && facts.is_attached();
-    let by_kernel = |layer| !heap_reads && !xpmem_reads && facts.kernel_reads(layer);
+    let mut reads = LayerSet::default();
+    let mut by_call = false;
+    for layer in LayerId::SINGLE {
+        let power = layer.power();
+        let asked = power != Power::Attach || len >= thresholds.min[layer];
+        if asked && facts.is_read_by(layer) {
+            reads = reads.with(layer);
+            by_call |= power == Power::Copy;
+            // Nothing is cheaper.
+            if power.loads() {
+                break;
+            }
+        }
+    }
     let ends = Ends {
-        heap_reads,
-        xpmem_reads,
-        cma_reads: by_kernel(LayerId::Cma),
-        knem_reads: by_kernel(LayerId::Knem),
-        heap_writes: facts.heap_writes(),
+        reads,
+        sender_maps: facts.sender_maps(),
         block_free: facts.block_free(),
     };
-    if (ends.cma_reads || ends.knem_reads) && !ends.heap_writes {
+    if by_call && !ends.sender_maps {
         observed.decide(*thresholds, len).way(len, &ends)
     } else {
         thresholds.way(len, &ends)

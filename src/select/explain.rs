@@ -5,7 +5,7 @@ use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
 use super::{Path, Thresholds, Way};
 use onecopy_btl::cost::{Costs, Curve};
-use onecopy_btl::registry::LayerSet;
+use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::Knobs;
 use onecopy_shm::cells::FIRST_PAYLOAD;
@@ -22,43 +22,27 @@ pub enum Protocol {
     Chunks,
     /// Announced; in recycled chunks on the receiver's request.
     Pipeline,
-    /// Announced; the receiver loads from the sender's heap.
-    Map,
-    /// Announced; both sides load and store.
-    MapCoop,
     /// Announced; the sender stores into the receiver's heap.
     Put,
-    /// Announced; the receiver loads from the sender's attached memory.
-    Attach,
-    /// Announced; both sides copy between attached memory.
-    AttachCoop,
-    /// Announced; the receiver reads by the kernel.
-    Get,
-    /// Announced; the receiver reads and the sender writes by the kernel.
-    GetCoop,
-    /// Announced; the receiver reads by the kernel module.
-    Module,
-    /// Announced; the receiver reads and the sender may write by the kernel module.
-    ModuleCoop,
+    /// Announced; the receiver copies by this layer.
+    Single(LayerId),
+    /// Announced; both sides copy by this layer, each as far as it can.
+    Together(LayerId),
 }
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Self; 13] = [
-        Self::Inline,
-        Self::Slots,
-        Self::Chunks,
-        Self::Pipeline,
-        Self::Map,
-        Self::MapCoop,
-        Self::Put,
-        Self::Attach,
-        Self::AttachCoop,
-        Self::Get,
-        Self::GetCoop,
-        Self::Module,
-        Self::ModuleCoop,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        let by = |layer: LayerId| {
+            let put = (layer == LayerId::MAP).then_some(Self::Put);
+            [Self::Single(layer), Self::Together(layer)]
+                .into_iter()
+                .chain(put)
+        };
+        [Self::Inline, Self::Slots, Self::Chunks, Self::Pipeline]
+            .into_iter()
+            .chain(LayerId::SINGLE.into_iter().flat_map(by))
+    }
 
     /// The name as users see it.
     #[must_use]
@@ -68,15 +52,9 @@ impl Protocol {
             Self::Slots => "slots",
             Self::Chunks => "chunks",
             Self::Pipeline => "pipeline",
-            Self::Map => "map",
-            Self::MapCoop => "map+coop",
             Self::Put => "put",
-            Self::Attach => "attach",
-            Self::AttachCoop => "attach+coop",
-            Self::Get => "get",
-            Self::GetCoop => "get+coop",
-            Self::Module => "module",
-            Self::ModuleCoop => "module+coop",
+            Self::Single(layer) => layer.words().map_or(layer.name(), |words| words.alone),
+            Self::Together(layer) => layer.words().map_or(layer.name(), |words| words.together),
         }
     }
 
@@ -84,15 +62,10 @@ impl Protocol {
         match self {
             Self::Inline | Self::Slots | Self::Chunks => &costs.eager,
             Self::Pipeline => &costs.pipeline,
-            // One side copies between two buffers that it maps, whichever side that is.
-            Self::Map | Self::Put => &costs.map,
-            Self::MapCoop => &costs.map_coop,
-            Self::Attach => &costs.attach,
-            Self::AttachCoop => &costs.attach_coop,
-            Self::Get => &costs.get,
-            Self::GetCoop => &costs.get_coop,
-            Self::Module => &costs.module,
-            Self::ModuleCoop => &costs.module_coop,
+            // One side copies between two buffers that it maps.
+            Self::Put => &costs.by[LayerId::MAP].alone,
+            Self::Single(layer) => &costs.by[layer].alone,
+            Self::Together(layer) => &costs.by[layer].together,
         }
     }
 }
@@ -113,26 +86,11 @@ pub struct Memory {
 }
 
 /// The copy layers of a pair: none is refused, or why.
-#[derive(Debug, Clone, Default)]
-pub struct Layers {
-    /// Why the heap layer is not used.
-    pub heap: Option<Refusal>,
-    /// Why attached memory is not used.
-    pub xpmem: Option<Refusal>,
-    /// Why cross-memory attach is not used.
-    pub cma: Option<Refusal>,
-    /// Why copies by the kernel module are not used.
-    pub knem: Option<Refusal>,
-}
+pub type Layers = PerLayer<Option<Refusal>>;
 
-impl Layers {
-    fn has(&self) -> LayerSet {
-        let all = [&self.heap, &self.xpmem, &self.cma, &self.knem];
-        let layers = LayerId::SINGLE.into_iter().zip(all);
-        layers
-            .filter_map(|(layer, refusal)| refusal.is_none().then_some(layer))
-            .collect()
-    }
+fn proven(layers: &Layers) -> LayerSet {
+    let all = LayerId::SINGLE.into_iter();
+    all.filter(|&layer| layers[layer].is_none()).collect()
 }
 
 /// Why a protocol does not carry a size.
@@ -206,24 +164,14 @@ struct Assumed {
 }
 
 impl Facts for Assumed {
-    fn heap_reads(&self) -> bool {
-        self.memory.from_heap && self.has.has(LayerId::Heap)
+    /// Memory that is to be attached was asked for before, or it is so large that it is attached at first sight.
+    fn is_read_by(&self, layer: LayerId) -> bool {
+        let there = layer.power() != Power::Map || self.memory.from_heap;
+        there && self.has.has(layer)
     }
 
-    /// Its memory was asked for before, or it is so large that it is attached at first sight.
-    fn is_attached(&self) -> bool {
-        self.has.has(LayerId::Xpmem)
-    }
-
-    fn kernel_reads(&self, layer: LayerId) -> bool {
-        match layer {
-            LayerId::Knem => self.has.has(LayerId::Knem),
-            _ => self.has.has(LayerId::Cma),
-        }
-    }
-
-    fn heap_writes(&self) -> bool {
-        self.memory.to_heap && self.has.has(LayerId::Heap)
+    fn sender_maps(&self) -> bool {
+        self.memory.to_heap && self.has.has(LayerId::MAP)
     }
 
     fn block_free(&self) -> bool {
@@ -245,7 +193,7 @@ impl<'a> Table<'a> {
     #[must_use]
     pub fn new(knobs: &'a Knobs, costs: &'a Costs, layers: Layers) -> Self {
         Self {
-            thresholds: Thresholds::with_layers(knobs, costs, layers.has()),
+            thresholds: Thresholds::with_layers(knobs, costs, proven(&layers)),
             knobs,
             costs,
             layers,
@@ -258,6 +206,10 @@ impl<'a> Table<'a> {
         &self.thresholds
     }
 
+    fn has(&self) -> LayerSet {
+        proven(&self.layers)
+    }
+
     /// Estimated one-way microseconds.
     #[must_use]
     pub fn cost_us(&self, protocol: Protocol, size: u64) -> f64 {
@@ -267,10 +219,10 @@ impl<'a> Table<'a> {
     /// The protocol of a message of `size` bytes whose receive is posted, while the pair is otherwise idle.
     #[must_use]
     pub fn choose(&self, size: u64, memory: Memory) -> Protocol {
-        let heap = self.layers.heap.is_none();
+        let maps = self.has().has(LayerId::MAP);
         match self
             .thresholds
-            .send_path(size, 0, memory.from_heap && heap, true)
+            .send_path(size, 0, memory.from_heap && maps, true)
         {
             Path::Slots if size <= FIRST_PAYLOAD as u64 => return Protocol::Inline,
             Path::Slots => return Protocol::Slots,
@@ -278,51 +230,35 @@ impl<'a> Table<'a> {
             Path::Announced => {}
         }
         let facts = Assumed {
-            has: self.layers.has(),
+            has: self.has(),
             memory,
         };
         // A pair that has seen no transfer yet.
         let way = decide(size, &facts, &self.thresholds, &mut self.unobserved());
         match way {
-            Way::Get(LayerId::Heap) => Protocol::Map,
-            Way::Get(LayerId::Xpmem) => Protocol::Attach,
-            Way::Get(LayerId::Knem) => Protocol::Module,
-            Way::Get(_) => Protocol::Get,
+            Way::Get(layer) => Protocol::Single(layer),
             Way::Together {
-                reader: Some(LayerId::Heap),
+                reader: Some(layer),
                 ..
-            } => Protocol::MapCoop,
-            Way::Together {
-                reader: Some(LayerId::Xpmem),
-                ..
-            } => Protocol::AttachCoop,
-            Way::Together {
-                reader: Some(LayerId::Knem),
-                ..
-            } => Protocol::ModuleCoop,
-            Way::Together {
-                reader: Some(_), ..
-            } => Protocol::GetCoop,
+            } => Protocol::Together(layer),
             Way::Together { reader: None, .. } => Protocol::Put,
             Way::Pipeline => Protocol::Pipeline,
         }
     }
 
     fn unobserved(&self) -> Observed {
-        Observed::of(self.knobs, self.costs, self.layers.has())
+        Observed::of(self.knobs, self.costs, self.has())
     }
 
     /// Whether reading by the kernel and the pipeline compete for this size by what the pair sees.
     fn contested(&self, size: u64, memory: Memory) -> bool {
-        let heap = self.layers.heap.is_none() && (memory.from_heap || memory.to_heap);
-        let has = self.layers.has();
-        let mapped = heap || has.has(LayerId::Xpmem) && size >= self.thresholds.xpmem_min;
-        let fixed = self.unobserved().is_fixed()
-            || self.thresholds.cma_min.min(self.thresholds.knem_min) == 0;
-        size >= observed::MIN
-            && (has.has(LayerId::Cma) || has.has(LayerId::Knem))
-            && !mapped
-            && !fixed
+        let has = self.has();
+        let maps = has.has(LayerId::MAP) && (memory.from_heap || memory.to_heap);
+        let mut attaching = has.by(Power::Attach);
+        let loads = maps || attaching.any(|layer| size >= self.thresholds.min[layer]);
+        let fixed = self.unobserved().is_fixed() || self.thresholds.call_min() == 0;
+        let calls = has.by(Power::Copy).next().is_some();
+        size >= observed::MIN && calls && !loads && !fixed
     }
 
     /// All sizes, in ranges.
@@ -335,16 +271,11 @@ impl<'a> Table<'a> {
             t.slots_max as u64 + 1,
             t.fast_max as u64 + 1,
             t.announce_min,
-            t.heap_min,
-            t.xpmem_min,
-            t.cma_min,
-            t.knem_min,
-            t.coop_heap_min,
-            t.coop_xpmem_min,
-            t.coop_cma_min,
-            t.coop_knem_min,
             observed::MIN,
         ];
+        for layer in LayerId::SINGLE {
+            begins.extend([t.min[layer], t.coop_min[layer]]);
+        }
         begins.extend(self.unobserved().crossing());
         begins.retain(|&begin| begin != u64::MAX);
         begins.sort_unstable();
@@ -373,8 +304,7 @@ impl<'a> Table<'a> {
     #[must_use]
     pub fn losers(&self, size: u64, memory: Memory) -> Vec<Loser> {
         let chosen = self.choose(size, memory);
-        Protocol::ALL
-            .into_iter()
+        Protocol::all()
             .filter(|&protocol| protocol != chosen)
             .map(|protocol| {
                 let why = self.why_not(protocol, chosen, size, memory);
@@ -392,13 +322,11 @@ impl<'a> Table<'a> {
         self.impossible(protocol, size, memory)
             .or_else(|| self.kept_out(protocol, size, memory))
             .unwrap_or_else(|| {
-                let rival = |p| {
-                    let (get, coop) = if self.layers.cma.is_none() {
-                        (Protocol::Get, Protocol::GetCoop)
-                    } else {
-                        (Protocol::Module, Protocol::ModuleCoop)
-                    };
-                    p == Protocol::Pipeline || p == get || p == coop
+                let by = self.has().by(Power::Copy).next().unwrap_or(LayerId::CALL);
+                let rival = |p| match p {
+                    Protocol::Pipeline => true,
+                    Protocol::Single(layer) | Protocol::Together(layer) => layer == by,
+                    _ => false,
                 };
                 if rival(protocol) && rival(chosen) && self.contested(size, memory) {
                     return Why::Learned;
@@ -434,19 +362,19 @@ impl<'a> Table<'a> {
             Protocol::Chunks | Protocol::Pipeline if size == 0 => {
                 Some(Why::Range("there is nothing to copy".into()))
             }
-            Protocol::Map | Protocol::MapCoop => refusal(&self.layers.heap).or_else(|| {
-                (!memory.from_heap)
-                    .then(|| no("the sender's buffer is not from alloc"))
-                    .flatten()
-            }),
-            Protocol::Put => refusal(&self.layers.heap).or_else(|| {
+            Protocol::Put => refusal(&self.layers[LayerId::MAP]).or_else(|| {
                 (!memory.to_heap)
                     .then(|| no("the receiver's buffer is not from alloc"))
                     .flatten()
             }),
-            Protocol::Get | Protocol::GetCoop => refusal(&self.layers.cma),
-            Protocol::Attach | Protocol::AttachCoop => refusal(&self.layers.xpmem),
-            Protocol::Module | Protocol::ModuleCoop => refusal(&self.layers.knem),
+            Protocol::Single(layer) | Protocol::Together(layer) => {
+                let lies_there = layer.power() != Power::Map || memory.from_heap;
+                refusal(&self.layers[layer]).or_else(|| {
+                    (!lies_there)
+                        .then(|| no("the sender's buffer is not from alloc"))
+                        .flatten()
+                })
+            }
             _ => None,
         }
     }
@@ -457,6 +385,10 @@ impl<'a> Table<'a> {
         let below = |name: &str, knob: Option<usize>| {
             knob.filter(|&min| size < min as u64)
                 .map(|min| Why::Knob(format!("{name}={min}")))
+        };
+        let least = |layer: LayerId| {
+            let knob = layer.row().min.as_ref()?;
+            below(knob.name, (knob.of)(k))
         };
         let slots = || {
             let max = self.thresholds.slots_max;
@@ -477,23 +409,11 @@ impl<'a> Table<'a> {
             Protocol::Inline => eager(),
             Protocol::Slots => eager().or_else(slots),
             Protocol::Chunks => eager(),
-            Protocol::MapCoop | Protocol::GetCoop | Protocol::AttachCoop | Protocol::ModuleCoop
-                if !k.coop =>
-            {
-                Some(Why::Knob("ONECOPY_COOP=off".into()))
+            Protocol::Together(_) if !k.coop => Some(Why::Knob("ONECOPY_COOP=off".into())),
+            Protocol::Single(layer) => least(layer).or_else(still_eager),
+            Protocol::Together(layer) => {
+                below("ONECOPY_COOP_MIN", k.coop_min).or_else(|| least(layer))
             }
-            Protocol::Map => below("ONECOPY_HEAP_MIN", k.heap_min).or_else(still_eager),
-            Protocol::Get => below("ONECOPY_CMA_MIN", k.cma_min).or_else(still_eager),
-            Protocol::Attach => below("ONECOPY_XPMEM_MIN", k.xpmem_min).or_else(still_eager),
-            Protocol::Module => below("ONECOPY_KNEM_MIN", k.knem_min).or_else(still_eager),
-            Protocol::AttachCoop => below("ONECOPY_COOP_MIN", k.coop_min)
-                .or_else(|| below("ONECOPY_XPMEM_MIN", k.xpmem_min)),
-            Protocol::ModuleCoop => below("ONECOPY_COOP_MIN", k.coop_min)
-                .or_else(|| below("ONECOPY_KNEM_MIN", k.knem_min)),
-            Protocol::MapCoop => below("ONECOPY_COOP_MIN", k.coop_min)
-                .or_else(|| below("ONECOPY_HEAP_MIN", k.heap_min)),
-            Protocol::GetCoop => below("ONECOPY_COOP_MIN", k.coop_min)
-                .or_else(|| below("ONECOPY_CMA_MIN", k.cma_min)),
             Protocol::Put | Protocol::Pipeline => still_eager(),
         }
     }
@@ -526,7 +446,12 @@ mod tests {
     #[test]
     fn ranges_cover_every_size_once_and_agree_with_the_choice() {
         let costs = Costs::default();
-        let refused = || Some(Refusal::new("no", "none"));
+        let refused = |these: &[LayerId]| {
+            Layers::new(|layer| {
+                let refused = these.contains(&layer);
+                refused.then(|| Refusal::new("no", "none"))
+            })
+        };
         for knobs in [
             Knobs::default(),
             knobs(&[("ONECOPY_EAGER_MAX", "100")]),
@@ -535,27 +460,10 @@ mod tests {
         ] {
             for layers in [
                 Layers::default(),
-                Layers {
-                    xpmem: refused(),
-                    ..Layers::default()
-                },
-                Layers {
-                    heap: refused(),
-                    xpmem: refused(),
-                    ..Layers::default()
-                },
-                Layers {
-                    heap: refused(),
-                    xpmem: refused(),
-                    cma: refused(),
-                    knem: None,
-                },
-                Layers {
-                    heap: refused(),
-                    xpmem: refused(),
-                    cma: refused(),
-                    knem: refused(),
-                },
+                refused(&[LayerId::Xpmem]),
+                refused(&[LayerId::Heap, LayerId::Xpmem]),
+                refused(&[LayerId::Heap, LayerId::Xpmem, LayerId::Cma]),
+                refused(&LayerId::SINGLE),
             ] {
                 let table = Table::new(&knobs, &costs, layers);
                 for memory in [PLAIN, HEAP] {
@@ -582,13 +490,11 @@ mod tests {
     fn each_loser_has_its_own_reason() {
         let costs = Costs::default();
         let knobs = knobs(&[("ONECOPY_COOP", "off"), ("ONECOPY_EAGER_MAX", "8K")]);
-        let gone = || Some(Refusal::new("no module", "load it"));
-        let layers = Layers {
-            heap: None,
-            xpmem: gone(),
-            cma: Some(Refusal::new("EPERM", "ask")),
-            knem: gone(),
-        };
+        let mut layers = Layers::default();
+        layers[LayerId::Cma] = Some(Refusal::new("EPERM", "ask"));
+        for of_module in [LayerId::Xpmem, LayerId::Knem] {
+            layers[of_module] = Some(Refusal::new("no module", "load it"));
+        }
         let table = Table::new(&knobs, &costs, layers);
         let why = |protocol| {
             let losers = table.losers(1 << 20, PLAIN);
@@ -596,12 +502,14 @@ mod tests {
             found.expect("a loser").why.to_string()
         };
         assert_eq!(table.choose(1 << 20, PLAIN), Protocol::Pipeline);
-        assert_eq!(why(Protocol::Get), "refused: EPERM; ask");
+        assert_eq!(why(Protocol::Single(LayerId::Cma)), "refused: EPERM; ask");
         assert_eq!(why(Protocol::Chunks), "off by ONECOPY_EAGER_MAX=8192");
-        assert!(why(Protocol::Map).contains("alloc"));
-        assert_eq!(table.choose(1 << 20, HEAP), Protocol::Map);
+        assert!(why(Protocol::Single(LayerId::Heap)).contains("alloc"));
+        assert_eq!(table.choose(1 << 20, HEAP), Protocol::Single(LayerId::Heap));
         let losers = table.losers(1 << 20, HEAP);
-        let coop = losers.iter().find(|l| l.protocol == Protocol::MapCoop);
+        let coop = losers
+            .iter()
+            .find(|l| l.protocol == Protocol::Together(LayerId::Heap));
         assert_eq!(
             coop.map(|l| l.why.to_string()).as_deref(),
             Some("off by ONECOPY_COOP=off")

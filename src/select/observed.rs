@@ -4,13 +4,13 @@
 //! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
 //! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
 //! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
-//! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, `ONECOPY_KNEM_MIN`) is
+//! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is
 //! obeyed instead. Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
 use super::Thresholds;
 use onecopy_btl::LayerId;
-use onecopy_btl::cost::{Costs, Curve};
-use onecopy_btl::registry::LayerSet;
+use onecopy_btl::cost::{Costs, Curve, LayerCosts};
+use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ const HOPELESS: f64 = 4.0;
 /// The two ways that compete for plain memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rival {
-    /// Through the kernel: by cross-memory attach, or by the kernel module.
+    /// Through the kernel: by a layer that copies by a call.
     Kernel,
     /// In chunks.
     Pipeline,
@@ -36,7 +36,7 @@ pub(crate) enum Rival {
 /// What is known of the two ways between this rank and a peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Observed {
-    cma: Rate,
+    call: Rate,
     pipeline: Rate,
     /// Transfers since the slower one was last tried.
     since: u32,
@@ -78,22 +78,16 @@ impl Observed {
     /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel begins, or switched
     /// chunks off.
     pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
-        let cma = has.has(LayerId::Cma);
-        let set = if cma { knobs.cma_min } else { knobs.knem_min };
-        let fixed = set.is_some() || !knobs.layers.allows("cico");
-        Self::new(costs, knobs.coop, fixed, !cma && has.has(LayerId::Knem))
+        let by = has.by(Power::Copy).next().unwrap_or(LayerId::CALL);
+        let fixed = by.min(knobs).is_some() || !knobs.layers.allows(LayerId::CHUNKS.name());
+        Self::new(costs, knobs.coop, fixed, by)
     }
 
-    /// Nothing but the curves. `fixed`: the user has decided. `module`: by the kernel module.
-    pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool, module: bool) -> Self {
-        let cma = Rate::new(match (module, coop) {
-            (false, false) => &costs.get,
-            (false, true) => &costs.get_coop,
-            (true, false) => &costs.module,
-            (true, true) => &costs.module_coop,
-        });
+    /// Nothing but the curves. `fixed`: the user has decided. `by`: the layer that calls the kernel.
+    pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool, by: LayerId) -> Self {
+        let LayerCosts { alone, together } = &costs.by[by];
         Self {
-            cma,
+            call: Rate::new(if coop { together } else { alone }),
             pipeline: Rate::new(&costs.pipeline),
             since: 0,
             tries: 0,
@@ -110,17 +104,17 @@ impl Observed {
 
     /// The thresholds for a transfer of `bytes`, with the choice between the two ways made by what was seen.
     pub(crate) fn decide(&mut self, thresholds: Thresholds, bytes: u64) -> Thresholds {
-        if self.fixed || bytes < MIN || thresholds.cma_min.min(thresholds.knem_min) == 0 {
+        if self.fixed || bytes < MIN || thresholds.call_min() == 0 {
             return thresholds;
         }
-        let (cma, pipeline) = (self.cma.estimate(bytes), self.pipeline.estimate(bytes));
+        let (call, pipeline) = (self.call.estimate(bytes), self.pipeline.estimate(bytes));
         self.since += 1;
-        let slower = cma.max(pipeline) / cma.min(pipeline);
+        let slower = call.max(pipeline) / call.min(pipeline);
         let pause = (f64::from(TRIES) * (slower - 1.0) / TIME_FOR_TRIES).max(RETRY);
         if f64::from(self.since) >= pause && slower < HOPELESS {
             self.since = 0;
             self.tries = TRIES;
-            self.cold = Some(if cma < pipeline {
+            self.cold = Some(if call < pipeline {
                 Rival::Pipeline
             } else {
                 Rival::Kernel
@@ -128,29 +122,29 @@ impl Observed {
         }
         let retry = self.tries > 0;
         self.tries = self.tries.saturating_sub(1);
-        let min = if (cma < pipeline) != retry {
+        let min = if (call < pipeline) != retry {
             0
         } else {
             u64::MAX
         };
-        Thresholds {
-            cma_min: min,
-            knem_min: min,
-            ..thresholds
+        let mut decided = thresholds;
+        for layer in LayerSet::ALL.by(Power::Copy) {
+            decided.min[layer] = min;
         }
+        decided
     }
 
     /// From which size on the other way is the cheaper one, by what is known; none if the same is everywhere.
     pub(crate) fn crossing(&self) -> Option<u64> {
-        let setup = self.cma.setup_ns - self.pipeline.setup_ns;
-        let slope = self.pipeline.per_kib_ns - self.cma.per_kib_ns;
+        let setup = self.call.setup_ns - self.pipeline.setup_ns;
+        let slope = self.pipeline.per_kib_ns - self.call.per_kib_ns;
         let bytes = setup / slope * 1024.0;
         // Beyond that nobody measures, and sizes stop being exact.
         (1.0..1e15).contains(&bytes).then(|| {
             let near = bytes as u64;
-            let first = self.cma.estimate(near) < self.pipeline.estimate(near);
+            let first = self.call.estimate(near) < self.pipeline.estimate(near);
             let differs =
-                |size: &u64| (self.cma.estimate(*size) < self.pipeline.estimate(*size)) != first;
+                |size: &u64| (self.call.estimate(*size) < self.pipeline.estimate(*size)) != first;
             (near..near + 3).find(differs).unwrap_or(near)
         })
     }
@@ -170,7 +164,7 @@ impl Observed {
             return;
         }
         match rival {
-            Rival::Kernel => self.cma.learn(bytes, took),
+            Rival::Kernel => self.call.learn(bytes, took),
             Rival::Pipeline => self.pipeline.learn(bytes, took),
         }
     }
@@ -181,7 +175,7 @@ mod tests {
     use super::*;
 
     fn with_cma() -> Thresholds {
-        let has = [LayerId::Heap, LayerId::Cma].into_iter().collect();
+        let has = [LayerId::MAP, LayerId::CALL].into_iter().collect();
         Thresholds::with_layers(&Knobs::default(), &Costs::default(), has)
     }
 
@@ -196,7 +190,7 @@ mod tests {
         let mut by_cma = 0;
         for _ in 0..rounds {
             let decided = observed.decide(thresholds, bytes);
-            let (rival, ns) = if decided.cma_min == 0 {
+            let (rival, ns) = if decided.call_min() == 0 {
                 by_cma += 1;
                 (Rival::Kernel, cma_ns_per_kib)
             } else {
@@ -209,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_faster_way_is_found_and_a_change_is_noticed() {
-        let mut observed = Observed::new(&Costs::default(), true, false, false);
+        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
         run(&mut observed, 30, 90, 300);
         assert!(run(&mut observed, 30, 90, 320) >= 300);
         run(&mut observed, 120, 40, 600);
@@ -218,11 +212,11 @@ mod tests {
 
     #[test]
     fn a_way_that_is_slow_only_when_it_is_cold_is_found() {
-        let mut observed = Observed::new(&Costs::default(), true, false, false);
+        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
         let (thresholds, bytes) = (with_cma(), 64 << 10);
         let (mut before, mut by_pipeline) = (Rival::Kernel, 0);
         for round in 0..2000 {
-            let kernel = observed.decide(thresholds, bytes).cma_min == 0;
+            let kernel = observed.decide(thresholds, bytes).call_min() == 0;
             let rival = if kernel {
                 Rival::Kernel
             } else {
@@ -250,7 +244,7 @@ mod tests {
             let begun = clock;
             let mut asked = 0;
             for _ in 0..WINDOW {
-                if observed.decide(thresholds, bytes).cma_min == 0 {
+                if observed.decide(thresholds, bytes).call_min() == 0 {
                     // Read at once.
                     let before = clock;
                     clock += Duration::from_micros(kernel_us);
@@ -270,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_a_transfer_waits_for_others_of_its_window_is_not_its_own_time() {
-        let mut observed = Observed::new(&Costs::default(), true, false, false);
+        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
         assert!(windows(&mut observed, 12, 4, 100) > 48);
         assert!(windows(&mut observed, 4, 12, 100) < 16);
         assert!(windows(&mut observed, 12, 4, 100) > 48);
@@ -278,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_knob_is_obeyed() {
-        let mut observed = Observed::new(&Costs::default(), true, true, false);
+        let mut observed = Observed::new(&Costs::default(), true, true, LayerId::CALL);
         let thresholds = with_cma();
         for _ in 0..100 {
             assert_eq!(observed.decide(thresholds, 1 << 20), thresholds);

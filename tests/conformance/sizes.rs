@@ -3,7 +3,7 @@
 
 use crate::bytes::check;
 use crate::cases::{Body, Rank};
-use onecopy::Error;
+use onecopy::{Error, LayerId};
 
 pub(crate) static BODIES: &[Body] = &[
     Body {
@@ -52,11 +52,11 @@ pub(crate) fn sizes(rank: &Rank<'_>) -> Vec<usize> {
             256 << 10,
             1 << 20,
             limits.announce_min,
-            limits.heap_min,
-            limits.cma_min,
-            limits.coop_heap_min,
-            limits.coop_cma_min,
-            16 * limits.coop_cma_min.min(MOST),
+            limits.min[LayerId::Heap],
+            limits.min[LayerId::Cma],
+            limits.coop_min[LayerId::Heap],
+            limits.coop_min[LayerId::Cma],
+            16 * limits.coop_min[LayerId::Cma].min(MOST),
         ];
         for size in around.into_iter().filter(|&size| size < MOST) {
             sizes.extend([size.saturating_sub(1), size, size + 1]);

@@ -8,6 +8,7 @@ mod mpi;
 mod protocols;
 mod shown;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -17,7 +18,7 @@ use super::{CliError, pair, print, text};
 use layers::{Layer, Pair};
 use onecopy::machine::Machine;
 use onecopy::select::explain::Layers;
-use onecopy::{LayerId, Refusal, Runtime};
+use onecopy::{LayerState, Refusal, Runtime};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -59,14 +60,8 @@ struct Said {
     remedy: String,
 }
 
-/// What two ranks found: why each layer is refused.
-#[derive(Default, Serialize, serde::Deserialize)]
-struct Proof {
-    heap: Option<Said>,
-    xpmem: Option<Said>,
-    cma: Option<Said>,
-    knem: Option<Said>,
-}
+/// What two ranks found: why layers are refused, by name.
+type Proof = BTreeMap<String, Said>;
 
 /// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
 pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
@@ -83,19 +78,10 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
             "--peer {peer}: this is rank {peer}, alone; start more ranks with 'onecopy run'"
         )));
     }
-    let states = runtime.layers(peer)?;
-    let of = |layer| {
-        states
-            .iter()
-            .find(|state| state.layer == layer)
-            .and_then(|state| state.refusal.clone())
-    };
-    let layers = Layers {
-        heap: of(LayerId::Heap),
-        xpmem: of(LayerId::Xpmem),
-        cma: of(LayerId::Cma),
-        knem: of(LayerId::Knem),
-    };
+    let mut layers = Layers::default();
+    for state in runtime.layers(peer)? {
+        layers[state.layer] = state.refusal;
+    }
     let pair = Pair {
         rank: runtime.rank(),
         ranks: runtime.size(),
@@ -136,35 +122,23 @@ fn prove() -> Result<Layers, CliError> {
         let _ = tell.send(line.to_owned());
     })?;
     let line = hear.into_iter().last().unwrap_or_default();
-    let proof: Proof =
+    let mut proof: Proof =
         serde_json::from_str(&line).map_err(|error| CliError::Failed(error.into()))?;
-    let refusal = |said: Option<Said>| said.map(|said| Refusal::new(said.reason, said.remedy));
-    Ok(Layers {
-        heap: refusal(proof.heap),
-        xpmem: refusal(proof.xpmem),
-        cma: refusal(proof.cma),
-        knem: refusal(proof.knem),
-    })
+    Ok(Layers::new(|layer| {
+        let said = proof.remove(layer.name())?;
+        Some(Refusal::new(said.reason, said.remedy))
+    }))
 }
 
 /// One of the two.
 pub(super) fn run_rank() -> Result<ExitCode, CliError> {
     let runtime = Runtime::init()?;
     if runtime.rank() == 0 && runtime.size() == 2 {
-        let said = |layer| -> Result<Option<Said>, CliError> {
-            let states = runtime.layers(1)?;
-            let found = states.into_iter().find(|state| state.layer == layer);
-            Ok(found.and_then(|state| state.refusal).map(|refusal| Said {
-                reason: refusal.reason,
-                remedy: refusal.remedy,
-            }))
+        let said = |state: LayerState| {
+            let Refusal { reason, remedy } = state.refusal?;
+            Some((state.layer.name().to_owned(), Said { reason, remedy }))
         };
-        let proof = Proof {
-            heap: said(LayerId::Heap)?,
-            xpmem: said(LayerId::Xpmem)?,
-            cma: said(LayerId::Cma)?,
-            knem: said(LayerId::Knem)?,
-        };
+        let proof: Proof = runtime.layers(1)?.into_iter().filter_map(said).collect();
         let line = text::json_line(&proof)?;
         print(|out| writeln!(out, "{line}"))?;
     }

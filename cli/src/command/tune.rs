@@ -15,8 +15,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use onecopy::tune::{self, CURVES, Fingerprint, TuneFile};
-use onecopy::{Costs, Curve};
+use onecopy::tune::{self, Fingerprint, TuneFile};
+use onecopy::{Costs, Curve, LayerId};
+use onecopy_btl::registry::Power;
 use rank::{Batch, Said};
 pub(super) use rank::{RankArgs, run as run_rank};
 
@@ -31,10 +32,13 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
+/// Values of knobs.
+type Knobs = Vec<(&'static str, String)>;
+
 /// How a protocol is forced, and over which sizes it is measured.
 struct Plan {
     curve: &'static str,
-    env: &'static [(&'static str, &'static str)],
+    env: Knobs,
     heap: bool,
     least: u64,
     most: u64,
@@ -46,65 +50,40 @@ const EAGER: &[(&str, &str)] = &[
     ("ONECOPY_EAGER_CREDIT", "1G"),
 ];
 const PIPELINE: &[(&str, &str)] = &[("ONECOPY_LAYERS", "cico"), ("ONECOPY_EAGER_MAX", "0")];
-const MAP: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "heap,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_HEAP_MIN", "0"),
-    ("ONECOPY_COOP", "off"),
-];
-const MAP_COOP: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "heap,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_HEAP_MIN", "0"),
-    ("ONECOPY_COOP", "on"),
-    ("ONECOPY_COOP_MIN", "0"),
-];
-const GET: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "cma,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_CMA_MIN", "0"),
-    ("ONECOPY_COOP", "off"),
-];
-const GET_COOP: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "cma,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_CMA_MIN", "0"),
-    ("ONECOPY_COOP", "on"),
-    ("ONECOPY_COOP_MIN", "0"),
-];
 
-const ATTACH: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "xpmem,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_XPMEM_MIN", "0"),
-    ("ONECOPY_ATTACH_MIN", "0"),
-    ("ONECOPY_COOP", "off"),
-];
-const ATTACH_COOP: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "xpmem,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_XPMEM_MIN", "0"),
-    ("ONECOPY_ATTACH_MIN", "0"),
-    ("ONECOPY_COOP", "on"),
-    ("ONECOPY_COOP_MIN", "0"),
-];
-const MODULE: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "knem,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_KNEM_MIN", "0"),
-    ("ONECOPY_COOP", "off"),
-];
-const MODULE_COOP: &[(&str, &str)] = &[
-    ("ONECOPY_LAYERS", "knem,cico"),
-    ("ONECOPY_EAGER_MAX", "0"),
-    ("ONECOPY_KNEM_MIN", "0"),
-    ("ONECOPY_COOP", "on"),
-    ("ONECOPY_COOP_MIN", "0"),
-];
+/// The knobs that send everything by one layer.
+fn forced(layer: LayerId, together: bool) -> Knobs {
+    let mut env = vec![
+        ("ONECOPY_LAYERS", format!("{layer},{}", LayerId::CHUNKS)),
+        ("ONECOPY_EAGER_MAX", "0".to_owned()),
+        (
+            "ONECOPY_COOP",
+            if together { "on" } else { "off" }.to_owned(),
+        ),
+    ];
+    if together {
+        env.push(("ONECOPY_COOP_MIN", "0".to_owned()));
+    }
+    env.extend(
+        layer
+            .row()
+            .min
+            .iter()
+            .map(|knob| (knob.name, "0".to_owned())),
+    );
+    if layer.power() == Power::Attach {
+        env.push(("ONECOPY_ATTACH_MIN", "0".to_owned()));
+    }
+    env
+}
 
-/// All plans, in the order of [`CURVES`].
-fn plans(quick: bool) -> [Plan; 10] {
+/// All plans, in the order of [`Costs::names`].
+fn plans(quick: bool) -> Vec<Plan> {
     let most = if quick { 4 << 20 } else { 16 << 20 };
+    let owned = |env: &[(&'static str, &str)]| {
+        let owned = env.iter().map(|&(name, value)| (name, value.to_owned()));
+        owned.collect()
+    };
     let plan = |curve, env, heap, least, most| Plan {
         curve,
         env,
@@ -112,18 +91,19 @@ fn plans(quick: bool) -> [Plan; 10] {
         least,
         most,
     };
-    [
-        plan("eager", EAGER, false, 64, 256 << 10),
-        plan("pipeline", PIPELINE, false, 1024, most),
-        plan("map", MAP, true, 512, most),
-        plan("map_coop", MAP_COOP, true, 16 << 10, most),
-        plan("attach", ATTACH, false, 512, most),
-        plan("attach_coop", ATTACH_COOP, false, 16 << 10, most),
-        plan("get", GET, false, 1024, most),
-        plan("get_coop", GET_COOP, false, 16 << 10, most),
-        plan("module", MODULE, false, 1024, most),
-        plan("module_coop", MODULE_COOP, false, 16 << 10, most),
-    ]
+    let mut plans = vec![
+        plan("eager", owned(EAGER), false, 64, 256 << 10),
+        plan("pipeline", owned(PIPELINE), false, 1024, most),
+    ];
+    for layer in LayerId::SINGLE {
+        let Some(words) = layer.words() else { continue };
+        let [alone, together] = words.curves;
+        let maps = layer.power() == Power::Map;
+        let least = if layer.power().loads() { 512 } else { 1024 };
+        plans.push(plan(alone, forced(layer, false), maps, least, most));
+        plans.push(plan(together, forced(layer, true), maps, 16 << 10, most));
+    }
+    plans
 }
 
 impl Plan {
@@ -161,9 +141,7 @@ fn measure(plan: &Plan, rounds: u32, progress: &ProgressBar) -> Result<Found, Cl
         .iter()
         .map(|info| (info.name, info.default_text()))
         .collect();
-    for (name, value) in plan.env {
-        env.insert(name, (*value).to_owned());
-    }
+    env.extend(plan.env.iter().cloned());
     env.insert("ONECOPY_TUNE_FILE", "none".to_owned());
     let env: Vec<(&str, String)> = env.into_iter().collect();
     let (tell, hear) = mpsc::channel();
@@ -246,8 +224,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     head.extend(SAMPLES.map(|size| format!("{}, us", text::size(size))));
     head.push("batches kept".to_owned());
     rows.push_record(head);
-    for (name, found) in CURVES.into_iter().zip(&found) {
-        let Some(seed) = tune::curve(&mut seeds, name) else {
+    for (name, found) in Costs::names().zip(&found) {
+        let Some(seed) = seeds.named(name) else {
             continue;
         };
         match found {
@@ -298,10 +276,10 @@ mod tests {
     #[test]
     fn plans_set_knobs_that_exist() {
         for plan in plans(false) {
-            assert!(onecopy_obs::Knobs::from_iter(plan.env.iter().copied()).is_ok());
+            assert!(onecopy_obs::Knobs::from_iter(plan.env.iter().cloned()).is_ok());
             assert!(plan.sizes().len() >= 5, "{}", plan.curve);
         }
         let names: Vec<_> = plans(true).iter().map(|plan| plan.curve).collect();
-        assert_eq!(names, CURVES);
+        assert!(names.into_iter().eq(Costs::names()));
     }
 }

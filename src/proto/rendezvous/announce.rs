@@ -128,7 +128,7 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
     if let Some(region) = core.requests.region(id) {
         return Some(region.cookie());
     }
-    let layer = peer.link.exposing()?;
+    let (layer, exposures) = peer.link.exposing()?;
     // Until it has said, it has what we have as a rule.
     let wanted = peer
         .endpoint
@@ -136,9 +136,9 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
         .unwrap_or_else(|| peer.link.wants_exposure());
     // Where the receiver goes by the times that it sees, it must be able to try.
     let from = if peer.observed.is_fixed() {
-        peer.thresholds.knem_min
+        peer.thresholds.min[layer]
     } else {
-        peer.thresholds.knem_min.min(observed::MIN)
+        peer.thresholds.min[layer].min(observed::MIN)
     };
     if !wanted || len < from {
         return None;
@@ -152,14 +152,15 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
         Ok(region) => {
             let cookie = region.cookie();
             core.requests.keep_region(id, region);
-            core.counters.knem_regions += 1;
+            *(exposures.done)(&mut core.counters) += 1;
             Some(cookie)
         }
         Err(error) => {
-            if core.counters.knem_refused == 0 {
+            let refused = (exposures.refused)(&mut core.counters);
+            if *refused == 0 {
                 tracing::info!("{}; the message goes another way", error.explain());
             }
-            core.counters.knem_refused += 1;
+            *refused += 1;
             None
         }
     }

@@ -98,7 +98,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
         detail: "messages of a rank to itself".into(),
     };
     // Without an address range by the user's own list of layers, the pair's refusal names the list.
-    let heap_probe = if heap_bytes == 0 && layers.heap.is_some() {
+    let heap_probe = if heap_bytes == 0 && layers[LayerId::Heap].is_some() {
         Probe::Available {
             detail: String::new(),
         }
@@ -112,19 +112,29 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             seen: "messages of a rank to itself".into(),
             ..layer(LayerId::Own, own, "", None)
         },
-        layer(LayerId::Heap, heap_probe, &proven, layers.heap.as_ref()),
+        layer(
+            LayerId::Heap,
+            heap_probe,
+            &proven,
+            layers[LayerId::Heap].as_ref(),
+        ),
         layer(
             LayerId::Xpmem,
             probe(module.behind_xpmem()),
             &proven,
-            layers.xpmem.as_ref(),
+            layers[LayerId::Xpmem].as_ref(),
         ),
-        layer(LayerId::Cma, cma::probe(), &proven, layers.cma.as_ref()),
+        layer(
+            LayerId::Cma,
+            cma::probe(),
+            &proven,
+            layers[LayerId::Cma].as_ref(),
+        ),
         layer(
             LayerId::Knem,
             probe(module.behind_knem()),
             &proven,
-            layers.knem.as_ref(),
+            layers[LayerId::Knem].as_ref(),
         ),
         layer(LayerId::Cico, segment, &proven, None),
     ]
@@ -254,10 +264,8 @@ mod tests {
 
     #[test]
     fn a_refused_layer_keeps_reason_and_remedy() {
-        let layers = Layers {
-            cma: Some(Refusal::new("EPERM", "ask")),
-            ..Layers::default()
-        };
+        let mut layers = Layers::default();
+        layers[LayerId::Cma] = Some(Refusal::new("EPERM", "ask"));
         let list = list(&layers, None, &Knobs::default());
         let names: Vec<_> = list.iter().map(|layer| layer.name).collect();
         assert_eq!(names, ["self", "heap", "xpmem", "cma", "knem", "cico"]);

@@ -71,20 +71,23 @@ fn ping_pong(world: &Comm, rounds: u32, out: &[u8], back: &mut [u8]) -> onecopy:
     Ok(start.elapsed().as_nanos() as f64 / f64::from(rounds) / 2.0)
 }
 
+/// The layer of a curve, and whether both sides copy; none if no layer has it.
+fn layer_of(curve: &str) -> Option<(LayerId, bool)> {
+    LayerId::SINGLE.into_iter().find_map(|layer| {
+        let [alone, together] = layer.words()?.curves;
+        (curve == alone || curve == together).then_some((layer, curve == together))
+    })
+}
+
 /// Whether the messages went the way that is measured.
 fn went_as_meant(curve: &str, runtime: &Runtime) -> bool {
     let counters = runtime.counters();
-    match curve {
-        "eager" => counters.sends_chunk > 0 && counters.sends_rendezvous == 0,
-        "pipeline" => counters.pipeline_bytes > 0,
-        "map" => counters.map_bytes > 0 && counters.coop_chunks_receiver == 0,
-        "map_coop" => counters.map_bytes > 0 && counters.coop_chunks_receiver > 0,
-        "get" => counters.get_bytes > 0 && counters.coop_chunks_receiver == 0,
-        "attach" => counters.attach_bytes > 0 && counters.coop_chunks_receiver == 0,
-        "attach_coop" => counters.attach_bytes > 0 && counters.coop_chunks_receiver > 0,
-        "module" => counters.knem_bytes > 0 && counters.coop_chunks_receiver == 0,
-        "module_coop" => counters.knem_bytes > 0 && counters.coop_chunks_receiver > 0,
-        _ => counters.get_bytes > 0 && counters.coop_chunks_receiver > 0,
+    match layer_of(curve) {
+        Some((layer, together)) => {
+            layer.bytes(&counters) > 0 && (counters.coop_chunks_receiver > 0) == together
+        }
+        None if curve == "eager" => counters.sends_chunk > 0 && counters.sends_rendezvous == 0,
+        None => counters.pipeline_bytes > 0,
     }
 }
 
@@ -101,13 +104,7 @@ pub(crate) fn run(args: &RankArgs) -> Result<ExitCode, CliError> {
             "only 'onecopy tune' starts this command".into(),
         ));
     }
-    let needed = match args.curve.as_str() {
-        "map" | "map_coop" => Some(LayerId::Heap),
-        "get" | "get_coop" => Some(LayerId::Cma),
-        "attach" | "attach_coop" => Some(LayerId::Xpmem),
-        "module" | "module_coop" => Some(LayerId::Knem),
-        _ => None,
-    };
+    let needed = layer_of(&args.curve).map(|(layer, _)| layer);
     let states = runtime.layers(1 - rank)?;
     let refusal = states
         .iter()

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The time of a transfer by its size.
+
+/// One-way time of a message: `setup + bytes × per_byte`, in two pieces, because caches make large transfers dearer per byte.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Curve {
+    /// Nanoseconds of a message without payload.
+    pub setup_ns: f64,
+    /// Nanoseconds per KiB up to [`Self::knee`].
+    pub per_kib_ns: f64,
+    /// Bytes from where the second slope counts.
+    pub knee: u64,
+    /// Nanoseconds per KiB beyond.
+    pub per_kib_far_ns: f64,
+}
+
+impl Curve {
+    /// Estimated nanoseconds for `bytes`.
+    #[must_use]
+    pub fn estimate(&self, bytes: u64) -> f64 {
+        let near = bytes.min(self.knee) as f64 / 1024.0 * self.per_kib_ns;
+        let far = bytes.saturating_sub(self.knee) as f64 / 1024.0 * self.per_kib_far_ns;
+        self.setup_ns + near + far
+    }
+}
+
+/// The curve of what is never done.
+const NEVER: Curve = Curve {
+    setup_ns: f64::INFINITY,
+    per_kib_ns: 0.0,
+    knee: 0,
+    per_kib_far_ns: 0.0,
+};
+
+/// What transfers by one layer cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerCosts {
+    /// The receiver copies.
+    pub alone: Curve,
+    /// Both sides copy.
+    pub together: Curve,
+}
+
+impl LayerCosts {
+    /// Of a layer that has no transfers of its own.
+    pub const NEVER: Self = Self {
+        alone: NEVER,
+        together: NEVER,
+    };
+}
+
+/// What a layer costs, by two machines.
+#[derive(Debug, Clone, Copy)]
+pub struct Seeds {
+    /// Sapphire Rapids, both processors behind one third-level cache.
+    pub stores: LayerCosts,
+    /// Zen 5, between two processors that share a third-level cache and two that do not: calls of the kernel are dear.
+    pub strings: LayerCosts,
+}
+
+/// A curve of `setup` nanoseconds and so many per KiB up to the knee, and beyond.
+pub(crate) const fn curve(
+    setup_ns: f64,
+    per_kib_ns: f64,
+    knee_kib: u64,
+    per_kib_far_ns: f64,
+) -> Curve {
+    Curve {
+        setup_ns,
+        per_kib_ns,
+        knee: knee_kib * 1024,
+        per_kib_far_ns,
+    }
+}
