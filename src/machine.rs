@@ -273,7 +273,7 @@ impl Machine {
             huge_private: setting("/sys/kernel/mm/transparent_hugepage/enabled"),
             memory,
             available: onecopy_shm::segment::available_memory(),
-            ptrace_scope: onecopy_btl::cma::ptrace_scope(),
+            ptrace_scope: onecopy_btl::yama::ptrace_scope(),
             namespaces: (card.pid_ns, card.user_ns),
             abilities: abilities(),
             affinity,

@@ -83,7 +83,7 @@ impl Thresholds {
             }
         });
 
-        let cico_allowed = knobs.layers.allows(LayerId::CHUNKS.name());
+        let chunks_allowed = knobs.layers.allows(LayerId::CHUNKS.name());
         // From where on a single copy is cheaper than two.
         let min = PerLayer::new(|layer| {
             if !has.has(layer) {
@@ -99,7 +99,7 @@ impl Thresholds {
                 // Mapped memory competes with eager messages: it beats the pipeline everywhere.
                 _ => Costs::crossing(alone, &costs.eager, 512),
             };
-            let auto = match (cico_allowed, layer.power()) {
+            let auto = match (chunks_allowed, layer.power()) {
                 (true, _) => auto.unwrap_or(never),
                 (false, Power::Map) => slots_max as u64 + 1,
                 (false, _) => 0,
@@ -129,11 +129,11 @@ impl Thresholds {
         };
         let announce_min = match knobs.eager_max {
             Some(max) => max as u64 + 1,
-            None if cico_allowed => eager_auto,
+            None if chunks_allowed => eager_auto,
             None => slots_max as u64 + 1,
         };
         // Who has said from where on a layer is used means it. At most two messages wait for their receiver.
-        let rewritten = |most: usize, decided: bool| match decided || !cico_allowed {
+        let rewritten = |most: usize, decided: bool| match decided || !chunks_allowed {
             true => 0,
             false => knob(knobs.rewritten_max, most as u64)
                 .min(knobs.eager_credit as u64 / 2)

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copy in, copy out: the layer that always works. The sender copies into a chunk of its own segment, the receiver out of it.
 
-use crate::contract::{Probe, Refusal};
+use crate::contract::{Here, Probe, Refusal};
 use onecopy_shm::segment::{PeerSegment, SegmentError};
 
 /// Whether the machine can share memory at all: if not, no rank can start.
 #[must_use]
-pub fn probe() -> Probe {
-    Probe::Available {
-        detail: "memfd segments; no name in any file system".into(),
+pub fn probe(here: &Here) -> Probe {
+    match &here.segment {
+        Ok(()) => Probe::Available {
+            detail: "memfd segments; no name in any file system".into(),
+        },
+        Err(refusal) => Probe::Unavailable(refusal.clone()),
     }
 }
 

@@ -16,6 +16,8 @@
 
 use crate::contract::{CopyLayer, Failure, Probe, Refusal, RemoteRange};
 use crate::pieces::{pieces, pieces_mut, walk};
+use crate::yama::ptrace_scope;
+use onecopy_obs::{Knobs, Ptracer};
 use onecopy_shm::failing;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -171,16 +173,6 @@ fn remote_iovec(range: &RemoteRange) -> libc::iovec {
     }
 }
 
-/// What Yama's setting is, if Yama is there.
-#[must_use]
-pub fn ptrace_scope() -> Option<u8> {
-    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
 fn set_ptracer(who: libc::c_ulong) -> io::Result<()> {
     // SAFETY: prctl(PR_SET_PTRACER) takes a pid or -1 and touches no memory.
     let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, who, 0, 0, 0) };
@@ -192,13 +184,24 @@ fn set_ptracer(who: libc::c_ulong) -> io::Result<()> {
 }
 
 /// Permits every process of the same user to read this process's memory where Yama would not. Replaces an earlier permission.
-pub fn permit_any_tracer() -> io::Result<()> {
+fn permit_any_tracer() -> io::Result<()> {
     set_ptracer(libc::c_ulong::MAX)
 }
 
 /// Permits one process, and its descendants, to read this process's memory where Yama would not. Replaces an earlier permission.
-pub fn permit_tracer(pid: i32) -> io::Result<()> {
+fn permit_tracer(pid: i32) -> io::Result<()> {
     set_ptracer(libc::c_ulong::try_from(pid).unwrap_or(0))
+}
+
+/// Permits peers to read this process's memory where Yama asks for that, if the user says so: when this rank starts, and when it connects with
+/// a process.
+pub fn permit(knobs: &Knobs, peer: Option<i32>) {
+    // A kernel without Yama refuses the call and needs no permission.
+    let _ = match (knobs.cma_ptracer, peer) {
+        (Ptracer::Any, None) => permit_any_tracer(),
+        (Ptracer::Peer, Some(pid)) => permit_tracer(pid),
+        _ => Ok(()),
+    };
 }
 
 /// Whether the calls exist and are not filtered: this process reads from itself.

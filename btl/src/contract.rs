@@ -53,6 +53,17 @@ impl RemoteRange {
     }
 }
 
+/// What is known of the machine before any peer is.
+#[derive(Debug)]
+pub struct Here {
+    /// The devices of the kernel module.
+    pub module: Module,
+    /// Bytes of a rank's heap.
+    pub heap_bytes: u64,
+    /// Whether a segment can be made and mapped.
+    pub segment: Result<(), Refusal>,
+}
+
 /// How a peer can be reached, besides its segment.
 #[derive(Debug, Default)]
 pub struct Means {

@@ -14,7 +14,7 @@
 #![allow(unsafe_code, reason = "ioctls that copy to memory of this process")]
 
 use crate::contract::{CopyLayer, Failure, Means, Refusal, RegionPart, RemoteRange, Terms};
-use crate::module::{Region, interface};
+use crate::module::{Guarantees, Region, interface};
 use crate::pieces::{pieces, pieces_mut, walk};
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
 use onecopy_shm::segment::PeerSegment;
@@ -114,6 +114,26 @@ impl KnemLayer {
         Ok(layer)
     }
 }
+
+/// The guarantees by each interface.
+pub const GUARANTEES: Guarantees = Guarantees {
+    extension: [
+        "ranks of the job: who was given the descriptor",
+        "do not matter",
+        "an error",
+        "while a copy runs",
+        "is seen by the next copy",
+        "nobody may",
+    ],
+    plain: [
+        "processes of the same user that know a message's cookie, for reading",
+        "the same user, as the kernel sees it; Yama is not asked",
+        "an error",
+        "those of a message, until it is received",
+        "is another region: each message has its own",
+        "is not written: regions are for reading",
+    ],
+};
 
 /// What an error means, and what to do about it.
 #[must_use]

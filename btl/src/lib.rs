@@ -30,6 +30,7 @@ pub mod rcache;
 mod refusal;
 pub mod registry;
 pub mod xpmem;
+pub mod yama;
 
 pub use contract::{CopyLayer, Probe, Refusal, RegionPart, RemoteRange};
 pub use link::CopyError;

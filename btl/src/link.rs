@@ -248,7 +248,7 @@ impl Link {
             }
         };
         self.copiers()
-            .find_map(|(layer, proven)| can(proven).then_some(layer))
+            .find_map(|(layer, proven)| (layer.row().writes && can(proven)).then_some(layer))
     }
 
     /// Reads by `layer`, which must be proven.

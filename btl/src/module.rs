@@ -206,6 +206,36 @@ pub(crate) fn interface<P, O>(
     }
 }
 
+/// What one should know of a layer that reaches into another process.
+pub const QUESTIONS: [&str; 6] = [
+    "who reaches a rank's memory",
+    "namespaces, Yama",
+    "the peer ends or frees while it is read",
+    "pages pinned",
+    "other memory at the same address",
+    "what the owner may not write",
+];
+
+/// The answers to [`QUESTIONS`], by each interface.
+#[derive(Debug)]
+pub struct Guarantees {
+    /// By the extension.
+    pub extension: [&'static str; 6],
+    /// By the plain interface.
+    pub plain: [&'static str; 6],
+}
+
+impl Guarantees {
+    /// Those of an interface.
+    #[must_use]
+    pub fn of(&self, interface: Interface) -> [&'static str; 6] {
+        match interface {
+            Interface::Extension => self.extension,
+            Interface::Plain => self.plain,
+        }
+    }
+}
+
 /// Which module stands behind a layer, in words, and by which interface; or why none does.
 pub type Behind = Result<(String, Interface), Refusal>;
 

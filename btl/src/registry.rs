@@ -2,9 +2,9 @@
 //! The layers: one row each, in the order in which they are tried. Nothing else names them as a set; who needs one asks for what it can
 //! do (docs/adding-a-layer.md).
 
-use crate::contract::{AttachLayer, CopyLayer, Means, Refusal, Terms};
+use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
-use crate::module::Module;
+use crate::module::{self, Behind, Guarantees, Module};
 use crate::{cico, cma, heap, knem, xpmem};
 use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
@@ -66,6 +66,12 @@ pub struct Layer {
     pub writes: bool,
     /// What counts messages that their owner had to expose first; none if it never has to.
     pub exposes: Option<Exposures>,
+    /// What stands behind it in the kernel module; none if it needs no module.
+    pub of_module: Option<OfModule>,
+    /// What a look at the machine says of it.
+    pub probe: fn(&Here) -> Probe,
+    /// What this process permits to its peers: when it starts, and when it connects with a process.
+    pub permit: fn(&Knobs, Option<i32>),
     /// How it is proven when a pair connects.
     pub prove: Prove,
     /// What a failed call means: call, rank, error.
@@ -114,6 +120,15 @@ pub struct Exposures {
     pub refused: Counter,
 }
 
+/// A layer of the kernel module.
+#[derive(Debug)]
+pub struct OfModule {
+    /// Which module, and by which interface.
+    pub behind: fn(&Module) -> Behind,
+    /// What holds by each interface.
+    pub guarantees: &'static Guarantees,
+}
+
 /// Proves a layer by a transfer.
 pub type ProvePair = fn(&PeerSegment, &Means, &Terms) -> Result<Proven, Refusal>;
 
@@ -150,6 +165,9 @@ const NONE: Layer = Layer {
     bytes: None,
     writes: false,
     exposes: None,
+    of_module: None,
+    probe: within,
+    permit: |_, _| {},
     prove: Prove::Nothing,
     explain: plain,
 };
@@ -184,18 +202,18 @@ pub const LAYERS: &[Layer] = &[
         }),
         bytes: Some(|counters| &mut counters.map_bytes),
         writes: true,
-        exposes: None,
+        probe: |here| heap::probe(here.heap_bytes),
         prove: Prove::Pair(|peer, _, terms| {
             heap::HeapLayer::prove(peer, terms.plan).map(Proven::Map)
         }),
-        explain: plain,
+        ..NONE
     },
     Layer {
         id: LayerId::Xpmem,
         name: "xpmem",
         power: Power::Attach,
-        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
         words: words!("attach"),
+        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
         seeds: Some(Seeds {
             stores: LayerCosts {
                 alone: curve(880.0, 20.0, 256, 33.0),
@@ -212,12 +230,17 @@ pub const LAYERS: &[Layer] = &[
         }),
         bytes: Some(|counters| &mut counters.attach_bytes),
         writes: true,
-        exposes: None,
+        of_module: Some(OfModule {
+            behind: Module::behind_xpmem,
+            guarantees: &xpmem::GUARANTEES,
+        }),
+        probe: |here| module::probe(here.module.behind_xpmem()),
         prove: Prove::Pair(|peer, means, terms| {
             let layer = xpmem::XpmemLayer::prove(peer, means, terms)?;
             Ok(Proven::Attach(Box::new(layer)))
         }),
         explain: xpmem::explain,
+        ..NONE
     },
     Layer {
         id: LayerId::Cma,
@@ -240,19 +263,21 @@ pub const LAYERS: &[Layer] = &[
         }),
         bytes: Some(|counters| &mut counters.get_bytes),
         writes: true,
-        exposes: None,
+        probe: |_| cma::probe(),
+        permit: cma::permit,
         prove: Prove::Pair(|peer, means, _| {
             let layer = cma::CmaLayer::prove(peer, means.pid)?;
             Ok(Proven::Copy(Box::new(layer)))
         }),
         explain: cma::explain,
+        ..NONE
     },
     Layer {
         id: LayerId::Knem,
         name: "knem",
         power: Power::Copy,
-        // The same copy, and a region to make and to end where the interface wants one.
         words: words!("module"),
+        // The same copy, and a region to make and to end where the interface wants one.
         seeds: Some(Seeds {
             stores: LayerCosts {
                 alone: curve(2900.0, 45.0, 1024, 100.0),
@@ -273,25 +298,46 @@ pub const LAYERS: &[Layer] = &[
             done: |counters| &mut counters.knem_regions,
             refused: |counters| &mut counters.knem_refused,
         }),
+        of_module: Some(OfModule {
+            behind: Module::behind_knem,
+            guarantees: &knem::GUARANTEES,
+        }),
+        probe: |here| module::probe(here.module.behind_knem()),
         prove: Prove::Pair(|peer, means, terms| {
             let layer = knem::KnemLayer::prove(peer, means, terms)?;
             Ok(Proven::Copy(Box::new(layer)))
         }),
         explain: knem::explain,
+        ..NONE
     },
     Layer {
         id: LayerId::Cico,
         name: "cico",
         power: Power::Chunks,
+        probe: cico::probe,
         prove: Prove::Segment(cico::prove),
         ..NONE
     },
 ];
 
+/// What is there in every process.
+fn within(_: &Here) -> Probe {
+    Probe::Available {
+        detail: "messages of a rank to itself".into(),
+    }
+}
+
 /// What a failed call means of which nothing more is known.
 fn plain(call: &str, peer: u32, error: &io::Error) -> Refusal {
     let reason = format!("{call} with rank {peer}: {error}");
     Refusal::new(reason, "it failed in use; the pair goes on without it")
+}
+
+/// What this process permits to its peers: when it starts, and when it connects with the process `peer`.
+pub fn permit(knobs: &Knobs, peer: Option<i32>) {
+    for layer in LAYERS {
+        (layer.permit)(knobs, peer);
+    }
 }
 
 const COUNT: usize = LAYERS.len();

@@ -16,7 +16,7 @@ use crate::attachment::{Window, WindowError};
 use crate::contract::{
     AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
 };
-use crate::module::{interface, no_offer};
+use crate::module::{Guarantees, interface, no_offer};
 use crate::pieces::{pieces, pieces_mut, walk};
 use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
@@ -327,6 +327,26 @@ impl XpmemLayer {
         Err(io::Error::from_raw_os_error(libc::EFAULT))
     }
 }
+
+/// The guarantees by each interface.
+pub const GUARANTEES: Guarantees = Guarantees {
+    extension: [
+        "ranks of the job: who was given the descriptor",
+        "do not matter",
+        "an error; holes are counted, no signal",
+        "none",
+        "is seen by the next access",
+        "nobody may",
+    ],
+    plain: [
+        "processes of the same user that know the segment's number",
+        "the same user, as the kernel sees it; Yama is not asked",
+        "an error; SIGBUS is taken for the length of each copy",
+        "as the module does it",
+        "as the module does it",
+        "as the module does it",
+    ],
+};
 
 /// What an error means, and what to do about it.
 #[must_use]

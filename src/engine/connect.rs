@@ -21,7 +21,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
 use onecopy_btl::module::Exposed;
 use onecopy_btl::rcache::Limits;
-use onecopy_btl::registry::LayerSet;
+use onecopy_btl::registry::{self, LayerSet};
 use onecopy_obs::{CopyKernel, Knobs, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
@@ -67,7 +67,7 @@ impl Engine {
         };
         // Before anyone can look at it.
         prepare(&home);
-        permit_tracing(&knobs);
+        registry::permit(&knobs, None);
         let mut layers = LayerSet::default();
         if size > 1 {
             layers = LayerSet::permitted(&knobs.layers);
@@ -209,7 +209,9 @@ impl Engine {
             ..self.new_peer(rank, endpoint, link)
         };
         peer.tell_how_it_reads();
-        peer.permit_tracing(&self.core.knobs);
+        if let Some(pid) = peer.pid {
+            registry::permit(&self.core.knobs, Some(pid));
+        }
         self.peers[rank as usize] = Some(Box::new(peer));
         Ok(())
     }
@@ -271,25 +273,5 @@ fn attach_limits(knobs: &Knobs) -> Limits {
         count: knobs.attach_max,
         earn: knobs.attach_min as u64,
         end: u64::MAX,
-    }
-}
-
-/// Permits peers to read this process's memory where Yama asks for that, if the user says so.
-fn permit_tracing(knobs: &Knobs) {
-    use onecopy_obs::Ptracer;
-    if knobs.cma_ptracer == Ptracer::Any {
-        // A kernel without Yama refuses the call and needs no permission.
-        let _ = onecopy_btl::cma::permit_any_tracer();
-    }
-}
-
-impl Peer {
-    /// Permits this peer to read this process's memory where Yama asks for that.
-    pub(crate) fn permit_tracing(&self, knobs: &Knobs) {
-        if knobs.cma_ptracer == onecopy_obs::Ptracer::Peer
-            && let Some(pid) = self.pid
-        {
-            let _ = onecopy_btl::cma::permit_tracer(pid);
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! How large the parts of a segment are, by the knobs and the limits of the process.
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use onecopy_btl::LayerId;
 use onecopy_obs::Knobs;
 use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::segment::{default_heap_bytes, machine_heap_bytes};
@@ -13,7 +14,7 @@ pub fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
         .heap_size
         .unwrap_or_else(|| default_heap(ranks))
         .next_multiple_of(PAGE) as u64;
-    let heap = if knobs.layers.allows("heap") { heap } else { 0 };
+    let heap = if maps(knobs) { heap } else { 0 };
     Geometry {
         ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
         ring_slots: knobs.ring_slots as u32,
@@ -24,6 +25,11 @@ pub fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
         heap_bytes: heap,
         coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
     }
+}
+
+/// Whether the user permits the layer that reads heaps.
+fn maps(knobs: &Knobs) -> bool {
+    knobs.layers.allows(LayerId::MAP.name())
 }
 
 /// As much address range as the machine has memory: no single rank can use more. Where the address space is limited, as much as lets a
@@ -42,7 +48,7 @@ fn default_heap(ranks: usize) -> usize {
 /// Says so if the heap is smaller than it would be.
 pub(crate) fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
     let (wanted, got) = (machine_heap_bytes() as u64, geometry.heap_bytes);
-    if knobs.heap_size.is_none() && knobs.layers.allows("heap") && got < wanted {
+    if knobs.heap_size.is_none() && maps(knobs) && got < wanted {
         let limited = match default_heap_bytes() as u64 {
             most if most < wanted && most <= got => "the size of files is limited (ulimit -f)",
             _ => "the address space is limited (ulimit -v)",

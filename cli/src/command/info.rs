@@ -153,7 +153,7 @@ struct Info<'a> {
     layers: &'a [Layer],
     /// What the kernel module guarantees, in the order of its questions.
     questions: [&'static str; 6],
-    modules: &'a [layers::Module; 2],
+    modules: &'a [layers::Module],
     /// What our kernel module shows of exports and pins.
     shown: Option<shown::Shown>,
     tune_file: Option<String>,
@@ -290,7 +290,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             onecopy: env!("CARGO_PKG_VERSION"),
             pair: known.pair.as_ref(),
             layers: &layers,
-            questions: layers::QUESTIONS,
+            questions: onecopy_btl::module::QUESTIONS,
             modules: &modules,
             shown,
             tune_file: file,

@@ -8,6 +8,7 @@ use super::{
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::state::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
 use onecopy_shm::coll::INLINE;
@@ -106,7 +107,7 @@ impl Table {
             stage_max: stage_max(costs),
             relay_min,
             lines: Vec::new(),
-            heap: knobs.layers.allows("heap"),
+            heap: knobs.layers.allows(LayerId::MAP.name()),
         };
         for (title, collective) in collectives() {
             table.add(title, &collective);

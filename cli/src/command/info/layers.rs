@@ -3,8 +3,10 @@
 
 use onecopy::select::explain::Layers;
 use onecopy::{LayerId, Refusal};
-use onecopy_btl::module::{Behind, Interface, probe};
-use onecopy_btl::{Probe, cma, heap};
+use onecopy_btl::Probe;
+use onecopy_btl::contract::Here;
+use onecopy_btl::module::{Interface, QUESTIONS};
+use onecopy_btl::registry::{self, LayerSet, Power};
 use onecopy_obs::Knobs;
 use serde::Serialize;
 use std::fmt;
@@ -86,58 +88,34 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
         || "proven by a transfer between two ranks".to_owned(),
         |pair| format!("proven by a transfer with rank {}", pair.peer),
     );
-    let heap_bytes = onecopy::memory::geometry(knobs, 2).heap_bytes;
-    let segment = match onecopy::machine::segment() {
-        Ok(()) => onecopy_btl::cico::probe(),
-        Err(reason) => Probe::Unavailable(Refusal::new(
-            reason,
-            "without shared memory ranks cannot talk",
-        )),
+    let here = Here {
+        module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
+        heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
+        segment: onecopy::machine::segment()
+            .map_err(|reason| Refusal::new(reason, "without shared memory ranks cannot talk")),
     };
-    let own = Probe::Available {
-        detail: "messages of a rank to itself".into(),
-    };
-    // Without an address range by the user's own list of layers, the pair's refusal names the list.
-    let heap_probe = if heap_bytes == 0 && layers[LayerId::Heap].is_some() {
-        Probe::Available {
-            detail: String::new(),
+    let of = |row: &registry::Layer| {
+        let refusal = layers[row.id].as_ref();
+        let probe = match row.power {
+            // Without an address range by the user's own list of layers, the pair's refusal names the list.
+            Power::Map if here.heap_bytes == 0 && refusal.is_some() => Probe::Available {
+                detail: String::new(),
+            },
+            _ => (row.probe)(&here),
+        };
+        match (row.power, probe) {
+            // Nothing is proven within a rank.
+            (Power::Own, Probe::Available { detail }) => Layer {
+                name: row.name,
+                state: "available",
+                seen: detail,
+                reason: None,
+                remedy: None,
+            },
+            (_, probe) => layer(row.id, probe, &proven, refusal),
         }
-    } else {
-        heap::probe(heap_bytes)
     };
-    let (xpmem, knem) = (knobs.layers.allows("xpmem"), knobs.layers.allows("knem"));
-    let module = onecopy_btl::module::Module::open(xpmem, knem, knobs.module_abi);
-    vec![
-        Layer {
-            seen: "messages of a rank to itself".into(),
-            ..layer(LayerId::Own, own, "", None)
-        },
-        layer(
-            LayerId::Heap,
-            heap_probe,
-            &proven,
-            layers[LayerId::Heap].as_ref(),
-        ),
-        layer(
-            LayerId::Xpmem,
-            probe(module.behind_xpmem()),
-            &proven,
-            layers[LayerId::Xpmem].as_ref(),
-        ),
-        layer(
-            LayerId::Cma,
-            cma::probe(),
-            &proven,
-            layers[LayerId::Cma].as_ref(),
-        ),
-        layer(
-            LayerId::Knem,
-            probe(module.behind_knem()),
-            &proven,
-            layers[LayerId::Knem].as_ref(),
-        ),
-        layer(LayerId::Cico, segment, &proven, None),
-    ]
+    registry::LAYERS.iter().map(of).collect()
 }
 
 /// What holds for a layer of the kernel module, by the interface that it uses.
@@ -152,84 +130,28 @@ pub(super) struct Module {
     guarantees: Option<[&'static str; 6]>,
 }
 
-/// What one should know of a layer that reaches into another process.
-pub(super) const QUESTIONS: [&str; 6] = [
-    "who reaches a rank's memory",
-    "namespaces, Yama",
-    "the peer ends or frees while it is read",
-    "pages pinned",
-    "other memory at the same address",
-    "what the owner may not write",
-];
-
-const XPMEM_EXTENSION: [&str; 6] = [
-    "ranks of the job: who was given the descriptor",
-    "do not matter",
-    "an error; holes are counted, no signal",
-    "none",
-    "is seen by the next access",
-    "nobody may",
-];
-const XPMEM_PLAIN: [&str; 6] = [
-    "processes of the same user that know the segment's number",
-    "the same user, as the kernel sees it; Yama is not asked",
-    "an error; SIGBUS is taken for the length of each copy",
-    "as the module does it",
-    "as the module does it",
-    "as the module does it",
-];
-const KNEM_EXTENSION: [&str; 6] = [
-    "ranks of the job: who was given the descriptor",
-    "do not matter",
-    "an error",
-    "while a copy runs",
-    "is seen by the next copy",
-    "nobody may",
-];
-const KNEM_PLAIN: [&str; 6] = [
-    "processes of the same user that know a message's cookie, for reading",
-    "the same user, as the kernel sees it; Yama is not asked",
-    "an error",
-    "those of a message, until it is received",
-    "is another region: each message has its own",
-    "is not written: regions are for reading",
-];
-
-/// What the module does for its two layers here.
-pub(super) fn modules(knobs: &Knobs) -> [Module; 2] {
-    let (xpmem, knem) = (knobs.layers.allows("xpmem"), knobs.layers.allows("knem"));
-    let found = onecopy_btl::module::Module::open(xpmem, knem, knobs.module_abi);
-    let of = |layer: LayerId, behind: Behind, extension, plain| {
-        let behind = behind.ok();
-        let by_extension = |interface: &Interface| *interface == Interface::Extension;
-        let interface = behind
-            .as_ref()
-            .map(|(_, interface)| by_extension(interface));
-        Module {
-            layer: layer.name(),
+/// What the module does for its layers here.
+pub(super) fn modules(knobs: &Knobs) -> Vec<Module> {
+    let found = LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi);
+    let of = |row: &registry::Layer| {
+        let of_module = row.of_module.as_ref()?;
+        let behind = (of_module.behind)(&found).ok();
+        let interface = behind.as_ref().map(|(_, interface)| *interface);
+        Some(Module {
+            layer: row.name,
             behind: behind.map(|(text, _)| text),
-            interface: interface.map(|by| if by { "extension" } else { "plain" }),
-            guarantees: interface.map(|by| if by { extension } else { plain }),
-        }
+            interface: interface.map(|interface| match interface {
+                Interface::Extension => "extension",
+                Interface::Plain => "plain",
+            }),
+            guarantees: interface.map(|interface| of_module.guarantees.of(interface)),
+        })
     };
-    [
-        of(
-            LayerId::Xpmem,
-            found.behind_xpmem(),
-            XPMEM_EXTENSION,
-            XPMEM_PLAIN,
-        ),
-        of(
-            LayerId::Knem,
-            found.behind_knem(),
-            KNEM_EXTENSION,
-            KNEM_PLAIN,
-        ),
-    ]
+    registry::LAYERS.iter().filter_map(of).collect()
 }
 
 /// The guarantees as a table; none if there is no module.
-pub(super) fn guarantees(modules: &[Module; 2]) -> Option<String> {
+pub(super) fn guarantees(modules: &[Module]) -> Option<String> {
     if modules.iter().all(|module| module.behind.is_none()) {
         return None;
     }
@@ -284,10 +206,14 @@ mod tests {
         };
         let none = [module("xpmem", None), module("knem", None)];
         assert!(guarantees(&none).is_none());
-        let one = [module("xpmem", Some(XPMEM_PLAIN)), module("knem", None)];
+        let all = registry::LAYERS
+            .iter()
+            .filter_map(|row| row.of_module.as_ref());
+        let all: Vec<_> = all.map(|of_module| &of_module.guarantees).collect();
+        let one = [module("xpmem", Some(all[0].plain)), module("knem", None)];
         let text = guarantees(&one).expect("a table");
         assert!(text.contains("SIGBUS") && text.contains("who reaches"));
-        for all in [XPMEM_EXTENSION, XPMEM_PLAIN, KNEM_EXTENSION, KNEM_PLAIN] {
+        for all in all.iter().flat_map(|all| [all.extension, all.plain]) {
             assert!(all.iter().all(|answer| !answer.is_empty()));
         }
     }
