@@ -15,9 +15,11 @@ mod shared;
 mod socket;
 
 pub(crate) use home::{Bell, Home};
+pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;
+pub(crate) use onecopy_shm::doorbell::Woken;
 pub(crate) use onecopy_shm::layout::ChunkIndex;
-pub(crate) use onecopy_shm::ring::{BadRecord, Record, slots_for};
+pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, Shared};
 #[cfg(feature = "socket-endpoint")]
 pub(crate) use socket::Socket;
@@ -36,7 +38,7 @@ pub(crate) enum Endpoint {
     Shared(Shared),
     /// A stream leads to it; for tests.
     #[cfg(feature = "socket-endpoint")]
-    Socket(Box<Socket>),
+    Socket(Socket),
 }
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.

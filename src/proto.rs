@@ -20,6 +20,7 @@ pub(crate) mod eager;
 pub(crate) mod layers;
 pub(crate) mod own;
 pub(crate) mod pipeline;
+pub(crate) mod plan;
 pub(crate) mod rendezvous;
 
 use crate::endpoint::{Claim, Record};
@@ -335,7 +336,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         };
         let (sync, context) = (request.sync, request.context);
         let plan = match plan {
-            SendPlan::Slots => eager::plan_request(core, peer, id),
+            SendPlan::Slots => plan::plan_request(core, peer, id),
             other => other,
         };
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });

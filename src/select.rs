@@ -10,12 +10,12 @@ pub mod explain;
 pub(crate) mod observed;
 pub(crate) mod rewritten;
 
+use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_obs::Knobs;
-use onecopy_shm::ring::{MAX_RECORD_SLOTS, payload_of};
 
 /// From which size on a pair does what. `usize::MAX` or `u64::MAX` stand for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 //! How a rank waits: polls, then yields the processor, then sleeps until its bell is rung.
 
 use crate::coll::Worker;
-use crate::endpoint::Bell;
-use onecopy_shm::doorbell::Woken;
+use crate::endpoint::{Bell, Woken};
 use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};

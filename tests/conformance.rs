@@ -24,7 +24,7 @@ mod skips;
 mod tags;
 
 use cases::{Body, CASES, Case, Rank};
-use onecopy::{Knobs, Options, Runtime, local_with};
+use onecopy::{Knobs, Options, Runtime, local_of_nodes, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 
@@ -111,6 +111,21 @@ fn as_threads(name: &str) {
     }
 }
 
+/// Ranks that share no memory, all of them or some, so that nothing above an endpoint can rely on it.
+fn on_nodes(name: &str) {
+    let case = cases::named(name);
+    let (knobs, _, unknown) = Knobs::from_iter(case.knobs()).expect("knobs");
+    assert!(unknown.is_empty(), "{unknown:?}");
+    for (ranks, nodes) in [(2, 2), (3, 3), (3, 2)] {
+        limited(name, || {
+            local_of_nodes(ranks, nodes, &knobs, |rt| {
+                assert_eq!(run_bodies(&rt, case), None);
+                rt.finalize().expect("finalize");
+            });
+        });
+    }
+}
+
 fn as_processes(name: &str) {
     let case = cases::named(name);
     for count in counts() {
@@ -168,6 +183,16 @@ suite! {
     all_plain: "all, plain";
     all_heap: "all, heap";
     all_without_cico: "heap and cma";
+}
+
+#[test]
+fn on_nodes_of_their_own() {
+    on_nodes("cico");
+}
+
+#[test]
+fn on_nodes_of_their_own_in_little_memory() {
+    on_nodes("cico in little memory");
 }
 
 /// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is touched once.

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank has of its own for all its peers: the segment that they map, the chunks in it, and the bell.
 
-use super::{ChunkIndex, Shared};
+use super::{ChunkIndex, Woken};
 use crate::error::Result;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
-use onecopy_shm::doorbell::Woken;
 use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{ChannelPart, Geometry, HeapOffset};
 use onecopy_shm::pool::ChunkPool;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::{HeavyFence, Ordering};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A rank's own side of its endpoints.
 #[derive(Debug)]
 pub(crate) struct Home {
-    segment: Arc<OwnSegment>,
+    pub(super) segment: Arc<OwnSegment>,
     pool: ChunkPool,
     fence: HeavyFence,
 }
@@ -127,16 +126,6 @@ impl Home {
     /// Whether any sender has become active.
     pub(crate) fn any_active(&self) -> bool {
         (0..self.segment.bitmap_words()).any(|word| self.segment.has_active(word))
-    }
-
-    /// Opens the segment of `rank` that came as `fd`. Up to `chunks_held` of its chunks are kept back before they are given back.
-    pub(crate) fn open(
-        &self,
-        fd: OwnedFd,
-        rank: u32,
-        chunks_held: u32,
-    ) -> std::result::Result<Shared, super::OpenError> {
-        Shared::open(&self.segment, fd, rank, chunks_held, self.fence)
     }
 
     /// Says in this rank's segment that it does not talk with `rank` any more, which may never have been connected.

@@ -11,8 +11,8 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::pool::Outstanding;
 use onecopy_shm::ring::{Consumer, Producer};
-use onecopy_shm::segment::{ControlHandle, OwnSegment, PeerSegment, SegmentError};
-use onecopy_shm::sync::{HeavyFence, Ordering, light_fence};
+use onecopy_shm::segment::{ControlHandle, PeerSegment, SegmentError};
+use onecopy_shm::sync::{Ordering, light_fence};
 use std::os::fd::OwnedFd;
 
 /// Why a peer's segment is not used.
@@ -46,13 +46,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn open(
-        own: &OwnSegment,
+    /// Opens the segment of `rank` that came as `fd`. Up to `chunks_held` of its chunks are kept back before they are given back.
+    pub(crate) fn open(
+        home: &Home,
         fd: OwnedFd,
         rank: u32,
         chunks_held: u32,
-        fence: HeavyFence,
     ) -> std::result::Result<Self, OpenError> {
+        let own = &home.segment;
         let segment =
             PeerSegment::open(fd, rank, own.rank(), own.geometry()).map_err(
                 |error| match error {
@@ -61,7 +62,7 @@ impl Shared {
                 },
             )?;
         Ok(Self {
-            strong: !fence.is_expedited() || segment.needs_strong_fences(),
+            strong: !home.is_expedited() || segment.needs_strong_fences(),
             tx: None,
             tx_control: segment.control_handle(),
             outstanding: Outstanding::default(),

@@ -2,7 +2,7 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
-use crate::endpoint::{Endpoint, Home, OpenError};
+use crate::endpoint::{Endpoint, Home, OpenError, Shared};
 use crate::error::{Error, Result};
 use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
@@ -170,7 +170,7 @@ impl Engine {
         }
         let introduction = self.wireup.introduce(rank as usize)?;
         let chunks_held = self.chunks_held();
-        let opened = self.core.home.open(introduction.segment, rank, chunks_held);
+        let opened = Shared::open(&self.core.home, introduction.segment, rank, chunks_held);
         let mut shared = match opened {
             Ok(shared) => shared,
             Err(OpenError::Foreign(reason)) => {
@@ -224,7 +224,7 @@ impl Engine {
             rank,
             &Refusal::new("the rank is on another node", "start it on this one"),
         );
-        let mut peer = self.new_peer(rank, Endpoint::Socket(Box::new(socket)), link);
+        let mut peer = self.new_peer(rank, Endpoint::Socket(socket), link);
         peer.polled = true;
         self.polled.push(rank);
         self.peers[rank as usize] = Some(Box::new(peer));

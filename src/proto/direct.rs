@@ -6,7 +6,8 @@
 //! request; that is possible only when no other thread can come in between. How bytes travel is the protocols' business ([`eager`]).
 
 use super::deliver::{Ended, end};
-use super::eager::{self, Chunked, Outgoing};
+use super::eager::{self, Chunked};
+use super::plan::{Outgoing, has_credit, plan};
 use super::{charge, layers};
 use crate::endpoint::Record;
 use crate::matching::Envelope;
@@ -48,7 +49,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, byt
     if len > peer.thresholds.fast_max {
         return send_longer(core, peer, context, tag, bytes);
     }
-    if !may_send(peer) || !eager::has_credit(core, peer, charge(len as u64)) {
+    if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
         return Sent::Nothing;
     }
     send_slots(core, peer, context, tag, bytes)
@@ -85,7 +86,7 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
         in_heap: in_heap.is_some(),
         sync: false,
     };
-    match eager::plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
+    match plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
         plan @ SendPlan::Chunks { .. } => send_chunks(core, peer, context, tag, bytes, plan),
         plan => Sent::Planned(plan),

@@ -4,11 +4,11 @@
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
 use super::{Path, Thresholds, Way};
+use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::Knobs;
-use onecopy_shm::cells::FIRST_PAYLOAD;
 use std::fmt;
 
 /// How a message's bytes travel.

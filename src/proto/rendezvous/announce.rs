@@ -4,7 +4,7 @@
 use super::{Announcement, Remote, start};
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer, unmatched_max};
-use crate::proto::{Message, charge, eager, give_credit, put_body};
+use crate::proto::{Message, charge, eager, give_credit, plan, put_body};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::select::observed;
 use crate::state::Core;
@@ -49,7 +49,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
                 // The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the
                 // message is collected by its sender, as one in too many pieces is.
                 list_bytes = loans.len() * LIST_ENTRY;
-                if !eager::has_credit(core, peer, charge(list_bytes as u64)) {
+                if !plan::has_credit(core, peer, charge(list_bytes as u64)) {
                     break 'place Place::Scattered;
                 }
                 let share = core.chunks.share;

@@ -21,7 +21,8 @@ const LIBRARY: &str = "src/lib.rs";
 /// Each part of the library with what it may import, from the bottom up.
 const ARROWS: &[(&str, &[&str])] = &[
     ("matching", &[]),
-    ("select", &[]),
+    ("endpoint", &["error"]),
+    ("select", &["endpoint"]),
     ("wire", &[]),
     ("wireup", &[]),
     ("error", &["wireup"]),
@@ -31,39 +32,43 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tune", &["error", "machine"]),
     (
         "peer",
-        &["error", "matching", "request", "select", "wire", "wireup"],
+        &[
+            "endpoint", "error", "matching", "request", "select", "wire", "wireup",
+        ],
     ),
     (
         "state",
         &[
-            "error", "matching", "memory", "peer", "request", "select", "wire", "wireup",
+            "endpoint", "error", "matching", "memory", "peer", "request", "select", "wire",
+            "wireup",
         ],
     ),
     (
         "proto",
         &[
-            "error", "matching", "peer", "request", "select", "state", "wire",
+            "endpoint", "error", "matching", "peer", "request", "select", "state", "wire",
         ],
     ),
     (
         "engine",
         &[
-            "error", "machine", "matching", "memory", "peer", "proto", "request", "select",
-            "state", "wireup",
+            "endpoint", "error", "machine", "matching", "memory", "peer", "proto", "request",
+            "select", "state", "wireup",
         ],
     ),
     (
         "coll",
         &[
-            "engine", "error", "matching", "memory", "peer", "proto", "request", "wireup",
+            "endpoint", "engine", "error", "matching", "memory", "peer", "proto", "request",
+            "wireup",
         ],
     ),
-    ("wait", &["coll"]),
-    ("handle", &["coll", "memory", "wait", "wireup"]),
+    ("wait", &["coll", "endpoint"]),
+    ("handle", &["coll", "endpoint", "memory", "wait", "wireup"]),
     (
         "comm",
         &[
-            "coll", "engine", "error", "handle", "matching", "proto", "request",
+            "coll", "engine", "error", "handle", "matching", "peer", "proto", "request",
         ],
     ),
     (
@@ -95,6 +100,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fuzzing", &["wire", "wireup"]),
 ];
 
+/// What only an endpoint knows: `onecopy_shm::NAME`. Beside it stand the parts that compute the layout of a segment, show its limits
+/// and tell its errors.
+const SEAM: &[&str] = &["segment", "ring", "cells", "pool", "doorbell"];
+const BELOW_SEAM: &[&str] = &["endpoint", "error", "machine", "memory"];
+
 /// A module's path from the root of its package: `coll::fold`; the root's is empty.
 type Name = String;
 
@@ -121,7 +131,12 @@ pub(super) fn check(metadata: &Value, root: &Path, files: &[File], findings: &mu
         .collect();
     for root in roots(metadata, root) {
         match Package::read(&root, &texts) {
-            Ok(package) => judge(&root, &package.arrows(), findings),
+            Ok(package) => {
+                judge(&root, &package.arrows(), findings);
+                if root == LIBRARY {
+                    package.judge_seam(findings);
+                }
+            }
             Err(why) => findings.error(root, why),
         }
     }
@@ -186,6 +201,27 @@ fn judge_table(table: &[(&str, &[&str])], arrows: &Arrows, findings: &mut Findin
 }
 
 impl Package {
+    /// Finds parts that know how a peer is reached, though they stand above the endpoints.
+    fn judge_seam(&self, findings: &mut Findings) {
+        for (name, module) in &self.modules {
+            let part = name.split("::").next().unwrap_or_default();
+            if BELOW_SEAM.contains(&part) {
+                continue;
+            }
+            for (path, line) in &module.outside {
+                if let [package, known, ..] = path.as_slice()
+                    && package == "onecopy_shm"
+                    && SEAM.contains(&known.as_str())
+                {
+                    findings.error(
+                        format!("{}:{line}", module.file),
+                        format!("{part} may not name onecopy_shm::{known}: that is an endpoint's"),
+                    );
+                }
+            }
+        }
+    }
+
     /// Reads a package's modules, beginning with its root file.
     fn read(root: &str, texts: &HashMap<&str, &str>) -> Result<Self, String> {
         let mut package = Self::default();
@@ -426,6 +462,29 @@ mod tests {
         ]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("a -> b"), "{found:?}");
+    }
+
+    #[test]
+    fn only_endpoints_know_how_a_peer_is_reached() {
+        let files = [
+            ("src/lib.rs", "mod endpoint;\nmod proto;"),
+            ("src/endpoint.rs", "use onecopy_shm::ring::Consumer;"),
+            (
+                "src/proto.rs",
+                "use onecopy_shm::{fault, ring::Producer};\nfn f(_: &onecopy_shm::segment::PeerSegment) {}",
+            ),
+        ];
+        let texts: HashMap<&str, &str> = files.into_iter().collect();
+        let package = Package::read("src/lib.rs", &texts).expect("sources");
+        let mut findings = Findings::default();
+        package.judge_seam(&mut findings);
+        assert_eq!(
+            findings.errors,
+            [
+                "src/proto.rs:1: proto may not name onecopy_shm::ring: that is an endpoint's",
+                "src/proto.rs:2: proto may not name onecopy_shm::segment: that is an endpoint's"
+            ]
+        );
     }
 
     #[test]

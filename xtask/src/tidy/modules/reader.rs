@@ -11,6 +11,8 @@ pub(super) struct Module {
     pub(super) file: String,
     /// What its paths name, before it is resolved.
     pub(super) paths: Vec<(Vec<String>, usize)>,
+    /// What it names in other packages.
+    pub(super) outside: Vec<(Vec<String>, usize)>,
     /// What it shows under another path: name, and the path of the original.
     pub(super) shows: HashMap<String, Vec<String>>,
 }
@@ -41,8 +43,10 @@ impl Reader {
     }
 
     fn name(&mut self, path: &[String], line: usize) {
-        if let Some(full) = self.full(path) {
-            self.module.paths.push((full, line));
+        match self.full(path) {
+            Some(full) => self.module.paths.push((full, line)),
+            None if path.len() > 1 => self.module.outside.push((path.to_vec(), line)),
+            None => {}
         }
     }
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a send goes: decided once, by its size, where its bytes lie, the receiver's credit, and whether its buffer has changed.
+
+use super::charge;
+use crate::peer::Peer;
+use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::select::Path;
+use crate::state::Core;
+use onecopy_shm::loan::Loan;
+
+/// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not suffice.
+#[inline(always)]
+pub(crate) fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
+    peer.credit_used + bytes <= peer.credit_limit || refresh_credit(core, peer, bytes)
+}
+
+#[cold]
+fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
+    let back = peer.endpoint.credit_back().min(peer.credit_used);
+    peer.credit_limit = back + core.knobs.eager_credit as u64;
+    peer.credit_used + bytes <= peer.credit_limit
+}
+
+/// What a send is, as far as its protocol depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outgoing {
+    /// Bytes.
+    pub(crate) len: u64,
+    /// Whether its buffer lies in this rank's heap.
+    pub(crate) in_heap: bool,
+    /// Whether it is complete only when it is matched.
+    pub(crate) sync: bool,
+}
+
+/// Decides how a message goes. `changed` looks whether its buffer has changed since it was last sent, and is asked at most once.
+#[inline]
+pub(crate) fn plan(
+    core: &mut Core,
+    peer: &mut Peer,
+    out: Outgoing,
+    changed: impl FnOnce(&mut Core) -> bool,
+) -> SendPlan {
+    let Outgoing { len, in_heap, sync } = out;
+    let credit = has_credit(core, peer, charge(len));
+    let extra = if sync { SYNC_BYTES as u64 } else { 0 };
+    match peer.thresholds.send_path(len, extra, in_heap, credit) {
+        Path::Slots => SendPlan::Slots,
+        Path::Chunks => SendPlan::Chunks { sent: 0 },
+        // One that is announced for want of credit only is too short to be shared.
+        Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
+            SendPlan::Announced { join: 0 }
+        }
+        Path::Announced
+            if credit && peer.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
+        {
+            SendPlan::Chunks { sent: 0 }
+        }
+        Path::Announced => {
+            let join = peer.next_join;
+            peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
+            SendPlan::Announced { join }
+        }
+    }
+}
+
+/// Decides how the send `id` goes. Called again each time a send in slots is tried, as credit may have changed.
+pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
+    let Some(request) = core.requests.get(id) else {
+        return SendPlan::Slots;
+    };
+    let loan = match &request.buf {
+        UserBuf::One(loan) => Some(*loan),
+        UserBuf::Many(_) => None,
+    };
+    let in_heap = |loan: Loan| {
+        let home = &core.home;
+        home.heap_offset_of(loan.address(), loan.len()).is_some()
+    };
+    let out = Outgoing {
+        len: request.len,
+        in_heap: loan.is_some_and(in_heap),
+        sync: request.sync,
+    };
+    let plan = plan(core, peer, out, |core| {
+        let rewritten = &mut core.rewritten;
+        let look = |bytes: &[u8]| rewritten.changed(bytes);
+        loan.is_some_and(|loan| core.loans.read(loan, 0, loan.len(), look).unwrap_or(false))
+    });
+    if let Some(request) = core.requests.get_mut(id) {
+        request.state = State::Queued(plan);
+    }
+    plan
+}
+
+/// Before the payload of a synchronous message stands the sender's request.
+pub(super) const SYNC_BYTES: usize = 8;
