@@ -2,6 +2,8 @@
 //! onecopy moves messages between the processes of a node with at most one copy of the payload.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod autos;
 pub mod coll;
 mod comm;
 mod endpoint;

@@ -35,7 +35,7 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 
 // an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide = true)]` keeps it out of both.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List every knob with its value, where the value comes from, default, range and meaning
+    /// List the knobs with value, where the value comes from, default, range and meaning
     Env(env::Args),
     /// Show the layers with what was seen of each, the machine as the runtime sees it, and which protocol carries which size
     Info(info::Args),

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::knobs::Audience;
 use crate::{COUNTERS, CounterKind, KNOBS, TRACEPOINTS};
 
 const NOTE: &str =
@@ -17,26 +18,39 @@ fn cell(text: &str) -> String {
 pub fn knobs_page() -> String {
     let mut page = format!(
         "{NOTE}# Knobs\n\nEnvironment variables that onecopy reads. `onecopy env` shows the values in force and where each comes \
-         from. A size is a number of bytes with an optional unit K, M, G or T (powers of 1024; `64K`, `64KiB`). A value out of \
-         range stops the program before anything starts; a variable that begins with `ONECOPY_` and is no knob is reported.\n"
+         from; `onecopy env --all` shows those for experts, too. A size is a number of bytes with an optional unit K, M, G or T (powers \
+         of 1024; `64K`, `64KiB`). A value out of range stops the program before anything starts. A variable that begins with \
+         `ONECOPY_` and is no knob is reported.\n"
     );
-    let mut area = "";
-    for knob in KNOBS {
-        if knob.area != area {
-            area = knob.area;
-            let _ = write!(
+    for (audience, title, who) in [
+        (
+            Audience::User,
+            "For users",
+            "An administrator or a user of a job has cause to set these: what may carry messages, how much memory they take, how \
+             ranks wait, what a job checks and prints.",
+        ),
+        (
+            Audience::Expert,
+            "For experts",
+            "These say where one way of moving bytes ends and the next begins, and the grain within one. `auto`, the default, or \
+             `onecopy tune` finds them. Set one to measure what it does ([tuning.md](tuning.md)).",
+        ),
+    ] {
+        let _ = write!(
+            page,
+            "\n## {title}\n\n{who}\n\n| variable | area | default | accepted | meaning |\n| --- | --- | --- | --- | --- |\n"
+        );
+        for knob in KNOBS.iter().filter(|knob| knob.audience == audience) {
+            let _ = writeln!(
                 page,
-                "\n## {area}\n\n| variable | default | accepted | meaning |\n| --- | --- | --- | --- |\n"
+                "| `{}` | {} | {} | {} | {} |",
+                knob.name,
+                knob.area,
+                cell(&knob.default_text()),
+                cell(&knob.range()),
+                cell(&knob.meaning())
             );
         }
-        let _ = writeln!(
-            page,
-            "| `{}` | {} | {} | {} |",
-            knob.name,
-            cell(&knob.default_text()),
-            cell(&knob.range()),
-            cell(knob.doc)
-        );
     }
     page
 }

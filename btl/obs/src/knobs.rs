@@ -4,14 +4,18 @@
 //! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune` writes, may set the same names;
 //! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up, `ONECOPY_VM_*` are for `onecopy vm`; neither are knobs.
 
+mod audience;
+pub mod auto;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::machine;
+pub use self::audience::Audience;
+use self::auto::{Auto, Situation, Value};
 use crate::values::{
-    Auto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers, LogLevel, MIB,
-    ModuleAbi, OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB, WaitSleep,
-    show_size,
+    Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
+    LogLevel, MIB, ModuleAbi, OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB,
+    WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -28,8 +32,12 @@ pub struct KnobInfo {
     pub name: &'static str,
     /// What the knob belongs to.
     pub area: &'static str,
+    /// Who has cause to set it.
+    pub audience: Audience,
     /// What it does.
     pub doc: &'static str,
+    /// What `auto` stands for, if the knob accepts it.
+    pub auto: Option<&'static Auto>,
     type_name: fn() -> String,
     default: fn() -> String,
     range: fn() -> String,
@@ -52,6 +60,22 @@ impl KnobInfo {
     #[must_use]
     pub fn range(&self) -> String {
         (self.range)()
+    }
+
+    /// What it does, and what `auto` stands for.
+    #[must_use]
+    pub fn meaning(&self) -> String {
+        match self.auto {
+            Some(auto) => format!("{} auto: {}.", self.doc, auto.text()),
+            None => self.doc.to_owned(),
+        }
+    }
+}
+
+const fn first(autos: &[&'static Auto]) -> Option<&'static Auto> {
+    match autos {
+        [auto, ..] => Some(auto),
+        [] => None,
     }
 }
 
@@ -130,10 +154,13 @@ impl std::fmt::Display for UnknownVariable {
     }
 }
 
-/// Defines [`Knobs`] and [`KNOBS`]: per knob its doc, variable, field, type, default and kind.
+/// Defines [`Knobs`] and [`KNOBS`]: per knob its doc, audience, variable, field, type, default, kind, and what `auto` stands for.
 macro_rules! knobs {
     ($($area:literal {
-        $($(#[doc = $doc:literal])+ $env:ident => $field:ident: $ty:ty = $default:expr, $kind:expr;)+
+        $(
+            $(#[doc = $doc:literal])+
+            $audience:ident $env:ident => $field:ident: $ty:ty = $default:expr, $kind:expr $(, auto::$auto:ident)?;
+        )+
     })+) => {
         /// The value of every knob.
         #[derive(Clone, Debug, PartialEq)]
@@ -152,7 +179,9 @@ macro_rules! knobs {
             KnobInfo {
                 name: stringify!($env),
                 area: $area,
+                audience: Audience::$audience,
                 doc: concat!($($doc),+).trim_ascii(),
+                auto: first(&[$(&auto::$auto)?]),
                 type_name: || Kind::type_name(&$kind),
                 default: || Kind::show(&$kind, &$default),
                 range: || Kind::range(&$kind),
@@ -188,144 +217,141 @@ const ANY_SIZE: Size = Size { min: 0, max: TIB };
 knobs! {
     "layers" {
         /// The layers that may carry payload. Small messages and control always travel through cico.
-        ONECOPY_LAYERS => layers: LayerList = LayerList::All, Layers;
-        /// The smallest message by rendezvous over the heap layer. auto: where the cost curves cross.
-        ONECOPY_HEAP_MIN => heap_min: Option<usize> = None, Auto(ANY_SIZE);
-        /// The smallest message by rendezvous over cross-memory attach. auto: where the cost curves cross.
-        ONECOPY_CMA_MIN => cma_min: Option<usize> = None, Auto(ANY_SIZE);
-        /// Whom a rank permits to read its memory by cross-memory attach where Yama restricts it (ptrace_scope 1). peer permits
-        /// one process at a time; any permits every process of the same user.
-        ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
-        /// The smallest message by rendezvous over attached memory. auto: where the cost curves cross.
-        ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None, Auto(ANY_SIZE);
-        /// The smallest message by rendezvous over copies by the kernel module. auto: where the cost curves cross.
-        ONECOPY_KNEM_MIN => knem_min: Option<usize> = None, Auto(ANY_SIZE);
-        /// By which interface of the kernel module the layers xpmem and knem work. auto: /dev/onecopy where both ranks have it, else
-        /// /dev/xpmem and /dev/knem.
-        ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new();
+        User ONECOPY_LAYERS => layers: LayerList = LayerList::All, Layers;
+        /// The smallest message by rendezvous over the heap layer.
+        Expert ONECOPY_HEAP_MIN => heap_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::HEAP_MIN;
+        /// The smallest message by rendezvous over cross-memory attach.
+        Expert ONECOPY_CMA_MIN => cma_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::CMA_MIN;
+        /// Whom a rank permits to read its memory by cross-memory attach where Yama restricts it (ptrace_scope 1).
+        /// peer permits one process at a time; any permits every process of the same user.
+        User ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
+        /// The smallest message by rendezvous over attached memory.
+        Expert ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::XPMEM_MIN;
+        /// The smallest message by rendezvous over copies by the kernel module.
+        Expert ONECOPY_KNEM_MIN => knem_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::KNEM_MIN;
+        /// By which interface of the kernel module the layers xpmem and knem work.
+        Expert ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new(), auto::MODULE_ABI;
         /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
         /// for before.
-        ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
+        Expert ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
         /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
-        ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
+        Expert ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
         /// Windows of one peer's memory that may be attached at a time.
-        ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
+        Expert ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
         /// Bytes of one peer's memory that may be attached at a time. They take address range, and page tables where they are used.
-        ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB, Size { min: 2 * MIB, max: 16 * TIB };
+        Expert ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB, Size { min: 2 * MIB, max: 16 * TIB };
     }
 
     "eager" {
         /// The largest payload that travels in the ring's own slots, and never more than three eighths of a ring: so much finds room in
         /// every state of it. Larger eager messages take chunks of the sender's pool.
-        ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
-        /// The largest message that is sent before the receiver asks for it; above it, rendezvous. auto: where the cost curves
-        /// cross.
-        ONECOPY_EAGER_MAX => eager_max: Option<usize> = None, Auto(Size { min: 0, max: 64 * MIB });
-        /// The largest message that is sent before the receiver asks for it, though it is larger than that, because its buffer has changed
-        /// since it was last sent: to copy it leaves the sender's cache its lines. auto: 128K, or 64K in memory from `alloc`, where chunks are written
-        /// by strings 0 there; 0 where a knob says from which size on a layer is used.
-        ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None, Auto(Size { min: 0, max: MIB });
+        Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
+        /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
+        /// waits for the receive.
+        User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None, OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
+        /// The largest message that is sent unasked, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
+        /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache.
+        Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None, OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
         /// sending. Two of the longest that go in chunks unasked fit.
-        ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB, Size { min: 4 * KIB, max: GIB };
+        User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Messages to one peer that wait for its answer, announced or synchronous ones; a sender holds back further ones. The
         /// receiver keeps up to 400 bytes for each. The same on all ranks.
-        ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144, Count { min: 16, max: 67_108_864 };
+        User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144, Count { min: 16, max: 67_108_864 };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
-        ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
-        /// Bytes in one chunk of a pool. auto: 8K, or 16K where chunks are written by the string instruction.
-        ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None, Auto(Size { min: 4 * KIB, max: MIB });
-        /// How a sender writes to its chunks: by stores, into lines that it has asked for ahead, in pieces of half a chunk (owned), or in whole
-        /// chunks, by the string instruction where they are longer than 8K (string). auto: string on processors of AMD with fast strings, else owned.
-        ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto, OneOf::<ChunkCopy>::new();
-        /// Whether a rank maps the chunks of its peers writable. It only reads them, but on processors of AMD a line that was read through a writable
-        /// mapping costs its owner half as much to write again by the string instruction. auto: where chunks are written by strings.
-        ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None, Auto(Switch);
+        User ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
+        /// Bytes in one chunk of a pool.
+        Expert ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None, OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
+        /// How a sender writes to its chunks. owned: by stores into lines that it has asked for ahead, in pieces of
+        /// half a chunk. string: in whole chunks, by the string instruction above 8 KiB.
+        Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto, OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;
+        /// Whether a rank maps the chunks of its peers writable, though it only reads them. On processors of AMD a
+        /// line that was read through such a mapping costs its owner half as much to write again by strings.
+        Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None, OrAuto(Switch), auto::POOL_WRITABLE;
         /// Bytes of chunks that messages to one peer may occupy at a time.
-        ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
+        User ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
         /// Bytes of chunks that one sender may have in all.
-        ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
+        User ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
     }
 
     "rendezvous" {
-        /// Bytes per step of a pipelined transfer through chunks. auto: a chunk.
-        ONECOPY_PIPELINE_CHUNK => pipeline_chunk: Option<usize> = None, Auto(Size { min: KIB, max: MIB });
-        /// Chunks that a pipelined transfer recycles. auto: as many as messages to one peer may occupy, 2 to 64.
-        ONECOPY_PIPELINE_DEPTH => pipeline_depth: Option<usize> = None, Auto(Count { min: 2, max: 64 });
+        /// Bytes per step of a pipelined transfer through chunks, at most a chunk.
+        Expert ONECOPY_PIPELINE_CHUNK => pipeline_chunk: Option<usize> = None, OrAuto(Size { min: KIB, max: MIB }), auto::PIPELINE_CHUNK;
+        /// Chunks that a pipelined transfer recycles.
+        Expert ONECOPY_PIPELINE_DEPTH => pipeline_depth: Option<usize> = None, OrAuto(Count { min: 2, max: 64 }), auto::PIPELINE_DEPTH;
         /// Whether sender and receiver both copy a large message when both wait for it.
-        ONECOPY_COOP => coop: bool = true, Switch;
-        /// The smallest message that both sides copy. auto: where the cost curves cross.
-        ONECOPY_COOP_MIN => coop_min: Option<usize> = None, Auto(ANY_SIZE);
-        /// Bytes that one side takes at a time when both copy. auto: by the size of the message.
-        ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None, Auto(Size { min: 4 * KIB, max: GIB });
+        Expert ONECOPY_COOP => coop: bool = true, Switch;
+        /// The smallest message that both sides copy.
+        Expert ONECOPY_COOP_MIN => coop_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::COOP_MIN;
+        /// Bytes that one side takes at a time when both copy.
+        Expert ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None, OrAuto(Size { min: 4 * KIB, max: GIB }), auto::COOP_CHUNK;
     }
 
     "memory" {
-        /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory. auto: by the memory of
-        /// the machine, less where the address space is limited.
-        ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, Auto(Size { min: MIB, max: 16 * TIB });
+        /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory.
+        User ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, OrAuto(Size { min: MIB, max: 16 * TIB }), auto::HEAP_SIZE;
         /// The smallest allocation of the program that the malloc front (`onecopy run --heap`) serves from the heap. Read from the environment only.
-        ONECOPY_MALLOC_MIN => malloc_min: usize = 64 * KIB, Size { min: 4 * KIB, max: TIB };
+        User ONECOPY_MALLOC_MIN => malloc_min: usize = 64 * KIB, Size { min: 4 * KIB, max: TIB };
         /// How much of what the program has freed the malloc front keeps for its next allocations. Read from the environment only.
-        ONECOPY_MALLOC_KEEP => malloc_keep: usize = 32 * MIB, Size { min: 0, max: TIB };
+        User ONECOPY_MALLOC_KEEP => malloc_keep: usize = 32 * MIB, Size { min: 0, max: TIB };
     }
 
     "buffers" {
         /// The smallest bucket of temporary buffers; a multiple of the page.
-        ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB, PageMultiple { min: 4 * KIB, max: GIB };
+        Expert ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB, PageMultiple { min: 4 * KIB, max: GIB };
         /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
-        ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB, PageMultiple { min: 4 * KIB, max: 64 * GIB };
+        Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB, PageMultiple { min: 4 * KIB, max: 64 * GIB };
         /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its memory released when given back.
-        ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
+        User ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
         /// Temporary buffers that nothing needed for this long are released.
-        ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
+        Expert ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
         /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks: half for the channels of
         /// communicators, half for temporary buffers. Collectives that find it used up take slower ways. The same on all ranks.
-        ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
-        /// From this size on the ranks that a broadcast goes to, if they are several, take shares of it from each other instead of all of it from its
-        /// root, whose memory they do not map: copies by the kernel out of one address space hinder each other. auto: 256K where each rank has a
-        /// processor; never where ranks take turns, because they copy one after the other there.
-        ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None, Auto(ANY_SIZE);
-        /// Whether a rank that waits in a collective is asked to copy, piece by piece, what others do not map, instead of their reading it by the kernel.
-        /// auto: where copies into shared memory are much cheaper than calls of the kernel, by the cost curves, and each rank has a processor.
-        ONECOPY_COLL_ASK => coll_ask: Option<bool> = None, Auto(Switch);
+        User ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
+        /// From this size on the receivers of a broadcast take shares of it from each other, where they do not map
+        /// the root's memory. Copies by the kernel out of one address space hinder each other.
+        Expert ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::COLL_RELAY_MIN;
+        /// Whether a rank that waits in a collective is asked to copy, piece by piece, what others would read by the
+        /// kernel.
+        Expert ONECOPY_COLL_ASK => coll_ask: Option<bool> = None, OrAuto(Switch), auto::COLL_ASK;
     }
 
     "waiting" {
-        /// Polls before a wait first yields the processor. auto: many, or few when ranks outnumber processors.
-        ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None, Auto(Count { min: 0, max: 1_000_000_000 });
-        /// Yields before a wait sleeps. auto: by the time waited and the number of ranks per processor.
-        ONECOPY_WAIT_YIELD => wait_yield: Option<usize> = None, Auto(Count { min: 0, max: 1_000_000_000 });
-        /// Whether a wait may sleep. auto: when ranks outnumber processors, and after long waits.
-        ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto, OneOf::<WaitSleep>::new();
+        /// Polls before a wait first yields the processor.
+        User ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None, OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_SPIN;
+        /// Yields before a wait sleeps. At most 200 where a rank's waiting threads outnumber its processors.
+        User ONECOPY_WAIT_YIELD => wait_yield: Option<usize> = None, OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_YIELD;
+        /// Whether a wait may sleep after its yields.
+        User ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto, OneOf::<WaitSleep>::new(), auto::WAIT_SLEEP;
         /// Records taken from one ring in one progress call, so that one busy peer does not keep out the others.
-        ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
+        Expert ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
         /// How often a wait looks whether its peers live.
-        ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10), Span { unit_ms: 1, min: 1, max: 40 };
+        Expert ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10), Span { unit_ms: 1, min: 1, max: 40 };
         /// How long a rank waits at the start for the others to join.
-        ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30), Span { unit_ms: 1000, min: 1, max: 86_400 };
+        User ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30), Span { unit_ms: 1000, min: 1, max: 86_400 };
     }
 
     "copies" {
-        /// The copy kernel. auto: the fastest for the size by the machine's calibration.
-        ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto, OneOf::<CopyKernel>::new();
-        /// The smallest copy by non-temporal stores. auto: by the size of the last-level cache.
-        ONECOPY_NT_MIN => nt_min: Option<usize> = None, Auto(ANY_SIZE);
+        /// What copies payload below ONECOPY_NT_MIN. nt: non-temporal stores for all sizes; rep: the string
+        /// instruction.
+        Expert ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto, OneOf::<CopyKernel>::new(), auto::COPY_KERNEL;
+        /// The smallest transfer that is copied by non-temporal stores, which leave the cache to others.
+        Expert ONECOPY_NT_MIN => nt_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::NT_MIN;
     }
 
     "MPI" {
         /// Whether the functions of MPI check what costs little to check: tags, ranks, committed datatypes.
-        ONECOPY_MPI_CHECKS => mpi_checks: bool = true, Switch;
+        User ONECOPY_MPI_CHECKS => mpi_checks: bool = true, Switch;
     }
 
     "diagnosis" {
         /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it.
-        ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;
+        User ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;
         /// How much the command `onecopy` logs to standard error. Programs have a `tracing` subscriber of their own, or log
         /// nothing.
-        ONECOPY_LOG => log: LogLevel = LogLevel::Warn, OneOf::<LogLevel>::new();
+        User ONECOPY_LOG => log: LogLevel = LogLevel::Warn, OneOf::<LogLevel>::new();
         /// Whether rank 0 prints every knob that is not at its default when it starts.
-        ONECOPY_PRINT_ENV => print_env: bool = false, Switch;
+        User ONECOPY_PRINT_ENV => print_env: bool = false, Switch;
     }
 }
 
@@ -406,24 +432,22 @@ impl Knobs {
     /// Whether chunks are written by the string instruction.
     #[must_use]
     pub fn writes_strings(&self) -> bool {
-        match self.chunk_copy {
-            ChunkCopy::Auto => machine::strings_take_lines(),
-            ChunkCopy::Owned => false,
-            ChunkCopy::String => true,
-        }
+        auto::writes_strings(self, &Situation::here())
     }
 
     /// Whether peers' chunks are mapped writable.
     #[must_use]
     pub fn maps_writable(&self) -> bool {
-        self.pool_writable.unwrap_or_else(|| self.writes_strings())
+        self.pool_writable.unwrap_or_else(|| {
+            auto::POOL_WRITABLE.value(self, &Situation::here()) == Some(Value::Word("on"))
+        })
     }
 
     /// Bytes in one chunk.
     #[must_use]
     pub fn chunk_bytes(&self) -> usize {
-        let auto = if self.writes_strings() { 16 } else { 8 } * KIB;
-        self.chunk_size.unwrap_or(auto.min(self.pool_per_peer))
+        self.chunk_size
+            .unwrap_or_else(|| auto::CHUNK_SIZE.here(self))
     }
 
     /// Chunks that messages to one peer may occupy.
@@ -435,15 +459,16 @@ impl Knobs {
     /// Chunks that a pipelined transfer recycles.
     #[must_use]
     pub fn pipeline_chunks(&self) -> usize {
-        let share = self.chunks_per_peer();
-        self.pipeline_depth.unwrap_or(share.clamp(2, 64))
+        self.pipeline_depth
+            .unwrap_or_else(|| auto::PIPELINE_DEPTH.here(self))
     }
 
     /// Bytes per step of a pipelined transfer; never more than a chunk.
     #[must_use]
     pub fn pipeline_step(&self) -> usize {
-        let chunk = self.chunk_bytes();
-        self.pipeline_chunk.map_or(chunk, |step| step.min(chunk))
+        let step = self.pipeline_chunk;
+        step.unwrap_or_else(|| auto::PIPELINE_CHUNK.here(self))
+            .min(self.chunk_bytes())
     }
 
     /// Checks what knobs demand of one another.

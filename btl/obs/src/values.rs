@@ -438,7 +438,7 @@ words! {
 
     /// Which copy kernel moves payload.
     CopyKernel {
-        /// The one that the calibration found fastest for the size.
+        /// The C library's, and non-temporal stores for long transfers.
         Auto = "auto",
         /// The C library's.
         Memcpy = "memcpy",
@@ -448,11 +448,11 @@ words! {
         Rep = "rep",
     }
 
-    /// Whether a wait may end in sleep.
+    /// Whether a wait may sleep.
     WaitSleep {
-        /// It may when ranks outnumber processors, and after long waits.
+        /// As on.
         Auto = "auto",
-        /// It may.
+        /// It may, after it has polled and yielded.
         On = "on",
         /// It never does.
         Off = "off",

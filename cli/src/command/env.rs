@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use onecopy_obs::{KNOBS, Knobs, Origins, UnknownVariable};
+use onecopy_obs::knobs::Audience;
+use onecopy_obs::knobs::auto::{Auto, Situation};
+use onecopy_obs::{KNOBS, Knobs, Origin, Origins, UnknownVariable};
 use serde::Serialize;
 use tabled::settings::Style;
 
@@ -13,7 +15,10 @@ use super::{CliError, print};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print JSON instead of a table
+    /// Show the knobs for experts, too; without it only those of them that are set
+    #[arg(long)]
+    all: bool,
+    /// Print JSON instead of a table: every knob, with the field 'audience'
     #[arg(long)]
     json: bool,
 }
@@ -27,7 +32,12 @@ struct Line {
     range: String,
     r#type: String,
     area: &'static str,
+    audience: String,
     doc: &'static str,
+    /// What `auto` stands for, in words.
+    auto: Option<String>,
+    /// What it comes to on this processor, where a job has one for each rank and nothing else has a say.
+    auto_here: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -44,6 +54,28 @@ struct Listing {
     unknown: Vec<Unknown>,
 }
 
+/// What `auto` comes to, if neither the message nor the peer has a say.
+fn here(auto: &Auto, knobs: &Knobs) -> Option<String> {
+    let here = Situation::here();
+    let value = auto.value(knobs, &here)?;
+    let others = [
+        Situation {
+            mapped: true,
+            ..here
+        },
+        Situation {
+            len: 16 << 20,
+            ..here
+        },
+        Situation {
+            copied_from: Some(1),
+            ..here
+        },
+    ];
+    let always = |other| auto.value(knobs, other) == Some(value);
+    others.iter().all(always).then(|| value.to_string())
+}
+
 fn lines(knobs: &Knobs, origins: &Origins) -> Vec<Line> {
     KNOBS
         .iter()
@@ -55,24 +87,49 @@ fn lines(knobs: &Knobs, origins: &Origins) -> Vec<Line> {
             range: info.range(),
             r#type: info.type_name(),
             area: info.area,
+            audience: info.audience.to_string(),
             doc: info.doc,
+            auto: info.auto.map(Auto::text),
+            auto_here: info.auto.and_then(|auto| here(auto, knobs)),
         })
         .collect()
 }
 
-fn table(lines: &[Line]) -> String {
+impl Line {
+    fn is_shown(&self, all: bool) -> bool {
+        all || self.audience == Audience::User.to_string()
+            || self.origin != Origin::Default.to_string()
+    }
+
+    fn meaning(&self) -> String {
+        match &self.auto {
+            Some(auto) => format!("{} auto: {auto}.", self.doc),
+            None => self.doc.to_owned(),
+        }
+    }
+
+    /// The value, and what `auto` comes to.
+    fn in_force(&self) -> String {
+        match &self.auto_here {
+            Some(here) if self.value == "auto" => format!("auto: {here}"),
+            _ => self.value.clone(),
+        }
+    }
+}
+
+fn table(lines: &[Line], all: bool) -> String {
     let mut rows = tabled::builder::Builder::default();
     rows.push_record([
         "variable", "value", "origin", "default", "accepted", "meaning",
     ]);
-    for line in lines {
+    for line in lines.iter().filter(|line| line.is_shown(all)) {
         rows.push_record([
             line.name.to_owned(),
-            line.value.clone(),
+            line.in_force(),
             line.origin.clone(),
             line.default.clone(),
             wrap(&line.range, 26),
-            wrap(line.doc, 56),
+            wrap(&line.meaning(), 56),
         ]);
     }
     rows.build().with(Style::psql()).to_string()
@@ -110,9 +167,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         let text = json(lines, unknown, file.as_deref(), warnings)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
-        let text = table(&lines);
+        let text = table(&lines, args.all);
+        let hidden = lines.iter().filter(|line| !line.is_shown(args.all)).count();
         print(|out| {
             writeln!(out, "{text}")?;
+            if hidden > 0 {
+                writeln!(out, "and {hidden} knobs for experts: onecopy env --all")?;
+            }
             if let Some(file) = file {
                 writeln!(out, "tune file: {}", file.display())?;
             }
@@ -139,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_for_each_knob() {
-        let text = table(&sample().0);
+        let text = table(&sample().0, true);
         for info in KNOBS {
             assert!(text.contains(info.name), "{}", info.name);
         }
@@ -151,6 +212,17 @@ mod tests {
             coop.contains("off") && coop.contains("environment"),
             "{coop}"
         );
+    }
+
+    #[test]
+    fn users_see_their_knobs_and_what_is_set() {
+        let text = table(&sample().0, false);
+        for info in KNOBS {
+            let is_shown = info.audience == Audience::User || info.name == "ONECOPY_COOP";
+            let has_row = text.contains(&format!("{} ", info.name));
+            assert_eq!(has_row, is_shown, "{}", info.name);
+        }
+        assert!(text.contains("auto: 1000"), "what auto comes to");
     }
 
     #[test]
@@ -167,6 +239,14 @@ mod tests {
         assert_eq!(coop["value"], "off");
         assert_eq!(coop["origin"], "environment");
         assert_eq!(coop["default"], "on");
+        assert_eq!(coop["audience"], "experts");
+        let spin = knobs
+            .iter()
+            .find(|knob| knob["name"] == "ONECOPY_WAIT_SPIN");
+        let spin = spin.expect("listed");
+        assert_eq!(spin["audience"], "users");
+        assert_eq!(spin["value"], "auto");
+        assert_eq!(spin["auto_here"], "1000");
         assert_eq!(value["unknown"][0]["name"], "ONECOPY_COP");
         assert_eq!(value["unknown"][0]["nearest"], "ONECOPY_COOP");
     }

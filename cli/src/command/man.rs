@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use onecopy_obs::KNOBS;
+use onecopy_obs::knobs::Audience;
 
 use super::{Cli, CliError};
 
@@ -21,9 +23,27 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command without the generated `help` subcommands, which need no page.
+/// The command without the generated `help` subcommands, which need no page; that of `env` has the knobs.
 fn definition() -> clap::Command {
-    Cli::command().disable_help_subcommand(true)
+    Cli::command()
+        .disable_help_subcommand(true)
+        .mut_subcommand("env", |env| env.after_long_help(knobs()))
+}
+
+/// The table of knobs as text.
+fn knobs() -> String {
+    let mut text = String::new();
+    for audience in [Audience::User, Audience::Expert] {
+        text.push_str(&format!("Knobs for {audience}:\n\n"));
+        for knob in KNOBS.iter().filter(|knob| knob.audience == audience) {
+            let (name, default) = (knob.name, knob.default_text());
+            let (range, meaning) = (knob.range(), knob.meaning());
+            text.push_str(&format!(
+                "{name}: {meaning} Default: {default}; accepted: {range}.\n\n"
+            ));
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -44,6 +64,10 @@ mod tests {
                     .expect("text")
             })
             .collect();
+        let env = std::fs::read_to_string(dir.join("onecopy-env.1")).expect("readable");
+        for knob in KNOBS {
+            assert!(env.contains(knob.name), "{}", knob.name);
+        }
         std::fs::remove_dir_all(&dir).expect("removable");
         pages.sort();
         assert!(pages.contains(&"onecopy.1".to_owned()), "{pages:?}");

@@ -43,6 +43,87 @@ fn names_follow_the_fields() {
 }
 
 #[test]
+fn what_accepts_auto_says_what_it_stands_for() {
+    for knob in KNOBS {
+        let accepts = knob.default_text() == "auto";
+        assert_eq!(knob.auto.is_some(), accepts, "{}", knob.name);
+        assert!(!knob.doc.contains("auto:"), "{}: said twice", knob.name);
+        assert_eq!(knob.meaning().contains(" auto: "), accepts);
+    }
+    let text = |name| info(name).expect("a knob").meaning();
+    assert!(
+        text("ONECOPY_WAIT_YIELD")
+            .ends_with("auto: 4 where ranks outnumber processors, else 4000.")
+    );
+    assert!(text("ONECOPY_WAIT_SLEEP").ends_with("auto: on."));
+}
+
+#[test]
+fn what_auto_stands_for_would_be_accepted() {
+    for (strings_take_lines, crowded, mapped) in [
+        (false, false, false),
+        (true, false, true),
+        (false, true, true),
+        (true, true, false),
+    ] {
+        let situation = Situation {
+            strings_take_lines,
+            crowded,
+            mapped,
+            len: 1 << 20,
+            copied_from: Some(128 * KIB),
+        };
+        for knob in KNOBS {
+            let value = knob
+                .auto
+                .and_then(|auto| auto.value(&Knobs::default(), &situation));
+            if let Some(value) = value.filter(|value| *value != Value::Never) {
+                Knobs::default()
+                    .set(knob.name, &value.to_string())
+                    .expect(knob.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_processor_decides_what_auto_stands_for() {
+    let here = Situation::here();
+    let strings = |strings_take_lines| Situation {
+        strings_take_lines,
+        ..here
+    };
+    let of = |rule: &Auto, strings_take_lines| {
+        rule.value(&Knobs::default(), &strings(strings_take_lines))
+    };
+    for (rule, by_stores, by_strings) in [
+        (
+            &auto::CHUNK_COPY,
+            Value::Word("owned"),
+            Value::Word("string"),
+        ),
+        (
+            &auto::CHUNK_SIZE,
+            Value::Size(8 * KIB),
+            Value::Size(16 * KIB),
+        ),
+        (&auto::POOL_WRITABLE, Value::Word("off"), Value::Word("on")),
+        (
+            &auto::PIPELINE_CHUNK,
+            Value::Size(8 * KIB),
+            Value::Size(16 * KIB),
+        ),
+        (&auto::PIPELINE_DEPTH, Value::Count(32), Value::Count(16)),
+    ] {
+        assert_eq!(of(rule, false), Some(by_stores));
+        assert_eq!(of(rule, true), Some(by_strings));
+    }
+    let knobs = Knobs::default();
+    assert_eq!(knobs.writes_strings(), crate::machine::strings_take_lines());
+    assert_eq!(knobs.maps_writable(), knobs.writes_strings());
+}
+
+#[test]
 fn every_default_is_in_range_and_reads_back() {
     let defaults = Knobs::default();
     for knob in KNOBS {

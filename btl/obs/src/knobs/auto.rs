@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `auto` stands for, one rule per knob that has it.
+//!
+//! Listings and `docs/knobs.md` print a rule's text; [`Knobs`] and the tests evaluate the rule itself. A rule of plain cases has no other
+//! text than its cases, so the two cannot differ. `src/autos.rs` compares every rule with what the runtime does.
+
+use super::Knobs;
+use crate::machine;
+use crate::values::{ChunkCopy, CopyKernel, KIB, MIB, show_size};
+
+/// What a rule may depend on, besides the knobs.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation {
+    /// Whether the string instruction takes lines without reading them ([`machine::strings_take_lines`]).
+    pub strings_take_lines: bool,
+    /// Whether ranks outnumber processors.
+    pub crowded: bool,
+    /// Whether the receiver maps the memory: it lies in the heap, or is attached.
+    pub mapped: bool,
+    /// Bytes of the message.
+    pub len: usize,
+    /// From which size on a layer copies plain memory more cheaply than chunks do; none without such a layer.
+    pub copied_from: Option<usize>,
+}
+
+impl Situation {
+    /// A short message of plain memory, on this processor, in a job that has a processor for each rank.
+    #[must_use]
+    pub fn here() -> Self {
+        Self {
+            strings_take_lines: machine::strings_take_lines(),
+            crowded: false,
+            mapped: false,
+            len: 0,
+            copied_from: None,
+        }
+    }
+}
+
+/// What a rule comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Bytes.
+    Size(usize),
+    /// A number.
+    Count(usize),
+    /// A switch that is on, or a word.
+    Word(&'static str),
+    /// A size that no message has.
+    Never,
+}
+
+impl Value {
+    /// As a number; `usize::MAX` for never.
+    #[must_use]
+    pub const fn number(self) -> usize {
+        match self {
+            Self::Size(number) | Self::Count(number) => number,
+            Self::Never | Self::Word(_) => usize::MAX,
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Size(bytes) => f.write_str(&show_size(*bytes)),
+            Self::Count(number) => write!(f, "{number}"),
+            Self::Word(word) => f.write_str(word),
+            Self::Never => f.write_str("never"),
+        }
+    }
+}
+
+/// A value for some situations.
+#[derive(Debug)]
+pub struct Case {
+    value: Value,
+    when: &'static str,
+    holds: fn(&Knobs, &Situation) -> bool,
+}
+
+/// What `auto` of a knob stands for.
+#[derive(Debug)]
+pub enum Auto {
+    /// The value of the first case that holds, or the last one.
+    Cases(&'static [Case], Value),
+    /// A value computed from knobs and situation.
+    Computed(fn() -> String, fn(&Knobs, &Situation) -> Value),
+    /// The least size at which the first of two curves of `onecopy_btl::cost::Costs` is below the second, and what else is to be said.
+    Crossing {
+        /// The curve that wins for long messages.
+        cheaper: &'static str,
+        /// The curve that wins for short ones.
+        than: &'static str,
+        /// The least size that is considered; its double is the next.
+        from: usize,
+        /// What the curves do not say.
+        note: &'static str,
+    },
+    /// Known where the job runs.
+    Found(&'static str),
+}
+
+impl Auto {
+    /// The rule in words: part of a sentence.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Cases(cases, last) => {
+                let cases = cases
+                    .iter()
+                    .map(|case| format!("{} {}, ", case.value, case.when));
+                let otherwise = if cases.len() == 0 { "" } else { "else " };
+                format!("{}{otherwise}{last}", cases.collect::<String>())
+            }
+            Self::Computed(text, _) => text(),
+            Self::Crossing {
+                cheaper,
+                than,
+                note,
+                ..
+            } => {
+                let note = if note.is_empty() {
+                    String::new()
+                } else {
+                    format!("; {note}")
+                };
+                format!("where the cost curve {cheaper} falls below {than}{note}")
+            }
+            Self::Found(text) => (*text).to_owned(),
+        }
+    }
+
+    /// What it comes to, where knobs and situation say it.
+    #[must_use]
+    pub fn value(&self, knobs: &Knobs, situation: &Situation) -> Option<Value> {
+        match self {
+            Self::Cases(cases, last) => Some(
+                cases
+                    .iter()
+                    .find(|case| (case.holds)(knobs, situation))
+                    .map_or(*last, |case| case.value),
+            ),
+            Self::Computed(_, value) => Some(value(knobs, situation)),
+            Self::Crossing { .. } | Self::Found(_) => None,
+        }
+    }
+
+    /// The number it comes to on this processor, where each rank has one.
+    pub(super) fn here(&self, knobs: &Knobs) -> usize {
+        self.value(knobs, &Situation::here())
+            .map_or(usize::MAX, Value::number)
+    }
+}
+
+const fn case(value: Value, when: &'static str, holds: fn(&Knobs, &Situation) -> bool) -> Case {
+    Case { value, when, holds }
+}
+
+/// Whether chunks are written by the string instruction.
+pub(super) fn writes_strings(knobs: &Knobs, situation: &Situation) -> bool {
+    match knobs.chunk_copy {
+        ChunkCopy::Auto => CHUNK_COPY.value(knobs, situation) == Some(Value::Word("string")),
+        ChunkCopy::Owned => false,
+        ChunkCopy::String => true,
+    }
+}
+
+const BY_STRINGS: &str = "where chunks are written by strings";
+const CROWDED: &str = "where ranks outnumber processors";
+
+fn crowded(_: &Knobs, situation: &Situation) -> bool {
+    situation.crowded
+}
+
+/// Whether a knob says from which size on a layer copies memory of this kind.
+fn is_decided(knobs: &Knobs, situation: &Situation) -> bool {
+    let plain = [knobs.cma_min, knobs.xpmem_min, knobs.knem_min];
+    knobs.eager_max.is_some()
+        || match situation.mapped {
+            true => knobs.heap_min.is_some(),
+            false => plain.iter().any(Option::is_some),
+        }
+}
+
+pub(super) static HEAP_MIN: Auto = Auto::Crossing {
+    cheaper: "map",
+    than: "eager",
+    from: 512,
+    note: "without cico, all that slots do not hold",
+};
+pub(super) static CMA_MIN: Auto = Auto::Crossing {
+    cheaper: "get_coop",
+    than: "pipeline",
+    from: 4 * KIB,
+    note: "from 32 KiB on a pair goes by the times that it has seen",
+};
+pub(super) static XPMEM_MIN: Auto = Auto::Crossing {
+    cheaper: "attach",
+    than: "eager",
+    from: 512,
+    note: "",
+};
+pub(super) static KNEM_MIN: Auto = Auto::Crossing {
+    cheaper: "module_coop",
+    than: "pipeline",
+    from: 4 * KIB,
+    note: "from 32 KiB on a pair goes by the times that it has seen",
+};
+pub(super) static COOP_MIN: Auto = Auto::Crossing {
+    cheaper: "map_coop",
+    than: "map",
+    from: 16 * KIB,
+    note: "likewise for each layer, attached memory not below ONECOPY_ATTACH_MIN",
+};
+pub(super) static MODULE_ABI: Auto =
+    Auto::Found("onecopy where both ranks have /dev/onecopy, else plain");
+
+/// The longest message that goes unasked beside a layer that could copy it at once: by stores, by strings.
+const UNASKED_MAX: [usize; 2] = [128 * KIB, 256 * KIB];
+pub(super) static EAGER_MAX: Auto = Auto::Computed(
+    || {
+        format!(
+            "below the first size that a layer copies more cheaply, at most {}, or {} {BY_STRINGS}; never more than half of \
+             ONECOPY_EAGER_CREDIT, nor than half of ONECOPY_POOL_PER_PEER, or all of it by strings",
+            show_size(UNASKED_MAX[0]),
+            show_size(UNASKED_MAX[1])
+        )
+    },
+    |knobs, situation| {
+        let credit = knobs.eager_credit / 2;
+        let Some(first) = situation.copied_from else {
+            return Value::Size(credit - 1);
+        };
+        let (most, share) = match writes_strings(knobs, situation) {
+            true => (UNASKED_MAX[1], knobs.pool_per_peer),
+            false => (UNASKED_MAX[0], knobs.pool_per_peer / 2),
+        };
+        let most = most.min(credit).min(share).max(knobs.eager_slots_max);
+        Value::Size(first.saturating_sub(1).clamp(knobs.eager_slots_max, most))
+    },
+);
+pub(super) static REWRITTEN_MAX: Auto = Auto::Cases(
+    &[
+        case(
+            Value::Size(0),
+            "where a knob says from which size on a layer copies such memory",
+            is_decided,
+        ),
+        case(
+            Value::Size(0),
+            "in memory from `alloc` where chunks are written by strings",
+            |knobs, situation| situation.mapped && writes_strings(knobs, situation),
+        ),
+        case(
+            Value::Size(64 * KIB),
+            "in other memory from `alloc`",
+            |_, situation| situation.mapped,
+        ),
+    ],
+    Value::Size(128 * KIB),
+);
+pub(super) static CHUNK_COPY: Auto = Auto::Cases(
+    &[case(
+        Value::Word("string"),
+        "on processors of AMD with fast strings",
+        |_, situation| situation.strings_take_lines,
+    )],
+    Value::Word("owned"),
+);
+pub(super) static POOL_WRITABLE: Auto = Auto::Cases(
+    &[case(Value::Word("on"), BY_STRINGS, writes_strings)],
+    Value::Word("off"),
+);
+const CHUNK_SIZES: [usize; 2] = [8 * KIB, 16 * KIB];
+pub(super) static CHUNK_SIZE: Auto = Auto::Computed(
+    || {
+        format!(
+            "{}, or {} {BY_STRINGS}; never more than ONECOPY_POOL_PER_PEER",
+            show_size(CHUNK_SIZES[0]),
+            show_size(CHUNK_SIZES[1])
+        )
+    },
+    |knobs, situation| {
+        let size = CHUNK_SIZES[usize::from(writes_strings(knobs, situation))];
+        Value::Size(size.min(knobs.pool_per_peer))
+    },
+);
+pub(super) static PIPELINE_CHUNK: Auto = Auto::Computed(
+    || "ONECOPY_CHUNK_SIZE".to_owned(),
+    |knobs, situation| Value::Size(chunk(knobs, situation)),
+);
+pub(super) static PIPELINE_DEPTH: Auto = Auto::Computed(
+    || "as many as messages to one peer may occupy, 2 to 64".to_owned(),
+    |knobs, situation| {
+        let share = knobs.pool_per_peer / chunk(knobs, situation);
+        Value::Count(share.clamp(2, 64))
+    },
+);
+
+fn chunk(knobs: &Knobs, situation: &Situation) -> usize {
+    knobs.chunk_size.unwrap_or_else(|| {
+        CHUNK_SIZE
+            .value(knobs, situation)
+            .map_or(usize::MAX, Value::number)
+    })
+}
+
+pub(super) static COOP_CHUNK: Auto = Auto::Computed(
+    || {
+        "a sixteenth of the message: 16 KiB to 256 KiB of mapped memory; by the kernel up to 512 KiB and no less than 128 KiB, or \
+         half of a shorter message"
+            .to_owned()
+    },
+    |_, situation| {
+        let (least, most) = match situation.mapped {
+            true => (16 * KIB, 256 * KIB),
+            false => ((situation.len / 2).clamp(4 * KIB, 128 * KIB), 512 * KIB),
+        };
+        let part = (situation.len / 16).next_power_of_two().clamp(least, most);
+        Value::Size(part.next_multiple_of(4 * KIB))
+    },
+);
+pub(super) static HEAP_SIZE: Auto = Auto::Found(
+    "the machine's memory, rounded up to a power of two; less where the address space (ulimit -v) or files (ulimit -f) are limited",
+);
+pub(super) static COLL_RELAY_MIN: Auto = Auto::Cases(
+    &[case(Value::Never, CROWDED, crowded)],
+    Value::Size(256 * KIB),
+);
+pub(super) static COLL_ASK: Auto = Auto::Found(
+    "off where ranks outnumber processors, else on where the cost curve eager is below two thirds of get at 64 KiB and 1 MiB",
+);
+pub(super) static WAIT_SPIN: Auto = Auto::Cases(
+    &[case(Value::Count(16), CROWDED, crowded)],
+    Value::Count(1000),
+);
+pub(super) static WAIT_YIELD: Auto = Auto::Cases(
+    &[case(Value::Count(4), CROWDED, crowded)],
+    Value::Count(4000),
+);
+pub(super) static WAIT_SLEEP: Auto = Auto::Cases(&[], Value::Word("on"));
+pub(super) static COPY_KERNEL: Auto =
+    Auto::Found("memcpy, and non-temporal stores from ONECOPY_NT_MIN on");
+pub(super) static NT_MIN: Auto = Auto::Cases(
+    &[
+        case(
+            Value::Size(0),
+            "where ONECOPY_COPY_KERNEL is nt",
+            |knobs, _| knobs.copy_kernel == CopyKernel::NonTemporal,
+        ),
+        case(Value::Never, "where it is memcpy or rep", |knobs, _| {
+            knobs.copy_kernel != CopyKernel::Auto
+        }),
+    ],
+    Value::Size(32 * MIB),
+);

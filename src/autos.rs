@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the table of knobs says that `auto` stands for is what the runtime does.
+
+use crate::coll::select::{asks, relay_min};
+use crate::memory::geometry;
+use crate::runtime::{Runtime, local_with};
+use crate::select::Thresholds;
+use crate::select::chunks::Chunks;
+use crate::state::patience::Patience;
+use crate::wireup::Card;
+use onecopy_btl::LayerId;
+use onecopy_btl::cost::{Costs, Curve};
+use onecopy_btl::registry::{LayerSet, Power};
+use onecopy_obs::knobs::auto::{Auto, Situation, Value};
+use onecopy_obs::{ChunkCopy, CopyKernel, KNOBS, Knobs, LayerList};
+use onecopy_shm::copy::Kernel;
+use std::sync::Mutex;
+
+fn rule(name: &str) -> &'static Auto {
+    let info = onecopy_obs::knobs::info(name).expect("a knob");
+    info.auto.expect("a knob with auto")
+}
+
+fn said(name: &str, knobs: &Knobs, situation: Situation) -> Value {
+    let value = rule(name).value(knobs, &situation);
+    value.unwrap_or_else(|| panic!("{name}: no rule that knobs and situation decide"))
+}
+
+fn said_number(name: &str, knobs: &Knobs, situation: Situation) -> u64 {
+    match said(name, knobs, situation) {
+        Value::Never => u64::MAX,
+        value => value.number() as u64,
+    }
+}
+
+fn written(chunk_copy: ChunkCopy) -> Knobs {
+    Knobs {
+        chunk_copy,
+        ..Knobs::default()
+    }
+}
+
+/// Knobs for each way to write chunks.
+fn each_writing() -> [Knobs; 3] {
+    [ChunkCopy::Auto, ChunkCopy::Owned, ChunkCopy::String].map(written)
+}
+
+/// The seeds of both kinds of processors.
+fn each_costs() -> [Costs; 2] {
+    [ChunkCopy::Owned, ChunkCopy::String].map(|writing| Costs::seeds(&written(writing)))
+}
+
+fn curve(costs: &Costs, name: &str) -> Curve {
+    let mut costs = *costs;
+    *costs.named(name).expect("a curve")
+}
+
+/// Where the curves cross, as the rule says; `u64::MAX` for nowhere.
+fn crossing(name: &str, costs: &Costs) -> u64 {
+    let Auto::Crossing {
+        cheaper,
+        than,
+        from,
+        ..
+    } = rule(name)
+    else {
+        panic!("{name}: its rule names no curves");
+    };
+    let (cheaper, than) = (curve(costs, cheaper), curve(costs, than));
+    Costs::crossing(&cheaper, &than, *from as u64).unwrap_or(u64::MAX)
+}
+
+fn layer_min(name: &str) {
+    let of_knob = |layer: &LayerId| {
+        layer
+            .row()
+            .min
+            .as_ref()
+            .is_some_and(|knob| knob.name == name)
+    };
+    let layer = LayerId::SINGLE.into_iter().find(of_knob).expect("a layer");
+    for costs in each_costs() {
+        let found = Thresholds::with_layers(&Knobs::default(), &costs, LayerSet::ALL);
+        assert_eq!(found.min[layer], crossing(name, &costs), "{name}");
+    }
+}
+
+fn coop_min(name: &str) {
+    let earned = 64 << 20;
+    let knobs = Knobs {
+        attach_min: earned,
+        ..Knobs::default()
+    };
+    for costs in each_costs() {
+        let found = Thresholds::with_layers(&knobs, &costs, LayerSet::ALL);
+        assert_eq!(found.coop_min[LayerId::MAP], crossing(name, &costs));
+        for layer in LayerId::SINGLE {
+            let [alone, together] = layer.words().expect("words").curves;
+            let (alone, together) = (curve(&costs, alone), curve(&costs, together));
+            let crossing = Costs::crossing(&together, &alone, 16 << 10).unwrap_or(u64::MAX);
+            let expected = match layer.power() {
+                Power::Attach => crossing.max(earned as u64),
+                _ => crossing,
+            };
+            assert_eq!(found.coop_min[layer], expected, "{layer}");
+        }
+    }
+}
+
+fn eager_max() {
+    for mut knobs in each_writing() {
+        for pool_per_peer in [64 << 10, knobs.pool_per_peer] {
+            knobs.pool_per_peer = pool_per_peer;
+            for costs in each_costs() {
+                for has in [LayerSet::default(), LayerSet::ALL] {
+                    let found = Thresholds::with_layers(&knobs, &costs, has);
+                    let plain = LayerId::SINGLE
+                        .into_iter()
+                        .filter(|&layer| layer != LayerId::MAP);
+                    let first = plain.map(|layer| found.min[layer]).min();
+                    let situation = Situation {
+                        copied_from: first
+                            .filter(|_| has.has(LayerId::CALL))
+                            .map(|first| first as usize),
+                        ..Situation::here()
+                    };
+                    let unasked = said_number("ONECOPY_EAGER_MAX", &knobs, situation);
+                    assert_eq!(found.announce_min - 1, unasked);
+                }
+            }
+        }
+    }
+}
+
+fn rewritten_max() {
+    let decided = Knobs {
+        heap_min: Some(8192),
+        cma_min: Some(8192),
+        ..Knobs::default()
+    };
+    for knobs in each_writing().into_iter().chain([decided]) {
+        let found = Thresholds::with_layers(&knobs, &Costs::default(), LayerSet::ALL);
+        for (mapped, max) in [
+            (false, found.rewritten_max),
+            (true, found.rewritten_heap_max),
+        ] {
+            let situation = Situation {
+                mapped,
+                ..Situation::here()
+            };
+            let said = said_number("ONECOPY_REWRITTEN_MAX", &knobs, situation);
+            assert_eq!(said, max, "mapped: {mapped}");
+        }
+    }
+}
+
+fn chunks() {
+    let here = Situation::here();
+    for knobs in each_writing() {
+        let found = Chunks::new(&knobs);
+        let number = |name| said_number(name, &knobs, here);
+        assert_eq!(found.bytes as u64, number("ONECOPY_CHUNK_SIZE"));
+        assert_eq!(found.step, number("ONECOPY_PIPELINE_CHUNK"));
+        assert_eq!(found.depth as u64, number("ONECOPY_PIPELINE_DEPTH"));
+    }
+    let by_string = said("ONECOPY_CHUNK_COPY", &Knobs::default(), here) == Value::Word("string");
+    let long = Chunks::new(&Knobs::default()).kernel(64 << 10);
+    assert_eq!(long == Kernel::RepMovsb, by_string);
+}
+
+/// What `find` makes of a rank that runs with these knobs.
+fn of_a_rank<R: Send>(knobs: &Knobs, find: impl Fn(&Runtime) -> R + Sync) -> R {
+    let found = Mutex::new(None);
+    local_with(1, knobs, |rank| {
+        *found.lock().expect("no rank panics") = Some(find(&rank));
+    });
+    let found = found.into_inner().expect("no rank panics");
+    found.expect("one rank")
+}
+
+fn pool_writable() {
+    for knobs in each_writing() {
+        let writable = of_a_rank(&knobs, |rank| {
+            rank.handle()
+                .gate
+                .enter()
+                .engine
+                .permitted
+                .terms
+                .pool_writable
+        });
+        let said = said("ONECOPY_POOL_WRITABLE", &knobs, Situation::here());
+        assert_eq!(said == Value::Word("on"), writable);
+    }
+}
+
+fn copy_kernel() {
+    for copy_kernel in [
+        CopyKernel::Auto,
+        CopyKernel::Memcpy,
+        CopyKernel::NonTemporal,
+        CopyKernel::Rep,
+    ] {
+        let knobs = Knobs {
+            copy_kernel,
+            ..Knobs::default()
+        };
+        let plan = of_a_rank(&knobs, |rank| {
+            rank.handle().gate.enter().engine.permitted.terms.plan
+        });
+        let said = said("ONECOPY_NT_MIN", &knobs, Situation::here());
+        assert_eq!(said.number(), plan.nt_min, "{copy_kernel}");
+        if copy_kernel == CopyKernel::Auto {
+            assert_eq!(plan.small, Kernel::Memcpy);
+        }
+    }
+}
+
+fn waiting() {
+    let card = |ranks: usize| {
+        let one = Card {
+            affinity: vec![0, 1],
+            ..Card::of_this_process()
+        };
+        vec![one; ranks]
+    };
+    for (ranks, crowded) in [(2, false), (3, true)] {
+        let (knobs, cards) = (Knobs::default(), card(ranks));
+        let found = Patience::new(&knobs, &cards, 0);
+        let situation = Situation {
+            crowded,
+            ..Situation::here()
+        };
+        assert_eq!(found.crowded, crowded);
+        let number = |name| said_number(name, &knobs, situation);
+        assert_eq!(found.spin as u64, number("ONECOPY_WAIT_SPIN"));
+        assert_eq!(found.yields as u64, number("ONECOPY_WAIT_YIELD"));
+        let sleeps = said("ONECOPY_WAIT_SLEEP", &knobs, situation) == Value::Word("on");
+        assert_eq!(found.sleep, sleeps);
+    }
+}
+
+fn broadcasts_by_shares() {
+    let knobs = Knobs::default();
+    for crowded in [false, true] {
+        let situation = Situation {
+            crowded,
+            ..Situation::here()
+        };
+        let said = said_number("ONECOPY_COLL_RELAY_MIN", &knobs, situation);
+        assert_eq!(said, relay_min(&knobs, crowded) as u64);
+    }
+}
+
+fn owners_that_are_asked() {
+    for costs in each_costs() {
+        let call = curve(&costs, "get");
+        let cheap = |len| costs.eager.estimate(len) < call.estimate(len) / 1.5;
+        let cheaper = cheap(64 << 10) && cheap(1 << 20);
+        assert_eq!(asks(&Knobs::default(), &costs, false), cheaper);
+        assert!(!asks(&Knobs::default(), &costs, true));
+    }
+}
+
+fn heap_size() {
+    let limit = |resource| nix::sys::resource::getrlimit(resource).map(|(soft, _)| soft);
+    let none = Ok(nix::sys::resource::RLIM_INFINITY);
+    let resources = [
+        nix::sys::resource::Resource::RLIMIT_AS,
+        nix::sys::resource::Resource::RLIMIT_FSIZE,
+    ];
+    let info = std::fs::read_to_string("/proc/meminfo").expect("readable");
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|text| text.trim().strip_suffix(" kB"));
+    let bytes: u64 = kib.expect("a total").trim().parse().expect("a number");
+    let whole = (bytes << 10).next_power_of_two();
+    let found = geometry(&Knobs::default(), 2).heap_bytes;
+    assert!(found <= whole);
+    assert_eq!(found == whole, resources.map(limit) == [none; 2], "{found}");
+}
+
+/// How many chunks both sides take of a message of `len` bytes.
+fn shared_chunks(layer: LayerId, len: usize) -> u64 {
+    let knobs = Knobs {
+        layers: LayerList::Only(vec![LayerId::CHUNKS.name(), layer.name()]),
+        coop_min: Some(0),
+        heap_min: Some(0),
+        cma_min: Some(0),
+        ..Knobs::default()
+    };
+    let chunks = Mutex::new(0);
+    local_with(2, &knobs, |rank| {
+        let world = rank.world();
+        let mut bytes = rank.alloc(len).expect("memory");
+        let mut plain = vec![0; len];
+        let bytes: &mut [u8] = if layer == LayerId::MAP {
+            &mut bytes
+        } else {
+            &mut plain
+        };
+        match world.rank() {
+            0 => world.send(bytes, 1, 0).expect("sent"),
+            _ => drop(world.recv(bytes, 0, 0).expect("received")),
+        }
+        let counters = rank.counters();
+        let mine = counters.coop_chunks_receiver + counters.coop_chunks_sender;
+        *chunks.lock().expect("no rank panics") += mine;
+    });
+    chunks.into_inner().expect("no rank panics")
+}
+
+fn coop_chunk() {
+    for (layer, mapped) in [(LayerId::MAP, true), (LayerId::CALL, false)] {
+        for len in [48 << 10, 1 << 20, 5 << 20, 32 << 20] {
+            let situation = Situation {
+                mapped,
+                len,
+                ..Situation::here()
+            };
+            let chunk = said_number("ONECOPY_COOP_CHUNK", &Knobs::default(), situation);
+            let taken = shared_chunks(layer, len);
+            // Where the layer is refused nothing is shared.
+            if layer == LayerId::MAP || taken > 0 {
+                assert_eq!(taken, (len as u64).div_ceil(chunk), "{layer}, {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_auto_stands_for_is_what_is_done() {
+    for knob in KNOBS.iter().filter(|knob| knob.auto.is_some()) {
+        match knob.name {
+            "ONECOPY_HEAP_MIN" | "ONECOPY_CMA_MIN" | "ONECOPY_XPMEM_MIN" | "ONECOPY_KNEM_MIN" => {
+                layer_min(knob.name);
+            }
+            "ONECOPY_COOP_MIN" => coop_min(knob.name),
+            "ONECOPY_EAGER_MAX" => eager_max(),
+            "ONECOPY_REWRITTEN_MAX" => rewritten_max(),
+            "ONECOPY_CHUNK_SIZE"
+            | "ONECOPY_CHUNK_COPY"
+            | "ONECOPY_PIPELINE_CHUNK"
+            | "ONECOPY_PIPELINE_DEPTH" => chunks(),
+            "ONECOPY_POOL_WRITABLE" => pool_writable(),
+            "ONECOPY_COPY_KERNEL" | "ONECOPY_NT_MIN" => copy_kernel(),
+            "ONECOPY_WAIT_SPIN" | "ONECOPY_WAIT_YIELD" | "ONECOPY_WAIT_SLEEP" => waiting(),
+            "ONECOPY_COLL_RELAY_MIN" => broadcasts_by_shares(),
+            "ONECOPY_COLL_ASK" => owners_that_are_asked(),
+            "ONECOPY_HEAP_SIZE" => heap_size(),
+            "ONECOPY_COOP_CHUNK" => coop_chunk(),
+            // It takes the kernel module: the suites of virtual machines run with each interface.
+            "ONECOPY_MODULE_ABI" => {}
+            other => panic!("{other}: nothing compares its auto with the runtime"),
+        }
+    }
+}
