@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The knobs: everything that can be set from outside, defined once.
 //!
-//! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune` writes, may set the same names;
-//! the environment wins. Variables `ONECOPY_JOB_*` carry the wire-up, `ONECOPY_VM_*` are for `onecopy vm`; neither are knobs.
+//! A knob is an environment variable `ONECOPY_` + its name. A tune file, which `onecopy tune`
+//! writes, may set the same names; the environment wins. Variables `ONECOPY_JOB_*` carry the
+//! wire-up, `ONECOPY_VM_*` are for `onecopy vm`; neither are knobs.
 
 mod audience;
 pub mod auto;
+mod origin;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::audience::Audience;
 use self::auto::{Auto, Situation, Value};
+pub use self::origin::{Origin, Origins};
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
     LogLevel, MIB, ModuleAbi, OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB,
@@ -79,48 +82,6 @@ const fn first(autos: &[&'static Auto]) -> Option<&'static Auto> {
     }
 }
 
-/// Where a knob's value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Origin {
-    /// Nobody set it.
-    #[default]
-    Default,
-    /// The tune file.
-    File,
-    /// The environment, or an option of a command that stands for it.
-    Environment,
-}
-
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Default => "default",
-            Self::File => "file",
-            Self::Environment => "environment",
-        })
-    }
-}
-
-/// The origin of each knob.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origins(Vec<(&'static str, Origin)>);
-
-impl Origins {
-    /// The origin of the knob with this environment name.
-    #[must_use]
-    pub fn of(&self, name: &str) -> Origin {
-        self.0
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map_or(Origin::Default, |&(_, origin)| origin)
-    }
-
-    fn set(&mut self, name: &'static str, origin: Origin) {
-        self.0.retain(|(known, _)| *known != name);
-        self.0.push((name, origin));
-    }
-}
-
 /// A value that a knob cannot take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {reason}; accepted: {range}")]
@@ -154,7 +115,8 @@ impl std::fmt::Display for UnknownVariable {
     }
 }
 
-/// Defines [`Knobs`] and [`KNOBS`]: per knob its doc, audience, variable, field, type, default, kind, and what `auto` stands for.
+/// Defines [`Knobs`] and [`KNOBS`]: per knob its doc, audience, variable, field, type, default,
+/// kind, and what `auto` stands for.
 macro_rules! knobs {
     ($($area:literal {
         $(
@@ -226,115 +188,151 @@ knobs! {
         /// peer permits one process at a time; any permits every process of the same user.
         User ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
         /// The smallest message by rendezvous over attached memory.
-        Expert ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::XPMEM_MIN;
+        Expert ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None,
+            OrAuto(ANY_SIZE), auto::XPMEM_MIN;
         /// The smallest message by rendezvous over copies by the kernel module.
         Expert ONECOPY_KNEM_MIN => knem_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::KNEM_MIN;
         /// By which interface of the kernel module the layers xpmem and knem work.
-        Expert ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto, OneOf::<ModuleAbi>::new(), auto::MODULE_ABI;
-        /// A message at least this large has its memory attached when it is first seen; a smaller one when memory near it was asked
-        /// for before.
+        Expert ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto,
+            OneOf::<ModuleAbi>::new(), auto::MODULE_ABI;
+        /// A message at least this large has its memory attached when it is first seen; a smaller
+        /// one when memory near it was asked for before.
         Expert ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
-        /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded up to a multiple of 2 MiB.
-        Expert ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB, Size { min: 2 * MIB, max: GIB };
+        /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded
+        /// up to a multiple of 2 MiB.
+        Expert ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB,
+            Size { min: 2 * MIB, max: GIB };
         /// Windows of one peer's memory that may be attached at a time.
         Expert ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
-        /// Bytes of one peer's memory that may be attached at a time. They take address range, and page tables where they are used.
-        Expert ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB, Size { min: 2 * MIB, max: 16 * TIB };
+        /// Bytes of one peer's memory that may be attached at a time. They take address range, and
+        /// page tables where they are used.
+        Expert ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB,
+            Size { min: 2 * MIB, max: 16 * TIB };
     }
 
     "eager" {
-        /// The largest payload that travels in the ring's own slots, and never more than three eighths of a ring: so much finds room in
-        /// every state of it. Larger eager messages take chunks of the sender's pool.
-        Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB, Size { min: 0, max: 4 * KIB };
+        /// The largest payload that travels in the ring's own slots, and never more than three
+        /// eighths of a ring: so much finds room in every state of it. Larger eager messages take
+        /// chunks of the sender's pool.
+        Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB,
+            Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
         /// waits for the receive.
-        User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None, OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
+        User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None,
+            OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
         /// The largest message that is sent unasked, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
         /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache.
-        Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None, OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
-        /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a sender announces instead of
-        /// sending. Two of the longest that go in chunks unasked fit.
-        User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB, Size { min: 4 * KIB, max: GIB };
-        /// Messages to one peer that wait for its answer, announced or synchronous ones; a sender holds back further ones. The
-        /// receiver keeps up to 400 bytes for each. The same on all ranks.
-        User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144, Count { min: 16, max: 67_108_864 };
+        Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None,
+            OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
+        /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a
+        /// sender announces instead of sending. Two of the longest that go in chunks unasked fit.
+        User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB,
+            Size { min: 4 * KIB, max: GIB };
+        /// Messages to one peer that wait for its answer, announced or synchronous ones; a sender
+        /// holds back further ones. The receiver keeps up to 400 bytes for each. The same on all
+        /// ranks.
+        User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144,
+            Count { min: 16, max: 67_108_864 };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
         User ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
         /// Bytes in one chunk of a pool.
-        Expert ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None, OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
+        Expert ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None,
+            OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
         /// How a sender writes to its chunks. owned: by stores into lines that it has asked for ahead, in pieces of
         /// half a chunk. string: in whole chunks, by the string instruction above 8 KiB.
-        Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto, OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;
+        Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto,
+            OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;
         /// Whether a rank maps the chunks of its peers writable, though it only reads them. On processors of AMD a
         /// line that was read through such a mapping costs its owner half as much to write again by strings.
-        Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None, OrAuto(Switch), auto::POOL_WRITABLE;
+        Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
+            OrAuto(Switch), auto::POOL_WRITABLE;
         /// Bytes of chunks that messages to one peer may occupy at a time.
-        User ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB, Size { min: 4 * KIB, max: GIB };
+        User ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB,
+            Size { min: 4 * KIB, max: GIB };
         /// Bytes of chunks that one sender may have in all.
         User ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
     }
 
     "rendezvous" {
         /// Bytes per step of a pipelined transfer through chunks, at most a chunk.
-        Expert ONECOPY_PIPELINE_CHUNK => pipeline_chunk: Option<usize> = None, OrAuto(Size { min: KIB, max: MIB }), auto::PIPELINE_CHUNK;
+        Expert ONECOPY_PIPELINE_CHUNK => pipeline_chunk: Option<usize> = None,
+            OrAuto(Size { min: KIB, max: MIB }), auto::PIPELINE_CHUNK;
         /// Chunks that a pipelined transfer recycles.
-        Expert ONECOPY_PIPELINE_DEPTH => pipeline_depth: Option<usize> = None, OrAuto(Count { min: 2, max: 64 }), auto::PIPELINE_DEPTH;
+        Expert ONECOPY_PIPELINE_DEPTH => pipeline_depth: Option<usize> = None,
+            OrAuto(Count { min: 2, max: 64 }), auto::PIPELINE_DEPTH;
         /// Whether sender and receiver both copy a large message when both wait for it.
         Expert ONECOPY_COOP => coop: bool = true, Switch;
         /// The smallest message that both sides copy.
         Expert ONECOPY_COOP_MIN => coop_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::COOP_MIN;
         /// Bytes that one side takes at a time when both copy.
-        Expert ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None, OrAuto(Size { min: 4 * KIB, max: GIB }), auto::COOP_CHUNK;
+        Expert ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None,
+            OrAuto(Size { min: 4 * KIB, max: GIB }), auto::COOP_CHUNK;
     }
 
     "memory" {
         /// Address range reserved for what a rank allocates from onecopy. Only what is used takes memory.
-        User ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None, OrAuto(Size { min: MIB, max: 16 * TIB }), auto::HEAP_SIZE;
-        /// The smallest allocation of the program that the malloc front (`onecopy run --heap`) serves from the heap. Read from the environment only.
+        User ONECOPY_HEAP_SIZE => heap_size: Option<usize> = None,
+            OrAuto(Size { min: MIB, max: 16 * TIB }), auto::HEAP_SIZE;
+        /// The smallest allocation of the program that the malloc front (`onecopy run --heap`)
+        /// serves from the heap. Read from the environment only.
         User ONECOPY_MALLOC_MIN => malloc_min: usize = 64 * KIB, Size { min: 4 * KIB, max: TIB };
-        /// How much of what the program has freed the malloc front keeps for its next allocations. Read from the environment only.
+        /// How much of what the program has freed the malloc front keeps for its next allocations.
+        /// Read from the environment only.
         User ONECOPY_MALLOC_KEEP => malloc_keep: usize = 32 * MIB, Size { min: 0, max: TIB };
     }
 
     "buffers" {
         /// The smallest bucket of temporary buffers; a multiple of the page.
-        Expert ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB, PageMultiple { min: 4 * KIB, max: GIB };
+        Expert ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB,
+            PageMultiple { min: 4 * KIB, max: GIB };
         /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
-        Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB, PageMultiple { min: 4 * KIB, max: 64 * GIB };
-        /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its memory released when given back.
+        Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB,
+            PageMultiple { min: 4 * KIB, max: 64 * GIB };
+        /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its
+        /// memory released when given back.
         User ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
         /// Temporary buffers that nothing needed for this long are released.
-        Expert ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1), Span { unit_ms: 1, min: 1, max: 86_400_000 };
-        /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks: half for the channels of
-        /// communicators, half for temporary buffers. Collectives that find it used up take slower ways. The same on all ranks.
+        Expert ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1),
+            Span { unit_ms: 1, min: 1, max: 86_400_000 };
+        /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for
+        /// its ranks: half for the channels of communicators, half for temporary buffers.
+        /// Collectives that find it used up take slower ways. The same on all ranks.
         User ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
         /// From this size on the receivers of a broadcast take shares of it from each other, where they do not map
         /// the root's memory. Copies by the kernel out of one address space hinder each other.
-        Expert ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::COLL_RELAY_MIN;
+        Expert ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None,
+            OrAuto(ANY_SIZE), auto::COLL_RELAY_MIN;
         /// Whether a rank that waits in a collective is asked to copy, piece by piece, what others would read by the
         /// kernel.
         Expert ONECOPY_COLL_ASK => coll_ask: Option<bool> = None, OrAuto(Switch), auto::COLL_ASK;
     }
 
     "waiting" {
-        /// Polls before a wait first yields the processor.
-        User ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None, OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_SPIN;
+        /// Polls before a wait first yields the processor. At most 16 where a rank's waiting threads outnumber its
+        /// processors.
+        User ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None,
+            OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_SPIN;
         /// Yields before a wait sleeps. At most 200 where a rank's waiting threads outnumber its processors.
-        User ONECOPY_WAIT_YIELD => wait_yield: Option<usize> = None, OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_YIELD;
+        User ONECOPY_WAIT_YIELD => wait_yield: Option<usize> = None,
+            OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_YIELD;
         /// Whether a wait may sleep after its yields.
-        User ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto, OneOf::<WaitSleep>::new(), auto::WAIT_SLEEP;
+        User ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto,
+            OneOf::<WaitSleep>::new(), auto::WAIT_SLEEP;
         /// Records taken from one ring in one progress call, so that one busy peer does not keep out the others.
         Expert ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
         /// How often a wait looks whether its peers live.
-        Expert ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10), Span { unit_ms: 1, min: 1, max: 40 };
+        Expert ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10),
+            Span { unit_ms: 1, min: 1, max: 40 };
         /// How long a rank waits at the start for the others to join.
-        User ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30), Span { unit_ms: 1000, min: 1, max: 86_400 };
+        User ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30),
+            Span { unit_ms: 1000, min: 1, max: 86_400 };
     }
 
     "copies" {
         /// What copies payload below ONECOPY_NT_MIN. nt: non-temporal stores for all sizes; rep: the string
         /// instruction.
-        Expert ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto, OneOf::<CopyKernel>::new(), auto::COPY_KERNEL;
+        Expert ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto,
+            OneOf::<CopyKernel>::new(), auto::COPY_KERNEL;
         /// The smallest transfer that is copied by non-temporal stores, which leave the cache to others.
         Expert ONECOPY_NT_MIN => nt_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::NT_MIN;
     }
@@ -347,8 +345,8 @@ knobs! {
     "diagnosis" {
         /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it.
         User ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;
-        /// How much the command `onecopy` logs to standard error. Programs have a `tracing` subscriber of their own, or log
-        /// nothing.
+        /// How much the command `onecopy` logs to standard error. Programs have a `tracing`
+        /// subscriber of their own, or log nothing.
         User ONECOPY_LOG => log: LogLevel = LogLevel::Warn, OneOf::<LogLevel>::new();
         /// Whether rank 0 prints every knob that is not at its default when it starts.
         User ONECOPY_PRINT_ENV => print_env: bool = false, Switch;
@@ -364,7 +362,8 @@ impl Knobs {
         Self::from_iter(env_pairs()?)
     }
 
-    /// Reads pairs of variable and value as if they were the environment. Of a variable that occurs twice, the later counts.
+    /// Reads pairs of variable and value as if they were the environment. Of a variable that occurs
+    /// twice, the later counts.
     #[expect(
         clippy::should_implement_trait,
         reason = "fallible, so it cannot be the trait's"
@@ -378,7 +377,8 @@ impl Knobs {
         Self::load(pairs, std::iter::empty::<(&str, &str)>())
     }
 
-    /// Reads pairs from the environment and pairs from a tune file, both by the names of the variables. The environment wins.
+    /// Reads pairs from the environment and pairs from a tune file, both by the names of the
+    /// variables. The environment wins.
     pub fn load<E, F, K, V, L, W>(env: E, tune: F) -> Result<Loaded, KnobError>
     where
         E: IntoIterator<Item = (K, V)>,

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Knobs, counters and tracepoints: what onecopy can be told and what it tells.
 //!
-//! Each of the three is one table, written once by a macro beside its documentation. The parser, the defaults, the ranges, the
-//! listings of `onecopy env` and the pages under `docs/` are all derived from the table.
+//! Each of the three is one table, written once by a macro beside its documentation. The parser,
+//! the defaults, the ranges, the listings of `onecopy env` and the pages under `docs/` are all
+//! derived from the table.
 //!
-//! * [`knobs`]: [`Knobs`] with a typed field per knob, read from `ONECOPY_*` variables and a tune file.
+//! * [`knobs`]: [`Knobs`] with a typed field per knob, read from `ONECOPY_*` variables and a tune
+//!   file.
 //! * [`machine`]: what a knob's `auto` stands for where the processor decides.
 //! * [`counters`]: [`Counters`], plain integers that a rank adds to.
 //! * [`tracepoints`]: one function per event, which costs one branch while nobody listens.

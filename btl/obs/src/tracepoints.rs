@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tracepoints, defined once: a function per event.
 //!
-//! An event goes to the `tracing` crate under the target [`TARGET`]. While nobody listens at its level a call is one load and one
-//! branch; the arguments are passed by value and nothing is formatted.
+//! An event goes to the `tracing` crate under the target [`TARGET`]. While nobody listens at its
+//! level a call is one load and one branch; the arguments are passed by value and nothing is
+//! formatted.
 
 /// The target of every event.
 pub const TARGET: &str = "onecopy";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kinds of value that a knob can have: how each is read, checked and shown.
 //!
-//! A [`Kind`] is a range together with a syntax. What a kind shows, it also reads: `parse(show(v)) == v` for every value in range.
+//! A [`Kind`] is a range together with a syntax. What a kind shows, it also reads:
+//! `parse(show(v)) == v` for every value in range.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,7 +37,8 @@ pub const TIB: usize = 1 << 40;
 
 const UNITS: [(&str, usize); 4] = [("T", TIB), ("G", GIB), ("M", MIB), ("K", KIB)];
 
-/// Reads a number of bytes: `4096`, `64K`, `64k`, `64KB`, `64 KiB`, and the same with M, G and T. All units are powers of 1024.
+/// Reads a number of bytes: `4096`, `64K`, `64k`, `64KB`, `64 KiB`, and the same with M, G and T.
+/// All units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `auto` stands for, one rule per knob that has it.
 //!
-//! Listings and `docs/knobs.md` print a rule's text; [`Knobs`] and the tests evaluate the rule itself. A rule of plain cases has no other
-//! text than its cases, so the two cannot differ. `src/autos.rs` compares every rule with what the runtime does.
+//! Listings and `docs/knobs.md` print a rule's text; [`Knobs`] and the tests evaluate the rule
+//! itself. A rule of plain cases has no other text than its cases, so the two cannot differ.
+//! `src/autos.rs` compares every rule with what the runtime does.
 
 use super::Knobs;
 use crate::machine;
@@ -87,7 +88,8 @@ pub enum Auto {
     Cases(&'static [Case], Value),
     /// A value computed from knobs and situation.
     Computed(fn() -> String, fn(&Knobs, &Situation) -> Value),
-    /// The least size at which the first of two curves of `onecopy_btl::cost::Costs` is below the second, and what else is to be said.
+    /// The least size at which the first of two curves of `onecopy_btl::cost::Costs` is below the
+    /// second, and what else is to be said.
     Crossing {
         /// The curve that wins for long messages.
         cheaper: &'static str,
@@ -264,7 +266,7 @@ pub(super) static REWRITTEN_MAX: Auto = Auto::Cases(
 pub(super) static CHUNK_COPY: Auto = Auto::Cases(
     &[case(
         Value::Word("string"),
-        "on processors of AMD with fast strings",
+        "on processors of AMD and Hygon with fast strings",
         |_, situation| situation.strings_take_lines,
     )],
     Value::Word("owned"),
