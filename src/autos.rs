@@ -350,6 +350,8 @@ fn what_auto_stands_for_is_what_is_done() {
             "ONECOPY_COOP_CHUNK" => coop_chunk(),
             // It takes the kernel module: the suites of virtual machines run with each interface.
             "ONECOPY_MODULE_ABI" => {}
+            // It takes an environment: `cli/tests/commands.rs` writes such a file and looks who uses it.
+            "ONECOPY_TUNE_FILE" => {}
             other => panic!("{other}: nothing compares its auto with the runtime"),
         }
     }

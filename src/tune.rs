@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-const VARIABLE: &str = "ONECOPY_TUNE_FILE";
-
 /// Version of the file's format.
 pub const FORMAT: u32 = 1;
 
@@ -197,12 +195,9 @@ pub struct Settings {
 /// Reads the environment and the tune file. Nothing is logged.
 pub fn settings() -> Result<Settings> {
     let pairs = onecopy_obs::knobs::env_pairs()?;
-    let named = pairs.iter().any(|(name, _)| name == VARIABLE);
-    let path = if named {
-        Knobs::from_iter(pairs_of(&pairs))?.0.tune_file
-    } else {
-        default_path().filter(|path| path.exists())
-    };
+    let set = Knobs::from_iter(pairs_of(&pairs))?.0.tune_file;
+    let named = set.is_some();
+    let path = set.unwrap_or_else(|| default_path().filter(|path| path.exists()));
     let mut warnings = Vec::new();
     let Some(path) = path else {
         let (knobs, origins, unknown) = Knobs::from_iter(pairs)?;

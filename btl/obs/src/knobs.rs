@@ -343,8 +343,10 @@ knobs! {
     }
 
     "diagnosis" {
-        /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it.
-        User ONECOPY_TUNE_FILE => tune_file: Option<PathBuf> = None, FilePath;
+        /// The file with this machine's cost curves and thresholds, as `onecopy tune` writes it. none:
+        /// no file.
+        User ONECOPY_TUNE_FILE => tune_file: Option<Option<PathBuf>> = None,
+            OrAuto(FilePath), auto::TUNE_FILE;
         /// How much the command `onecopy` logs to standard error. Programs have a `tracing`
         /// subscriber of their own, or log nothing.
         User ONECOPY_LOG => log: LogLevel = LogLevel::Warn, OneOf::<LogLevel>::new();

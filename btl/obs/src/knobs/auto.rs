@@ -358,3 +358,6 @@ pub(super) static NT_MIN: Auto = Auto::Cases(
     ],
     Value::Size(32 * MIB),
 );
+pub(super) static TUNE_FILE: Auto = Auto::Found(
+    "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine",
+);

@@ -161,7 +161,7 @@ fn values_reach_their_fields() {
     assert_eq!(knobs.wait_sleep, WaitSleep::On);
     assert_eq!(knobs.liveness_period, Duration::from_millis(5));
     assert_eq!(knobs.join_timeout, Duration::from_secs(120));
-    assert_eq!(knobs.tune_file, Some(PathBuf::from("/tmp/t")));
+    assert_eq!(knobs.tune_file, Some(Some(PathBuf::from("/tmp/t"))));
     assert_eq!(knobs.copy_kernel, CopyKernel::NonTemporal);
     assert!(knobs.layers.allows("heap") && !knobs.layers.allows("cma"));
     assert_eq!(origins.of("ONECOPY_HEAP_MIN"), Origin::Environment);
