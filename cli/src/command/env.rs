@@ -4,9 +4,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use onecopy::Costs;
 use onecopy_obs::knobs::Audience;
 use onecopy_obs::knobs::auto::{Auto, Situation};
-use onecopy_obs::{KNOBS, Knobs, Origin, Origins, UnknownVariable};
+use onecopy_obs::values::show_size;
+use onecopy_obs::{KNOBS, Knobs, LayerList, Origin, Origins, UnknownVariable};
 use serde::Serialize;
 use tabled::settings::Style;
 
@@ -54,10 +56,29 @@ struct Listing {
     unknown: Vec<Unknown>,
 }
 
+/// Where the curves of a rule cross, in a job whose knobs leave that to them.
+fn crossing(auto: &Auto, knobs: &Knobs, mut costs: Costs) -> Option<String> {
+    let Auto::Crossing {
+        cheaper,
+        than,
+        from,
+        ..
+    } = auto
+    else {
+        return None;
+    };
+    let by_curves = knobs.coop && knobs.layers == LayerList::All;
+    let (cheaper, than) = (*costs.named(cheaper)?, *costs.named(than)?);
+    let size = Costs::crossing(&cheaper, &than, *from as u64).filter(|_| by_curves)?;
+    Some(show_size(usize::try_from(size).ok()?))
+}
+
 /// What `auto` comes to, if neither the message nor the peer has a say.
-fn here(auto: &Auto, knobs: &Knobs) -> Option<String> {
+fn here(auto: &Auto, knobs: &Knobs, costs: &Costs) -> Option<String> {
     let here = Situation::here();
-    let value = auto.value(knobs, &here)?;
+    let Some(value) = auto.value(knobs, &here) else {
+        return crossing(auto, knobs, *costs);
+    };
     let others = [
         Situation {
             mapped: true,
@@ -76,7 +97,7 @@ fn here(auto: &Auto, knobs: &Knobs) -> Option<String> {
     others.iter().all(always).then(|| value.to_string())
 }
 
-fn lines(knobs: &Knobs, origins: &Origins) -> Vec<Line> {
+fn lines(knobs: &Knobs, origins: &Origins, costs: &Costs) -> Vec<Line> {
     KNOBS
         .iter()
         .map(|info| Line {
@@ -90,7 +111,7 @@ fn lines(knobs: &Knobs, origins: &Origins) -> Vec<Line> {
             audience: info.audience.to_string(),
             doc: info.doc,
             auto: info.auto.map(Auto::text),
-            auto_here: info.auto.and_then(|auto| here(auto, knobs)),
+            auto_here: info.auto.and_then(|auto| here(auto, knobs, costs)),
         })
         .collect()
 }
@@ -160,9 +181,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         unknown,
         file,
         warnings,
-        ..
+        costs,
     } = onecopy::tune::settings()?;
-    let lines = lines(&knobs, &origins);
+    let lines = lines(&knobs, &origins, &costs);
     if args.json {
         let text = json(lines, unknown, file.as_deref(), warnings)?;
         print(|out| writeln!(out, "{text}"))?;
@@ -191,11 +212,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy::select::Thresholds;
+    use onecopy_btl::LayerId;
+    use onecopy_btl::registry::LayerSet;
+    use onecopy_obs::knobs::info;
 
     fn sample() -> (Vec<Line>, Vec<UnknownVariable>) {
         let (knobs, origins, unknown) =
             Knobs::from_iter([("ONECOPY_COOP", "off"), ("ONECOPY_COP", "on")]).expect("valid");
-        (lines(&knobs, &origins), unknown)
+        (lines(&knobs, &origins, &Costs::default()), unknown)
     }
 
     #[test]
@@ -212,6 +237,23 @@ mod tests {
             coop.contains("off") && coop.contains("environment"),
             "{coop}"
         );
+    }
+
+    #[test]
+    fn what_curves_decide_is_a_threshold_of_a_pair() {
+        let (knobs, costs) = (Knobs::default(), Costs::default());
+        let found = Thresholds::with_layers(&knobs, &costs, LayerSet::ALL);
+        for layer in LayerId::SINGLE {
+            let name = layer.row().min.as_ref().expect("a knob").name;
+            let auto = info(name).and_then(|info| info.auto).expect("a rule");
+            let min = show_size(found.min[layer] as usize);
+            assert_eq!(here(auto, &knobs, &costs), Some(min), "{name}");
+            let alone = Knobs {
+                coop: false,
+                ..Knobs::default()
+            };
+            assert_eq!(here(auto, &alone, &costs), None, "{name}");
+        }
     }
 
     #[test]
