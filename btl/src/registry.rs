@@ -342,14 +342,30 @@ pub fn permit(knobs: &Knobs, peer: Option<i32>) {
 
 const COUNT: usize = LAYERS.len();
 
-// A row stands where its name points.
+// A row stands where its name points, and the user can name it.
 const _: () = {
     let mut at = 0;
     while at < COUNT {
-        assert!(LAYERS[at].id as usize == at);
+        assert!(LAYERS[at].id as usize == at, "a row in another place");
+        assert!(is_known(LAYERS[at].name), "a name not in LayerList::KNOWN");
         at += 1;
     }
 };
+
+const fn is_known(name: &str) -> bool {
+    let mut at = 0;
+    while at < LayerList::KNOWN.len() {
+        let (known, mut same) = (LayerList::KNOWN[at].as_bytes(), 0);
+        while same < known.len() && same < name.len() && known[same] == name.as_bytes()[same] {
+            same += 1;
+        }
+        if same == known.len() && same == name.len() {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
 
 /// The one layer of a kind.
 const fn the(power: Power) -> LayerId {
