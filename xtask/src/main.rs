@@ -6,6 +6,7 @@ mod apps;
 mod docs;
 mod install;
 mod mpi4py;
+mod new_layer;
 mod peers;
 mod say;
 mod soak;
@@ -48,6 +49,8 @@ enum Task {
     Mpi4py(mpi4py::Args),
     /// Build real applications, run them to their own verification on the MPI library and on MPICH, and write what they found
     Apps(apps::Args),
+    /// Make a layer that compiles, with its row in the registry, and say what remains
+    NewLayer(new_layer::Args),
     /// Build and install the command, the libraries, what builds programs with them, man pages and completions
     Install(install::Args),
 }
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Task::Docs(args) => docs::run(&args, &root()),
         Task::Mpi4py(args) => mpi4py::run(&args),
         Task::Apps(args) => apps::run(&args),
+        Task::NewLayer(args) => new_layer::run(&args, &root()),
         Task::Install(args) => install::run(&args),
     };
     match result {
