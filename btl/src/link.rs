@@ -303,3 +303,35 @@ fn unusable() -> Failure {
         source: io::Error::other("the layer is not in use for this pair"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_no_layer_reaches_has_a_link_that_says_why() {
+        let mut link = Link::refused(3, &Refusal::new("it is on another node", "none"));
+        assert_eq!(link.proven(), LayerSet::default());
+        for (layer, refusal) in link.refusals() {
+            let refusal = refusal.expect("refused");
+            assert_eq!(refusal.reason, "it is on another node", "{layer}");
+        }
+        let range = RemoteRange {
+            address: 4096,
+            heap: None,
+            region: None,
+            len: 8,
+        };
+        assert!(link.putter(&range).is_none() && link.view(&range).is_none());
+        assert!(!link.wants_exposure() && link.exposing().is_none());
+        assert!(!link.attaches(&range, 8) && link.attached(&range).is_none());
+        for layer in LayerId::ALL {
+            assert!(!link.can_get(layer, &range));
+            let error = link.get(layer, &[range], &mut []).expect_err("refused");
+            assert_eq!((error.layer, error.peer, error.bytes), (layer, 3, 8));
+            link.demote(&error);
+        }
+        let why = link.refusals().next().and_then(|(_, why)| why.cloned());
+        assert!(why.is_some_and(|why| why.reason.ends_with(", in use")));
+    }
+}

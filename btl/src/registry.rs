@@ -559,7 +559,7 @@ impl LayerSet {
         Module::open(self.has(LayerId::Xpmem), self.has(LayerId::Knem), abi)
     }
 
-    /// Those of `layers` that copy by `power`, in the order in which they are tried.
+    /// Those among them that have this power, in the order in which they are tried.
     pub fn by(self, power: Power) -> impl Iterator<Item = LayerId> {
         LayerId::ALL
             .into_iter()
@@ -570,5 +570,47 @@ impl LayerSet {
 impl FromIterator<LayerId> for LayerSet {
     fn from_iter<I: IntoIterator<Item = LayerId>>(layers: I) -> Self {
         layers.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Costs;
+
+    #[test]
+    fn rows_have_words_costs_and_a_proof_if_they_copy() {
+        for layer in LAYERS {
+            let single = layer.power.is_single();
+            assert_eq!(layer.words.is_some(), single, "{}", layer.name);
+            assert_eq!(layer.seeds.is_some(), single, "{}", layer.name);
+            assert_eq!(matches!(layer.prove, Prove::Pair(_)), single);
+            assert!(single || layer.exposes.is_none() && !layer.writes);
+        }
+        assert_eq!(LayerId::SINGLE.len(), LAYERS.len() - 2);
+    }
+
+    #[test]
+    fn every_curve_is_found_by_its_name_alone() {
+        let names: Vec<_> = Costs::names().collect();
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[at + 1..].contains(name), "{name} stands twice");
+            let mut costs = Costs::default();
+            costs.named(name).expect("a curve").setup_ns = -1.0;
+            assert_ne!(costs, Costs::default(), "{name}");
+        }
+        assert!(Costs::default().named("self").is_none());
+    }
+
+    #[test]
+    fn sets_are_what_was_put_in() {
+        let set: LayerSet = [LayerId::MAP, LayerId::CALL].into_iter().collect();
+        assert!(set.has(LayerId::MAP) && !set.has(LayerId::OWN));
+        assert!(!set.without(LayerId::MAP).has(LayerId::MAP));
+        assert!(set.by(Power::Copy).eq([LayerId::CALL]));
+        let all: LayerSet = LayerId::ALL.into_iter().collect();
+        assert_eq!(all, LayerSet::ALL);
+        let list = LayerList::Except(vec![LayerId::CALL.name()]);
+        assert_eq!(LayerSet::permitted(&list), all.without(LayerId::CALL));
     }
 }
