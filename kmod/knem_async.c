@@ -33,37 +33,56 @@ static struct oc_work *oc_work_next(struct oc_knem *k)
 }
 
 /*
+ * Where a task may run. Others change that at any time, under this lock, which sched_getaffinity()
+ * takes too. Not cpus_ptr: while a task may not be moved that can be the one processor it is on.
+ */
+static void oc_affinity(struct task_struct *task, struct cpumask *mask)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&task->pi_lock, flags);
+	cpumask_copy(mask, &task->cpus_mask);
+	raw_spin_unlock_irqrestore(&task->pi_lock, flags);
+}
+
+/*
  * The worker runs for a caller, so in its cgroups, and where it may run: on processors of its
  * cpuset, of which it may have asked for some. Not done by the caller, who holds his map lock,
  * which those who move tasks between cpusets wait for.
  */
 static int oc_worker_place(struct oc_knem *k)
 {
-	cpumask_var_t mask;
+	cpumask_var_t mask, his;
 	bool moved;
 	int err;
 
 	err = cgroup_attach_task_all(k->caller, current);
 	if (err)
 		return err;
-	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
+	if (!alloc_cpumask_var(&mask, GFP_KERNEL))
 		return -ENOMEM;
+	if (!alloc_cpumask_var(&his, GFP_KERNEL)) {
+		free_cpumask_var(mask);
+		return -ENOMEM;
+	}
 	rcu_read_lock();
 	moved = task_dfl_cgroup(current) == task_dfl_cgroup(k->caller);
 	rcu_read_unlock();
 	/* The cpuset has set this; where there is none, it is all processors. */
-	cpumask_and(mask, current->cpus_ptr,
-		    cpumask_empty(k->cpus) ? k->caller->cpus_ptr : k->cpus);
+	oc_affinity(current, mask);
+	oc_affinity(k->caller, his);
+	cpumask_and(mask, mask, cpumask_empty(k->cpus) ? his : k->cpus);
 	/*
 	 * Old kernels move nobody in version 2 of cgroups: of a cpuset there only the affinity is
 	 * known.
 	 */
 	if (!moved)
-		cpumask_and(mask, mask, k->caller->cpus_ptr);
+		cpumask_and(mask, mask, his);
 	/* What was asked for is not the caller's to have: where he runs himself. */
 	if (!cpumask_intersects(mask, cpu_online_mask))
-		cpumask_copy(mask, k->caller->cpus_ptr);
+		cpumask_copy(mask, his);
 	err = set_cpus_allowed_ptr(current, mask);
+	free_cpumask_var(his);
 	free_cpumask_var(mask);
 	return err;
 }
@@ -283,10 +302,11 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 			err = -EFAULT;
 		break;
 	case KNEM_BIND_FLAG_CURRENT:
-		cpumask_copy(mask, current->cpus_ptr);
+		oc_affinity(current, mask);
 		break;
 	case KNEM_BIND_FLAG_CURRENT_REVERSED:
-		cpumask_andnot(mask, cpu_online_mask, current->cpus_ptr);
+		oc_affinity(current, mask);
+		cpumask_andnot(mask, cpu_online_mask, mask);
 		break;
 	default:
 		err = -EINVAL;
