@@ -169,6 +169,10 @@ struct onecopy_stats {
  * @flags: out: ONECOPY_SEGMENT_*
  * @address: out: the owner's address of offset 0
  * @length: out: in bytes
+ *
+ * @address is told to every holder, who makes an offset of an address that the owner names with it.
+ * So a grant shows where its memory lies in the owner, as fdinfo of the descriptor does; one of
+ * ONECOPY_WHOLE, whose @address is 0, shows nothing by it.
  */
 struct onecopy_segment_info {
 	__u32 size;

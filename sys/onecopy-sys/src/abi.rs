@@ -157,7 +157,8 @@ pub struct onecopy_segment_info {
     pub size: u32,
     /// Out: `ONECOPY_SEGMENT_*`.
     pub flags: u32,
-    /// Out: the owner's address of offset 0.
+    /// Out: the owner's address of offset 0, told to whoever holds the descriptor: what makes an offset of an address
+    /// that the owner names.
     pub address: u64,
     /// Out: bytes.
     pub length: u64,
