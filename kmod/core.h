@@ -30,6 +30,12 @@
  */
 #define OC_MINOR 244
 
+/*
+ * For what is as large as the caller asks: that there is no memory for it is told to who asked, and
+ * to nobody by a trace in the log.
+ */
+#define OC_GFP_ASKED (GFP_KERNEL_ACCOUNT | __GFP_NOWARN)
+
 /* ---- tasks that are in the middle of something (marks.c) ---- */
 #define OC_MARK_BUCKETS 64
 

@@ -131,7 +131,7 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 		return PTR_ERR(user);
 	/* Not vmalloc_user(): that is charged to nobody, and fills the log when it fails. */
 	status = oc_may_fail(__vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN));
-	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), GFP_KERNEL_ACCOUNT);
+	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), OC_GFP_ASKED);
 	if (!status || !k->ring) {
 		worker = ERR_PTR(-ENOMEM);
 		goto fail;

@@ -276,7 +276,7 @@ static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool wri
 
 	if (!n)
 		return 0;
-	p->pages = kvmalloc_array(n, sizeof(*p->pages), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	p->pages = kvmalloc_array(n, sizeof(*p->pages), OC_GFP_ASKED);
 	if (!p->pages)
 		return -ENOMEM;
 	while (p->n < n) {
@@ -317,7 +317,7 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 n)
 	BUILD_BUG_ON(sizeof(struct oc_iovec) != sizeof(struct knem_cmd_param_iovec));
 	if (!n || n > OC_KNEM_MAX_PIECES)
 		return ERR_PTR(-EINVAL);
-	iov = kvmalloc_array(n, sizeof(*iov), GFP_KERNEL_ACCOUNT);
+	iov = kvmalloc_array(n, sizeof(*iov), OC_GFP_ASKED);
 	if (!iov)
 		return ERR_PTR(-ENOMEM);
 	if (copy_from_user(iov, u64_to_user_ptr(array), n * sizeof(*iov))) {
@@ -374,7 +374,7 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	r->total = oc_iovec_total(iov, n, TASK_SIZE);
 	for (i = 0; i < n; i++)
 		pages += oc_pages_of(iov[i].base, iov[i].len);
-	r->piece = kvcalloc(n, sizeof(*r->piece), GFP_KERNEL_ACCOUNT);
+	r->piece = kvcalloc(n, sizeof(*r->piece), OC_GFP_ASKED);
 	if (!r->piece)
 		goto fail;
 	err = oc_region_own(r, kept);

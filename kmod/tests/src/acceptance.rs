@@ -58,5 +58,6 @@ pub(crate) const TESTS: &[Test] = tests! {
         pages_of_xpmem;
     races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once;
     limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
-        locked_memory_goes_back_to_its_account, descriptors, memory_cgroup;
+        locked_memory_goes_back_to_its_account, descriptors, memory_cgroup,
+        refusals_leave_the_log_alone;
 };

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Limits that the system sets, kept.
 
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+
 use libc::{EAGAIN, EMFILE, ENOMEM, EPERM};
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -222,8 +225,8 @@ pub(super) fn descriptors() -> Outcome {
     .join()
 }
 
-/// In a memory cgroup, to which the kernel charges what the module allocates, everything works as outside of one.
-pub(super) fn memory_cgroup() -> Outcome {
+/// Runs in a process of its own, in a memory cgroup, what is given; what it made before it entered is charged elsewhere.
+fn in_memory_cgroup(limit: &str, work: impl FnOnce() -> Outcome) -> Outcome {
     const ROOT: &str = "/sys/fs/cgroup";
     let group = format!("{ROOT}/onecopy-test");
     std::fs::write(format!("{ROOT}/cgroup.subtree_control"), "+memory")
@@ -231,6 +234,17 @@ pub(super) fn memory_cgroup() -> Outcome {
     std::fs::create_dir(&group).at("mkdir of a cgroup")?;
     let inside = peer(|_| {
         std::fs::write(format!("{group}/cgroup.procs"), "0").at("entering a cgroup")?;
+        std::fs::write(format!("{group}/memory.max"), limit).at("memory.max")?;
+        work()
+    })?
+    .join();
+    std::fs::remove_dir(&group).at("rmdir of a cgroup")?;
+    inside
+}
+
+/// In a memory cgroup, to which the kernel charges what the module allocates, everything works as outside of one.
+pub(super) fn memory_cgroup() -> Outcome {
+    in_memory_cgroup("max", || {
         let area = Area::new(4 * page_size())?;
         area.fill(1);
         let segment = device::export(&area, true)?;
@@ -247,8 +261,48 @@ pub(super) fn memory_cgroup() -> Outcome {
         check_eq!(status.get(bytes - 1), 7, "a byte of the status array");
         let cookie = region(&device, &area, READ | WRITE, 0)?;
         device.destroy_region(cookie).at("DESTROY_REGION")
-    })?
-    .join();
-    std::fs::remove_dir(&group).at("rmdir of a cgroup")?;
-    inside
+    })
+}
+
+/// What the caller makes as large as it likes, and may not have, is refused to it: the log gets no trace of a failed allocation.
+pub(super) fn refusals_leave_the_log_alone() -> Outcome {
+    let area = Area::new(page_size())?;
+    let pieces = vec![vector(&area); 65536];
+    let mut log = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/kmsg")
+        .at("/dev/kmsg")?;
+    log.seek(SeekFrom::End(0)).at("the end of the log")?;
+    in_memory_cgroup("768K", || {
+        // Else a kill would answer in place of the module.
+        std::fs::write("/proc/self/oom_score_adj", "-1000").at("oom_score_adj")?;
+        let device = knem()?;
+        refused(
+            try_region(&device, &pieces, READ, 0),
+            &[ENOMEM],
+            "a vector of 1 MiB",
+        )?;
+        refused(
+            device.map_status(64 * page_size()),
+            &[ENOMEM],
+            "a status array whose ring has 1 MiB",
+        )
+    })?;
+    let mut record = [0; 8192];
+    loop {
+        match log.read(&mut record) {
+            Ok(length) => {
+                let line = String::from_utf8_lossy(&record[..length]);
+                let traced = ["vmalloc error", "allocation failure"]
+                    .iter()
+                    .any(|words| line.contains(words));
+                check!(!traced, "in the log: {line}");
+            }
+            Err(error) if error.raw_os_error() == Some(EAGAIN) => return Ok(()),
+            // What was to be read next has been overwritten.
+            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+            Err(error) => return Err(error).at("reading the log"),
+        }
+    }
 }
