@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Views: open files of a segment, and the VMAs that they make.
+ * Views: open files of a segment, their commands, and the VMAs that they make.
  */
 #include <linux/anon_inodes.h>
 #include <linux/mman.h>
@@ -85,9 +85,11 @@ static void oc_view_fdinfo(struct seq_file *m, struct file *file)
 	seq_printf(m, "onecopy-owner:\t%d\nonecopy-address:\t0x%lx\nonecopy-length:\t%lu\n",
 		   oc_show_pid(seg->owner), seg->start, seg->size);
 	seq_printf(m, "onecopy-rights:\t%s\nonecopy-state:\t%s\n", view->write ? "rw" : "r",
-		   oc_show_state(seg));
+		   oc_seg_state(seg));
 	seq_printf(m, "onecopy-attachments:\t%lu\nonecopy-attached:\t%lu\n", attachments, bytes);
 }
+
+static long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 static const struct file_operations oc_view_fops = {
 	.owner = THIS_MODULE,
@@ -135,26 +137,65 @@ struct oc_view *oc_view_of(struct file *file)
 	return file->f_op == &oc_view_fops ? file->private_data : NULL;
 }
 
-bool oc_vma_ours(const struct vm_area_struct *vma)
+/* ---- commands ---- */
+static long oc_segment_info(struct oc_view *view, void __user *arg)
 {
-	return vma->vm_ops == &oc_vm_ops;
+	struct onecopy_segment_info i;
+	u32 size;
+	int err = oc_arg_read(&i, sizeof(i), arg, &size);
+
+	if (err)
+		return err;
+	i = (struct onecopy_segment_info){
+		.size = size,
+		.flags = (view->write ? ONECOPY_SEGMENT_WRITE : 0) |
+			 (oc_seg_error(view->seg) ? ONECOPY_SEGMENT_DEAD : 0) |
+			 (view->seg->mm == current->mm ? ONECOPY_SEGMENT_MINE : 0),
+		.address = view->seg->start,
+		.length = view->seg->size,
+	};
+	return oc_arg_write(arg, &i, sizeof(i), size);
 }
 
-/* An attachment is its owner's to grant, not the importer's. In a larger range it is a hole. */
-int oc_may_export(unsigned long start, unsigned long len)
+static long oc_segment_restrict(struct oc_view *view, void __user *arg)
 {
-	struct mm_struct *mm = current->mm;
-	struct vm_area_struct *vma;
-	bool attachment;
+	struct onecopy_restrict r;
+	u32 size;
+	int err = oc_arg_read(&r, sizeof(r), arg, &size);
+	bool write;
 
-	if (mmap_read_lock_killable(mm))
-		return -EINTR;
-	vma = find_vma(mm, start);
-	attachment = vma && vma->vm_start <= start && start + len <= vma->vm_end &&
-		     oc_vma_ours(vma);
-	mmap_read_unlock(mm);
-	return attachment ? -EOPNOTSUPP : 0;
+	if (err)
+		return err;
+	write = r.flags & ONECOPY_EXPORT_WRITE;
+	if ((r.flags & ~ONECOPY_EXPORT_WRITE) || r.reserved ||
+	    size < offsetofend(struct onecopy_restrict, fd))
+		return -EINVAL;
+	if (write && !view->write)
+		return -EACCES;
+	return oc_give_fd(oc_view_open(view->seg, write, view->nosignal), arg, &r, sizeof(r), size,
+			  &r.fd);
 }
+
+static long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	struct oc_view *view = file->private_data;
+	void __user *user = (void __user *)arg;
+
+	switch (cmd) {
+	case ONECOPY_IOC_SEGMENT_INFO:
+		return oc_segment_info(view, user);
+	case ONECOPY_IOC_RESTRICT:
+		return oc_segment_restrict(view, user);
+	case ONECOPY_IOC_REVOKE:
+		if (view->seg->mm != current->mm)
+			return -EPERM;
+		oc_revoke(view->seg);
+		return 0;
+	}
+	return -ENOTTY;
+}
+
+/* ---- what was attached, given up ---- */
 
 /*
  * The attachment around addr: pieces into which mprotect() or the like split it belong together,

@@ -104,10 +104,10 @@ static inline bool oc_may_be_large(unsigned long pfn)
 }
 
 /*
- * Whether an entry that allows reading may come to allow storing as it stands. An x86 processor looks
- * at the tables once more before it faults. Others may keep what they know of the entry: on arm64 a
- * store would fault again and again, since kernels before 6.19 tell nobody to forget an entry that
- * already allows what a fault is about, and what would tell is not for modules.
+ * Whether an entry that allows reading may come to allow storing as it stands. An x86 processor
+ * looks at the tables once more before it faults. Others may keep what they know of the entry: on
+ * arm64 a store would fault again and again, since kernels before 6.19 tell nobody to forget an
+ * entry that already allows what a fault is about, and what would tell is not for modules.
  */
 #define OC_ENTRY_MAY_GROW IS_ENABLED(CONFIG_X86)
 
@@ -184,9 +184,9 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 #endif
 
 /*
- * After a store of n bytes from byte `off` of the page on, which may lie in further pages of the same
- * compound one. Where processors do not fetch instructions from where they store (arm64), the kernel
- * remembers that so it has to be made good before anybody runs what lies there.
+ * After a store of n bytes from byte `off` of the page on, which may lie in further pages of the
+ * same compound one. Where processors do not fetch instructions from where they store (arm64), the
+ * kernel remembers that so it has to be made good before anybody runs what lies there.
  */
 static inline void oc_unmap_stored(struct page *page, void *map, unsigned long off, u64 n)
 {
@@ -210,6 +210,23 @@ static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 	}
 #endif
 	return false;
+}
+
+/*
+ * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that
+ * change's end, under the lock of the subscriptions. Kernels before that was mended in their stable
+ * series let the remover go as soon as the change counts as ended, which is before: its notifier
+ * must not be freed then. So the lock is taken once more, by a look that has nothing to wait for,
+ * since the notifier's last phase is over.
+ */
+static inline void oc_unsubscribe(struct mmu_interval_notifier *notifier)
+{
+	struct mm_struct *mm = notifier->mm;
+
+	mmgrab(mm);
+	mmu_interval_notifier_remove(notifier);
+	mmu_interval_read_begin(notifier);
+	mmdrop(mm);
 }
 
 #endif

@@ -13,6 +13,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/random.h>
 #include <linux/sizes.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
@@ -57,6 +58,25 @@ void oc_mark_set(struct oc_marks *marks, struct oc_mark *mark);
 void oc_mark_clear(struct oc_marks *marks, struct oc_mark *mark);
 struct oc_mark *oc_mark_find(struct oc_marks *marks);
 
+/* ---- what of an address space may be shown (vma.c) ---- */
+int oc_vma_stays(struct vm_area_struct *vma);
+bool oc_vma_ours(const struct vm_area_struct *vma);
+bool oc_vma_hidden(const struct vm_area_struct *vma);
+int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
+int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
+
+/* ---- pages that are held (pages.c) ---- */
+bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user,
+		     u64 *done);
+u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
+void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
+		   u64 len);
+
+/* ---- what commands take and tell (arg.c) ---- */
+int oc_arg_read(void *to, size_t known, const void __user *from, u32 *size);
+int oc_arg_write(void __user *to, const void *from, size_t known, u32 size);
+int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size, s32 *slot);
+
 /* ---- counters and quotas (quota.c) ---- */
 enum oc_stat {
 	OC_ATTACHES,
@@ -98,11 +118,6 @@ struct oc_space;
 struct oc_space *oc_space_charge(void);
 void oc_space_uncharge(struct oc_space *space);
 
-/* ---- parameters (main.c) ---- */
-extern bool oc_other_users;
-extern bool oc_huge;
-extern unsigned int oc_fault_around;
-
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
 #define OC_WINDOW_PAGES OC_PAGES_IN(OC_WINDOW_BYTES(PMD_SIZE), PAGE_SIZE)
 /* Without HMM pages are looked for one by one. */
@@ -142,6 +157,18 @@ static inline unsigned long oc_snap_index(const struct oc_snap *s, unsigned long
 static inline unsigned long oc_entry_pfn(unsigned long e)
 {
 	return e >> OC_E_SHIFT;
+}
+
+/* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
+static inline u64 oc_random_id(void)
+{
+	u64 id;
+
+	do {
+		get_random_bytes(&id, sizeof(id));
+		id &= GENMASK_ULL(OC_ID_BITS - 1, 0);
+	} while (!id);
+	return id;
 }
 
 /* ---- segment (segment.c) ---- */
@@ -225,14 +252,18 @@ static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
 	return addr >= seg->start && addr - seg->start < seg->size;
 }
 
-struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode);
+struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
+			     const struct mmu_interval_notifier_ops *changes);
 int oc_seg_publish(struct oc_seg *seg);
 struct oc_seg *oc_seg_find(u64 id);
-void oc_seg_kill(struct oc_seg *seg, u32 state);
+void oc_seg_die(struct oc_seg *seg, u32 state);
 void oc_seg_put(struct oc_seg *seg);
 int oc_seg_error(struct oc_seg *seg);
+const char *oc_seg_state(const struct oc_seg *seg);
 bool oc_seg_allows(struct oc_seg *seg, bool write);
-u64 oc_random_id(void);
+int oc_copy_begin(struct oc_seg *seg);
+void oc_copy_end(struct oc_seg *seg);
+void oc_copy_drain(struct oc_seg *seg);
 
 static inline struct oc_seg *oc_seg_get(struct oc_seg *seg)
 {
@@ -258,11 +289,8 @@ struct oc_view {
 
 struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal);
 struct oc_view *oc_view_of(struct file *file);
-bool oc_vma_ours(const struct vm_area_struct *vma);
-int oc_may_export(unsigned long start, unsigned long len);
 int oc_detach(unsigned long addr);
 int oc_detach_file(struct file *file);
-long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
 /* ---- attachments, and how their entries are taken away (zap.c) ---- */
 #define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
@@ -299,7 +327,7 @@ bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_s
 
 /* ---- fault.c ---- */
 extern const struct vm_operations_struct oc_vm_ops;
-extern struct page *oc_hole_page;
+extern bool oc_huge;
 int oc_fault_init(void);
 void oc_fault_exit(void);
 unsigned long oc_window_bytes(void);
@@ -354,16 +382,18 @@ struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 
 /* ---- invalidate.c ---- */
 extern const struct mmu_interval_notifier_ops oc_notifier_ops;
-void oc_unsubscribe(struct mmu_interval_notifier *notifier);
+
+/* ---- export.c ---- */
+struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode);
+void oc_revoke(struct oc_seg *seg);
 
 /* ---- populate.c ---- */
-bool oc_vma_hidden(const struct vm_area_struct *vma);
-int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
-int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct oc_want *want);
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked);
 int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 	       const struct oc_want *want);
+
+/* ---- prefault.c ---- */
 long oc_prefault(u64 address, u64 length, bool write, u64 *done);
 
 /* ---- copy.c ---- */
@@ -374,12 +404,6 @@ struct oc_side {
 };
 
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done);
-u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
-int oc_copy_begin(struct oc_seg *seg);
-void oc_copy_end(struct oc_seg *seg);
-void oc_copy_drain(struct oc_seg *seg);
-void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
-		   u64 len);
 
 /* ---- devices ---- */
 extern struct miscdevice oc_xpmem_device;

@@ -6,6 +6,7 @@
  * fault that finds an answer with the segment needs no lock of the owner.
  */
 #include <linux/hash.h>
+#include <linux/moduleparam.h>
 #include <linux/pgtable.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -20,7 +21,14 @@
 
 #define OC_LOCK_TRIES 256 /* looks at the owner's map lock before a fault gives up */
 
-struct page *oc_hole_page; /* all zeroes, never writable */
+bool oc_huge = true;
+module_param_named(huge, oc_huge, bool, 0644);
+MODULE_PARM_DESC(huge, "Map 2 MiB at once where the source is huge (default: yes)");
+static unsigned int fault_around = OC_WINDOW_PAGES;
+module_param(fault_around, uint, 0644);
+MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
+
+static struct page *oc_hole_page; /* all zeroes, never writable */
 static struct oc_marks oc_quiet;
 
 /*
@@ -74,7 +82,7 @@ bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn)
 /* What one fault may map. */
 unsigned long oc_window_bytes(void)
 {
-	unsigned long pages = clamp_t(unsigned long, READ_ONCE(oc_fault_around), 1, OC_WINDOW_MAX);
+	unsigned long pages = clamp_t(unsigned long, READ_ONCE(fault_around), 1, OC_WINDOW_MAX);
 
 	return rounddown_pow_of_two(pages) * PAGE_SIZE;
 }
@@ -612,16 +620,11 @@ static vm_fault_t oc_mkwrite(struct vm_fault *vmf)
 	return ret & VM_FAULT_RETRY ? ret | VM_FAULT_NOPAGE : ret;
 }
 
-static int oc_mremap(struct vm_area_struct *vma)
-{
-	return -EINVAL;
-}
-
 const struct vm_operations_struct oc_vm_ops = {
 	.open = oc_attachment_open,
 	.close = oc_attachment_close,
 	.fault = oc_fault,
 	.pfn_mkwrite = oc_mkwrite,
 	.access = oc_access,
-	.mremap = oc_mremap,
+	.mremap = oc_vma_stays,
 };

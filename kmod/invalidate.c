@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The owner's memory changes: nobody may keep a view of what it was. */
-#include <linux/sched/mm.h>
 
 #include "core.h"
 #include "trace.h"
@@ -57,20 +56,3 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 }
 
 const struct mmu_interval_notifier_ops oc_notifier_ops = { .invalidate = oc_invalidate };
-
-/*
- * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that
- * change's end, under the lock of the subscriptions. Kernels before that was mended in their stable
- * series let the remover go as soon as the change counts as ended, which is before: its notifier
- * must not be freed then. So the lock is taken once more, by a look that has nothing to wait for,
- * since the notifier's last phase is over.
- */
-void oc_unsubscribe(struct mmu_interval_notifier *notifier)
-{
-	struct mm_struct *mm = notifier->mm;
-
-	mmgrab(mm);
-	mmu_interval_notifier_remove(notifier);
-	mmu_interval_read_begin(notifier);
-	mmdrop(mm);
-}

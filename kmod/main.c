@@ -14,16 +14,6 @@
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
-bool oc_other_users;
-module_param_named(other_users, oc_other_users, bool, 0644);
-MODULE_PARM_DESC(other_users, "Let the group and other bits of an xpmem segment's mode count: other users may then reach it (default: no)");
-bool oc_huge = true;
-module_param_named(huge, oc_huge, bool, 0644);
-MODULE_PARM_DESC(huge, "Map 2 MiB at once where the source is huge (default: yes)");
-unsigned int oc_fault_around = OC_WINDOW_PAGES;
-module_param_named(fault_around, oc_fault_around, uint, 0644);
-MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
-
 static struct miscdevice *const oc_devices[] = { &oc_xpmem_device, &oc_onecopy_device,
 						 &oc_knem_device };
 

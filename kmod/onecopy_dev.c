@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /dev/onecopy, and the commands of a segment's descriptor. */
+/* /dev/onecopy. */
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/seq_file.h>
@@ -8,57 +8,11 @@
 #include "core.h"
 #include "trace.h"
 
-/* A struct that begins with its size as the caller knows it. *size: that. */
-static int oc_read(void *to, size_t known, const void __user *from, u32 *size)
-{
-	int err;
-
-	if (get_user(*size, (const u32 __user *)from))
-		return -EFAULT;
-	if (*size < sizeof(u64))
-		return -EINVAL;
-	if (*size > PAGE_SIZE)
-		return -E2BIG;
-	err = copy_struct_from_user(to, known, from, *size);
-	return err;
-}
-
-static int oc_write(void __user *to, const void *from, size_t known, u32 size)
-{
-	return copy_to_user(to, from, min_t(size_t, known, size)) ? -EFAULT : 0;
-}
-
-/*
- * A descriptor for the file, told to the caller by `tell`, which may still fail. Consumes the file.
- */
-static int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size,
-		      s32 *slot)
-{
-	int fd, err;
-
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	fd = get_unused_fd_flags(O_CLOEXEC);
-	if (fd < 0) {
-		fput(file);
-		return fd;
-	}
-	*slot = fd;
-	err = oc_write(to, arg, known, size);
-	if (err) {
-		put_unused_fd(fd);
-		fput(file);
-		return err;
-	}
-	fd_install(fd, file);
-	return 0;
-}
-
 static long oc_dev_info(void __user *arg)
 {
 	struct onecopy_info i;
 	u32 size;
-	int err = oc_read(&i, sizeof(i), arg, &size);
+	int err = oc_arg_read(&i, sizeof(i), arg, &size);
 
 	if (err)
 		return err;
@@ -77,7 +31,7 @@ static long oc_dev_info(void __user *arg)
 		i.features |= ONECOPY_FEATURE_HUGE;
 #endif
 #endif
-	return oc_write(arg, &i, sizeof(i), size);
+	return oc_arg_write(arg, &i, sizeof(i), size);
 }
 
 static long oc_dev_export(void __user *arg)
@@ -86,7 +40,7 @@ static long oc_dev_export(void __user *arg)
 	struct oc_seg *seg;
 	struct file *file;
 	u32 size;
-	int err = oc_read(&e, sizeof(e), arg, &size);
+	int err = oc_arg_read(&e, sizeof(e), arg, &size);
 
 	if (err)
 		return err;
@@ -99,11 +53,9 @@ static long oc_dev_export(void __user *arg)
 		e.length = TASK_SIZE & PAGE_MASK;
 	}
 	err = oc_check_pages(e.address, e.length, TASK_SIZE);
-	if (!err)
-		err = oc_may_export(e.address, e.length);
 	if (err)
 		return err;
-	seg = oc_seg_create(e.address, e.length, 0);
+	seg = oc_export(e.address, e.length, 0);
 	if (IS_ERR(seg))
 		return PTR_ERR(seg);
 	trace_onecopy_make(seg);
@@ -116,14 +68,14 @@ static long oc_dev_prefault(void __user *arg)
 {
 	struct onecopy_prefault p;
 	u32 size;
-	long err = oc_read(&p, sizeof(p), arg, &size);
+	long err = oc_arg_read(&p, sizeof(p), arg, &size);
 
 	if (err)
 		return err;
 	if ((p.flags & ~ONECOPY_PREFAULT_WRITE) || size < sizeof(p))
 		return -EINVAL;
 	err = oc_prefault(p.address, p.length, p.flags & ONECOPY_PREFAULT_WRITE, &p.done);
-	return oc_write(arg, &p, sizeof(p), size) ?: err;
+	return oc_arg_write(arg, &p, sizeof(p), size) ?: err;
 }
 
 /* fd -1: the caller's own memory. *file is the caller's to put. */
@@ -156,7 +108,7 @@ static long oc_dev_copy(void __user *arg)
 	struct oc_side src, dst;
 	struct onecopy_copy c;
 	u32 size;
-	long err = oc_read(&c, sizeof(c), arg, &size);
+	long err = oc_arg_read(&c, sizeof(c), arg, &size);
 
 	if (err)
 		return err;
@@ -172,14 +124,14 @@ static long oc_dev_copy(void __user *arg)
 		fput(src_file);
 	if (dst_file)
 		fput(dst_file);
-	return oc_write(arg, &c, sizeof(c), size) ?: err;
+	return oc_arg_write(arg, &c, sizeof(c), size) ?: err;
 }
 
 static long oc_dev_stats(void __user *arg)
 {
 	struct onecopy_stats s;
 	u32 size;
-	int err = oc_read(&s, sizeof(s), arg, &size);
+	int err = oc_arg_read(&s, sizeof(s), arg, &size);
 
 	if (err)
 		return err;
@@ -204,7 +156,7 @@ static long oc_dev_stats(void __user *arg)
 		.spaces = atomic_long_read(&oc_spaces_held),
 		.workers = atomic_long_read(&oc_gauge[OC_WORKERS]),
 	};
-	return oc_write(arg, &s, sizeof(s), size);
+	return oc_arg_write(arg, &s, sizeof(s), size);
 }
 
 static long oc_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
@@ -222,64 +174,6 @@ static long oc_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return oc_dev_copy(user);
 	case ONECOPY_IOC_STATS:
 		return oc_dev_stats(user);
-	}
-	return -ENOTTY;
-}
-
-/* ---- a segment's descriptor ---- */
-static long oc_segment_info(struct oc_view *view, void __user *arg)
-{
-	struct onecopy_segment_info i;
-	u32 size;
-	int err = oc_read(&i, sizeof(i), arg, &size);
-
-	if (err)
-		return err;
-	i = (struct onecopy_segment_info){
-		.size = size,
-		.flags = (view->write ? ONECOPY_SEGMENT_WRITE : 0) |
-			 (oc_seg_error(view->seg) ? ONECOPY_SEGMENT_DEAD : 0) |
-			 (view->seg->mm == current->mm ? ONECOPY_SEGMENT_MINE : 0),
-		.address = view->seg->start,
-		.length = view->seg->size,
-	};
-	return oc_write(arg, &i, sizeof(i), size);
-}
-
-static long oc_segment_restrict(struct oc_view *view, void __user *arg)
-{
-	struct onecopy_restrict r;
-	u32 size;
-	int err = oc_read(&r, sizeof(r), arg, &size);
-	bool write;
-
-	if (err)
-		return err;
-	write = r.flags & ONECOPY_EXPORT_WRITE;
-	if ((r.flags & ~ONECOPY_EXPORT_WRITE) || r.reserved ||
-	    size < offsetofend(struct onecopy_restrict, fd))
-		return -EINVAL;
-	if (write && !view->write)
-		return -EACCES;
-	return oc_give_fd(oc_view_open(view->seg, write, view->nosignal), arg, &r, sizeof(r), size,
-			  &r.fd);
-}
-
-long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
-{
-	struct oc_view *view = file->private_data;
-	void __user *user = (void __user *)arg;
-
-	switch (cmd) {
-	case ONECOPY_IOC_SEGMENT_INFO:
-		return oc_segment_info(view, user);
-	case ONECOPY_IOC_RESTRICT:
-		return oc_segment_restrict(view, user);
-	case ONECOPY_IOC_REVOKE:
-		if (view->seg->mm != current->mm)
-			return -EPERM;
-		oc_seg_kill(view->seg, ONECOPY_STATE_REVOKED);
-		return 0;
 	}
 	return -ENOTTY;
 }

@@ -128,7 +128,8 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what)
 	kfree(none);
 }
 
-void oc_users_each(struct seq_file *m)
+/* Under a spinlock. */
+void oc_users_each(struct seq_file *m, oc_user_show_t *show)
 {
 	struct oc_user *user;
 	unsigned int i;
@@ -136,7 +137,7 @@ void oc_users_each(struct seq_file *m)
 	spin_lock(&oc_users_lock);
 	for (i = 0; i < ARRAY_SIZE(oc_users); i++)
 		hlist_for_each_entry(user, &oc_users[i], node)
-			oc_user_show(m, user->uid, user->count);
+			show(m, user->uid, user->count);
 	spin_unlock(&oc_users_lock);
 }
 

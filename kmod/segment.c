@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Segments: a range of one address space, who may reach it, and its end. */
 #include <linux/hashtable.h>
-#include <linux/random.h>
+#include <linux/moduleparam.h>
 #include <linux/slab.h>
 #include <linux/user_namespace.h>
 
@@ -9,22 +9,14 @@
 #include "inject.h"
 #include "show.h"
 
+static bool other_users;
+module_param(other_users, bool, 0644);
+MODULE_PARM_DESC(other_users, "Let the group and other bits of an xpmem segment's mode count: other users may then reach it (default: no)");
+
 static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
 static LIST_HEAD(oc_segments); /* all of them; the table's lock */
 static u64 oc_serial;
-
-/* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
-u64 oc_random_id(void)
-{
-	u64 id;
-
-	do {
-		get_random_bytes(&id, sizeof(id));
-		id &= GENMASK_ULL(OC_ID_BITS - 1, 0);
-	} while (!id);
-	return id;
-}
 
 static void oc_seg_free(struct kref *ref)
 {
@@ -53,8 +45,12 @@ void oc_seg_put(struct oc_seg *seg)
 	kref_put(&seg->ref, oc_seg_free);
 }
 
-/* A segment of the caller's memory; the range was checked. */
-struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode)
+/*
+ * A segment of the caller's memory; the range was checked. `changes` is called when that memory
+ * changes.
+ */
+struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
+			     const struct mmu_interval_notifier_ops *changes)
 {
 	struct oc_user *user;
 	struct oc_seg *seg;
@@ -104,7 +100,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 		goto fail;
 	}
 	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size,
-						  &oc_notifier_ops);
+						  changes);
 	mmap_write_unlock(current->mm);
 	if (err == -EINTR)
 		err = -ERESTARTNOINTR; /* any signal interrupts the first one; nothing was done */
@@ -177,11 +173,8 @@ struct oc_seg *oc_seg_find(u64 id)
 	return found;
 }
 
-/*
- * Unpublished and taken back from everybody; no byte moves afterwards. Idempotent: the first reason
- * stays. The caller holds a reference, and no lock.
- */
-void oc_seg_kill(struct oc_seg *seg, u32 state)
+/* Unpublished, and no use begins any more. Idempotent: the first reason stays. */
+void oc_seg_die(struct oc_seg *seg, u32 state)
 {
 	spin_lock(&oc_table_lock);
 	if (!hlist_unhashed(&seg->node))
@@ -194,8 +187,18 @@ void oc_seg_kill(struct oc_seg *seg, u32 state)
 		oc_generation_state(seg);
 	}
 	mutex_unlock(&seg->lock);
-	oc_zap(seg, seg->start, oc_seg_end(seg));
-	oc_copy_drain(seg);
+}
+
+const char *oc_seg_state(const struct oc_seg *seg)
+{
+	switch (READ_ONCE(seg->state)) {
+	case ONECOPY_STATE_ALIVE:
+		return "alive";
+	case ONECOPY_STATE_REVOKED:
+		return "revoked";
+	default:
+		return "owner-gone";
+	}
 }
 
 /* Why a segment cannot be used any more. */
@@ -212,6 +215,38 @@ int oc_seg_error(struct oc_seg *seg)
 }
 
 /*
+ * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing
+ * is waited for in between: no fault, no lock.
+ */
+int oc_copy_begin(struct oc_seg *seg)
+{
+	int err;
+
+	if (!seg)
+		return 0;
+	atomic_inc(&seg->copying);
+	/* either this sees that the segment is dead, or oc_copy_drain() sees this */
+	smp_mb__after_atomic();
+	err = oc_seg_error(seg);
+	if (err && atomic_dec_and_test(&seg->copying))
+		wake_up_all(&seg->copied);
+	return err;
+}
+
+void oc_copy_end(struct oc_seg *seg)
+{
+	if (seg && atomic_dec_and_test(&seg->copying) && oc_seg_error(seg))
+		wake_up_all(&seg->copied);
+}
+
+/* The segment is dead: wait until what had begun before has ended, a copy of some pages. */
+void oc_copy_drain(struct oc_seg *seg)
+{
+	smp_mb(); /* see oc_copy_begin() */
+	wait_event(seg->copied, !atomic_read(&seg->copying));
+}
+
+/*
  * May the caller have access? The owner agreed by exporting with a mode. That counts for the same
  * user in the same user namespace; for others only where the administrator said so. Capabilities
  * count where the owner lives.
@@ -221,7 +256,7 @@ bool oc_seg_allows(struct oc_seg *seg, bool write)
 	bool same = current_user_ns() == seg->ns && uid_eq(current_euid(), seg->uid);
 	unsigned int want = write ? 6 : 4;
 
-	if ((same || READ_ONCE(oc_other_users)) &&
+	if ((same || READ_ONCE(other_users)) &&
 	    (oc_mode_bits(seg->mode, uid_eq(current_euid(), seg->uid), in_egroup_p(seg->gid)) &
 	     want) == want)
 		return true;

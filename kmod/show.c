@@ -7,7 +7,6 @@
  */
 #include <linux/cred.h>
 #include <linux/pid.h>
-#include <linux/pid_namespace.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/user_namespace.h>
@@ -37,23 +36,6 @@ static bool oc_show_allowed(const struct seq_file *m, kuid_t uid, struct user_na
 	if (uid_eq(uid, opener->euid) && ns == opener->user_ns)
 		return true;
 	return oc_opener_capable(m, ns);
-}
-
-pid_t oc_show_pid(struct pid *pid)
-{
-	return pid ? pid_nr_ns(pid, task_active_pid_ns(current)) : 0;
-}
-
-const char *oc_show_state(const struct oc_seg *seg)
-{
-	switch (READ_ONCE(seg->state)) {
-	case ONECOPY_STATE_ALIVE:
-		return "alive";
-	case ONECOPY_STATE_REVOKED:
-		return "revoked";
-	default:
-		return "owner-gone";
-	}
 }
 
 /* ---- exports ---- */
@@ -91,7 +73,7 @@ static int oc_exports_show(struct seq_file *m, void *v)
 		return 0;
 	seq_printf(m, "export %d uid %u 0x%lx %lu mode %04o %s\n", oc_show_pid(seg->owner),
 		   from_kuid_munged(seq_user_ns(m), seg->uid), seg->start, seg->size, seg->mode,
-		   oc_show_state(seg));
+		   oc_seg_state(seg));
 	mutex_lock(&seg->lock);
 	list_for_each_entry(att, &seg->attachments, link)
 		seq_printf(m, "attached %d %lu at 0x%lx\n", oc_show_pid(att->importer),
@@ -152,14 +134,7 @@ static const struct seq_operations oc_pins_ops = {
 };
 
 /* ---- users ---- */
-static int oc_users_show(struct seq_file *m, void *v)
-{
-	seq_puts(m, "# uid UID segments N permits N regions N workers N\n");
-	oc_users_each(m);
-	return 0;
-}
-
-void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count)
+static void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count)
 {
 	/* Users are the machine's, whatever namespace they live in. */
 	if (!uid_eq(uid, m->file->f_cred->uid) && !oc_opener_capable(m, &init_user_ns))
@@ -167,6 +142,13 @@ void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count)
 	seq_printf(m, "uid %u segments %lu permits %lu regions %lu workers %lu\n",
 		   from_kuid_munged(seq_user_ns(m), uid), count[OC_SEGMENTS], count[OC_PERMITS],
 		   count[OC_REGIONS], count[OC_WORKERS]);
+}
+
+static int oc_users_show(struct seq_file *m, void *v)
+{
+	seq_puts(m, "# uid UID segments N permits N regions N workers N\n");
+	oc_users_each(m, oc_user_show);
+	return 0;
 }
 
 /* ---- what scripts of the other xpmem module read ---- */

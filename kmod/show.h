@@ -4,6 +4,7 @@
 #define OC_SHOW_H
 
 #include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/seq_file.h>
 
 #include "core.h"
@@ -11,8 +12,11 @@
 
 void oc_show_init(void);
 void oc_show_exit(void);
-pid_t oc_show_pid(struct pid *pid);
-const char *oc_show_state(const struct oc_seg *seg);
+
+static inline pid_t oc_show_pid(struct pid *pid)
+{
+	return pid ? pid_nr_ns(pid, task_active_pid_ns(current)) : 0;
+}
 
 /*
  * The one after `seg`, whose reference is given up, or the first one of at least this serial
@@ -20,7 +24,7 @@ const char *oc_show_state(const struct oc_seg *seg);
  */
 struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial);
 struct oc_region *oc_region_next(struct oc_region *region, u64 serial);
-void oc_users_each(struct seq_file *m);
-void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *count);
+typedef void oc_user_show_t(struct seq_file *m, kuid_t uid, const unsigned long *count);
+void oc_users_each(struct seq_file *m, oc_user_show_t *show);
 
 #endif

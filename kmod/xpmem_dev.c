@@ -46,7 +46,7 @@ static void oc_permit_free(struct oc_permit *permit)
 
 static void oc_made_free(struct oc_made *made)
 {
-	oc_seg_kill(made->seg, ONECOPY_STATE_REVOKED);
+	oc_revoke(made->seg);
 	oc_seg_put(made->seg);
 	kfree(made);
 }
@@ -67,14 +67,11 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 	err = oc_check_pages(m.vaddr, m.size, TASK_SIZE);
 	if (err)
 		return err;
-	err = oc_may_export(m.vaddr, m.size);
-	if (err)
-		return err;
 
 	made = kmalloc(sizeof(*made), GFP_KERNEL_ACCOUNT);
 	if (!made)
 		return -ENOMEM;
-	made->seg = oc_seg_create(m.vaddr, m.size, m.permit_value);
+	made->seg = oc_export(m.vaddr, m.size, m.permit_value);
 	if (IS_ERR(made->seg)) {
 		err = PTR_ERR(made->seg);
 		kfree(made);

@@ -29,6 +29,9 @@ struct oc_stretch {
 	bool leaving; /* it is being unmapped; no more entries are written */
 };
 
+/* What tells the kernel that a VMA is not anonymous memory, and nothing else. */
+static const struct vm_operations_struct oc_not_anonymous = {};
+
 static struct oc_marks oc_zapping;
 /* Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. */
 static struct workqueue_struct *oc_zappers, *oc_reapers;
@@ -85,7 +88,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	vma.vm_end = s->here.last + 1;
 	vma.vm_pgoff = s->shown.start >> PAGE_SHIFT;
 	vma.vm_file = att->file;
-	vma.vm_ops = &oc_vm_ops;
+	vma.vm_ops = &oc_not_anonymous;
 	oc_vm_flags_init(&vma, OC_VM_FLAGS | VM_SHARED | VM_MAYSHARE | VM_READ | VM_MAYREAD);
 	oc_mark_set(&oc_zapping, &mark);
 	oc_zap_special(&vma, lo, hi - lo);

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What commands of /dev/onecopy take and tell. */
+#include <linux/file.h>
+#include <linux/uaccess.h>
+
+#include "core.h"
+
+/* A struct that begins with its size as the caller knows it. *size: that. */
+int oc_arg_read(void *to, size_t known, const void __user *from, u32 *size)
+{
+	if (get_user(*size, (const u32 __user *)from))
+		return -EFAULT;
+	if (*size < sizeof(u64))
+		return -EINVAL;
+	if (*size > PAGE_SIZE)
+		return -E2BIG;
+	return copy_struct_from_user(to, known, from, *size);
+}
+
+int oc_arg_write(void __user *to, const void *from, size_t known, u32 size)
+{
+	return copy_to_user(to, from, min_t(size_t, known, size)) ? -EFAULT : 0;
+}
+
+/*
+ * A descriptor for the file, told to the caller in `slot`, a member of `arg`. Consumes the file.
+ */
+int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size,
+	       s32 *slot)
+{
+	int fd, err;
+
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	fd = get_unused_fd_flags(O_CLOEXEC);
+	if (fd < 0) {
+		fput(file);
+		return fd;
+	}
+	*slot = fd;
+	err = oc_arg_write(to, arg, known, size);
+	if (err) {
+		put_unused_fd(fd);
+		fput(file);
+		return err;
+	}
+	fd_install(fd, file);
+	return 0;
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A process grants a part of its memory, and takes that back. */
+#include "core.h"
+
+/* An attachment is its owner's to grant, not the importer's. In a larger range it is a hole. */
+static int oc_may_export(unsigned long start, unsigned long len)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	bool attachment;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = find_vma(mm, start);
+	attachment = vma && vma->vm_start <= start && start + len <= vma->vm_end &&
+		     oc_vma_ours(vma);
+	mmap_read_unlock(mm);
+	return attachment ? -EOPNOTSUPP : 0;
+}
+
+struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode)
+{
+	int err = oc_may_export(start, size);
+
+	return err ? ERR_PTR(err) : oc_seg_create(start, size, mode, &oc_notifier_ops);
+}
+
+/*
+ * Unpublished and taken back from everybody; no byte moves afterwards. The caller holds a
+ * reference, and no lock.
+ */
+void oc_revoke(struct oc_seg *seg)
+{
+	oc_seg_die(seg, ONECOPY_STATE_REVOKED);
+	oc_zap(seg, seg->start, oc_seg_end(seg));
+	oc_copy_drain(seg);
+}

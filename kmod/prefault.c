@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Mapping ahead of use. */
+#include <linux/pgtable.h>
+#include <linux/sched/signal.h>
+
+#include "core.h"
+
+/*
+ * The end of what is mapped from addr on, as far as `end`; holes do not count and are taken away.
+ * Our map lock is held.
+ */
+static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg *seg,
+				      unsigned long owner, unsigned long addr, unsigned long end,
+				      bool write)
+{
+	struct mm_struct *mm = vma->vm_mm;
+
+	while (addr < end) {
+		unsigned long next = pmd_addr_end(addr, end);
+		pgd_t *pgd = pgd_offset(mm, addr);
+		p4d_t *p4d;
+		pud_t *pud;
+		pmd_t *pmdp, pmd;
+
+		/* Another thread's fault may fill them just now. */
+		if (pgd_none(READ_ONCE(*pgd)))
+			break;
+		p4d = p4d_offset(pgd, addr);
+		if (p4d_none(READ_ONCE(*p4d)))
+			break;
+		pud = pud_offset(p4d, addr);
+		if (pud_none(READ_ONCE(*pud)))
+			break;
+		pmdp = pmd_offset(pud, addr);
+		pmd = READ_ONCE(*pmdp);
+		if (pmd_none(pmd))
+			break;
+		if (pmd_leaf(pmd)) {
+			if (!pmd_present(pmd) || (write && !pmd_write(pmd)))
+				break;
+			owner += next - addr;
+			addr = next;
+			continue;
+		}
+		for (; addr < next; addr += PAGE_SIZE, owner += PAGE_SIZE) {
+			/* The table stays while the map lock is held; what is in it is a hint. */
+			pte_t pte = ptep_get(pte_offset_kernel(pmdp, addr));
+
+			if (!pte_present(pte))
+				return addr;
+			if (oc_is_hole_pfn(vma->vm_private_data, pte_pfn(pte))) {
+				oc_zap(seg, owner, owner + PAGE_SIZE);
+				return addr;
+			}
+			if (write && !pte_write(pte))
+				return addr;
+		}
+	}
+	return addr;
+}
+
+/*
+ * Map [address, address + length) of the caller's attachments. *done bytes are mapped, whatever is
+ * returned.
+ */
+long oc_prefault(u64 address, u64 length, bool write, u64 *done)
+{
+	struct mm_struct *mm = current->mm;
+	unsigned long addr, end, owner;
+	struct vm_area_struct *vma;
+	struct oc_quiet quiet;
+	struct oc_window w;
+	struct oc_seg *seg;
+	long err = 0;
+	int locked;
+	u64 last;
+
+	*done = 0;
+	if (!length)
+		return 0;
+	if (check_add_overflow(address, length, &last) || last > TASK_SIZE)
+		return -EINVAL;
+	addr = address & PAGE_MASK;
+	end = PAGE_ALIGN(last);
+	while (addr < end) {
+		unsigned long next;
+
+		*done = addr > address ? addr - address : 0;
+		cond_resched();
+		if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
+			return -EINTR;
+		vma = find_vma(mm, addr);
+		if (!vma || vma->vm_start > addr || !oc_vma_ours(vma))
+			err = -EINVAL;
+		else if (write && !(vma->vm_flags & VM_WRITE))
+			err = -EACCES;
+		if (err) {
+			mmap_read_unlock(mm);
+			return err;
+		}
+		seg = ((struct oc_view *)vma->vm_file->private_data)->seg;
+		owner = (vma->vm_pgoff << PAGE_SHIFT) + (addr - vma->vm_start);
+		next = oc_present_until(vma, seg, owner, addr, min(end, vma->vm_end), write);
+		if (next > addr) {
+			mmap_read_unlock(mm);
+			addr = next;
+			continue;
+		}
+		oc_window_of(vma, addr, seg, owner, &w);
+		oc_seg_get(seg);
+		mmap_read_unlock(mm);
+		/* The owner's side at once. What this finds wrong the fault finds too. */
+		oc_resolve(seg, w.at, w.at + (w.hi - w.lo),
+			   &(struct oc_want){ .page = owner,
+					      .write = write,
+					      .last = owner + (min(end, w.hi) - addr) });
+		oc_seg_put(seg);
+
+		if (mmap_read_lock_killable(mm))
+			return -EINTR;
+		locked = 1;
+		oc_quiet_begin(&quiet);
+		err = oc_fault_in(mm, addr, write, false, &locked);
+		if (oc_quiet_end(&quiet))
+			err = quiet.err;
+		if (locked)
+			mmap_read_unlock(mm);
+		if (err)
+			return err;
+		addr += PAGE_SIZE;
+	}
+	*done = length;
+	return 0;
+}
