@@ -2,6 +2,7 @@
 //! `cargo xtask tidy`: the rules of ARCHITECTURE.md that a program can check.
 
 mod arrows;
+mod calls;
 mod layers;
 mod modules;
 mod source;
@@ -54,6 +55,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     }
     modules::check(&metadata, root, &files, &mut findings);
     layers::check(&files, &mut findings);
+    calls::check(&files, &mut findings);
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
     entry_points(&files, &mut findings);
     for page in docs::stale(root) {

@@ -110,9 +110,9 @@ type Name = String;
 
 /// Where an arrow was drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    file: String,
-    line: usize,
+pub(super) struct Place {
+    pub(super) file: String,
+    pub(super) line: usize,
 }
 
 /// The modules of one package.
@@ -122,7 +122,7 @@ struct Package {
 }
 
 /// Arrows from module to module.
-type Arrows = BTreeMap<Name, BTreeMap<Name, Place>>;
+pub(super) type Arrows = BTreeMap<Name, BTreeMap<Name, Place>>;
 
 pub(super) fn check(metadata: &Value, root: &Path, files: &[File], findings: &mut Findings) {
     let texts: HashMap<&str, &str> = files
@@ -164,13 +164,8 @@ fn roots(metadata: &Value, root: &Path) -> Vec<String> {
 }
 
 fn judge(root: &str, arrows: &Arrows, findings: &mut Findings) {
-    for cycle in cycles(arrows) {
-        let mut text = format!("import cycle: {}", cycle[0]);
-        for pair in cycle.windows(2) {
-            let place = &arrows[&pair[0]][&pair[1]];
-            text.push_str(&format!(" -> {} ({}:{})", pair[1], place.file, place.line));
-        }
-        findings.error(root, text);
+    for text in cycle_texts(arrows) {
+        findings.error(root, format!("import cycle: {text}"));
     }
     if root == LIBRARY {
         judge_table(ARROWS, arrows, findings);
@@ -320,6 +315,19 @@ fn segments(name: &str) -> Vec<String> {
         .filter(|part| !part.is_empty())
         .map(str::to_owned)
         .collect()
+}
+
+/// The cycles that [`cycles`] finds, with the place where each arrow is drawn.
+pub(super) fn cycle_texts(arrows: &Arrows) -> Vec<String> {
+    let text = |cycle: Vec<Name>| {
+        let mut text = cycle[0].clone();
+        for pair in cycle.windows(2) {
+            let place = &arrows[&pair[0]][&pair[1]];
+            text.push_str(&format!(" -> {} ({}:{})", pair[1], place.file, place.line));
+        }
+        text
+    };
+    cycles(arrows).into_iter().map(text).collect()
 }
 
 /// One shortest cycle of each set of modules that lead to one another; the first module is the last one, too.
