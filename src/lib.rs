@@ -2,6 +2,8 @@
 //! onecopy moves messages between the processes of a node with at most one copy of the payload.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod autos;
 pub mod coll;
 mod comm;
 mod endpoint;
@@ -22,8 +24,6 @@ mod request;
 mod runtime;
 pub mod select;
 mod state;
-#[cfg(test)]
-mod tests;
 pub mod tune;
 mod wait;
 mod wire;

@@ -70,15 +70,19 @@ fn crossing(name: &str, costs: &Costs) -> u64 {
     Costs::crossing(&cheaper, &than, *from as u64).unwrap_or(u64::MAX)
 }
 
-fn layer_min(name: &str) {
-    let of_knob = |layer: &LayerId| {
+/// The layer whose row has this knob.
+fn layer_of(name: &str) -> Option<LayerId> {
+    LayerId::SINGLE.into_iter().find(|layer| {
         layer
             .row()
             .min
             .as_ref()
             .is_some_and(|knob| knob.name == name)
-    };
-    let layer = LayerId::SINGLE.into_iter().find(of_knob).expect("a layer");
+    })
+}
+
+fn layer_min(name: &str) {
+    let layer = layer_of(name).expect("a layer");
     for costs in each_costs() {
         let found = Thresholds::with_layers(&Knobs::default(), &costs, LayerSet::ALL);
         assert_eq!(found.min[layer], crossing(name, &costs), "{name}");
@@ -107,6 +111,16 @@ fn coop_min(name: &str) {
     }
 }
 
+/// Knobs by which one layer that maps and one that copies by a call begin at this size.
+fn taken_from(size: &str) -> Knobs {
+    let mut knobs = Knobs::default();
+    for layer in [LayerId::MAP, LayerId::CALL] {
+        let knob = layer.row().min.as_ref().expect("a knob");
+        knobs.set(knob.name, size).expect("a size");
+    }
+    knobs
+}
+
 fn eager_max() {
     for mut knobs in each_writing() {
         for pool_per_peer in [64 << 10, knobs.pool_per_peer] {
@@ -133,11 +147,7 @@ fn eager_max() {
 }
 
 fn rewritten_max() {
-    let decided = Knobs {
-        heap_min: Some(8192),
-        cma_min: Some(8192),
-        ..Knobs::default()
-    };
+    let decided = taken_from("8K");
     for knobs in each_writing().into_iter().chain([decided]) {
         let found = Thresholds::with_layers(&knobs, &Costs::default(), LayerSet::ALL);
         for (mapped, max) in [
@@ -284,9 +294,7 @@ fn shared_chunks(layer: LayerId, len: usize) -> u64 {
     let knobs = Knobs {
         layers: LayerList::Only(vec![LayerId::CHUNKS.name(), layer.name()]),
         coop_min: Some(0),
-        heap_min: Some(0),
-        cma_min: Some(0),
-        ..Knobs::default()
+        ..taken_from("0")
     };
     let chunks = Mutex::new(0);
     local_with(2, &knobs, |rank| {
@@ -331,9 +339,7 @@ fn coop_chunk() {
 fn what_auto_stands_for_is_what_is_done() {
     for knob in KNOBS.iter().filter(|knob| knob.auto.is_some()) {
         match knob.name {
-            "ONECOPY_HEAP_MIN" | "ONECOPY_CMA_MIN" | "ONECOPY_XPMEM_MIN" | "ONECOPY_KNEM_MIN" => {
-                layer_min(knob.name);
-            }
+            name if layer_of(name).is_some() => layer_min(name),
             "ONECOPY_COOP_MIN" => coop_min(knob.name),
             "ONECOPY_EAGER_MAX" => eager_max(),
             "ONECOPY_REWRITTEN_MAX" => rewritten_max(),
