@@ -11,6 +11,7 @@ pub(crate) mod observed;
 pub(crate) mod rewritten;
 
 use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
+use observed::Rival;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
@@ -206,14 +207,17 @@ impl Thresholds {
         }
     }
 
-    /// How the receiver has the `len` bytes of an announced message come.
+    /// How the receiver has the `len` bytes of an announced message come. `seen`: which of two ways is faster, if the pair knows that.
     #[inline]
     #[must_use]
-    pub(crate) fn way(&self, len: u64, ends: &Ends) -> Way {
+    pub(crate) fn way(&self, len: u64, ends: &Ends, seen: Option<Rival>) -> Way {
         // What maps was announced for that, whatever its size.
-        let reads = |&layer: &LayerId| {
-            ends.reads.has(layer) && (layer == LayerId::MAP || len >= self.min[layer])
+        let pays = |layer: LayerId| match (layer.power(), seen) {
+            (Power::Map, _) => true,
+            (Power::Copy, Some(rival)) => rival == Rival::Kernel,
+            _ => len >= self.min[layer],
         };
+        let reads = |&layer: &LayerId| ends.reads.has(layer) && pays(layer);
         let reader = LayerId::SINGLE.into_iter().find(reads);
         if ends.block_free {
             let together = reader.is_some_and(|layer| len >= self.coop_min[layer]);

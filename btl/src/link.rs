@@ -5,7 +5,7 @@ use crate::contract::{
     AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
 };
 use crate::module::Region;
-use crate::registry::{Exposures, LayerId, LayerSet, PerLayer, Prove, Proven};
+use crate::registry::{LayerId, LayerSet, PerLayer, Prove, Proven};
 use onecopy_shm::coll::View;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -187,11 +187,12 @@ impl Link {
         plain.peek().is_some() && plain.all(|wants| wants)
     }
 
-    /// The layer for which a message can be exposed, and what counts that.
+    /// The layer for which a message can be exposed.
+    #[inline]
     #[must_use]
-    pub fn exposing(&self) -> Option<(LayerId, &'static Exposures)> {
-        self.copiers()
-            .find_map(|(layer, _)| Some((layer, layer.row().exposes.as_ref()?)))
+    pub fn exposing(&self) -> Option<LayerId> {
+        let layers = LayerId::EXPOSING.into_iter();
+        layers.flatten().find(|&layer| self.has(layer))
     }
 
     /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from by `layer`; none if it needs no such thing.

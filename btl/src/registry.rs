@@ -423,6 +423,19 @@ impl LayerId {
         }
         all
     };
+    /// Those for which a message may have to be exposed first.
+    pub(crate) const EXPOSING: [Option<Self>; SINGLES] = {
+        let mut all = [None; SINGLES];
+        let (mut at, mut count) = (0, 0);
+        while at < COUNT {
+            if LAYERS[at].exposes.is_some() {
+                all[count] = Some(LAYERS[at].id);
+                count += 1;
+            }
+            at += 1;
+        }
+        all
+    };
     /// The layer within one process.
     pub const OWN: Self = the(Power::Own);
     /// The layer of memory that is mapped from the start.

@@ -45,9 +45,8 @@ pub(crate) fn decide(
         sender_maps: facts.sender_maps(),
         block_free: facts.block_free(),
     };
-    if by_call && !ends.sender_maps {
-        observed.decide(*thresholds, len).way(len, &ends)
-    } else {
-        thresholds.way(len, &ends)
-    }
+    let seen = (by_call && !ends.sender_maps)
+        .then(|| observed.decide(thresholds, len))
+        .flatten();
+    thresholds.way(len, &ends, seen)
 }

@@ -102,10 +102,10 @@ impl Observed {
         self.fixed
     }
 
-    /// The thresholds for a transfer of `bytes`, with the choice between the two ways made by what was seen.
-    pub(crate) fn decide(&mut self, thresholds: Thresholds, bytes: u64) -> Thresholds {
+    /// Which of the two ways a transfer of `bytes` goes, by what was seen; none: as the thresholds say.
+    pub(crate) fn decide(&mut self, thresholds: &Thresholds, bytes: u64) -> Option<Rival> {
         if self.fixed || bytes < MIN || thresholds.call_min() == 0 {
-            return thresholds;
+            return None;
         }
         let (call, pipeline) = (self.call.estimate(bytes), self.pipeline.estimate(bytes));
         self.since += 1;
@@ -122,16 +122,11 @@ impl Observed {
         }
         let retry = self.tries > 0;
         self.tries = self.tries.saturating_sub(1);
-        let min = if (call < pipeline) != retry {
-            0
+        Some(if (call < pipeline) != retry {
+            Rival::Kernel
         } else {
-            u64::MAX
-        };
-        let mut decided = thresholds;
-        for layer in LayerSet::ALL.by(Power::Copy) {
-            decided.min[layer] = min;
-        }
-        decided
+            Rival::Pipeline
+        })
     }
 
     /// From which size on the other way is the cheaper one, by what is known; none if the same is everywhere.
@@ -189,8 +184,8 @@ mod tests {
         let bytes = 1 << 20;
         let mut by_cma = 0;
         for _ in 0..rounds {
-            let decided = observed.decide(thresholds, bytes);
-            let (rival, ns) = if decided.call_min() == 0 {
+            let decided = observed.decide(&thresholds, bytes);
+            let (rival, ns) = if decided == Some(Rival::Kernel) {
                 by_cma += 1;
                 (Rival::Kernel, cma_ns_per_kib)
             } else {
@@ -216,7 +211,7 @@ mod tests {
         let (thresholds, bytes) = (with_cma(), 64 << 10);
         let (mut before, mut by_pipeline) = (Rival::Kernel, 0);
         for round in 0..2000 {
-            let kernel = observed.decide(thresholds, bytes).call_min() == 0;
+            let kernel = observed.decide(&thresholds, bytes) == Some(Rival::Kernel);
             let rival = if kernel {
                 Rival::Kernel
             } else {
@@ -244,7 +239,7 @@ mod tests {
             let begun = clock;
             let mut asked = 0;
             for _ in 0..WINDOW {
-                if observed.decide(thresholds, bytes).call_min() == 0 {
+                if observed.decide(&thresholds, bytes) == Some(Rival::Kernel) {
                     // Read at once.
                     let before = clock;
                     clock += Duration::from_micros(kernel_us);
@@ -275,7 +270,7 @@ mod tests {
         let mut observed = Observed::new(&Costs::default(), true, true, LayerId::CALL);
         let thresholds = with_cma();
         for _ in 0..100 {
-            assert_eq!(observed.decide(thresholds, 1 << 20), thresholds);
+            assert_eq!(observed.decide(&thresholds, 1 << 20), None);
             observed.learn(Rival::Kernel, 1 << 20, Duration::from_secs(1));
         }
     }

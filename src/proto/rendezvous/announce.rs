@@ -14,6 +14,7 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
 
 /// Announces the send `id`. `false`: no room yet.
+#[inline]
 pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u32) -> bool {
     let Some(request) = core.requests.get(id) else {
         return true;
@@ -128,7 +129,8 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
     if let Some(region) = core.requests.region(id) {
         return Some(region.cookie());
     }
-    let (layer, exposures) = peer.link.exposing()?;
+    let layer = peer.link.exposing()?;
+    let exposures = layer.row().exposes.as_ref()?;
     // Until it has said, it has what we have as a rule.
     let wanted = peer
         .endpoint
