@@ -39,6 +39,7 @@ pub(crate) fn deliver(
     written: Result<()>,
     ended: Ended,
 ) {
-    core.complete_receive(receive, envelope, total, written);
+    // Its sender waits for a word of it.
     end(core, peer, ended);
+    core.complete_receive(receive, envelope, total, written);
 }
