@@ -55,6 +55,132 @@ const fn largest_record(slots: usize) -> usize {
     (slots - kept_back) / 2
 }
 
+/// What the thresholds of a pair follow from.
+struct Given<'a> {
+    knobs: &'a Knobs,
+    costs: &'a Costs,
+    has: LayerSet,
+    /// Whether the user permits chunks.
+    chunks: bool,
+    slots_max: usize,
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// What the user has set, or else what follows.
+fn set_or(set: Option<usize>, auto: u64) -> u64 {
+    set.map_or(auto, |set| set as u64)
+}
+
+/// The layers that read memory which is not mapped from the start.
+fn unmapped() -> impl Iterator<Item = LayerId> {
+    LayerId::SINGLE
+        .into_iter()
+        .filter(|layer| layer.power() != Power::Map)
+}
+
+impl<'a> Given<'a> {
+    fn new(knobs: &'a Knobs, costs: &'a Costs, has: LayerSet) -> Self {
+        Self {
+            knobs,
+            costs,
+            has,
+            chunks: knobs.layers.allows(LayerId::CHUNKS.name()),
+            slots_max: knobs
+                .eager_slots_max
+                .min(SLOTS_LIMIT)
+                .min(payload_of(largest_record(knobs.ring_slots))),
+        }
+    }
+
+    /// From where on a layer's single copy is cheaper than two.
+    fn min(&self, layer: LayerId) -> u64 {
+        if !self.has.has(layer) {
+            return NEVER;
+        }
+        let LayerCosts { alone, together } = &self.costs.by[layer];
+        let cheaper = match layer.power() {
+            // With the fewest calls that are possible.
+            Power::Copy => {
+                let best = if self.knobs.coop { together } else { alone };
+                Costs::crossing(best, &self.costs.pipeline, 4096)
+            }
+            // Mapped memory competes with eager messages: it beats the pipeline everywhere.
+            _ => Costs::crossing(alone, &self.costs.eager, 512),
+        };
+        let auto = match (self.chunks, layer.power()) {
+            (true, _) => cheaper.unwrap_or(NEVER),
+            (false, Power::Map) => self.slots_max as u64 + 1,
+            (false, _) => 0,
+        };
+        set_or(layer.min(self.knobs), auto)
+    }
+
+    /// From where on both sides copy by a layer.
+    fn coop_min(&self, layer: LayerId) -> u64 {
+        if !self.has.has(layer) || !self.knobs.coop {
+            return NEVER;
+        }
+        let LayerCosts { alone, together } = &self.costs.by[layer];
+        let auto = Costs::crossing(together, alone, 16 << 10).unwrap_or(NEVER);
+        match (self.knobs.coop_min, layer.power()) {
+            // The sender attaches, too, and so must have earned it.
+            (None, Power::Attach) => auto.max(self.knobs.attach_min as u64),
+            (set, _) => set_or(set, auto),
+        }
+    }
+
+    /// From where on a message that lies in no heap is announced.
+    fn announce_min(&self, min: &PerLayer<u64>) -> u64 {
+        match self.knobs.eager_max {
+            Some(max) => max as u64 + 1,
+            None if self.chunks => self.eager_auto(min),
+            None => self.slots_max as u64 + 1,
+        }
+    }
+
+    /// Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
+    fn eager_auto(&self, min: &PerLayer<u64>) -> u64 {
+        let (knobs, least) = (self.knobs, self.slots_max as u64 + 1);
+        let half_the_credit = knobs.eager_credit as u64 / 2;
+        if !unmapped().any(|layer| self.has.has(layer)) {
+            return half_the_credit.max(least);
+        }
+        let first = unmapped().map(|layer| min[layer]).min().unwrap_or(NEVER);
+        // Owned lines are asked for while the receiver still reads those of the message before.
+        let (most, chunks) = if knobs.writes_strings() {
+            (EAGER_STRINGS_MOST, knobs.pool_per_peer)
+        } else {
+            (EAGER_MOST, knobs.pool_per_peer / 2)
+        };
+        let most = most.min(half_the_credit).min(chunks as u64);
+        first.clamp(least, (most + 1).max(least))
+    }
+
+    /// Up to where a message goes in chunks if its buffer has changed, in no heap and in the heap. At most two wait for their
+    /// receiver. Nowhere if the user has said from where on a layer is used, and so means it.
+    fn rewritten_max(&self) -> (u64, u64) {
+        let knobs = self.knobs;
+        let up_to = |most: usize, decided: bool| match decided || !self.chunks {
+            true => 0,
+            false => set_or(knobs.rewritten_max, most as u64)
+                .min(knobs.eager_credit as u64 / 2)
+                .min(knobs.pool_per_peer as u64 / 2),
+        };
+        let by_user = knobs.eager_max.is_some();
+        let set = |layer: LayerId| layer.min(knobs).is_some();
+        // Strings do not mind where the buffer's lines are, and to read it in place is one copy less.
+        let mapped = match knobs.writes_strings() {
+            true => 0,
+            false => REWRITTEN_HEAP_MAX,
+        };
+        (
+            up_to(REWRITTEN_MAX, by_user || unmapped().any(set)),
+            up_to(mapped, by_user || set(LayerId::MAP)),
+        )
+    }
+}
+
 impl Thresholds {
     /// Computes the thresholds of a pair.
     #[must_use]
@@ -65,101 +191,20 @@ impl Thresholds {
     /// Computes the thresholds of a pair that has these copy layers.
     #[must_use]
     pub fn with_layers(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
-        let never = u64::MAX;
-        let knob = |value: Option<usize>, auto: u64| value.map_or(auto, |v| v as u64);
-        let slots_max = knobs
-            .eager_slots_max
-            .min(SLOTS_LIMIT)
-            .min(payload_of(largest_record(knobs.ring_slots)));
-        let coop_min = PerLayer::new(|layer| {
-            if !has.has(layer) || !knobs.coop {
-                return never;
-            }
-            let LayerCosts { alone, together } = &costs.by[layer];
-            let auto = Costs::crossing(together, alone, 16 << 10).unwrap_or(never);
-            match (knobs.coop_min, layer.power()) {
-                // The sender attaches, too, and so must have earned it.
-                (None, Power::Attach) => auto.max(knobs.attach_min as u64),
-                (set, _) => knob(set, auto),
-            }
-        });
-
-        let chunks_allowed = knobs.layers.allows(LayerId::CHUNKS.name());
-        // From where on a single copy is cheaper than two.
-        let min = PerLayer::new(|layer| {
-            if !has.has(layer) {
-                return never;
-            }
-            let LayerCosts { alone, together } = &costs.by[layer];
-            let auto = match layer.power() {
-                // With the fewest calls that are possible.
-                Power::Copy => {
-                    let best = if knobs.coop { together } else { alone };
-                    Costs::crossing(best, &costs.pipeline, 4096)
-                }
-                // Mapped memory competes with eager messages: it beats the pipeline everywhere.
-                _ => Costs::crossing(alone, &costs.eager, 512),
-            };
-            let auto = match (chunks_allowed, layer.power()) {
-                (true, _) => auto.unwrap_or(never),
-                (false, Power::Map) => slots_max as u64 + 1,
-                (false, _) => 0,
-            };
-            knob(layer.min(knobs), auto)
-        });
-        let heap_min = min[LayerId::MAP];
-
-        // Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
-        let unmapped = || {
-            LayerId::SINGLE
-                .into_iter()
-                .filter(|layer| layer.power() != Power::Map)
-        };
-        let eager_auto = if unmapped().any(|layer| has.has(layer)) {
-            let first = unmapped().map(|layer| min[layer]).min().unwrap_or(never);
-            // Owned lines are asked for while the receiver still reads those of the message before.
-            let (most, chunks) = if knobs.writes_strings() {
-                (EAGER_STRINGS_MOST, knobs.pool_per_peer)
-            } else {
-                (EAGER_MOST, knobs.pool_per_peer / 2)
-            };
-            let most = most.min(knobs.eager_credit as u64 / 2).min(chunks as u64);
-            first.clamp(slots_max as u64 + 1, most.max(slots_max as u64) + 1)
-        } else {
-            (knobs.eager_credit as u64 / 2).max(slots_max as u64 + 1)
-        };
-        let announce_min = match knobs.eager_max {
-            Some(max) => max as u64 + 1,
-            None if chunks_allowed => eager_auto,
-            None => slots_max as u64 + 1,
-        };
-        // Who has said from where on a layer is used means it. At most two messages wait for their receiver.
-        let rewritten = |most: usize, decided: bool| match decided || !chunks_allowed {
-            true => 0,
-            false => knob(knobs.rewritten_max, most as u64)
-                .min(knobs.eager_credit as u64 / 2)
-                .min(knobs.pool_per_peer as u64 / 2),
-        };
-        let by_user = knobs.eager_max.is_some();
-        let set = |layer: LayerId| layer.min(knobs).is_some();
-        let rewritten_max = rewritten(REWRITTEN_MAX, by_user || unmapped().any(set));
-        // Strings do not mind where the buffer's lines are, and to read it in place is one copy less.
-        let heap_most = if knobs.writes_strings() {
-            0
-        } else {
-            REWRITTEN_HEAP_MAX
-        };
-        let rewritten_heap_max = rewritten(heap_most, by_user || set(LayerId::MAP));
-        let earliest = announce_min.min(heap_min).saturating_sub(1);
-        let fast_max = slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX));
+        let given = Given::new(knobs, costs, has);
+        let min = PerLayer::new(|layer| given.min(layer));
+        let announce_min = given.announce_min(&min);
+        let (rewritten_max, rewritten_heap_max) = given.rewritten_max();
+        let earliest = announce_min.min(min[LayerId::MAP]).saturating_sub(1);
+        let slots_max = given.slots_max;
         Self {
             slots_max,
-            fast_max,
+            fast_max: slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX)),
             announce_min,
             rewritten_max,
             rewritten_heap_max,
             min,
-            coop_min,
+            coop_min: PerLayer::new(|layer| given.coop_min(layer)),
         }
     }
 

@@ -45,6 +45,13 @@ fn stay_on(me: usize) {
     }
 }
 
+/// Lets another address space run on the calling thread's processor. A processor that keeps an address space while a thread of the
+/// kernel runs does not see that it has been registered meanwhile, until it has run another one (docs/memory-model.md).
+fn have_registration_seen() {
+    let run = std::process::Command::new("true").status();
+    assert!(run.expect("a program that ends at once").success());
+}
+
 /// How often both loads gave the old value, and in how many turns; stops at the first if `first`.
 fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u32, u32) {
     let _alone = both_processors();
@@ -57,6 +64,7 @@ fn both_old(first: bool, light: impl Fn() + Sync, heavy: impl Fn() + Sync) -> (u
     let limit = if first { PATIENCE } else { LIMIT };
     let side = |me: usize, fence: &(dyn Fn() + Sync)| {
         stay_on(me);
+        have_registration_seen();
         let cold: Vec<Alone> = std::iter::repeat_with(Alone::default).take(COLD).collect();
         let mut found = 0;
         for turn in 1.. {
