@@ -24,6 +24,7 @@ impl Engine {
         let mut ended = Vec::new();
         let mut left_alone = Vec::new();
         self.try_again();
+        self.look_at_retired();
         {
             let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
             let mut ranks = Vec::new();
