@@ -109,7 +109,7 @@ impl Endpoint {
         each!(self, to => to.has_room(slots))
     }
 
-    /// Whether something waits inside of the endpoint that only [`Self::is_empty`] moves on.
+    /// Whether something waits inside of the endpoint to be written. Each look for records writes what can be written.
     #[inline(always)]
     pub(crate) fn has_output(&self) -> bool {
         each!(self, to => to.has_output())

@@ -334,9 +334,13 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
             peer.pop_outbox();
             continue;
         };
-        let (sync, context) = (request.sync, request.context);
+        let (sync, context, len) = (request.sync, request.context, request.len);
         let plan = match plan {
             SendPlan::Slots => plan::plan_request(core, peer, id),
+            // Others that were planned with the same credit may have used it meanwhile.
+            SendPlan::Chunks { sent: 0 } if !plan::has_credit(core, peer, charge(len)) => {
+                plan::plan_request(core, peer, id)
+            }
             other => other,
         };
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
@@ -349,12 +353,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         let gone_out = match plan {
             SendPlan::Slots => eager::send_slots(core, peer, id),
             SendPlan::Chunks { sent } => eager::send_chunks(core, peer, id, sent, &mut moved),
-            SendPlan::Announced { join } => {
-                let announced = rendezvous::announce(core, peer, id, join);
-                // Only for want of credit is a message announced that nobody may share.
-                core.counters.credit_stalls += u64::from(announced && join == 0);
-                announced
-            }
+            SendPlan::Announced { join } => rendezvous::announce(core, peer, id, join),
             // Nothing that is queued was announced before.
             SendPlan::Piped { .. } => true,
         };

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{Received, Sent, Take};
-use crate::request::{RequestId, Status, UserBuf};
+use crate::request::{RequestId, SendPlan, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
 
 /// How a send is meant.
@@ -138,10 +138,12 @@ impl Comm {
         let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
-        if engine.send_now(dest, self.context, tag, bytes) == Sent::All {
-            return true;
+        match engine.send_now(dest, self.context, tag, bytes) {
+            Sent::All => true,
+            // However much room there is: it is the receiver's turn.
+            Sent::Planned(SendPlan::Announced { join: 1.. }) => false,
+            _ => self.send_after_progress(&mut engine, bytes, dest, tag),
         }
-        self.send_after_progress(&mut engine, bytes, dest, tag)
     }
 
     /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in the same place.

@@ -15,7 +15,7 @@ mod processes;
 
 use cases::{Case, Random};
 use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
-use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, local_of_nodes, local_with};
+use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -277,12 +277,13 @@ fn collectives_of_threads_agree_with_the_oracle() {
     }
 }
 
+#[cfg(feature = "socket-endpoint")]
 /// Communicators whose members share memory have a channel, the others send messages; both at a time in one job.
 #[test]
 fn collectives_on_several_nodes_agree_with_the_oracle() {
     for (ranks, nodes) in [(2, 2), (4, 2), (5, 3), (6, 6)] {
         limited(&format!("{ranks} ranks on {nodes} nodes"), || {
-            local_of_nodes(ranks, nodes, &Knobs::default(), |rt| {
+            onecopy::local_of_nodes(ranks, nodes, &Knobs::default(), |rt| {
                 program(&rt, 1, 12, 600_000 / (ranks + 2));
                 rt.finalize().expect("finalize");
             });

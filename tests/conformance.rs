@@ -24,7 +24,9 @@ mod skips;
 mod tags;
 
 use cases::{Body, CASES, Case, Rank};
-use onecopy::{Knobs, Options, Runtime, local_of_nodes, local_with};
+#[cfg(feature = "socket-endpoint")]
+use onecopy::local_of_nodes;
+use onecopy::{Knobs, Options, Runtime, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 
@@ -111,6 +113,7 @@ fn as_threads(name: &str) {
     }
 }
 
+#[cfg(feature = "socket-endpoint")]
 /// Ranks that share no memory, all of them or some, so that nothing above an endpoint can rely on it.
 fn on_nodes(name: &str) {
     let case = cases::named(name);
@@ -185,11 +188,13 @@ suite! {
     all_without_cico: "heap and cma";
 }
 
+#[cfg(feature = "socket-endpoint")]
 #[test]
 fn on_nodes_of_their_own() {
     on_nodes("cico");
 }
 
+#[cfg(feature = "socket-endpoint")]
 #[test]
 fn on_nodes_of_their_own_in_little_memory() {
     on_nodes("cico in little memory");

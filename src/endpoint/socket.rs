@@ -125,7 +125,13 @@ impl Socket {
             match send(self.stream.as_raw_fd(), &self.out[self.written..], flags) {
                 Ok(n) => self.written += n,
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
+                Err(Errno::EAGAIN) => {
+                    if self.written >= OUT_MAX {
+                        self.out.drain(..self.written);
+                        self.written = 0;
+                    }
+                    return;
+                }
                 // The peer has ended; the wire-up says how.
                 Err(_) => {
                     self.is_closed = true;
@@ -137,14 +143,26 @@ impl Socket {
         self.written = 0;
     }
 
-    /// Finds the next record: in what was read, else by reading more.
+    /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not keep this rank.
     fn look(&mut self) {
         self.flush();
-        while self.next.is_none() && self.bad.is_none() {
-            if !self.parse() && !self.fill() {
+        let mut filled = false;
+        while self.next.is_none() && self.bad.is_none() && !self.parse_all() {
+            if filled || !self.fill() {
                 return;
             }
+            filled = true;
         }
+    }
+
+    /// Takes frames from what was read up to the next record. `false`: it is not there as a whole.
+    fn parse_all(&mut self) -> bool {
+        while self.parse() {
+            if self.next.is_some() || self.bad.is_some() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Reads more. `false`: nothing is there.
@@ -281,6 +299,8 @@ impl Socket {
     pub(super) fn collect_chunks(&mut self, _: &mut Home) {}
 
     pub(super) fn reclaim_all(&mut self, _: &mut Home) {
+        // Nothing more goes to a peer that is gone. What it is told by [`Self::give_up`] is told if there is room.
+        self.is_closed = true;
         self.out.clear();
         self.written = 0;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a message ends at its receiver: counted, credited, acknowledged, and its receive completed. Nothing else does that.
+//! How a message that was received ends: counted, credited, acknowledged, and its receive completed. What was broken off
+//! ends in `broken.rs`, and a message of a rank to itself, which has no credit, in `own.rs`.
 
 use super::{give_credit, send_fin};
 use crate::error::Result;

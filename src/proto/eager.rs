@@ -297,7 +297,10 @@ pub(crate) fn send_chunks(
     match stopped {
         Chunked::Sent => sent_all(core, peer, id, plan),
         Chunked::NoRoom => {
-            if let Some(request) = core.requests.get_mut(id) {
+            // It may be over: nothing can go to the peer.
+            if let Some(request) = core.requests.get_mut(id)
+                && matches!(request.state, State::Queued(_))
+            {
                 request.state = State::Queued(plan);
             }
             return false;

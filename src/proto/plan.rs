@@ -42,6 +42,9 @@ pub(crate) fn plan(
 ) -> SendPlan {
     let Outgoing { len, in_heap, sync } = out;
     let credit = has_credit(core, peer, charge(len));
+    if !credit {
+        core.counters.credit_stalls += 1;
+    }
     let extra = if sync { SYNC_BYTES as u64 } else { 0 };
     match peer.thresholds.send_path(len, extra, in_heap, credit) {
         Path::Slots => SendPlan::Slots,
@@ -94,3 +97,55 @@ pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> S
 
 /// Before the payload of a synchronous message stands the sender's request.
 pub(super) const SYNC_BYTES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::SendMode;
+    use crate::request::{SendPlan, UserBuf};
+    use crate::runtime::local_with;
+    use onecopy_obs::Knobs;
+
+    const LEN: usize = 200_000;
+    const MESSAGES: usize = 8;
+
+    /// Sends that were planned at one time, each with all of the credit, as by several threads: they use it up once.
+    #[test]
+    fn credit_that_is_planned_twice_is_used_once() {
+        let settings = [("ONECOPY_LAYERS", "cico"), ("ONECOPY_EAGER_MAX", "1M")];
+        let knobs = Knobs::from_iter(settings).expect("knobs").0;
+        local_with(2, &knobs, |rt| {
+            let world = rt.world();
+            let mut got = vec![0u8; LEN];
+            if rt.rank() == 0 {
+                world.send(&[0u8], 1, 0).expect("the first message");
+                let ids: Vec<_> = (0..MESSAGES)
+                    .map(|_| {
+                        let mut engine = rt.handle().gate.enter();
+                        let buf = UserBuf::One(engine.core.loans.keep(vec![1; LEN]));
+                        let plan = SendPlan::Chunks { sent: 0 };
+                        engine
+                            .send_planned(1, (0, 1), buf, SendMode::Standard, plan)
+                            .expect("send")
+                    })
+                    .collect();
+                world.recv(&mut got[..1], 1, 2).expect("the word");
+                for id in ids {
+                    world.finish(id).expect("sent");
+                }
+            } else {
+                world.recv(&mut got[..1], 0, 0).expect("the first message");
+                // They come while nobody waits for them.
+                let begun = std::time::Instant::now();
+                while begun.elapsed() < std::time::Duration::from_millis(200) {
+                    let _ = world.iprobe(0, 9).expect("the peer is no rogue");
+                }
+                world.send(&[2u8], 0, 2).expect("the word");
+                for _ in 0..MESSAGES {
+                    world.recv(&mut got, 0, 1).expect("a message");
+                    assert!(got.iter().all(|&byte| byte == 1));
+                }
+            }
+            rt.finalize().expect("finalize");
+        });
+    }
+}

@@ -118,7 +118,7 @@ counters! {
     coll_by_messages: "collectives" Sum;
     /// Sends that found the ring full.
     ring_full: "events" Sum;
-    /// Sends that were announced because the receiver's credit was used up.
+    /// Looks at how a send goes that found the receiver's credit used up.
     credit_stalls: "events" Sum;
     /// Sleeping peers that this rank woke.
     doorbells_rung: "events" Sum;
