@@ -188,7 +188,14 @@ impl Comm {
         match sent {
             Sent::All => Ok(()),
             Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
-            Sent::Planned(plan) => self.send_mode(bytes, dest, tag, SendMode::Standard, plan),
+            Sent::Announced { join } => {
+                let plan = SendPlan::Announced { join };
+                self.send_mode(bytes, dest, tag, SendMode::Standard, plan)
+            }
+            Sent::Chunks => {
+                let plan = SendPlan::Chunks { sent: 0 };
+                self.send_mode(bytes, dest, tag, SendMode::Standard, plan)
+            }
             Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard, SendPlan::Slots),
         }
     }

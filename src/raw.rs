@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{Received, Sent, Take};
-use crate::request::{RequestId, SendPlan, Status, UserBuf};
+use crate::request::{RequestId, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
 
 /// How a send is meant.
@@ -141,7 +141,7 @@ impl Comm {
         match engine.send_now(dest, self.context, tag, bytes) {
             Sent::All => true,
             // However much room there is: it is the receiver's turn.
-            Sent::Planned(SendPlan::Announced { join: 1.. }) => false,
+            Sent::Announced { join: 1.. } => false,
             _ => self.send_after_progress(&mut engine, bytes, dest, tag),
         }
     }

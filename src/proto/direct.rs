@@ -25,8 +25,10 @@ pub(crate) enum Sent {
     All,
     /// So many bytes are sent; the rest must follow before anything else goes to this peer.
     Part(u64),
-    /// Nothing; how it will go is decided.
-    Planned(SendPlan),
+    /// Nothing; it will be announced, with this number.
+    Announced { join: u32 },
+    /// Nothing; it will go in chunks.
+    Chunks,
     /// Nothing.
     Nothing,
 }
@@ -88,27 +90,20 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     };
     match plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
-        plan @ SendPlan::Chunks { .. } => send_chunks(core, peer, context, tag, bytes, plan),
-        plan => Sent::Planned(plan),
+        SendPlan::Chunks { .. } => send_chunks(core, peer, context, tag, bytes),
+        SendPlan::Announced { join } | SendPlan::Piped { join } => Sent::Announced { join },
     }
 }
 
-fn send_chunks(
-    core: &mut Core,
-    peer: &mut Peer,
-    context: u32,
-    tag: i32,
-    bytes: &[u8],
-    plan: SendPlan,
-) -> Sent {
+fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
     if total > core.chunks.step_of(total) && !core.alone {
-        return Sent::Planned(plan);
+        return Sent::Chunks;
     }
     let meta = wire::meta(context, tag);
     match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
         (_, Chunked::Sent) => Sent::All,
-        (0, _) => Sent::Planned(plan),
+        (0, _) => Sent::Chunks,
         (sent, _) => Sent::Part(sent),
     }
 }
