@@ -94,7 +94,7 @@ impl Endpoint {
     /// Makes what records to the peer need.
     #[cold]
     pub(crate) fn open(&mut self) -> Result<()> {
-        each!(self, to => to.open_ring())
+        each!(self, to => to.make_ready())
     }
 
     /// Room for a record of `slots` slots. `None`: it is not open, or the peer must catch up first.

@@ -268,17 +268,11 @@ fn open(core: &mut Core, peer: &mut Peer) -> bool {
 fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
     while let Some(&(kind, body)) = peer.replies.front() {
-        let Some(mut claim) = claim(core, peer, 1) else {
+        if !put_body(core, peer, kind, 0, &body) {
             break;
-        };
-        claim.write(0, &body);
-        claim.publish(kind as u8, BODY, 0);
-        peer.replies.pop_front();
-        sent(kind);
-        moved = true;
-        if peer.endpoint.notify() {
-            core.counters.doorbells_rung += 1;
         }
+        peer.replies.pop_front();
+        moved = true;
     }
     moved
 }

@@ -82,7 +82,7 @@ impl Shared {
         self.tx.is_some()
     }
 
-    pub(super) fn open_ring(&mut self) -> Result<()> {
+    pub(super) fn make_ready(&mut self) -> Result<()> {
         if self.tx.is_none() {
             self.tx = Some(self.segment.producer()?);
         }

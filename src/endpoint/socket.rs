@@ -226,7 +226,7 @@ impl Socket {
         true
     }
 
-    pub(super) fn open_ring(&mut self) -> Result<()> {
+    pub(super) fn make_ready(&mut self) -> Result<()> {
         Ok(())
     }
 

@@ -152,9 +152,7 @@ pub(crate) fn receive(
         return Received::Nothing;
     }
     peer.endpoint.read(&record, 0, &mut out[..record.len]);
-    if peer.endpoint.advance(record) && peer.endpoint.notify_room() {
-        core.counters.doorbells_rung += 1;
-    }
+    pass(core, peer, record, false);
     let bytes = record.len as u64;
     let ended = Ended {
         bytes,
@@ -162,6 +160,15 @@ pub(crate) fn receive(
         fin: None,
     };
     received(core, peer, of_tag, ended)
+}
+
+/// Passes a record, and the chunk that it names if there is one.
+#[inline(always)]
+fn pass(core: &mut Core, peer: &mut Peer, record: Record, chunk: bool) {
+    let room = peer.endpoint.advance(record) | (chunk && peer.endpoint.passed_chunk());
+    if room && peer.endpoint.notify_room() {
+        core.counters.doorbells_rung += 1;
+    }
 }
 
 /// The caller's own receive was for the message, and has it.
@@ -242,11 +249,7 @@ fn receive_chunks(
         if read.is_err() {
             break;
         }
-        if (peer.endpoint.advance(record) | peer.endpoint.passed_chunk())
-            && peer.endpoint.notify_room()
-        {
-            core.counters.doorbells_rung += 1;
-        }
+        pass(core, peer, record, true);
         incoming.received += u64::from(body.piece);
         while incoming.received < total && idle < CHUNK_POLLS {
             match peer.endpoint.peek() {
@@ -321,9 +324,7 @@ fn receive_mapped(
     if !layers::map(core, peer, range, &mut out[..len as usize]) {
         return Received::Nothing;
     }
-    if peer.endpoint.advance(record) && peer.endpoint.notify_room() {
-        core.counters.doorbells_rung += 1;
-    }
+    pass(core, peer, record, false);
     let ended = Ended {
         bytes: len,
         credit: 0,
