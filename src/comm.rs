@@ -41,9 +41,9 @@ pub struct Comm {
 }
 
 /// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours any more.
-pub(crate) struct Bomb;
+pub(crate) struct AbortOnUnwind;
 
-impl Drop for Bomb {
+impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
         std::process::abort();
     }
@@ -155,7 +155,7 @@ impl Comm {
         }
     }
 
-    /// Waits for a request on a borrowed buffer. If this unwinds, the process ends: see [`Bomb`].
+    /// Waits for a request on a borrowed buffer. If this unwinds, the process ends: see [`AbortOnUnwind`].
     pub(crate) fn finish(&self, id: RequestId) -> Result<Status> {
         self.finish_when(|engine| engine.take_result(id))
     }
@@ -165,9 +165,9 @@ impl Comm {
         &self,
         done: impl FnMut(&mut Worker) -> Option<Result<Status>>,
     ) -> Result<Status> {
-        let bomb = Bomb;
+        let guard = AbortOnUnwind;
         let result = self.handle.wait(done);
-        std::mem::forget(bomb);
+        std::mem::forget(guard);
         result.map(|status| self.local(status))
     }
 
@@ -593,6 +593,6 @@ impl Engine {
         if let Some(fatal) = &self.core.fatal {
             return Err(fatal.clone());
         }
-        self.hopeless(pattern).map_or(Ok(None), Err)
+        self.unmatchable(pattern).map_or(Ok(None), Err)
     }
 }

@@ -14,7 +14,7 @@ use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, SendPlan, State, Status, UserBuf};
-use crate::state::light::Waiting;
+use crate::state::numbered::Waiting;
 use crate::state::{Core, Message};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
     /// Ranks that have sent something and could not be connected with yet.
-    pub(crate) knocking: Vec<progress::Knock>,
+    pub(crate) unreached_ranks: Vec<progress::Unreached>,
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
     /// What each rank told of its memory when it joined.
@@ -269,7 +269,7 @@ impl Engine {
             source,
             tag,
         };
-        match self.hopeless(&pattern) {
+        match self.unmatchable(&pattern) {
             Some(error) if self.core.unexpected.find(&pattern).is_none() => Err(error),
             _ => Ok(pattern),
         }
@@ -293,7 +293,7 @@ impl Engine {
     }
 
     /// Why nothing can ever match `pattern`, if that is so.
-    pub(crate) fn hopeless(&self, pattern: &Pattern) -> Option<Error> {
+    pub(crate) fn unmatchable(&self, pattern: &Pattern) -> Option<Error> {
         match pattern.source {
             Some(source) => self.gone[source as usize]
                 .as_ref()

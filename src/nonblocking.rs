@@ -8,7 +8,7 @@ mod collective;
 
 use crate::coll::Worker;
 use crate::coll::group::Place;
-use crate::comm::{Bomb, Comm, local_status};
+use crate::comm::{AbortOnUnwind, Comm, local_status};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -89,9 +89,9 @@ impl<B> Request<B> {
                 return;
             }
             let id = self.id;
-            let bomb = Bomb;
+            let guard = AbortOnUnwind;
             self.result = Some(handle.wait(|engine| engine.take_result(id)));
-            std::mem::forget(bomb);
+            std::mem::forget(guard);
         }
     }
 
@@ -427,12 +427,12 @@ impl<'env> Scope<'_, 'env> {
         if ids.is_empty() {
             return None;
         }
-        let bomb = Bomb;
+        let guard = AbortOnUnwind;
         let done = self
             .comm
             .handle
             .wait(|engine| ids.iter().copied().find(|&id| engine.is_done(id)));
-        std::mem::forget(bomb);
+        std::mem::forget(guard);
         Some((ScopedRequest(done), self.wait(ScopedRequest(done))))
     }
 

@@ -143,7 +143,7 @@ pub(crate) struct HeldBack {
     /// Since when the same number has waited for answers.
     still: Option<(Instant, u32)>,
     /// Whether the program was told of that.
-    told: bool,
+    warned: bool,
 }
 
 /// How long nothing may be answered while messages are held back, before the program is told.
@@ -226,7 +226,7 @@ pub(crate) struct Peer {
     pub(crate) incoming: Option<Incoming>,
     /// Credit to be given back, ever, and how much of it the sender has been told.
     pub(crate) credit_back: u64,
-    pub(crate) credit_told: u64,
+    pub(crate) credit_returned: u64,
     pub(crate) unexpected_bytes: u64,
     /// Announcements of the peer's that no receive has matched.
     pub(crate) unmatched: u32,
@@ -299,10 +299,10 @@ impl Peer {
             Some((since, unanswered)) if unanswered == self.unanswered => since,
             _ => held.still.insert((now, self.unanswered)).0,
         };
-        if held.told || now.duration_since(since) < STILL {
+        if held.warned || now.duration_since(since) < STILL {
             return None;
         }
-        held.told = true;
+        held.warned = true;
         let communicator = match context {
             0 => "the communicator of all ranks".to_owned(),
             _ => format!("the communicator with context {context:#x}"),

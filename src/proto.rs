@@ -36,8 +36,8 @@ use onecopy_shm::fault;
 #[inline]
 pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
     peer.credit_back += bytes;
-    if peer.credit_back - peer.credit_told > core.knobs.eager_credit as u64 / 4 {
-        peer.credit_told = peer.credit_back;
+    if peer.credit_back - peer.credit_returned > core.knobs.eager_credit as u64 / 4 {
+        peer.credit_returned = peer.credit_back;
         peer.endpoint.give_credit(peer.credit_back);
         fault::point("credit.given");
     }

@@ -4,12 +4,12 @@
 //! An [`Operation`] is one send, receive or collective. It has no destructor: whoever starts one polls it until it is complete, which ends its loans, or
 //! withdraws it.
 
-mod named;
+mod numbered;
 
-pub use named::{NAME_BITS, Starting, Taken};
+pub use numbered::{NUMBER_BITS, Starting, Taken};
 
 use crate::coll::{Buffers, Collective, Worker};
-use crate::comm::{Bomb, Comm};
+use crate::comm::{AbortOnUnwind, Comm};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
@@ -242,9 +242,9 @@ impl Comm {
     /// Waits until `done` gives something; it is asked after each round of progress.
     pub fn wait_until<R>(&self, mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> R {
         // An unwinding wait would leave a peer writing to memory that is not ours any more.
-        let bomb = Bomb;
+        let guard = AbortOnUnwind;
         let result = self.handle.wait(|engine| done(&mut Poll(engine)));
-        std::mem::forget(bomb);
+        std::mem::forget(guard);
         result
     }
 }

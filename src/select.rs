@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which protocol carries which size: computed once per pair from cost curves, capabilities and knobs.
 //!
-//! [`Thresholds::send_path`] is the sender's decision, `decide` the receiver's. The runtime makes them with what it knows of one message;
+//! [`Thresholds::send_protocol`] is the sender's decision, `decide` the receiver's. The runtime makes them with what it knows of one message;
 //! [`explain`] makes the same ones for every size, and says why the others lost.
 
 pub(crate) mod chunks;
@@ -240,22 +240,27 @@ impl Thresholds {
     /// How a message of `len` bytes leaves its sender. `extra` bytes travel with it in slots.
     #[inline]
     #[must_use]
-    pub fn send_path(&self, len: u64, extra: u64, in_heap: bool, credit: bool) -> Path {
+    pub fn send_protocol(&self, len: u64, extra: u64, in_heap: bool, credit: bool) -> SendProtocol {
         if !credit || len >= self.announce_from(in_heap) && len > self.fast_max as u64 {
-            Path::Announced
+            SendProtocol::Announced
         } else if len + extra <= self.slots_max as u64 {
-            Path::Slots
+            SendProtocol::Slots
         } else if len > 0 {
-            Path::Chunks
+            SendProtocol::Chunks
         } else {
-            Path::Announced
+            SendProtocol::Announced
         }
     }
 
     /// How the receiver has the `len` bytes of an announced message come. `seen`: which of two ways is faster, if the pair knows that.
     #[inline]
     #[must_use]
-    pub(crate) fn way(&self, len: u64, ends: &Ends, seen: Option<Rival>) -> Way {
+    pub(crate) fn receive_protocol(
+        &self,
+        len: u64,
+        ends: &Ends,
+        seen: Option<Rival>,
+    ) -> ReceiveProtocol {
         // What maps was announced for that, whatever its size.
         let pays = |layer: LayerId| match (layer.power(), seen) {
             (Power::Map, _) => true,
@@ -271,25 +276,25 @@ impl Thresholds {
             let mapped = reader.is_some_and(|layer| layer.power().loads());
             let by_sender = !mapped && ends.sender_maps;
             if together {
-                return Way::Together {
+                return ReceiveProtocol::Together {
                     reader,
                     ask: by_sender,
                 };
             }
             if by_sender {
-                return Way::Together {
+                return ReceiveProtocol::Together {
                     reader: None,
                     ask: true,
                 };
             }
         }
-        reader.map_or(Way::Pipeline, Way::Get)
+        reader.map_or(ReceiveProtocol::Pipeline, ReceiveProtocol::Get)
     }
 }
 
 /// How a message leaves its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum SendProtocol {
     /// In the ring's slots.
     Slots,
     /// In chunks of the sender's pool.
@@ -311,7 +316,7 @@ pub(crate) struct Ends {
 
 /// How an announced message's bytes come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ReceiveProtocol {
     /// The receiver copies by this layer.
     Get(LayerId),
     /// Both sides may copy.

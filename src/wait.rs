@@ -21,10 +21,10 @@ pub(crate) fn until<R>(
         if let Some(result) = done(&mut engine) {
             return result;
         }
-        let (news, known) = engine.core.waits.rest();
+        let (events, known) = engine.core.waits.rest();
         let patience = engine.core.patience.among(engine.core.waits.threads());
         drop(engine);
-        news.wait(known, patience.rest());
+        events.wait(known, patience.rest());
         engine = gate.enter();
         engine.core.waits.end_rest();
     }
@@ -81,7 +81,7 @@ fn watch<'g, R>(
         }
         let moved = engine.progress(true);
         if shared {
-            engine.core.tell();
+            engine.core.notify();
             patience = own.among(engine.core.waits.threads());
             engine = gate.give_way(engine);
         }

@@ -80,7 +80,7 @@ pub struct XpmemLayer {
     can_write: bool,
     end: u64,
     /// Windows and bytes at the last count.
-    told: Cell<(i64, i64)>,
+    reported: Cell<(i64, i64)>,
     /// Units of the peer's memory whose pages were mapped by a call, since their window was made.
     populated: RefCell<HashSet<u64>>,
 }
@@ -166,7 +166,7 @@ impl XpmemLayer {
             plan: terms.plan,
             can_write,
             end: limits.end,
-            told: Cell::default(),
+            reported: Cell::default(),
             populated: RefCell::default(),
         };
         layer.prove_by_transfer(peer).map(|()| layer)
@@ -474,7 +474,7 @@ impl AttachLayer for XpmemLayer {
     fn take_stats(&self) -> (Stats, i64, i64) {
         let mut cache = self.cache.borrow_mut();
         let now = (cache.count() as i64, cache.bytes() as i64);
-        let before = self.told.replace(now);
+        let before = self.reported.replace(now);
         (cache.take_stats(), now.0 - before.0, now.1 - before.1)
     }
 }

@@ -38,7 +38,7 @@ pub(crate) enum Notice {
 }
 
 #[derive(Debug)]
-struct Desk {
+struct Client {
     socket: Option<OwnedFd>,
     /// What was read behind the last line.
     rest: Vec<u8>,
@@ -55,7 +55,7 @@ struct Desk {
 /// Serves the ranks of one job.
 #[derive(Debug)]
 pub(crate) struct Server {
-    desks: Vec<Desk>,
+    clients: Vec<Client>,
     name: String,
     table: BTreeMap<String, String>,
     notices: Vec<Notice>,
@@ -72,7 +72,7 @@ impl Server {
     pub(crate) fn new(ranks: usize) -> Self {
         let mapping = format!("(vector,(0,1,{ranks}))");
         Self {
-            desks: Vec::new(),
+            clients: Vec::new(),
             name: format!("onecopy_{}", std::process::id()),
             table: [("PMI_process_mapping".to_owned(), mapping)].into(),
             notices: Vec::new(),
@@ -81,7 +81,7 @@ impl Server {
 
     /// Adds the next rank: our end of its connection.
     pub(crate) fn add(&mut self, socket: OwnedFd) {
-        self.desks.push(Desk {
+        self.clients.push(Client {
             socket: Some(socket),
             rest: Vec::new(),
             out: Vec::new(),
@@ -94,11 +94,14 @@ impl Server {
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, bool, bool)> {
-        self.desks.iter().enumerate().filter_map(|(rank, desk)| {
-            let socket = desk.socket.as_ref()?.as_fd();
-            let read = desk.out.len() < HIGH_WATER;
-            Some((rank, socket, read, !desk.out.is_empty()))
-        })
+        self.clients
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, client)| {
+                let socket = client.socket.as_ref()?.as_fd();
+                let read = client.out.len() < HIGH_WATER;
+                Some((rank, socket, read, !client.out.is_empty()))
+            })
     }
 
     /// What the launcher should know since it last asked.
@@ -110,8 +113,8 @@ impl Server {
     pub(crate) fn ended(&mut self, rank: usize) {
         // What it said before it ended comes first.
         self.ready(rank);
-        self.desks[rank].ended = true;
-        if self.desks[rank].member {
+        self.clients[rank].ended = true;
+        if self.clients[rank].member {
             self.notices.push(Notice::Deserted { rank });
         }
         self.look_for_stuck();
@@ -122,13 +125,13 @@ impl Server {
         self.flush(rank);
         // Bounded, so that one talkative rank does not keep the others waiting.
         for _ in 0..16 {
-            let Some(socket) = &self.desks[rank].socket else {
+            let Some(socket) = &self.clients[rank].socket else {
                 return;
             };
             let mut block = [0; MAX_LINE];
             match recv(socket.as_raw_fd(), &mut block, MsgFlags::MSG_DONTWAIT) {
                 Ok(0) | Err(Errno::ECONNRESET) => return self.hung_up(rank),
-                Ok(count) => self.desks[rank].rest.extend_from_slice(&block[..count]),
+                Ok(count) => self.clients[rank].rest.extend_from_slice(&block[..count]),
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => return,
                 Err(errno) => return self.disconnect(rank, format!("recv: {errno}")),
@@ -138,30 +141,30 @@ impl Server {
                     return self.disconnect(rank, text);
                 }
             }
-            if self.desks[rank].rest.len() > MAX_LINE {
+            if self.clients[rank].rest.len() > MAX_LINE {
                 return self.disconnect(rank, format!("a line of more than {MAX_LINE} bytes"));
             }
         }
     }
 
     fn next_line(&mut self, rank: usize) -> Option<String> {
-        let rest = &mut self.desks[rank].rest;
+        let rest = &mut self.clients[rank].rest;
         let end = rest.iter().position(|&byte| byte == b'\n')?;
         let line: Vec<u8> = rest.drain(..=end).collect();
         Some(String::from_utf8_lossy(&line[..end]).into_owned())
     }
 
     fn serve(&mut self, rank: usize, line: &str) -> Result<(), String> {
-        if self.desks[rank].in_block {
+        if self.clients[rank].in_block {
             if line.trim() == "endcmd" {
-                self.desks[rank].in_block = false;
+                self.clients[rank].in_block = false;
                 // What a program that wants more processes is told by a launcher that has none to give.
                 self.say(rank, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported");
             }
             return Ok(());
         }
         if line.starts_with("mcmd=spawn") {
-            self.desks[rank].in_block = true;
+            self.clients[rank].in_block = true;
             return Ok(());
         }
         let word = |key: &str| {
@@ -171,7 +174,7 @@ impl Server {
         let command = word("cmd").ok_or_else(|| unknown(line))?;
         match command {
             "init" if word("pmi_version") == Some("1") => {
-                self.desks[rank].member = true;
+                self.clients[rank].member = true;
                 self.say(rank, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1");
             }
             "init" => {
@@ -183,7 +186,7 @@ impl Server {
             ),
             "get_appnum" => self.say(rank, "cmd=appnum rc=0 appnum=0"),
             "get_universe_size" => {
-                let size = self.desks.len();
+                let size = self.clients.len();
                 self.say(rank, &format!("cmd=universe_size rc=0 size={size}"));
             }
             "get_my_kvsname" => {
@@ -206,10 +209,10 @@ impl Server {
                 self.say(rank, &answer);
             }
             "barrier_in" => {
-                self.desks[rank].waits = true;
-                if self.desks.iter().all(|desk| desk.waits) {
-                    for rank in 0..self.desks.len() {
-                        self.desks[rank].waits = false;
+                self.clients[rank].waits = true;
+                if self.clients.iter().all(|client| client.waits) {
+                    for rank in 0..self.clients.len() {
+                        self.clients[rank].waits = false;
                         self.say(rank, "cmd=barrier_out rc=0");
                     }
                 } else {
@@ -217,7 +220,7 @@ impl Server {
                 }
             }
             "finalize" => {
-                self.desks[rank].member = false;
+                self.clients[rank].member = false;
                 self.say(rank, "cmd=finalize_ack rc=0");
             }
             "abort" => {
@@ -239,7 +242,7 @@ impl Server {
         if key.len() > MAX_KEY || value.len() > MAX_VALUE {
             return refused("key_or_value_is_too_long");
         }
-        if self.table.len() > MAX_ENTRIES * self.desks.len() {
+        if self.table.len() > MAX_ENTRIES * self.clients.len() {
             return refused("the_table_is_full");
         }
         self.table.insert(key, value);
@@ -247,30 +250,30 @@ impl Server {
     }
 
     fn say(&mut self, rank: usize, line: &str) {
-        let out = &mut self.desks[rank].out;
+        let out = &mut self.clients[rank].out;
         out.extend_from_slice(line.as_bytes());
         out.push(b'\n');
         self.flush(rank);
     }
 
     fn flush(&mut self, rank: usize) {
-        let desk = &mut self.desks[rank];
+        let client = &mut self.clients[rank];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        while let (Some(socket), false) = (&desk.socket, desk.out.is_empty()) {
-            match send(socket.as_raw_fd(), &desk.out, flags) {
-                Ok(count) => drop(desk.out.drain(..count)),
+        while let (Some(socket), false) = (&client.socket, client.out.is_empty()) {
+            match send(socket.as_raw_fd(), &client.out, flags) {
+                Ok(count) => drop(client.out.drain(..count)),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return,
                 // The end of the connection is noticed where it is read.
-                Err(_) => desk.out.clear(),
+                Err(_) => client.out.clear(),
             }
         }
     }
 
     fn hung_up(&mut self, rank: usize) {
-        let desk = &mut self.desks[rank];
-        desk.socket = None;
-        desk.out.clear();
+        let client = &mut self.clients[rank];
+        client.socket = None;
+        client.out.clear();
     }
 
     fn disconnect(&mut self, rank: usize, text: String) {
@@ -280,8 +283,14 @@ impl Server {
 
     /// Does anyone wait in a barrier to which a rank that has ended cannot come?
     fn look_for_stuck(&mut self) {
-        if self.desks.iter().any(|desk| desk.waits && !desk.ended)
-            && let Some(missing) = self.desks.iter().position(|desk| desk.ended && !desk.waits)
+        if self
+            .clients
+            .iter()
+            .any(|client| client.waits && !client.ended)
+            && let Some(missing) = self
+                .clients
+                .iter()
+                .position(|client| client.ended && !client.waits)
         {
             self.notices.push(Notice::Stuck { missing });
         }

@@ -8,29 +8,29 @@
 mod direct;
 mod forms;
 mod plan;
+mod reduction;
 mod running;
-mod side;
-mod vector;
+mod user_buffer;
 mod x87;
 
 pub(crate) use direct::{allgather, allreduce, alltoall, reduce, reduce_scatter_block};
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};
+pub(crate) use reduction::reduce_here;
 pub(crate) use running::Running;
-pub(crate) use vector::reduce_here;
 
 use crate::comm::CommObject;
 use crate::failure::Outcome;
 use crate::request::{Activity, Object};
 use onecopy::coll::Collective;
-use side::Side;
 use std::sync::Arc;
+use user_buffer::UserBuffer;
 
 /// What is to be done, and on which bytes.
 pub(crate) struct Plan {
     collective: Collective,
-    send: Option<Side>,
-    recv: Option<Side>,
+    send: Option<UserBuffer>,
+    recv: Option<UserBuffer>,
 }
 
 impl Plan {
@@ -42,7 +42,7 @@ impl Plan {
             mut recv,
         } = self;
         let collectives = comm.collectives()?;
-        side::with(send.as_ref(), recv.as_mut(), |send, recv| {
+        user_buffer::with(send.as_ref(), recv.as_mut(), |send, recv| {
             collectives.run(&collective, send, recv)
         })?;
         if let Some(recv) = &mut recv {
@@ -59,8 +59,8 @@ impl Plan {
 
     /// The same, where a persistent request has a place of its own.
     fn start_on(mut self, collectives: &onecopy::Comm, comm: &Arc<CommObject>) -> Outcome<Object> {
-        let send = self.send.as_ref().map(Side::sent);
-        let recv = self.recv.as_mut().map(Side::received);
+        let send = self.send.as_ref().map(UserBuffer::sent);
+        let recv = self.recv.as_mut().map(UserBuffer::received);
         let operation = collectives.begin_collective(&self.collective, send, recv)?;
         let running = Running {
             operation: Some(operation),

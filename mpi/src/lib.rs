@@ -9,6 +9,7 @@
 
 mod abi;
 mod agree;
+mod alloc;
 mod attr;
 mod attributes;
 mod buffer;
@@ -32,15 +33,14 @@ mod handler;
 mod info;
 mod inter;
 mod job;
-mod mem;
 mod memory;
-mod nbcoll;
-mod ngh;
+mod neighbor;
+mod nonblocking;
 mod op;
 mod p2p;
 mod pack;
-mod pcoll;
 mod persistent;
+mod persistent_coll;
 mod phase;
 mod process;
 mod raise;

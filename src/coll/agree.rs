@@ -89,8 +89,8 @@ impl Worker {
         self.bury();
         let all = self.geometry.coll_channels;
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
-        let mut free_channels = mask & !self.colls.channels;
-        let ids = &mut self.colls.ids;
+        let mut free_channels = mask & !self.collectives.channels;
+        let ids = &mut self.collectives.ids;
         let mut free = ids.used.map(|word| !word);
         if share == Share::Half {
             if free_channels.count_ones() * 2 <= all {
@@ -117,7 +117,7 @@ impl Worker {
     }
 
     pub(crate) fn end_round(&mut self, turn: Turn, over: bool) {
-        let ids = &mut self.colls.ids;
+        let ids = &mut self.collectives.ids;
         if ids.holder == Some(turn) {
             ids.holder = None;
         }
@@ -157,7 +157,7 @@ impl Worker {
 
     /// Makes the state of a communicator that this rank is a member of.
     pub(crate) fn settle(&mut self, agreed: &Agreed, members: &Arc<[u32]>, me: usize) -> Place {
-        let ids = &mut self.colls.ids;
+        let ids = &mut self.collectives.ids;
         ids.used[agreed.id as usize / 64] |= 1 << (agreed.id % 64);
         ids.next = (agreed.id + 1) % IDS;
         ids.users = (agreed.tag >> 32) as u32;
@@ -165,7 +165,7 @@ impl Worker {
         // Members that do not share memory, which all know, send messages.
         let channel = agreed.channel.filter(|_| self.engine.are_near(members));
         if let Some(channel) = channel {
-            self.colls.channels |= 1 << channel;
+            self.collectives.channels |= 1 << channel;
         }
         let reserved = channel.map_or(Ok(()), |channel| {
             self.core.home.reserve_channel(channel, ChannelPart::Lines)
@@ -181,39 +181,39 @@ impl Worker {
             context,
             agreed.tag,
             channel,
-            self.colls.tuning,
+            self.collectives.tuning,
         );
         // Without memory for it every collective of the communicator fails here.
         state.failed = reserved.err();
-        let slot = self.colls.add(state);
-        self.colls.ids.of_slots.push((slot, agreed.id));
+        let slot = self.collectives.add(state);
+        self.collectives.ids.of_slots.push((slot, agreed.id));
         Place {
             members: Arc::clone(members),
             me,
             id: agreed.id,
             slot,
-            graves: Arc::clone(&self.colls.ids.graves),
+            freed_slots: Arc::clone(&self.collectives.ids.freed_slots),
         }
     }
 
     /// Takes back ids and channels of communicators that are gone.
     fn bury(&mut self) {
-        let graves = Arc::clone(&self.colls.ids.graves);
-        let mut graves = graves.lock().unwrap_or_else(PoisonError::into_inner);
-        graves.retain(|&slot| {
-            let Some(comm) = &self.colls.slots[slot] else {
+        let freed_slots = Arc::clone(&self.collectives.ids.freed_slots);
+        let mut freed_slots = freed_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        freed_slots.retain(|&slot| {
+            let Some(comm) = &self.collectives.slots[slot] else {
                 return false;
             };
             if !comm.ops.is_empty() {
                 // Requests that outlive the communicator still go on.
                 return true;
             }
-            let Some(comm) = self.colls.slots[slot].take() else {
+            let Some(comm) = self.collectives.slots[slot].take() else {
                 return false;
             };
             let Communicator { state, .. } = *comm;
             if let Some(channel) = state.channel {
-                self.colls.retired.push(Retired {
+                self.collectives.retired.push(Retired {
                     channel,
                     tag: state.tag,
                     seq: state.seq,
@@ -221,17 +221,20 @@ impl Worker {
                     ends: state.ends,
                 });
             }
-            let ids = &mut self.colls.ids;
+            let ids = &mut self.collectives.ids;
             if let Some(index) = ids.of_slots.iter().position(|&(other, _)| other == slot) {
                 let (_, id) = ids.of_slots.swap_remove(index);
                 ids.used[id as usize / 64] &= !(1 << (id % 64));
             }
             false
         });
-        let Self { engine, colls } = self;
+        let Self {
+            engine,
+            collectives,
+        } = self;
         let gone = &engine.gone;
-        let channels = &mut colls.channels;
-        colls.retired.retain(|retired| {
+        let channels = &mut collectives.channels;
+        collectives.retired.retain(|retired| {
             let left = retired
                 .ends
                 .iter()

@@ -3,7 +3,7 @@
 //! soon is handed over to a request, which takes up where this stopped.
 
 use super::communicator::Communicator;
-use super::select::{How, how};
+use super::select::{Algorithm, algorithm};
 use super::state::State;
 use super::worker::Worker;
 use super::{Collective, ElemType, Op, Parts, PredefinedOp};
@@ -26,7 +26,7 @@ pub(crate) enum Quick {
 
 /// What is to be done with the others' contributions.
 #[derive(Debug, Clone, Copy)]
-enum Todo {
+enum Action {
     /// Nothing but to wait for them.
     Meet,
     /// Copy the root's.
@@ -45,7 +45,7 @@ enum Todo {
 
 /// A short collective, planned.
 pub(crate) struct Short {
-    todo: Todo,
+    action: Action,
     /// Whether this rank publishes its send buffer; not: nothing, or what stands in the receive buffer.
     gives: bool,
     /// Bytes that each rank publishes.
@@ -58,8 +58,8 @@ impl Short {
     /// What of its slot a rank fills: all that it gives, but its own part if everyone takes only theirs.
     #[inline]
     fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-        let own = match self.todo {
-            Todo::Collect { part, mine: true } => me * part..(me + 1) * part,
+        let own = match self.action {
+            Action::Collect { part, mine: true } => me * part..(me + 1) * part,
             _ => self.len..self.len,
         };
         let parts = [0..own.start, own.end..self.len];
@@ -76,9 +76,9 @@ pub(crate) fn plan(
     send: Option<usize>,
     recv: Option<usize>,
 ) -> Option<Short> {
-    let short = |todo, gives, len, result| {
+    let short = |action, gives, len, result| {
         (len <= COLL_SLOT && recv.unwrap_or(0) >= result).then_some(Short {
-            todo,
+            action,
             gives,
             len,
             result,
@@ -86,38 +86,38 @@ pub(crate) fn plan(
     };
     let given = send.or(recv).unwrap_or(0);
     match collective {
-        Collective::Barrier => short(Todo::Meet, false, 0, 0),
+        Collective::Barrier => short(Action::Meet, false, 0, 0),
         &Collective::Bcast { root } if root < size => {
-            let todo = if root == me {
-                Todo::Nothing
+            let action = if root == me {
+                Action::Nothing
             } else {
-                Todo::Copy { root }
+                Action::Copy { root }
             };
-            short(todo, root == me, recv?, recv?)
+            short(action, root == me, recv?, recv?)
         }
         &Collective::Allgather {
             parts: Parts::Equal(part),
         } if send == Some(part) => {
-            let todo = Todo::Collect { part, mine: false };
-            short(todo, true, part, part * size)
+            let action = Action::Collect { part, mine: false };
+            short(action, true, part, part * size)
         }
         Collective::Alltoall {
             send: Parts::Equal(part),
             recv: Parts::Equal(other),
         } if part == other && send? >= part * size => {
-            let todo = Todo::Collect {
+            let action = Action::Collect {
                 part: *part,
                 mine: true,
             };
-            short(todo, true, part * size, part * size)
+            short(action, true, part * size, part * size)
         }
         Collective::Allreduce { elem, op } | Collective::Reduce { elem, op, .. } => {
             let Op::Predefined(op) = *op else { return None };
             let fits = op.accepts(*elem) && given.is_multiple_of(elem.size());
-            if !fits || how(collective, given, size) != Some(How::Flat) {
+            if !fits || algorithm(collective, given, size) != Some(Algorithm::Flat) {
                 return None;
             }
-            let combine = Todo::Combine {
+            let combine = Action::Combine {
                 op,
                 elem: *elem,
                 begin: 0,
@@ -125,7 +125,7 @@ pub(crate) fn plan(
             match collective {
                 Collective::Reduce { root, .. } if *root >= size => None,
                 Collective::Reduce { root, .. } if *root != me => {
-                    send.and_then(|len| short(Todo::Nothing, true, len, 0))
+                    send.and_then(|len| short(Action::Nothing, true, len, 0))
                 }
                 _ => short(combine, true, given, given),
             }
@@ -136,7 +136,7 @@ pub(crate) fn plan(
             op: Op::Predefined(op),
         } => {
             let fits = op.accepts(*elem) && part.is_multiple_of(elem.size());
-            let combine = Todo::Combine {
+            let combine = Action::Combine {
                 op: *op,
                 elem: *elem,
                 begin: part * me,
@@ -159,9 +159,12 @@ impl Worker {
         send: Option<&[u8]>,
         recv: &mut [u8],
     ) -> Option<u32> {
-        let Self { engine, colls } = self;
+        let Self {
+            engine,
+            collectives,
+        } = self;
         let Engine { core, peers, .. } = engine;
-        let Communicator { state, ops } = colls.slots.get_mut(slot)?.as_deref_mut()?;
+        let Communicator { state, ops } = collectives.slots.get_mut(slot)?.as_deref_mut()?;
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
             && ops.is_empty()
@@ -198,15 +201,15 @@ impl Worker {
                     own.will_fill_slot(next, part);
                 }
             }
-        } else if matches!(short.todo, Todo::Meet) {
+        } else if matches!(short.action, Action::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);
         }
         // From the program's memory: the lines that were just published are on their way to others.
-        let own = match short.todo {
-            Todo::Collect { part, mine } => {
+        let own = match short.action {
+            Action::Collect { part, mine } => {
                 Some((if mine { me * part } else { 0 }, me * part, part))
             }
-            Todo::Combine { begin, .. } if size == 2 => Some((begin, 0, short.result)),
+            Action::Combine { begin, .. } if size == 2 => Some((begin, 0, short.result)),
             _ => None,
         };
         if let (Some((from, to, len)), Some(send)) = (own, send) {
@@ -229,30 +232,30 @@ impl Worker {
         next: &mut usize,
         polls: usize,
     ) -> Option<bool> {
-        let state = &mut self.colls.slots[slot].as_deref_mut()?.state;
+        let state = &mut self.collectives.slots[slot].as_deref_mut()?.state;
         let (size, me) = (state.size(), state.me);
         let recv = &mut recv[..short.result];
-        match short.todo {
-            Todo::Nothing => {}
-            Todo::Meet => {
+        match short.action {
+            Action::Nothing => {}
+            Action::Meet => {
                 while *next < size {
-                    if *next != me && come(state, *next, seq, polls).is_none() {
+                    if *next != me && poll_line(state, *next, seq, polls).is_none() {
                         return Some(false);
                     }
                     *next += 1;
                 }
             }
-            Todo::Copy { root } => {
-                let Some(brief) = come(state, root, seq, polls) else {
+            Action::Copy { root } => {
+                let Some(brief) = poll_line(state, root, seq, polls) else {
                     return Some(false);
                 };
                 let view = state.ends[root].brief_bytes(seq, brief, short.len)?;
                 view.copy_to(recv, Kernel::Memcpy);
             }
-            Todo::Collect { part, mine } => {
+            Action::Collect { part, mine } => {
                 while *next < size - 1 {
                     let place = (me + 1 + *next) % size;
-                    let Some(brief) = come(state, place, seq, polls) else {
+                    let Some(brief) = poll_line(state, place, seq, polls) else {
                         return Some(false);
                     };
                     let from = if mine { me * part } else { 0 };
@@ -262,9 +265,9 @@ impl Worker {
                     *next += 1;
                 }
             }
-            Todo::Combine { op, elem, begin } if size == 2 => {
+            Action::Combine { op, elem, begin } if size == 2 => {
                 // This rank's own stands where the result goes already.
-                let Some(brief) = come(state, 1 - me, seq, polls) else {
+                let Some(brief) = poll_line(state, 1 - me, seq, polls) else {
                     return Some(false);
                 };
                 let all = state.ends[1 - me].brief_bytes(seq, brief, short.len)?;
@@ -275,7 +278,7 @@ impl Worker {
                     precede(op, elem, recv, other);
                 }
             }
-            Todo::Combine { op, elem, begin } => {
+            Action::Combine { op, elem, begin } => {
                 while *next < size {
                     // The first two at once.
                     let last = if *next == 0 && size > 1 { 1 } else { *next };
@@ -284,7 +287,7 @@ impl Worker {
                         *brief = if place == me {
                             Some(state.ends[me].brief(seq))
                         } else {
-                            come(state, place, seq, polls)
+                            poll_line(state, place, seq, polls)
                         };
                         if brief.is_none() {
                             return Some(false);
@@ -316,7 +319,7 @@ impl Worker {
 
 /// Polls a line for a while. Gives what it says, which may be that it has no short contribution.
 #[inline]
-fn come(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Option<Brief> {
+fn poll_line(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Option<Brief> {
     while state.ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {
@@ -325,6 +328,6 @@ fn come(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Option<B
         onecopy_shm::sync::spin_hint();
     }
     let brief = state.ends[place].brief(seq);
-    state.saw(place, brief.done);
+    state.note_done(place, brief.done);
     Some(brief)
 }

@@ -10,7 +10,7 @@ use super::exchange::{Given, give};
 use super::lines::{self, Lines};
 use super::push::{WRITTEN, place_of, reaches_all};
 use super::reader;
-use super::select::{How, share};
+use super::select::{Algorithm, share};
 use super::shared::{GIVEN, Piece, Readers, Shared, behind};
 use super::source::{Source, Target};
 use super::state::{STEP_MAX, State, Step};
@@ -54,7 +54,7 @@ enum From {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum FoldState {
     /// Waits for the contributions to its range.
     Contributions,
     Range,
@@ -70,7 +70,7 @@ enum At {
 pub(crate) struct Fold {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
-    pub(crate) how: How,
+    pub(crate) algorithm: Algorithm,
     pub(crate) send: Piece,
     /// Where the result goes, and the place of the range's first byte there.
     pub(crate) recv: Option<(Loan, usize)>,
@@ -89,7 +89,7 @@ pub(crate) struct Fold {
     helps: bool,
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
-    at: At,
+    at: FoldState,
     from: Vec<From>,
     /// Bytes of the range that are combined.
     folded: usize,
@@ -104,11 +104,11 @@ pub(crate) struct Fold {
 }
 
 impl Fold {
-    pub(crate) fn new(op: Op, elem: ElemType, how: How, send: Piece) -> Self {
+    pub(crate) fn new(op: Op, elem: ElemType, algorithm: Algorithm, send: Piece) -> Self {
         Self {
             op,
             elem,
-            how,
+            algorithm,
             send,
             recv: None,
             range: (0, 0),
@@ -119,7 +119,7 @@ impl Fold {
             root: None,
             helps: false,
             targets: Vec::new(),
-            at: At::Contributions,
+            at: FoldState::Contributions,
             from: Vec::new(),
             folded: 0,
             fetched: 0,
@@ -138,11 +138,11 @@ impl Fold {
         seq: u32,
         shared: &mut Shared,
     ) -> Result<()> {
-        if self.how == How::Tree && state.children().next().is_some() {
+        if self.algorithm == Algorithm::Tree && state.children().next().is_some() {
             // Combined with the children's first.
             return Ok(());
         }
-        let split = self.how == How::Split;
+        let split = self.algorithm == Algorithm::Split;
         let result = self.recv.map(|(loan, at)| Piece {
             loan,
             at,
@@ -182,27 +182,27 @@ impl Fold {
         seq: u32,
         shared: &mut Shared,
     ) -> Result<Step> {
-        if self.how == How::Tree {
+        if self.algorithm == Algorithm::Tree {
             return self.step_tree(engine, state, seq);
         }
         let mut result = Step::Idle;
-        if self.at == At::Contributions {
+        if self.at == FoldState::Contributions {
             if !self.share_out(engine, state, seq, shared)? {
                 return Ok(Step::Idle);
             }
             if self.range.0 == self.range.1 || self.upto == 0 {
-                if self.how != How::Split && !self.helps {
+                if self.algorithm != Algorithm::Split && !self.helps {
                     return Ok(Step::Done);
                 }
             } else {
                 if !self.find(engine, state, seq)? {
                     return Ok(Step::Idle);
                 }
-                self.aim(engine, state, seq, shared)?;
+                self.find_targets(engine, state, seq, shared)?;
             }
-            (self.at, result) = (At::Range, Step::Moved);
+            (self.at, result) = (FoldState::Range, Step::Moved);
         }
-        if self.at == At::Range {
+        if self.at == FoldState::Range {
             let mut bytes = 0;
             while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
                 let n = self.segment(engine, state, seq, shared)?;
@@ -215,10 +215,10 @@ impl Fold {
                 }
             }
             self.temp = None;
-            if self.how != How::Split && !self.helps {
+            if self.algorithm != Algorithm::Split && !self.helps {
                 return Ok(Step::Done);
             }
-            let everywhere = self.how == How::Split && !self.targets.is_empty();
+            let everywhere = self.algorithm == Algorithm::Split && !self.targets.is_empty();
             let phase = if everywhere { EVERYWHERE } else { WRITTEN };
             state.advance(&engine.peers, seq, phase);
             if self.helps && self.root != Some(state.me) {
@@ -231,7 +231,7 @@ impl Fold {
                 })
                 .collect();
             // The result of a split reduction stands in the stage; a root's holds what it gave.
-            if self.how == How::Split
+            if self.algorithm == Algorithm::Split
                 && let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv)
             {
                 let (begin, end) = self.range;
@@ -240,10 +240,14 @@ impl Fold {
                     out.copy_from_slice(&stage[begin..end]);
                 })?;
             }
-            self.at = if self.helps { At::Helped } else { At::Spread };
+            self.at = if self.helps {
+                FoldState::Helped
+            } else {
+                FoldState::Spread
+            };
             result = Step::Moved;
         }
-        if self.at == At::Helped {
+        if self.at == FoldState::Helped {
             self.pending
                 .retain(|&place| state.ends[place].look(seq) < WRITTEN);
             return Ok(if self.pending.is_empty() {
@@ -306,7 +310,7 @@ impl Fold {
         // The result goes where this rank's contribution stands.
         let alias = self.from.contains(&From::Own)
             && match shared.stage {
-                Some(_) => self.how == How::Split,
+                Some(_) => self.algorithm == Algorithm::Split,
                 None => self.in_place,
             };
         // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot be combined again.
@@ -321,13 +325,13 @@ impl Fold {
             })
             .collect();
         let size = self.elem.size();
-        let aim = match (absent.len(), self.upto) {
+        let find_targets = match (absent.len(), self.upto) {
             (0, _) if !self.targets.is_empty() => SEGMENT_WRITTEN,
             (0, 0..=2) => SEGMENT_TWO,
             (0, _) => SEGMENT_MANY,
             (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
         };
-        let unit = (aim / size * size).max(size);
+        let unit = (find_targets / size * size).max(size);
         let len = unit.min(left);
         let begin = self.range.0 + place_of(seq, all, self.folded, len);
         let user = matches!(self.op, Op::User(_));
@@ -408,7 +412,7 @@ impl Fold {
         };
         let loans = &mut engine.core.loans;
         match (&mut shared.stage, self.recv) {
-            (Some(stage), _) if self.how == How::Split => {
+            (Some(stage), _) if self.algorithm == Algorithm::Split => {
                 let out = &mut stage[begin..begin + len];
                 combine_all(&operands, out, &views, None, work);
             }
@@ -458,7 +462,10 @@ impl Fold {
 
     /// Where in the receive buffer byte `begin` of the vector goes.
     fn result_at(&self, begin: usize) -> usize {
-        if self.how == How::Split || self.helps || self.in_place && self.to_front.is_some() {
+        if self.algorithm == Algorithm::Split
+            || self.helps
+            || self.in_place && self.to_front.is_some()
+        {
             begin
         } else {
             begin - self.range.0
@@ -469,7 +476,7 @@ impl Fold {
     fn step_tree(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
         let mut result = Step::Idle;
         let len = self.send.len;
-        if self.at == At::Contributions {
+        if self.at == FoldState::Contributions {
             if state.own().look(seq) == 0 {
                 if !state
                     .children()
@@ -501,7 +508,7 @@ impl Fold {
                     state.publish(peers, seq, kind::SLOT, &(len as u64).to_le_bytes());
                 }
             }
-            (self.at, result) = (At::Result, Step::Moved);
+            (self.at, result) = (FoldState::Result, Step::Moved);
         }
         let Some((loan, to)) = self.recv else {
             return Ok(Step::Done);

@@ -106,7 +106,7 @@ pub(crate) struct Place {
     pub(crate) me: usize,
     pub(crate) id: u32,
     pub(crate) slot: usize,
-    pub(crate) graves: Arc<Mutex<Vec<usize>>>,
+    pub(crate) freed_slots: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Place {
@@ -122,7 +122,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.graves
+        self.freed_slots
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(self.slot);

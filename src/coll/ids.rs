@@ -24,7 +24,7 @@ pub(crate) struct Ids {
     /// Whose agreement holds the ids.
     pub(super) holder: Option<Turn>,
     pub(super) waiting: BTreeSet<Turn>,
-    pub(crate) graves: Arc<Mutex<Vec<usize>>>,
+    pub(crate) freed_slots: Arc<Mutex<Vec<usize>>>,
     pub(crate) by_context: Vec<(u32, usize)>,
 }
 
@@ -40,7 +40,7 @@ impl Default for Ids {
             users: 1,
             holder: None,
             waiting: BTreeSet::new(),
-            graves: Arc::default(),
+            freed_slots: Arc::default(),
             by_context: Vec::new(),
         }
     }

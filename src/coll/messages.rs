@@ -260,11 +260,11 @@ pub(crate) struct MessageChain {
     flight: Flight,
     /// Results on their way to this rank.
     results: Flight,
-    at: ChainAt,
+    at: ChainState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ChainAt {
+enum ChainState {
     Next,
     Before,
     Passing,
@@ -293,7 +293,7 @@ impl MessageChain {
             before: None,
             flight: Flight::default(),
             results: Flight::default(),
-            at: ChainAt::Next,
+            at: ChainState::Next,
         }
     }
 
@@ -318,10 +318,10 @@ impl MessageChain {
         let mut result = Step::Idle;
         loop {
             match self.at {
-                ChainAt::Next => {
+                ChainState::Next => {
                     self.begin = self.end;
                     if self.begin >= self.send.len {
-                        self.at = ChainAt::Results;
+                        self.at = ChainState::Results;
                         continue;
                     }
                     let size = self.elem.size();
@@ -335,9 +335,9 @@ impl MessageChain {
                         let lane = self.lane.clone();
                         self.flight.receive(engine, &lane, me - 1, 0, before)?;
                     }
-                    self.at = ChainAt::Before;
+                    self.at = ChainState::Before;
                 }
-                ChainAt::Before => {
+                ChainState::Before => {
                     // The loan of what comes is needed until it is combined.
                     let loans = std::mem::take(&mut self.flight.loans);
                     let over = self.flight.is_over(engine);
@@ -346,15 +346,15 @@ impl MessageChain {
                         return Ok(result);
                     }
                     self.pass_on(engine, last)?;
-                    (self.at, result) = (ChainAt::Passing, Step::Moved);
+                    (self.at, result) = (ChainState::Passing, Step::Moved);
                 }
-                ChainAt::Passing => {
+                ChainState::Passing => {
                     if !self.flight.is_over(engine)? {
                         return Ok(result);
                     }
-                    (self.at, result) = (ChainAt::Next, Step::Moved);
+                    (self.at, result) = (ChainState::Next, Step::Moved);
                 }
-                ChainAt::Results => {
+                ChainState::Results => {
                     return Ok(if self.results.is_over(engine)? {
                         Step::Done
                     } else {

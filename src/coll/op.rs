@@ -26,7 +26,7 @@ pub(crate) enum Body {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum OpState {
     /// Waits until the line is free.
     Begin,
     /// Does its part.
@@ -40,7 +40,7 @@ enum At {
 pub(crate) struct Op {
     pub(crate) id: RequestId,
     pub(crate) seq: u32,
-    at: At,
+    at: OpState,
     pub(crate) has_read: bool,
     /// It is in [`Self::step`]; after that, a function of the program has panicked there.
     stepping: bool,
@@ -54,7 +54,7 @@ impl Op {
         Self {
             id,
             seq,
-            at: if begun { At::Work } else { At::Begin },
+            at: if begun { OpState::Work } else { OpState::Begin },
             has_read: false,
             stepping: false,
             body,
@@ -91,7 +91,7 @@ impl Op {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.at == At::Over
+        self.at == OpState::Over
     }
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the next step is an error.
@@ -108,15 +108,15 @@ impl Op {
 
     fn go_on(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
         let mut result = Step::Idle;
-        if self.at == At::Begin {
+        if self.at == OpState::Begin {
             if state.has_channel() && !state.has_room(self.seq) {
                 return Ok(result);
             }
             self.begin(engine, state)?;
             self.turn(engine, state)?;
-            (self.at, result) = (At::Work, Step::Moved);
+            (self.at, result) = (OpState::Work, Step::Moved);
         }
-        if self.at == At::Work {
+        if self.at == OpState::Work {
             let (seq, shared) = (self.seq, &mut self.shared);
             match match &mut self.body {
                 Body::Barrier => barrier(engine, state, seq),
@@ -136,9 +136,9 @@ impl Op {
                 Step::Done => {}
             }
             self.has_read = true;
-            (self.at, result) = (At::Needed, Step::Moved);
+            (self.at, result) = (OpState::Needed, Step::Moved);
         }
-        if self.at == At::Needed {
+        if self.at == OpState::Needed {
             let mut readers = self.shared.readers.others(state.size(), state.me);
             if !readers.all(|place| state.has_read(place, self.seq)) {
                 return Ok(result);
@@ -147,7 +147,7 @@ impl Op {
                 fold.finish(engine)?;
             }
             self.shared.stage = None;
-            (self.at, result) = (At::Over, Step::Moved);
+            (self.at, result) = (OpState::Over, Step::Moved);
             let status = Status {
                 source: state.me,
                 tag: 0,
@@ -161,7 +161,7 @@ impl Op {
     /// Whether it can only go on when `place` has written more than it has by now.
     pub(crate) fn awaits(&self, state: &State, place: usize) -> bool {
         let seq = self.seq;
-        self.at == At::Work
+        self.at == OpState::Work
             && match &self.body {
                 Body::Barrier => barrier_awaits(state, seq, place),
                 Body::Exchange(body) => body.awaits(state, seq, place),
@@ -204,23 +204,23 @@ impl Op {
             _ => {}
         }
         self.shared.stage = None;
-        self.at = At::Over;
+        self.at = OpState::Over;
     }
 }
 
 fn barrier(engine: &Engine, state: &mut State, seq: u32) -> Result<Step> {
-    let come = |state: &State, place: usize| state.ends[place].look(seq) > 0;
+    let arrived = |state: &State, place: usize| state.ends[place].look(seq) > 0;
     if state.size() <= FLAT {
-        let all = (0..state.size()).all(|place| come(state, place));
+        let all = (0..state.size()).all(|place| arrived(state, place));
         return Ok(if all { Step::Done } else { Step::Idle });
     }
     if state.own().look(seq) == 0 {
-        if !state.children().all(|place| come(state, place)) {
+        if !state.children().all(|place| arrived(state, place)) {
             return Ok(Step::Idle);
         }
         state.publish(&engine.peers, seq, kind::NOTHING, &[]);
     }
-    Ok(if come(state, 0) {
+    Ok(if arrived(state, 0) {
         Step::Done
     } else {
         Step::Idle

@@ -13,7 +13,7 @@ use onecopy_shm::layout::{COLL_SLOT, LINE};
 
 /// How a reduction is shared between the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum Algorithm {
     /// Everyone combines all it needs itself.
     Flat,
     /// Partial results go up a tree of ranks; all read the result of its root.
@@ -41,17 +41,17 @@ pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, u
 
 /// How `collective` combines vectors of `len` bytes on `size` ranks; none: it combines nothing.
 #[must_use]
-pub fn how(collective: &Collective, len: usize, size: usize) -> Option<How> {
+pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Algorithm> {
     let short = len <= COLL_SLOT;
     let tree = short && size > FLAT;
     match collective {
-        Collective::Allreduce { .. } if tree => Some(How::Tree),
-        Collective::Allreduce { .. } if short => Some(How::Flat),
-        Collective::Allreduce { .. } => Some(How::Split),
-        Collective::Reduce { .. } if tree => Some(How::Tree),
-        Collective::Reduce { .. } | Collective::ReduceScatter { .. } => Some(How::Flat),
-        Collective::Scan { .. } | Collective::Exscan { .. } if short => Some(How::Flat),
-        Collective::Scan { .. } | Collective::Exscan { .. } => Some(How::Stream),
+        Collective::Allreduce { .. } if tree => Some(Algorithm::Tree),
+        Collective::Allreduce { .. } if short => Some(Algorithm::Flat),
+        Collective::Allreduce { .. } => Some(Algorithm::Split),
+        Collective::Reduce { .. } if tree => Some(Algorithm::Tree),
+        Collective::Reduce { .. } | Collective::ReduceScatter { .. } => Some(Algorithm::Flat),
+        Collective::Scan { .. } | Collective::Exscan { .. } if short => Some(Algorithm::Flat),
+        Collective::Scan { .. } | Collective::Exscan { .. } => Some(Algorithm::Stream),
         _ => None,
     }
 }
@@ -97,7 +97,7 @@ pub fn relays(collective: &Collective, len: usize, size: usize, relay_min: usize
 
 /// Where a rank's contribution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stands {
+pub enum Placement {
     /// In the line itself.
     Line,
     /// In the slot next to it.
@@ -110,15 +110,15 @@ pub enum Stands {
 
 /// Where a contribution of `len` bytes stands; `mapped` says that peers can map the buffer.
 #[must_use]
-pub fn stands(len: usize, mapped: bool, stage_max: usize) -> Stands {
+pub fn placement(len: usize, mapped: bool, stage_max: usize) -> Placement {
     if len <= INLINE {
-        Stands::Line
+        Placement::Line
     } else if len <= COLL_SLOT {
-        Stands::Slot
+        Placement::Slot
     } else if mapped || len > stage_max {
-        Stands::Buffer
+        Placement::Buffer
     } else {
-        Stands::Copy
+        Placement::Copy
     }
 }
 
@@ -140,23 +140,27 @@ pub const STAGE_LIMIT: usize = 128 << 10;
 
 /// Why a contribution stands where it does.
 #[must_use]
-pub fn why_stands(stands: Stands) -> &'static str {
-    match stands {
-        Stands::Line => "fits into the line that is polled anyway",
-        Stands::Slot => "a copy costs less than a wait until nobody needs the buffer",
-        Stands::Buffer => "read in place where peers map it, else by the kernel, else by its owner",
-        Stands::Copy => "a copy that peers map is cheaper than their reads by the kernel",
+pub fn why_placed(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Line => "fits into the line that is polled anyway",
+        Placement::Slot => "a copy costs less than a wait until nobody needs the buffer",
+        Placement::Buffer => {
+            "read in place where peers map it, else by the kernel, else by its owner"
+        }
+        Placement::Copy => "a copy that peers map is cheaper than their reads by the kernel",
     }
 }
 
 /// Why a reduction is shared in this way.
 #[must_use]
-pub fn why(how: How) -> &'static str {
-    match how {
-        How::Flat => "everyone reads what it needs itself: a single hand-off",
-        How::Tree => "a short vector in a large group: nobody polls more than a few lines",
-        How::Split => "a long vector: everyone combines its share, which the others then take",
-        How::Stream => "a long prefix: piece by piece from rank to rank, out of the buffers",
+pub fn why(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Flat => "everyone reads what it needs itself: a single hand-off",
+        Algorithm::Tree => "a short vector in a large group: nobody polls more than a few lines",
+        Algorithm::Split => {
+            "a long vector: everyone combines its share, which the others then take"
+        }
+        Algorithm::Stream => "a long prefix: piece by piece from rank to rank, out of the buffers",
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What all kinds of collectives have: ranges of buffers, who reads them, and where they are.
 
-use super::select::{Stands, stands};
+use super::select::{Placement, placement};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::PoolBuf;
@@ -114,7 +114,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Option<PoolBuf>> {
         let range = self.range_of(piece);
-        if stands(piece.len, range.heap.is_some(), limit) != Stands::Copy {
+        if placement(piece.len, range.heap.is_some(), limit) != Placement::Copy {
             return Ok(None);
         }
         let Some(mut stage) = self.core.buffers.try_take_collective(piece.len) else {

@@ -9,7 +9,7 @@ use super::messages::{MessageChain, MessageExchange, To};
 use super::op::{Body, Op as Running};
 use super::push::Gives;
 use super::relay::Relay;
-use super::select::{How, by_message, how, relays, share};
+use super::select::{Algorithm, algorithm, by_message, relays, share};
 use super::shared::{Piece, Readers, whole};
 use super::stream::Stream;
 use super::swap::Swap;
@@ -257,9 +257,9 @@ impl Collective {
             )));
         }
         let len = vector.len;
-        let how = how(self, len, size).ok_or_else(|| bad("no reduction"))?;
+        let algorithm = algorithm(self, len, size).ok_or_else(|| bad("no reduction"))?;
         let exclusive = matches!(self, Self::Exscan { .. });
-        if how == How::Stream {
+        if algorithm == Algorithm::Stream {
             let stream = Stream {
                 op: op.clone(),
                 elem: *elem,
@@ -274,7 +274,7 @@ impl Collective {
             };
             return Ok(Plan::Stream(stream, To::Prefix { exclusive }));
         }
-        let mut fold = Fold::new(op.clone(), *elem, how, vector);
+        let mut fold = Fold::new(op.clone(), *elem, algorithm, vector);
         fold.in_place = in_place;
         fold.upto = size;
         let to = match self {
@@ -307,8 +307,8 @@ impl Collective {
             }
             _ => {
                 fold.recv = Some((room(recv, len)?, 0));
-                fold.range = match how {
-                    How::Split => share(len, *elem, size, me),
+                fold.range = match algorithm {
+                    Algorithm::Split => share(len, *elem, size, me),
                     _ => (0, len),
                 };
                 To::Everyone

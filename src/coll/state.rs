@@ -117,14 +117,14 @@ impl State {
     #[inline]
     pub(crate) fn has_read(&mut self, place: usize, seq: u32) -> bool {
         if !reached(self.seen[place], seq) {
-            self.saw(place, self.ends[place].done());
+            self.note_done(place, self.ends[place].done());
         }
         reached(self.seen[place], seq)
     }
 
     /// A member was heard to have read up to `done`.
     #[inline]
-    pub(crate) fn saw(&mut self, place: usize, done: u32) {
+    pub(crate) fn note_done(&mut self, place: usize, done: u32) {
         // A peer's word is believed only as far as there can be collectives: nobody is more than all lines ahead of this rank.
         let most = self.seq.wrapping_add(COLL_DEPTH as u32);
         if reached(done, self.seen[place]) && reached(most, done) {

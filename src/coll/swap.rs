@@ -24,7 +24,7 @@ const WORTH: usize = 4;
 
 /// How it is done; all decide by the same lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Medium {
     /// Nothing is known yet.
     Unknown,
     /// Each pair swaps in its buffers.
@@ -39,7 +39,7 @@ enum Way {
 pub(crate) struct Swap {
     pub(crate) recv: Loan,
     pub(crate) parts: Parts,
-    way: Way,
+    medium: Medium,
     round: usize,
     filled: bool,
     pending: Vec<usize>,
@@ -54,7 +54,7 @@ impl Swap {
         Self {
             recv,
             parts,
-            way: Way::Unknown,
+            medium: Medium::Unknown,
             round: 0,
             filled: false,
             pending: Vec::new(),
@@ -103,7 +103,7 @@ impl Swap {
     }
 
     /// How it is done; none as long as not all have come.
-    fn decide(&mut self, state: &State, seq: u32) -> Result<Option<Way>> {
+    fn decide(&mut self, state: &State, seq: u32) -> Result<Option<Medium>> {
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
         let (flags, mut least) = self.own;
@@ -117,14 +117,14 @@ impl Swap {
             least = least.min(said.given.len);
         }
         if all {
-            return Ok(Some(Way::Buffers));
+            return Ok(Some(Medium::Buffers));
         }
         let unit = |bytes: usize| bytes / size / 16 * 16;
         let staged = unit(least.min(STAGE as u64) as usize);
         Ok(Some(if staged >= WORTH * unit(COLL_SLOT) && staged > 0 {
-            Way::Stages(staged)
+            Medium::Stages(staged)
         } else {
-            Way::Slots(unit(COLL_SLOT))
+            Medium::Slots(unit(COLL_SLOT))
         }))
     }
 
@@ -135,26 +135,26 @@ impl Swap {
         seq: u32,
         shared: &mut Shared,
     ) -> Result<Step> {
-        if self.way == Way::Unknown {
-            let Some(way) = self.decide(state, seq)? else {
+        if self.medium == Medium::Unknown {
+            let Some(medium) = self.decide(state, seq)? else {
                 return Ok(Step::Idle);
             };
-            self.way = way;
-            match self.way {
-                Way::Buffers => {
+            self.medium = medium;
+            match self.medium {
+                Medium::Buffers => {
                     let (size, me) = (state.size(), state.me);
                     self.pending = behind(size, me).collect();
                 }
-                Way::Stages(_) => shared.readers = Readers::Everyone,
+                Medium::Stages(_) => shared.readers = Readers::Everyone,
                 _ => state.need_slots(&engine.core.home)?,
             }
         }
-        match self.way {
-            Way::Buffers => self.in_buffers(engine, state, seq),
-            Way::Stages(unit) | Way::Slots(unit) => {
+        match self.medium {
+            Medium::Buffers => self.in_buffers(engine, state, seq),
+            Medium::Stages(unit) | Medium::Slots(unit) => {
                 self.in_rounds(engine, state, seq, shared, unit)
             }
-            Way::Unknown => Ok(Step::Idle),
+            Medium::Unknown => Ok(Step::Idle),
         }
     }
 
@@ -205,10 +205,10 @@ impl Swap {
 
     /// See [`super::op::Op::awaits`].
     pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
-        match self.way {
-            Way::Unknown => state.lacks(place, seq, 1),
-            Way::Buffers => state.lacks(place, seq, WRITTEN),
-            Way::Stages(unit) | Way::Slots(unit) => {
+        match self.medium {
+            Medium::Unknown => state.lacks(place, seq, 1),
+            Medium::Buffers => state.lacks(place, seq, WRITTEN),
+            Medium::Stages(unit) | Medium::Slots(unit) => {
                 let phase = self.round as u32 + 2;
                 if self.filled {
                     self.pending.contains(&place) && state.lacks(place, seq, phase)
@@ -266,8 +266,8 @@ impl Swap {
                     let to = place * unit;
                     let own = state.own();
                     engine.core.loans.read(self.recv, at, len, |bytes| {
-                        match (&mut shared.stage, self.way) {
-                            (Some(stage), Way::Stages(_)) => {
+                        match (&mut shared.stage, self.medium) {
+                            (Some(stage), Medium::Stages(_)) => {
                                 stage[to..to + len].copy_from_slice(bytes);
                             }
                             _ => own.write_slot(seq, to, bytes),
@@ -285,8 +285,8 @@ impl Swap {
                     continue;
                 }
                 let (at, len) = self.piece(place, round, unit);
-                let came = match self.way {
-                    Way::Stages(_) => {
+                let came = match self.medium {
+                    Medium::Stages(_) => {
                         let Some(said) = self.lines.of(state, place, seq)? else {
                             left.push(place);
                             continue;

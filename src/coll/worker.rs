@@ -24,12 +24,12 @@ use std::sync::Arc;
 /// A rank's engine and its collectives.
 pub(crate) struct Worker {
     pub(crate) engine: Engine,
-    pub(crate) colls: Colls,
+    pub(crate) collectives: Collectives,
 }
 
 /// All communicators of a rank that have collectives, by their slot.
 #[derive(Default)]
-pub(crate) struct Colls {
+pub(crate) struct Collectives {
     pub(crate) slots: Vec<Option<Box<Communicator>>>,
     /// Slots with collectives under way.
     pub(crate) active: Vec<usize>,
@@ -50,7 +50,7 @@ pub(crate) struct Retired {
     pub(crate) ends: Vec<Channel>,
 }
 
-impl Colls {
+impl Collectives {
     /// Finds a slot for a communicator.
     pub(crate) fn add(&mut self, state: State) -> usize {
         let comm = Some(Box::new(Communicator::new(state)));
@@ -146,22 +146,25 @@ impl Worker {
             relay_min: select::relay_min(&core.knobs, crowded),
             asks: select::asks(&core.knobs, &core.costs, crowded),
         };
-        let mut colls = Colls {
+        let mut collectives = Collectives {
             channels: u64::from(channel.is_some()),
             tuning,
-            ..Colls::default()
+            ..Collectives::default()
         };
         let (all, me) = ((0..core.size).collect(), core.me as usize);
-        colls.add(State::new(all, me, OWN_CONTEXTS, 1, channel, tuning));
-        Ok(Self { engine, colls })
+        collectives.add(State::new(all, me, OWN_CONTEXTS, 1, channel, tuning));
+        Ok(Self {
+            engine,
+            collectives,
+        })
     }
 
     /// Moves everything that can move; see [`Engine::progress_messages`].
     #[inline]
     pub(crate) fn progress(&mut self, waiting: bool) -> bool {
         let mut moved = self.engine.progress_messages(waiting);
-        if !self.colls.active.is_empty() {
-            moved |= self.colls.step(&mut self.engine);
+        if !self.collectives.active.is_empty() {
+            moved |= self.collectives.step(&mut self.engine);
         }
         moved
     }
@@ -170,8 +173,8 @@ impl Worker {
     #[cold]
     pub(crate) fn check_liveness(&mut self) {
         self.engine.check_peers();
-        if !self.colls.active.is_empty() {
-            self.colls.check(&mut self.engine);
+        if !self.collectives.active.is_empty() {
+            self.collectives.check(&mut self.engine);
         }
     }
 
@@ -180,7 +183,7 @@ impl Worker {
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let nothing = self.engine.stop_polling();
         // A collective that can move does so now; then there is no reason to sleep.
-        let moved = !self.colls.active.is_empty() && self.colls.step(&mut self.engine);
+        let moved = !self.collectives.active.is_empty() && self.collectives.step(&mut self.engine);
         nothing && !moved
     }
 
@@ -192,19 +195,22 @@ impl Worker {
         buffers: Buffers,
         call: Call,
     ) -> Result<RequestId> {
-        let Self { engine, colls } = self;
+        let Self {
+            engine,
+            collectives,
+        } = self;
         if let Some(fatal) = &engine.core.fatal {
             return Err(fatal.clone());
         }
-        let Some(comm) = &mut colls.slots[slot] else {
+        let Some(comm) = &mut collectives.slots[slot] else {
             return Err(Error::Collective {
                 reason: "the communicator is gone".into(),
             });
         };
         let opened = comm.open(engine);
         let started = comm.start(engine, collective, buffers, call, opened)?;
-        if !colls.active.contains(&slot) {
-            colls.active.push(slot);
+        if !collectives.active.contains(&slot) {
+            collectives.active.push(slot);
         }
         Ok(started)
     }
@@ -228,6 +234,6 @@ impl DerefMut for Worker {
 impl Guarded for Worker {
     #[inline]
     fn leave(&mut self) {
-        self.engine.core.tell();
+        self.engine.core.notify();
     }
 }

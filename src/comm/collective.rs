@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their buffers.
 
-use super::{Bomb, Comm};
+use super::{AbortOnUnwind, Comm};
 use crate::coll::fast::{self, Quick};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
@@ -479,9 +479,9 @@ impl<S, R> CollRequest<S, R> {
                 return;
             }
             let id = self.id;
-            let bomb = Bomb;
+            let guard = AbortOnUnwind;
             let result = self.handle.wait(|engine| engine.take_result(id));
-            std::mem::forget(bomb);
+            std::mem::forget(guard);
             self.result = Some(result.map(drop));
         }
     }

@@ -32,7 +32,7 @@ impl Comm {
         match self.slot {
             Some(slot) => slot,
             None => engine
-                .colls
+                .collectives
                 .slot_of(self.context, &self.members(), self.rank()),
         }
     }
@@ -116,11 +116,11 @@ impl Comm {
             own,
             0,
             None,
-            engine.colls.tuning,
+            engine.collectives.tuning,
         );
         state.tag_base = (1 << 29 | (tag & TAGS) << 21).cast_signed();
-        let slot = engine.colls.add(state);
-        let graves = Arc::clone(&engine.colls.ids.graves);
+        let slot = engine.collectives.add(state);
+        let freed_slots = Arc::clone(&engine.collectives.ids.freed_slots);
         drop(engine);
         Ok(Self {
             handle: self.handle.clone(),
@@ -130,7 +130,7 @@ impl Comm {
                 me: place,
                 id: 0,
                 slot,
-                graves,
+                freed_slots,
             })),
             slot: Some(slot),
         })

@@ -20,7 +20,7 @@ impl Engine {
     #[cold]
     pub(crate) fn check_peers(&mut self) {
         self.core.counters.polls_slow += 1;
-        let mut news = false;
+        let mut changed = false;
         let mut ended = Vec::new();
         let mut left_alone = Vec::new();
         self.try_again();
@@ -50,24 +50,24 @@ impl Engine {
                 if index < pids {
                     ended.push(ranks[index]);
                 } else {
-                    news = true;
+                    changed = true;
                 }
             });
             if looked.is_err() {
-                news = true;
+                changed = true;
             }
         }
         // Before the news that it has left, which would say less.
         for rank in left_alone {
             self.mark_gone(rank, Gone::given_up());
         }
-        if news {
-            self.take_news();
+        if changed {
+            self.take_events();
         }
         for rank in ended {
             if self.gone[rank as usize].is_none() {
                 // The launcher knows how it ended; if it has not said so yet, the end itself is news enough.
-                self.take_news();
+                self.take_events();
             }
             if self.gone[rank as usize].is_none() {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
@@ -136,13 +136,13 @@ impl Engine {
             let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
             ended |= looked.is_err();
         } else if !ended {
-            self.take_news();
+            self.take_events();
             ended = self.gone[rank as usize].is_some();
         }
         ended
     }
 
-    fn take_news(&mut self) {
+    fn take_events(&mut self) {
         loop {
             match self.wireup.poll() {
                 Ok(None) => return,

@@ -15,7 +15,7 @@ const TRIES: u32 = 50;
 
 /// A rank that has sent something and could not be connected with yet.
 #[derive(Debug)]
-pub(crate) struct Knock {
+pub(crate) struct Unreached {
     rank: u32,
     tries: u32,
 }
@@ -162,14 +162,16 @@ impl Engine {
             bits &= bits - 1;
             if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
             {
-                self.knocking.retain(|knock| knock.rank != rank);
+                self.unreached_ranks
+                    .retain(|unreached_rank| unreached_rank.rank != rank);
                 continue;
             }
             if let Err(error) = self.peer(rank) {
-                self.unreached(rank, error);
+                self.fail_to_reach(rank, error);
                 continue;
             }
-            self.knocking.retain(|knock| knock.rank != rank);
+            self.unreached_ranks
+                .retain(|unreached_rank| unreached_rank.rank != rank);
             let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
             };
@@ -195,14 +197,18 @@ impl Engine {
     /// A rank has sent something and could not be connected with. A shortage is tried again with each look at the
     /// peers' lives; otherwise this rank gives the pair up, and the other one learns of that.
     #[cold]
-    fn unreached(&mut self, rank: u32, error: Error) {
-        let tries = match self.knocking.iter_mut().find(|knock| knock.rank == rank) {
-            Some(knock) => {
-                knock.tries += 1;
-                knock.tries
+    fn fail_to_reach(&mut self, rank: u32, error: Error) {
+        let tries = match self
+            .unreached_ranks
+            .iter_mut()
+            .find(|unreached_rank| unreached_rank.rank == rank)
+        {
+            Some(unreached_rank) => {
+                unreached_rank.tries += 1;
+                unreached_rank.tries
             }
             None => {
-                self.knocking.push(Knock { rank, tries: 1 });
+                self.unreached_ranks.push(Unreached { rank, tries: 1 });
                 1
             }
         };
@@ -214,7 +220,8 @@ impl Engine {
             }
             return;
         }
-        self.knocking.retain(|knock| knock.rank != rank);
+        self.unreached_ranks
+            .retain(|unreached_rank| unreached_rank.rank != rank);
         let reason = match error {
             Error::Unreachable { reason, .. } => reason,
             other => other.to_string(),
@@ -227,9 +234,9 @@ impl Engine {
     /// Tries again to reach those who have sent something.
     #[cold]
     pub(super) fn try_again(&mut self) {
-        for at in (0..self.knocking.len()).rev() {
+        for at in (0..self.unreached_ranks.len()).rev() {
             // One that is reached or given up leaves the list.
-            if let Some(&Knock { rank, .. }) = self.knocking.get(at) {
+            if let Some(&Unreached { rank, .. }) = self.unreached_ranks.get(at) {
                 self.activate(rank as usize / 64, 1 << (rank % 64));
             }
         }

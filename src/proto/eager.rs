@@ -14,7 +14,7 @@ use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, State, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::light::Waiting;
+use crate::state::numbered::Waiting;
 use crate::wire::{self, ChunkBody, Kind, NONE};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
@@ -340,7 +340,7 @@ pub(crate) fn arrive(
     }
     let len = record.len - skip;
     if let Some(receive) = core.match_posted(&envelope) {
-        core.land(receive, envelope, len, &peer.endpoint, record, skip);
+        core.deliver_record(receive, envelope, len, &peer.endpoint, record, skip);
         let ended = Ended {
             bytes: len as u64,
             credit: charge(len as u64),
@@ -428,9 +428,9 @@ pub(crate) fn first_chunk(
     }
     let sync = (body.number != NONE).then_some(body.number);
     let waiting = core.match_posted(&envelope);
-    if let Some(Waiting::Light(slot)) = waiting
+    if let Some(Waiting::Numbered(slot)) = waiting
         && sync.is_none()
-        && core.land_chunk(slot, envelope, &peer.endpoint, body)
+        && core.deliver_chunk(slot, envelope, &peer.endpoint, body)
     {
         let ended = Ended {
             bytes: body.total,

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{RequestId, SendPlan, State};
 use crate::state::Core;
-use crate::state::light::Waiting;
+use crate::state::numbered::Waiting;
 
 /// Longer messages wait for their receive where they are, so that they are copied once.
 const BUFFERED_MOST: u64 = 256 << 10;

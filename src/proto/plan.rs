@@ -4,7 +4,7 @@
 use super::charge;
 use crate::peer::Peer;
 use crate::request::{RequestId, SendPlan, State, UserBuf};
-use crate::select::Path;
+use crate::select::SendProtocol;
 use crate::state::Core;
 use onecopy_shm::loan::Loan;
 
@@ -46,19 +46,19 @@ pub(crate) fn plan(
         core.counters.credit_stalls += 1;
     }
     let extra = if sync { SYNC_BYTES as u64 } else { 0 };
-    match peer.thresholds.send_path(len, extra, in_heap, credit) {
-        Path::Slots => SendPlan::Slots,
-        Path::Chunks => SendPlan::Chunks { sent: 0 },
+    match peer.thresholds.send_protocol(len, extra, in_heap, credit) {
+        SendProtocol::Slots => SendPlan::Slots,
+        SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
         // One that is announced for want of credit only is too short to be shared.
-        Path::Announced if len < peer.thresholds.announce_from(in_heap) => {
+        SendProtocol::Announced if len < peer.thresholds.announce_from(in_heap) => {
             SendPlan::Announced { join: 0 }
         }
-        Path::Announced
+        SendProtocol::Announced
             if credit && peer.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
         {
             SendPlan::Chunks { sent: 0 }
         }
-        Path::Announced => {
+        SendProtocol::Announced => {
             let join = peer.next_join;
             peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
             SendPlan::Announced { join }

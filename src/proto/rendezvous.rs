@@ -14,12 +14,12 @@ use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
 use crate::request::{RequestId, State, UserBuf};
-use crate::select::Way;
+use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
-use crate::state::light::Waiting;
 use crate::state::message::{Announcement, Remote};
+use crate::state::numbered::Waiting;
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use crate::wire::{Cts, Kind, Wanted};
 use onecopy_btl::link::Link;
@@ -46,14 +46,14 @@ pub(crate) fn start(
     request.peer = peer.rank;
     request.tag = envelope.tag;
     let len = announcement.len.min(request.len);
-    let todo = if len == 0 { Vec::new() } else { vec![(0, len)] };
+    let remaining = if len == 0 { Vec::new() } else { vec![(0, len)] };
     let transfer = Transfer {
         request: id,
         peer: peer.rank,
         envelope,
         announcement,
         len,
-        todo,
+        remaining,
         mode: Mode::Choose,
         timed: None,
         asked: false,
@@ -106,7 +106,7 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     let now = Instant::now();
                     peer.observed.transferred(rival, bytes, begun, now);
                 }
-                match transfer.todo.last().copied() {
+                match transfer.remaining.last().copied() {
                     None => {
                         finish(core, peer, &transfer);
                         return true;
@@ -119,7 +119,7 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
             }
             Mode::Get(layer) => {
                 let layer = *layer;
-                let Some((offset, len)) = transfer.todo.pop() else {
+                let Some((offset, len)) = transfer.remaining.pop() else {
                     transfer.mode = Mode::Choose;
                     continue;
                 };
@@ -127,14 +127,14 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                 match get(core, peer, &transfer, layer, offset, n) {
                     Ok(()) => {
                         if n < len {
-                            transfer.todo.push((offset + n, len - n));
+                            transfer.remaining.push((offset + n, len - n));
                             core.transfers.put_back(index, transfer);
                             return true;
                         }
                         transfer.mode = Mode::Choose;
                     }
                     Err(error) => {
-                        transfer.todo.push((offset, len));
+                        transfer.remaining.push((offset, len));
                         transfer.mode = Mode::Choose;
                         transfer.timed = None;
                         demote(core, peer, &error);
@@ -160,11 +160,11 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                         return true;
                     }
                     coop::Step::Over { left } => {
-                        transfer.todo.pop();
+                        transfer.remaining.pop();
                         if !left.is_empty() {
                             transfer.timed = None;
                         }
-                        transfer.todo.extend(left);
+                        transfer.remaining.extend(left);
                         transfer.mode = Mode::Choose;
                         moved = true;
                     }
@@ -175,7 +175,7 @@ fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
                     core.transfers.put_back(index, transfer);
                     return moved;
                 }
-                transfer.todo.pop();
+                transfer.remaining.pop();
                 transfer.mode = Mode::Choose;
                 moved = true;
             }
@@ -274,25 +274,25 @@ fn choose(
         in_one_piece: loan.is_some(),
         in_heap: in_heap.is_some(),
     };
-    let way = decide(len, &facts, &peer.thresholds, &mut peer.observed);
-    let rival = match way {
-        Way::Get(by)
-        | Way::Together {
+    let receive_protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
+    let rival = match receive_protocol {
+        ReceiveProtocol::Get(by)
+        | ReceiveProtocol::Together {
             reader: Some(by),
             ask: false,
         } if by.power() == Power::Copy => Some(Rival::Kernel),
-        Way::Pipeline => Some(Rival::Pipeline),
+        ReceiveProtocol::Pipeline => Some(Rival::Pipeline),
         _ => None,
     };
     transfer.timed = rival
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
-    match (way, loan) {
-        (Way::Get(layer), _) => {
+    match (receive_protocol, loan) {
+        (ReceiveProtocol::Get(layer), _) => {
             transfer.mode = Mode::Get(layer);
             return;
         }
-        (Way::Together { reader, ask }, Some(loan)) => {
+        (ReceiveProtocol::Together { reader, ask }, Some(loan)) => {
             transfer.asked = true;
             let number = Transfers::number(index, transfer);
             transfer.mode = Mode::Coop(Receiving::open(
@@ -314,7 +314,7 @@ fn choose(
             }
             return;
         }
-        (Way::Together { .. } | Way::Pipeline, _) => {}
+        (ReceiveProtocol::Together { .. } | ReceiveProtocol::Pipeline, _) => {}
     }
     let number = Transfers::number(index, transfer);
     transfer.mode = Mode::Pipe(Piped {

@@ -3,7 +3,7 @@
 //! size: the same function, with facts from two sources.
 
 use super::observed::Observed;
-use super::{Ends, Thresholds, Way};
+use super::{Ends, ReceiveProtocol, Thresholds};
 use onecopy_btl::LayerId;
 use onecopy_btl::registry::{LayerSet, Power};
 
@@ -25,7 +25,7 @@ pub(crate) fn decide(
     facts: &impl Facts,
     thresholds: &Thresholds,
     observed: &mut Observed,
-) -> Way {
+) -> ReceiveProtocol {
     let mut reads = LayerSet::default();
     let mut by_call = false;
     for layer in LayerId::SINGLE {
@@ -48,5 +48,5 @@ pub(crate) fn decide(
     let seen = (by_call && !ends.sender_maps)
         .then(|| observed.decide(thresholds, len))
         .flatten();
-    thresholds.way(len, &ends, seen)
+    thresholds.receive_protocol(len, &ends, seen)
 }

@@ -3,7 +3,7 @@
 
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
-use super::{Path, Thresholds, Way};
+use super::{ReceiveProtocol, SendProtocol, Thresholds};
 use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
@@ -222,27 +222,27 @@ impl<'a> Table<'a> {
         let maps = self.has().has(LayerId::MAP);
         match self
             .thresholds
-            .send_path(size, 0, memory.from_heap && maps, true)
+            .send_protocol(size, 0, memory.from_heap && maps, true)
         {
-            Path::Slots if size <= FIRST_PAYLOAD as u64 => return Protocol::Inline,
-            Path::Slots => return Protocol::Slots,
-            Path::Chunks => return Protocol::Chunks,
-            Path::Announced => {}
+            SendProtocol::Slots if size <= FIRST_PAYLOAD as u64 => return Protocol::Inline,
+            SendProtocol::Slots => return Protocol::Slots,
+            SendProtocol::Chunks => return Protocol::Chunks,
+            SendProtocol::Announced => {}
         }
         let facts = Assumed {
             has: self.has(),
             memory,
         };
         // A pair that has seen no transfer yet.
-        let way = decide(size, &facts, &self.thresholds, &mut self.unobserved());
-        match way {
-            Way::Get(layer) => Protocol::Single(layer),
-            Way::Together {
+        let receive_protocol = decide(size, &facts, &self.thresholds, &mut self.unobserved());
+        match receive_protocol {
+            ReceiveProtocol::Get(layer) => Protocol::Single(layer),
+            ReceiveProtocol::Together {
                 reader: Some(layer),
                 ..
             } => Protocol::Together(layer),
-            Way::Together { reader: None, .. } => Protocol::Put,
-            Way::Pipeline => Protocol::Pipeline,
+            ReceiveProtocol::Together { reader: None, .. } => Protocol::Put,
+            ReceiveProtocol::Pipeline => Protocol::Pipeline,
         }
     }
 

@@ -4,7 +4,7 @@
 //! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
 //! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
 //! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
-//! then, a few times in a row, as long as it is not hopeless. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is
+//! then, a few times in a row, as long as it may win. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is
 //! obeyed instead. Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
 use super::Thresholds;

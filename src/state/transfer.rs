@@ -52,7 +52,7 @@ pub(crate) struct Transfer {
     pub(crate) announcement: Announcement,
     /// Bytes that are received: no more than fit.
     pub(crate) len: u64,
-    pub(crate) todo: Vec<(u64, u64)>,
+    pub(crate) remaining: Vec<(u64, u64)>,
     pub(crate) mode: Mode,
     /// What is being timed: the way, its bytes, its beginning.
     pub(crate) timed: Option<(Rival, u64, Instant)>,

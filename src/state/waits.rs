@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank's threads wait for, told to [`onecopy_shm::watch`]: completed requests, messages that nobody expected, and peers that are gone.
+//! What a rank's threads wait for, as [`onecopy_shm::watch`] counts it: completed requests, messages that nobody expected, and peers that are gone.
 
 use super::Core;
 use crate::endpoint::Bell;
-use onecopy_shm::watch::{News, Watch};
+use onecopy_shm::watch::{EventCount, Watch};
 use std::sync::Arc;
 
 /// The threads of a rank that wait; part of the engine.
@@ -27,8 +27,8 @@ impl Waits {
         }
     }
 
-    /// The calling thread is going to rest: what to rest on, and up to where it knows the news.
-    pub(crate) fn rest(&mut self) -> (Arc<News>, u32) {
+    /// The calling thread is going to rest: what to rest on, and the count that it has seen.
+    pub(crate) fn rest(&mut self) -> (Arc<EventCount>, u32) {
         let bell = &self.bell;
         self.watch.rest(|| _ = bell.ring())
     }
@@ -48,15 +48,15 @@ impl std::ops::DerefMut for Waits {
 }
 
 impl Core {
-    /// Tells those who wait, if something has come that one of them may wait for.
+    /// Notifies the threads that wait, if something arrived that one of them may wait for.
     #[inline]
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn notify(&mut self) {
         let waits = &mut self.waits;
         if waits.watch.has_listeners() {
             let sources = [self.requests.completed, self.unexpected.kept, waits.gone];
-            let come = sources.into_iter().fold(0, u32::wrapping_add);
+            let arrived = sources.into_iter().fold(0, u32::wrapping_add);
             let bell = &waits.bell;
-            waits.watch.tell(come, || _ = bell.ring());
+            waits.watch.notify(arrived, || _ = bell.ring());
         }
     }
 

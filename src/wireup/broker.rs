@@ -52,7 +52,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Desk {
+struct Client {
     state: State,
     socket: Option<OwnedFd>,
     queue: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
@@ -87,7 +87,7 @@ enum Phase {
 /// Introduces the ranks of one job.
 #[derive(Debug)]
 pub struct Broker {
-    desks: Vec<Desk>,
+    clients: Vec<Client>,
     phase: Phase,
     pid_ns: u64,
     own_uid: u32,
@@ -110,7 +110,7 @@ impl Broker {
     /// A broker without ranks.
     pub fn new(join_timeout: Duration) -> Self {
         Self {
-            desks: Vec::new(),
+            clients: Vec::new(),
             phase: Phase::Gathering,
             pid_ns: Card::of_this_process().pid_ns,
             own_uid: nix::unistd::getuid().as_raw(),
@@ -123,7 +123,7 @@ impl Broker {
 
     /// Adds the next rank: our end of its socket, and its process.
     pub fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
-        self.desks.push(Desk {
+        self.clients.push(Client {
             state: State::Outside,
             socket: Some(socket),
             queue: VecDeque::new(),
@@ -144,7 +144,7 @@ impl Broker {
 
     /// Room for `ranks` ranks that have not come yet.
     pub fn make_room(&mut self, ranks: usize) {
-        self.desks.extend((0..ranks).map(|_| Desk {
+        self.clients.extend((0..ranks).map(|_| Client {
             state: State::Outside,
             socket: None,
             queue: VecDeque::new(),
@@ -165,7 +165,7 @@ impl Broker {
 
     /// Whether this rank has not come yet.
     pub fn is_vacant(&self, rank: usize) -> bool {
-        self.desks.get(rank).is_some_and(|desk| !desk.seated)
+        self.clients.get(rank).is_some_and(|client| !client.seated)
     }
 
     /// A rank has come: our end of its connection, and the process that connected.
@@ -176,11 +176,11 @@ impl Broker {
         who: Credentials,
         process: Option<Arc<OwnedFd>>,
     ) {
-        let desk = &mut self.desks[rank];
-        desk.seated = true;
-        desk.socket = Some(socket);
-        desk.child = Pid::from_raw(who.pid);
-        desk.child_fd = process;
+        let client = &mut self.clients[rank];
+        client.seated = true;
+        client.socket = Some(socket);
+        client.child = Pid::from_raw(who.pid);
+        client.child_fd = process;
     }
 
     /// Answers a rank's hello.
@@ -195,35 +195,38 @@ impl Broker {
 
     /// Whether nobody is connected, and nobody's end is to be judged still.
     pub fn is_deserted(&self) -> bool {
-        let mut desks = self.desks.iter();
-        desks.all(|desk| desk.socket.is_none() && desk.ending.is_none())
+        let mut clients = self.clients.iter();
+        clients.all(|client| client.socket.is_none() && client.ending.is_none())
     }
 
     /// Whether this rank is out of the job, in whatever way.
     pub fn is_out(&self, rank: usize) -> bool {
-        matches!(self.desks[rank].state, State::Left | State::Gone)
+        matches!(self.clients[rank].state, State::Left | State::Gone)
     }
 
     /// Whether all that was to be said is out.
     pub fn nothing_to_send(&self) -> bool {
-        self.desks.iter().all(|desk| desk.queue.is_empty())
+        self.clients.iter().all(|client| client.queue.is_empty())
     }
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
     pub fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
-        let bound = 64 + 2 * self.desks.len();
-        self.desks.iter().enumerate().flat_map(move |(rank, desk)| {
-            let socket = desk.socket.as_ref().map(|socket| {
-                // A rank that does not read its answers is not asked for more questions.
-                let read = desk.queue.len() < bound;
-                let write = !desk.queue.is_empty() && desk.stuck.is_none();
-                (Source::Socket(rank), socket.as_fd(), read, write)
-            });
-            let watched = desk.state == State::Joined && desk.ending.is_none();
-            let process = desk.process.as_ref().filter(|_| watched);
-            let process = process.map(|fd| (Source::Process(rank), fd.as_fd(), true, false));
-            socket.into_iter().chain(process)
-        })
+        let bound = 64 + 2 * self.clients.len();
+        self.clients
+            .iter()
+            .enumerate()
+            .flat_map(move |(rank, client)| {
+                let socket = client.socket.as_ref().map(|socket| {
+                    // A rank that does not read its answers is not asked for more questions.
+                    let read = client.queue.len() < bound;
+                    let write = !client.queue.is_empty() && client.stuck.is_none();
+                    (Source::Socket(rank), socket.as_fd(), read, write)
+                });
+                let watched = client.state == State::Joined && client.ending.is_none();
+                let process = client.process.as_ref().filter(|_| watched);
+                let process = process.map(|fd| (Source::Process(rank), fd.as_fd(), true, false));
+                socket.into_iter().chain(process)
+            })
     }
 
     /// Serves a source that is ready.
@@ -236,7 +239,7 @@ impl Broker {
             Source::Process(rank) => {
                 // What it said before it ended comes first.
                 self.drain(rank, now);
-                self.desks[rank].ending.get_or_insert(now);
+                self.clients[rank].ending.get_or_insert(now);
             }
         }
     }
@@ -244,26 +247,26 @@ impl Broker {
     /// The launcher's child of this rank has ended.
     pub fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
         self.drain(rank, now);
-        let desk = &mut self.desks[rank];
-        desk.child_death = Some(how);
-        let own = desk
+        let client = &mut self.clients[rank];
+        client.child_death = Some(how);
+        let own = client
             .joined_as
-            .is_some_and(|who| who.pid == desk.child.as_raw());
-        if own || desk.ending.is_some() {
+            .is_some_and(|who| who.pid == client.child.as_raw());
+        if own || client.ending.is_some() {
             self.gone(rank, how);
         }
     }
 
     /// Does what is due, and returns what the launcher should know.
     pub fn tick(&mut self, now: Instant) -> Vec<Notice> {
-        for rank in 0..self.desks.len() {
-            if self.desks[rank].stuck.is_some_and(|(_, at)| at <= now) {
+        for rank in 0..self.clients.len() {
+            if self.clients[rank].stuck.is_some_and(|(_, at)| at <= now) {
                 self.flush(rank);
             }
-            let desk = &self.desks[rank];
-            if let Some(since) = desk.ending {
+            let client = &self.clients[rank];
+            if let Some(since) = client.ending {
                 let late = now.duration_since(since) >= STATUS_DELAY;
-                if let Some(how) = desk.child_death.or(late.then_some(Death::Unknown)) {
+                if let Some(how) = client.child_death.or(late.then_some(Death::Unknown)) {
                     self.gone(rank, how);
                 }
             }
@@ -279,9 +282,12 @@ impl Broker {
 
     /// When [`tick`](Self::tick) has something to do at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        let ending = self.desks.iter().filter_map(|desk| desk.ending).min();
+        let ending = self.clients.iter().filter_map(|client| client.ending).min();
         let ending = ending.map(|since| since + STATUS_DELAY);
-        let stuck = self.desks.iter().filter_map(|desk| Some(desk.stuck?.1));
+        let stuck = self
+            .clients
+            .iter()
+            .filter_map(|client| Some(client.stuck?.1));
         let joining = self.first_join.filter(|_| self.phase == Phase::Gathering);
         let joining = joining.and_then(|first| first.checked_add(self.join_timeout));
         ending.into_iter().chain(joining).chain(stuck).min()
@@ -290,7 +296,7 @@ impl Broker {
     fn drain(&mut self, rank: usize, now: Instant) {
         // Bounded, so that one talkative rank does not keep the others waiting.
         for _ in 0..64 {
-            let Some(socket) = &self.desks[rank].socket else {
+            let Some(socket) = &self.clients[rank].socket else {
                 return;
             };
             match fdpass::recv(socket.as_fd(), &mut self.buffer, 2, Wait::Never) {
@@ -320,7 +326,7 @@ impl Broker {
                 from.uid, self.own_uid
             ));
         }
-        match self.desks[rank].joined_as {
+        match self.clients[rank].joined_as {
             Some(known) if known.pid != from.pid => Err(format!(
                 "a message from process {} although process {} has joined as this rank",
                 from.pid, known.pid
@@ -341,8 +347,8 @@ impl Broker {
             ToLauncher::Join { card } => self.join(rank, card, from, fds, now)?,
             ToLauncher::Introduce { peer } => self.introduce(rank, peer),
             ToLauncher::Leave => {
-                if self.desks[rank].state == State::Joined {
-                    self.desks[rank].state = State::Left;
+                if self.clients[rank].state == State::Joined {
+                    self.clients[rank].state = State::Left;
                     self.announce(rank, Event::Left { rank });
                 }
             }
@@ -363,34 +369,40 @@ impl Broker {
         fds: Vec<OwnedFd>,
         now: Instant,
     ) -> Result<(), String> {
-        let desk = &mut self.desks[rank];
-        if desk.state != State::Outside {
+        let client = &mut self.clients[rank];
+        if client.state != State::Outside {
             return Err("a second join".to_owned());
         }
         let mut fds = fds.into_iter();
         let segment = fds.next().ok_or("a join without segment")?;
-        desk.card = Some(card);
-        desk.segment = Some(Arc::new(segment));
-        desk.grant = fds.next().map(Arc::new);
-        desk.joined_as = Some(from);
-        desk.process = match &desk.child_fd {
-            Some(fd) if from.pid == desk.child.as_raw() => Some(Arc::clone(fd)),
+        client.card = Some(card);
+        client.segment = Some(Arc::new(segment));
+        client.grant = fds.next().map(Arc::new);
+        client.joined_as = Some(from);
+        client.process = match &client.child_fd {
+            Some(fd) if from.pid == client.child.as_raw() => Some(Arc::clone(fd)),
             // It waits for our answer, so it is alive, or has just been killed: then its connection tells.
             _ if from.pid > 0 => process::pidfd_open(Pid::from_raw(from.pid))
                 .ok()
                 .map(Arc::new),
             _ => None,
         };
-        desk.state = State::Joined;
+        client.state = State::Joined;
         self.first_join.get_or_insert(now);
         match self.phase {
             Phase::GaveUp { waited_ms } => {
                 let missing = self.missing();
                 self.tell_absent(rank, waited_ms, missing);
             }
-            _ if self.desks.iter().all(|desk| desk.card.is_some()) => self.complete(),
+            _ if self.clients.iter().all(|client| client.card.is_some()) => self.complete(),
             // Someone who can no longer come has been waited for already.
-            _ if self.desks.iter().any(|desk| desk.state == State::Gone) => self.give_up(None),
+            _ if self
+                .clients
+                .iter()
+                .any(|client| client.state == State::Gone) =>
+            {
+                self.give_up(None)
+            }
             _ => {}
         }
         Ok(())
@@ -399,12 +411,12 @@ impl Broker {
     fn complete(&mut self) {
         self.phase = Phase::Complete;
         let cards: Vec<Card> = self
-            .desks
+            .clients
             .iter()
-            .filter_map(|desk| desk.card.clone())
+            .filter_map(|client| client.card.clone())
             .collect();
         let messages = ToRank::all_cards(&cards);
-        for rank in 0..self.desks.len() {
+        for rank in 0..self.clients.len() {
             for message in &messages {
                 self.send(rank, message.clone(), Vec::new());
             }
@@ -412,12 +424,12 @@ impl Broker {
     }
 
     fn missing(&self) -> Vec<Missing> {
-        let desks = self.desks.iter().enumerate();
-        desks
-            .filter(|(_, desk)| desk.state == State::Outside || desk.state == State::Gone)
-            .map(|(rank, desk)| Missing {
+        let clients = self.clients.iter().enumerate();
+        clients
+            .filter(|(_, client)| client.state == State::Outside || client.state == State::Gone)
+            .map(|(rank, client)| Missing {
                 rank,
-                running: desk.child_death.is_none(),
+                running: client.child_death.is_none(),
             })
             .collect()
     }
@@ -431,8 +443,8 @@ impl Broker {
         });
         self.phase = Phase::GaveUp { waited_ms };
         let missing = self.missing();
-        for rank in 0..self.desks.len() {
-            if self.desks[rank].state == State::Joined {
+        for rank in 0..self.clients.len() {
+            if self.clients[rank].state == State::Joined {
                 self.tell_absent(rank, waited_ms, missing.clone());
             }
         }
@@ -445,11 +457,11 @@ impl Broker {
     }
 
     fn introduce(&mut self, rank: usize, peer: u32) {
-        let desk = self.desks.get(peer as usize);
-        let found = desk.and_then(|desk| {
-            let who = desk.joined_as?;
-            let fds = (desk.process.clone(), desk.grant.clone());
-            Some((desk.segment.clone()?, fds, who))
+        let client = self.clients.get(peer as usize);
+        let found = client.and_then(|client| {
+            let who = client.joined_as?;
+            let fds = (client.process.clone(), client.grant.clone());
+            Some((client.segment.clone()?, fds, who))
         });
         let Some((segment, (process, grant), who)) = found else {
             let reason = format!("rank {peer} has not joined");
@@ -470,44 +482,45 @@ impl Broker {
     /// Tells all other members.
     fn announce(&mut self, from: usize, event: Event) {
         let message = ToRank::Event(event).encode();
-        for rank in 0..self.desks.len() {
-            if rank != from && self.desks[rank].state == State::Joined {
+        for rank in 0..self.clients.len() {
+            if rank != from && self.clients[rank].state == State::Joined {
                 self.send(rank, message.clone(), Vec::new());
             }
         }
     }
 
     fn send(&mut self, rank: usize, message: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
-        self.desks[rank].queue.push_back((message, fds));
+        self.clients[rank].queue.push_back((message, fds));
         self.flush(rank);
     }
 
     fn flush(&mut self, rank: usize) {
-        let desk = &mut self.desks[rank];
+        let client = &mut self.clients[rank];
         let failed = loop {
-            let (Some(socket), Some((message, fds))) = (&desk.socket, desk.queue.front()) else {
-                desk.stuck = None;
+            let (Some(socket), Some((message, fds))) = (&client.socket, client.queue.front())
+            else {
+                client.stuck = None;
                 return;
             };
             let lent: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
             match fdpass::send(socket.as_fd(), message, &lent, Wait::Never) {
                 Ok(()) => {
-                    desk.queue.pop_front();
-                    desk.stuck = None;
+                    client.queue.pop_front();
+                    client.stuck = None;
                 }
                 Err(FdPassError::WouldBlock) => {
-                    desk.stuck = None;
+                    client.stuck = None;
                     return;
                 }
                 // The end of the connection is noticed where it is read.
-                Err(FdPassError::Closed) => desk.queue.clear(),
+                Err(FdPassError::Closed) => client.queue.clear(),
                 Err(error) => {
                     let now = Instant::now();
-                    let since = desk.stuck.map_or(now, |(since, _)| since);
+                    let since = client.stuck.map_or(now, |(since, _)| since);
                     if !error.is_transient() || now.duration_since(since) > STUCK_LIMIT {
                         break error;
                     }
-                    desk.stuck = Some((since, now + RETRY_DELAY));
+                    client.stuck = Some((since, now + RETRY_DELAY));
                     return;
                 }
             }
@@ -515,18 +528,18 @@ impl Broker {
         // What it waits for cannot come any more: it hears why, and the others of its end.
         let text = format!(
             "a message to it of {} bytes cannot be sent: {failed}; see net.core.wmem_default for the longest one, and `ulimit -n` for descriptors under way",
-            desk.queue.front().map_or(0, |(message, _)| message.len())
+            client.queue.front().map_or(0, |(message, _)| message.len())
         );
         self.disconnect(rank, text, Instant::now());
     }
 
     fn hung_up(&mut self, rank: usize, now: Instant) {
-        let desk = &mut self.desks[rank];
-        desk.socket = None;
-        desk.queue.clear();
-        desk.stuck = None;
-        match desk.state {
-            State::Outside | State::Joined => _ = desk.ending.get_or_insert(now),
+        let client = &mut self.clients[rank];
+        client.socket = None;
+        client.queue.clear();
+        client.stuck = None;
+        match client.state {
+            State::Outside | State::Joined => _ = client.ending.get_or_insert(now),
             State::Left | State::Gone => {}
         }
     }
@@ -534,31 +547,34 @@ impl Broker {
     fn disconnect(&mut self, rank: usize, text: String, now: Instant) {
         let reason = text.clone();
         let refusal = ToRank::Refused { reason }.encode();
-        if let Some(socket) = &self.desks[rank].socket {
+        if let Some(socket) = &self.clients[rank].socket {
             // If this cannot be sent either, the rank hears of the end of its connection.
             let _ = fdpass::send(socket.as_fd(), &refusal, &[], Wait::Never);
         }
         self.notices.push(Notice::Complaint { rank, text });
-        self.desks[rank].disconnected = true;
+        self.clients[rank].disconnected = true;
         self.hung_up(rank, now);
     }
 
     fn gone(&mut self, rank: usize, how: Death) {
-        let desk = &mut self.desks[rank];
-        desk.ending = None;
-        let was = desk.state;
+        let client = &mut self.clients[rank];
+        client.ending = None;
+        let was = client.state;
         match was {
-            State::Outside => desk.state = State::Gone,
+            State::Outside => client.state = State::Gone,
             State::Joined => {
-                desk.state = State::Gone;
-                if !desk.disconnected {
+                client.state = State::Gone;
+                if !client.disconnected {
                     self.notices.push(Notice::Deserted { rank });
                 }
                 self.announce(rank, Event::Died { rank, how });
             }
             State::Left | State::Gone => return,
         }
-        let waiting = self.desks.iter().any(|desk| desk.state == State::Joined);
+        let waiting = self
+            .clients
+            .iter()
+            .any(|client| client.state == State::Joined);
         if self.phase == Phase::Gathering && waiting {
             self.give_up(None);
         }

@@ -21,7 +21,7 @@ use onecopy_shm::fdpass;
 use super::alone::Alone;
 use super::host::{HOST, Host, Plan};
 use super::launched::Launched;
-use super::meet::{Address, BASES, Door, Folder, Place, Way};
+use super::meet::{Address, BASES, Door, DoorKind, Folder, Place};
 use super::{
     Card, Emergency, Event, Introduction, Wireup, WireupError, environment, exit_code, pmi,
 };
@@ -260,13 +260,13 @@ fn open_for_all(
             format!("rank {rank} is not of this onecopy release (its place is {word:?})")
         })?);
     }
-    let way = here.way_from(&places)?;
+    let way = here.door_kind(&places)?;
     let (secret, name) = random().map_err(|error| format!("/dev/urandom: {error}"))?;
     let name = format!("onecopy-{}", hex(&name));
     let opened = match way {
-        Way::Abstract => Door::at_abstract(&name).map(|door| (door, Address::Abstract(name))),
-        Way::Process => Door::at_process(&name),
-        Way::Path => Door::at_path(&name).and_then(|door| {
+        DoorKind::Abstract => Door::at_abstract(&name).map(|door| (door, Address::Abstract(name))),
+        DoorKind::Process => Door::at_process(&name),
+        DoorKind::Path => Door::at_path(&name).and_then(|door| {
             let address = door.address().ok_or(std::io::ErrorKind::NotFound)?;
             Ok((door, address))
         }),

@@ -38,7 +38,7 @@ pub(super) struct Plan {
     pub(super) secret: [u8; 16],
     /// How long ranks that have joined wait for the others.
     pub(super) join_timeout: Duration,
-    /// Where ranks knock.
+    /// Where ranks connect.
     pub(super) doors: Vec<Door>,
     /// The name of one more door, in a file system, and after which time it is opened if ranks are missing still.
     pub(super) late: Option<(Duration, String)>,
@@ -106,7 +106,7 @@ impl Host {
     }
 }
 
-/// Somebody who has knocked and not said yet who it is.
+/// A connection that has not said yet which rank it is.
 struct Guest {
     socket: OwnedFd,
     since: Instant,

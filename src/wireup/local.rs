@@ -16,14 +16,14 @@ use super::{Card, Death, Emergency, Event, Introduction, Missing, Wireup, Wireup
 /// What all ranks share.
 #[derive(Debug)]
 struct World {
-    desks: Mutex<Vec<Desk>>,
+    members: Mutex<Vec<Member>>,
     joined: Condvar,
     timeout: Duration,
 }
 
 /// One rank's place.
 #[derive(Debug)]
-struct Desk {
+struct Member {
     card: Option<Card>,
     segment: Option<OwnedFd>,
     grant: Option<OwnedFd>,
@@ -96,12 +96,12 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
             source: errno.into(),
         })
     };
-    let mut desks = Vec::with_capacity(ranks);
+    let mut members = Vec::with_capacity(ranks);
     let mut bells = Vec::with_capacity(ranks);
     for _ in 0..ranks {
         let bell = bell()?;
         bells.push(copy(bell.as_fd(), "local")?);
-        desks.push(Desk {
+        members.push(Member {
             card: None,
             segment: None,
             grant: None,
@@ -111,7 +111,7 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
         });
     }
     let world = Arc::new(World {
-        desks: Mutex::new(desks),
+        members: Mutex::new(members),
         joined: Condvar::new(),
         timeout,
     });
@@ -142,28 +142,28 @@ fn copy(fd: BorrowedFd<'_>, call: &'static str) -> Result<OwnedFd, WireupError> 
 }
 
 impl World {
-    fn desks(&self) -> MutexGuard<'_, Vec<Desk>> {
+    fn members(&self) -> MutexGuard<'_, Vec<Member>> {
         // The table is consistent between any two statements: a panic of another rank does not spoil it.
-        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells everyone but `from`, and marks `from` as gone if `over`.
     fn announce(&self, from: usize, event: Event, over: bool) {
-        let mut desks = self.desks();
+        let mut members = self.members();
         if over {
-            if desks[from].over {
+            if members[from].over {
                 return;
             }
-            desks[from].over = true;
+            members[from].over = true;
         }
-        for (rank, desk) in desks.iter_mut().enumerate() {
-            if rank != from && !desk.over {
-                desk.events.push_back(event);
+        for (rank, member) in members.iter_mut().enumerate() {
+            if rank != from && !member.over {
+                member.events.push_back(event);
                 // An eventfd refuses a write only when its counter is full: then it is readable already.
-                let _ = desk.bell.write(1);
+                let _ = member.bell.write(1);
             }
         }
-        drop(desks);
+        drop(members);
         self.joined.notify_all();
     }
 }
@@ -195,33 +195,36 @@ impl Wireup for Local {
 
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
         let grant = grant.map(|fd| copy(fd, "grant")).transpose()?;
-        self.world.desks()[self.rank].grant = grant;
+        self.world.members()[self.rank].grant = grant;
         Ok(())
     }
 
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
         let segment = copy(segment, "join")?;
-        let mut desks = self.world.desks();
-        if desks[self.rank].card.is_some() {
+        let mut members = self.world.members();
+        if members[self.rank].card.is_some() {
             return Err(WireupError::Order {
                 call: "join",
                 reason: "this rank has joined already",
             });
         }
-        desks[self.rank].card = Some(card);
-        desks[self.rank].segment = Some(segment);
+        members[self.rank].card = Some(card);
+        members[self.rank].segment = Some(segment);
         self.world.joined.notify_all();
         let start = Instant::now();
         loop {
             let missing: Vec<Missing> = (0..self.size)
-                .filter(|&rank| desks[rank].card.is_none())
+                .filter(|&rank| members[rank].card.is_none())
                 .map(|rank| Missing {
                     rank,
-                    running: !desks[rank].over,
+                    running: !members[rank].over,
                 })
                 .collect();
             if missing.is_empty() {
-                return Ok(desks.iter().filter_map(|desk| desk.card.clone()).collect());
+                return Ok(members
+                    .iter()
+                    .filter_map(|member| member.card.clone())
+                    .collect());
             }
             if missing.iter().any(|one| !one.running) {
                 return Err(WireupError::Absent { missing });
@@ -230,10 +233,10 @@ impl Wireup for Local {
             let Some(left) = self.world.timeout.checked_sub(waited) else {
                 return Err(WireupError::Timeout { missing, waited });
             };
-            desks = self
+            members = self
                 .world
                 .joined
-                .wait_timeout(desks, left)
+                .wait_timeout(members, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
@@ -241,19 +244,19 @@ impl Wireup for Local {
 
     fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError> {
         const CALL: &str = "introduce";
-        let desks = self.world.desks();
-        let desk = desks.get(peer).ok_or(WireupError::NoSuchRank {
+        let members = self.world.members();
+        let member = members.get(peer).ok_or(WireupError::NoSuchRank {
             call: CALL,
             rank: peer,
             size: self.size,
         })?;
-        let segment = desk.segment.as_ref().ok_or(WireupError::Order {
+        let segment = member.segment.as_ref().ok_or(WireupError::Order {
             call: CALL,
             reason: "the peer has not joined",
         })?;
         Ok(Introduction {
             segment: copy(segment.as_fd(), CALL)?,
-            grant: desk
+            grant: member
                 .grant
                 .as_ref()
                 .map(|fd| copy(fd.as_fd(), CALL))
@@ -279,12 +282,12 @@ impl Wireup for Local {
     }
 
     fn poll(&mut self) -> Result<Option<Event>, WireupError> {
-        let mut desks = self.world.desks();
-        let desk = &mut desks[self.rank];
-        let event = desk.events.pop_front();
-        if desk.events.is_empty() {
+        let mut members = self.world.members();
+        let member = &mut members[self.rank];
+        let event = member.events.pop_front();
+        if member.events.is_empty() {
             // Silences the bell; it refuses if it was silent.
-            let _ = desk.bell.read();
+            let _ = member.bell.read();
         }
         Ok(event)
     }

@@ -209,7 +209,7 @@ impl Door {
         Some(Address::Path(path.clone()))
     }
 
-    /// The next one who knocks; none if nobody does.
+    /// The next connection; none if there is none.
     pub(super) fn accept(&self) -> Option<OwnedFd> {
         self.listener.accept().ok().map(|(guest, _)| guest.into())
     }
@@ -403,7 +403,7 @@ pub(super) struct Place {
 
 /// A way that all ranks can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum DoorKind {
     Abstract,
     Process,
     Path,
@@ -455,21 +455,21 @@ impl Place {
     }
 
     /// The best way that leads here from all `others`; in words why there is none.
-    pub(super) fn way_from(&self, others: &[Self]) -> Result<Way, &'static str> {
+    pub(super) fn door_kind(&self, others: &[Self]) -> Result<DoorKind, &'static str> {
         let all = |same: &dyn Fn(&Self) -> bool| others.iter().all(same);
         if !all(&|other| other.node == self.node) {
             return Err("the ranks run on several nodes; onecopy connects the ranks of one node");
         }
         // A namespace that could not be told apart (0) is not believed to be the same.
         if self.net != 0 && all(&|other| other.net == self.net) {
-            return Ok(Way::Abstract);
+            return Ok(DoorKind::Abstract);
         }
         if self.proc != 0 && all(&|other| (other.proc, other.user) == (self.proc, self.user)) {
-            return Ok(Way::Process);
+            return Ok(DoorKind::Process);
         }
         let first = self.bases[0];
         if first != (0, 0) && all(&|other| other.bases[0] == first) {
-            return Ok(Way::Path);
+            return Ok(DoorKind::Path);
         }
         Err(
             "the ranks have no network namespace, no /proc and no /dev/shm in common, so no way to find one another; give their containers one of them",

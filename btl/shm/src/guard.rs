@@ -171,9 +171,9 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     let code = unsafe { (*info).si_code };
     if code > 0 {
         // SAFETY: as above; nothing writes to it while the handler runs.
-        let told = unsafe { &*info };
+        let notified = unsafe { &*info };
         // SAFETY: a SIGBUS that the kernel raised (its code is positive) has an address.
-        let address = unsafe { told.si_addr() } as usize;
+        let address = unsafe { notified.si_addr() } as usize;
         let way_out = NOTE
             .try_with(|note| {
                 let ours = (note.begin.get()..note.end.get()).contains(&address);

@@ -380,14 +380,14 @@ impl<E: WithLoans> Drop for Ending<'_, E> {
             return;
         }
         // If the engine cannot be entered, the loans would outlive their buffers.
-        let bomb = AbortOnDrop;
+        let guard = AbortOnDrop;
         let loans = self.loans.take();
         self.engine.with_loans(|t| {
             loans
                 .into_iter()
                 .for_each(|loan| t.remove(self.table, loan))
         });
-        std::mem::forget(bomb);
+        std::mem::forget(guard);
     }
 }
 
@@ -437,9 +437,9 @@ impl<E: WithLoans> Drop for SingleEnding<'_, E> {
         if !self.engine.is_ours() {
             return;
         }
-        let bomb = AbortOnDrop;
+        let guard = AbortOnDrop;
         self.engine.with_loans(|t| t.remove(self.table, self.loan));
-        std::mem::forget(bomb);
+        std::mem::forget(guard);
     }
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One thread of a rank watches for all that wait: who it is, and how the others are told.
+//! One thread of a rank watches for all that wait: which one, and how the others are notified.
 //!
 //! Threads that wait would only take the engine from one another. So one of them, the *watcher*, polls and sleeps on the rank's bell, and
-//! the others rest on a count of news that stays in the process, without the engine. Whoever has the engine and finds that something has
-//! come makes news: it is told when the engine is given back at the latest. Who is told looks whether that was what it waits for, and
-//! becomes the watcher if there is none. A watcher that has what it waited for makes news, too.
+//! the others rest on an event count that stays in the process, without the engine. A thread that has the engine and finds that something
+//! arrived notifies them, at the latest when it gives the engine back. A thread that wakes looks whether that was what it waits for, and
+//! becomes the watcher if there is none. A watcher that has what it waited for notifies the others, too.
 
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, between_seq_cst, spin_hint, yield_now};
 use std::sync::{Arc, PoisonError};
@@ -19,9 +19,9 @@ pub struct Watch {
     asleep: bool,
     /// Threads that rest.
     resting: u32,
-    /// What had come, as far as it was told.
-    told: u32,
-    news: Arc<News>,
+    /// Arrivals of which the others were notified.
+    notified: u32,
+    events: Arc<EventCount>,
 }
 
 /// How long a thread that rests polls before it yields, and yields before it sleeps.
@@ -50,7 +50,7 @@ impl Watch {
     pub fn end_watch(&mut self) {
         self.watched = false;
         if self.resting > 0 {
-            self.news.tell();
+            self.events.notify();
         }
     }
 
@@ -59,14 +59,14 @@ impl Watch {
         self.asleep = asleep;
     }
 
-    /// The calling thread is going to rest: what to rest on, and up to where it knows the news. `ring` wakes the watcher: it has gone to sleep
+    /// The calling thread is going to rest: what to rest on, and the count that it has seen. `ring` wakes the watcher: it has gone to sleep
     /// without what this thread has started since.
-    pub fn rest(&mut self, ring: impl FnOnce()) -> (Arc<News>, u32) {
+    pub fn rest(&mut self, ring: impl FnOnce()) -> (Arc<EventCount>, u32) {
         self.resting += 1;
         self.wake_watcher(ring);
         (
-            Arc::clone(&self.news),
-            self.news.count.load(Ordering::SeqCst),
+            Arc::clone(&self.events),
+            self.events.count.load(Ordering::SeqCst),
         )
     }
 
@@ -81,21 +81,21 @@ impl Watch {
         self.resting + u32::from(self.watched)
     }
 
-    /// Whether somebody is to be told of what comes.
+    /// Whether anybody waits to be notified of arrivals.
     #[inline]
     #[must_use]
     pub fn has_listeners(&self) -> bool {
         self.resting > 0 || self.asleep
     }
 
-    /// Tells those who wait, if more has come than they were told of.
+    /// Notifies the threads that wait, if more has arrived than they were notified of.
     #[inline]
-    pub fn tell(&mut self, come: u32, ring: impl FnOnce()) {
-        if self.told != come {
-            self.told = come;
+    pub fn notify(&mut self, arrived: u32, ring: impl FnOnce()) {
+        if self.notified != arrived {
+            self.notified = arrived;
             self.wake_watcher(ring);
             if self.resting > 0 {
-                self.news.tell();
+                self.events.notify();
             }
         }
     }
@@ -107,16 +107,16 @@ impl Watch {
     }
 }
 
-/// A count of news, and those who sleep until it changes.
+/// A count of events, and the threads that sleep until it changes.
 #[derive(Debug)]
-pub struct News {
+pub struct EventCount {
     count: AtomicU32,
     sleepers: AtomicU32,
     lock: Mutex<()>,
     changed: Condvar,
 }
 
-impl Default for News {
+impl Default for EventCount {
     fn default() -> Self {
         Self {
             count: AtomicU32::new(0),
@@ -127,10 +127,10 @@ impl Default for News {
     }
 }
 
-impl News {
-    /// Makes news.
+impl EventCount {
+    /// Counts an event and wakes the sleepers.
     #[cold]
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         between_seq_cst();
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -140,13 +140,13 @@ impl News {
         }
     }
 
-    /// Whether there are news since `known`.
+    /// Whether there was an event since `known`.
     #[must_use]
     pub fn is_new(&self, known: u32) -> bool {
         self.count.load(Ordering::SeqCst) != known
     }
 
-    /// Returns when there are news, or after the longest sleep.
+    /// Returns at the next event, or after the longest sleep.
     pub fn wait(&self, known: u32, rest: Rest) {
         for _ in 0..rest.spin {
             if self.is_new(known) {
@@ -203,11 +203,11 @@ mod tests {
         }
     }
 
-    /// Each thread makes news only after it was told the other's, and the longest sleep is longer than the test: news that are lost stop both.
+    /// Each thread notifies only after the other did, and the longest sleep is longer than the test: a lost wake-up stops both.
     #[test]
-    fn no_news_is_lost() {
+    fn no_wake_up_is_lost() {
         for rest in [rest(0, 0), rest(10, 2), rest(1000, 1000)] {
-            let pair = Arc::new((News::default(), News::default()));
+            let pair = Arc::new((EventCount::default(), EventCount::default()));
             let (over, ended) = mpsc::channel();
             let play = |first: bool| {
                 let (pair, over) = (Arc::clone(&pair), over.clone());
@@ -219,13 +219,13 @@ mod tests {
                     };
                     for round in 0..2000 {
                         if first {
-                            own.tell();
+                            own.notify();
                         }
                         while !other.is_new(round) {
                             other.wait(round, rest);
                         }
                         if !first {
-                            own.tell();
+                            own.notify();
                         }
                     }
                     over.send(()).expect("somebody listens");
@@ -234,7 +234,7 @@ mod tests {
             let _players = [play(true), play(false)];
             for _ in 0..2 {
                 let end = ended.recv_timeout(Duration::from_secs(60));
-                assert!(end.is_ok(), "news were lost");
+                assert!(end.is_ok(), "a wake-up was lost");
             }
         }
     }

@@ -3,7 +3,7 @@
 //! is, without a plan. Whatever is unusual, mistakes among it, takes the way of all others.
 
 use super::forms::blocking;
-use super::vector::known;
+use super::reduction::known;
 use crate::comm::{self, CommObject};
 use crate::datatype::in_a_buffer;
 use crate::datatype::predefined::dense_size;
@@ -33,7 +33,7 @@ fn run(
 
 /// The element, the operation and the bytes of such a vector.
 #[inline]
-fn vector(
+fn reduction(
     sendbuf: Addr,
     count: i64,
     datatype: Datatype,
@@ -60,7 +60,7 @@ pub(crate) fn reduce(
     if root >= 0
         && (root as usize) < of.size()
         && !(here && recvbuf.is_nowhere())
-        && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
+        && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let root = root as usize;
         let collective = Collective::Reduce { root, elem, op };
@@ -80,7 +80,7 @@ pub(crate) fn allreduce(
 ) -> Outcome<()> {
     let of = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
-        && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
+        && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let collective = Collective::Allreduce { elem, op };
         return run(of, &collective, (sendbuf, bytes), Some((recvbuf, bytes)));
@@ -98,7 +98,7 @@ pub(crate) fn reduce_scatter_block(
 ) -> Outcome<()> {
     let of = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
-        && let Some((elem, op, bytes)) = vector(sendbuf, count, datatype, op)
+        && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
         && let Some(all) = in_a_buffer(bytes.checked_mul(of.size()))
     {
         let parts = Parts::Equal(bytes);

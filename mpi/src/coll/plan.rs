@@ -2,8 +2,8 @@
 //! What each collective asks of the runtime.
 
 use super::Plan;
-use super::side::{Block, Side};
-use super::vector::{Vector, vector};
+use super::reduction::{Reduction, reduction};
+use super::user_buffer::{Block, UserBuffer};
 use crate::c;
 use crate::comm::CommObject;
 use crate::datatype::{self, TypeObject};
@@ -26,7 +26,11 @@ pub(super) fn check_root(comm: &CommObject, root: i32) -> Outcome<usize> {
         })
 }
 
-fn plan(collective: Collective, send: Option<Side>, recv: Option<Side>) -> Outcome<Plan> {
+fn plan(
+    collective: Collective,
+    send: Option<UserBuffer>,
+    recv: Option<UserBuffer>,
+) -> Outcome<Plan> {
     Ok(Plan {
         collective,
         send,
@@ -35,9 +39,15 @@ fn plan(collective: Collective, send: Option<Side>, recv: Option<Side>) -> Outco
 }
 
 /// One buffer.
-fn single(buf: Addr, count: i64, datatype: Datatype, give: bool, take: bool) -> Outcome<Side> {
+fn single(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    give: bool,
+    take: bool,
+) -> Outcome<UserBuffer> {
     let object = datatype::committed(datatype)?;
-    Side::one(buf, check_count(count)?, object, give, take)
+    UserBuffer::one(buf, check_count(count)?, object, give, take)
 }
 
 /// The same number of instances for each of `n` ranks, one after the other.
@@ -48,13 +58,13 @@ fn equal(
     n: usize,
     give: bool,
     take: bool,
-) -> Outcome<(Side, Parts)> {
+) -> Outcome<(UserBuffer, Parts)> {
     let object = datatype::committed(datatype)?;
     let count = check_count(count)?;
     let len = object.bytes(count)?;
     let all = datatype::addressable(count.checked_mul(n as u64))?;
-    let side = Side::one(buf, all, object, give, take)?;
-    Ok((side, Parts::Equal(len as usize)))
+    let user_buffer = UserBuffer::one(buf, all, object, give, take)?;
+    Ok((user_buffer, Parts::Equal(len as usize)))
 }
 
 /// A number of instances for each rank, at displacements that count extents.
@@ -65,14 +75,14 @@ fn listed(
     datatype: Datatype,
     give: bool,
     take: bool,
-) -> Outcome<(Side, Parts)> {
+) -> Outcome<(UserBuffer, Parts)> {
     let object = datatype::committed(datatype)?;
     let blocks = counts
         .iter()
         .zip(displacements)
         .map(|(&count, &at)| Ok((object.displacement(at)?, check_count(count)?, &**object)))
         .collect::<Outcome<Vec<Block<'_>>>>()?;
-    Side::of(buf, &blocks, give, take)
+    UserBuffer::of(buf, &blocks, give, take)
 }
 
 /// A number of instances of an own datatype for each rank, at displacements in bytes.
@@ -83,7 +93,7 @@ fn typed(
     types: &[Datatype],
     give: bool,
     take: bool,
-) -> Outcome<(Side, Parts)> {
+) -> Outcome<(UserBuffer, Parts)> {
     let objects = types
         .iter()
         .zip(counts)
@@ -99,7 +109,7 @@ fn typed(
         .zip(objects)
         .map(|((&count, &at), object)| Ok((at, check_count(count)?, &**object)))
         .collect::<Outcome<Vec<Block<'_>>>>()?;
-    Side::of(buf, &blocks, give, take)
+    UserBuffer::of(buf, &blocks, give, take)
 }
 
 pub(super) fn barrier(_comm: &CommObject) -> Outcome<Plan> {
@@ -115,8 +125,8 @@ pub(super) fn bcast(
 ) -> Outcome<Plan> {
     let root = check_root(comm, *root)?;
     let mine = comm.rank == root;
-    let side = single(*buf, *count, *datatype, mine, !mine)?;
-    plan(Collective::Bcast { root }, None, Some(side))
+    let user_buffer = single(*buf, *count, *datatype, mine, !mine)?;
+    plan(Collective::Bcast { root }, None, Some(user_buffer))
 }
 
 pub(super) fn gather(
@@ -178,7 +188,7 @@ fn scattered(
     recvbuf: Addr,
     count: i64,
     datatype: Datatype,
-) -> Outcome<Option<Side>> {
+) -> Outcome<Option<UserBuffer>> {
     match comm.rank == root && recvbuf.is_in_place() {
         true => Ok(None),
         false => single(recvbuf, count, datatype, false, true).map(Some),
@@ -265,9 +275,12 @@ pub(super) fn allgatherv(
 }
 
 /// All to all, with both sides described.
-fn exchange(send: Option<(Side, Parts)>, (recv, parts): (Side, Parts)) -> Outcome<Plan> {
+fn exchange(
+    send: Option<(UserBuffer, Parts)>,
+    (recv, parts): (UserBuffer, Parts),
+) -> Outcome<Plan> {
     let (send, sent) = match send {
-        Some((side, parts)) => (Some(side), parts),
+        Some((user_buffer, parts)) => (Some(user_buffer), parts),
         None => (None, parts.clone()),
     };
     let collective = Collective::Alltoall {
@@ -350,17 +363,17 @@ fn combined(
     sendbuf: Addr,
     recvbuf: Option<(Addr, i64)>,
     count: i64,
-    of: &Vector,
-) -> Outcome<(Option<Side>, Option<Side>)> {
+    of: &Reduction,
+) -> Outcome<(Option<UserBuffer>, Option<UserBuffer>)> {
     let in_place = sendbuf.is_in_place();
     let send = match in_place {
         true => None,
-        false => Some(of.side(sendbuf, count, true, false)?),
+        false => Some(of.user_buffer(sendbuf, count, true, false)?),
     };
     let recv = match recvbuf {
         None => None,
-        Some((buf, _)) if in_place => Some(of.side(buf, count, true, true)?),
-        Some((buf, part)) => Some(of.side(buf, part, false, true)?),
+        Some((buf, _)) if in_place => Some(of.user_buffer(buf, count, true, true)?),
+        Some((buf, part)) => Some(of.user_buffer(buf, part, false, true)?),
     };
     Ok((send, recv))
 }
@@ -375,7 +388,7 @@ pub(super) fn reduce(
     root: &i32,
 ) -> Outcome<Plan> {
     let root = check_root(comm, *root)?;
-    let of = vector(*op, *datatype)?;
+    let of = reduction(*op, *datatype)?;
     if comm.rank != root && sendbuf.is_in_place() {
         // Only the root has a receive buffer that could be in place.
         return Err(datatype::nowhere(*sendbuf));
@@ -391,7 +404,7 @@ fn for_everyone(
     sendbuf: Addr,
     recvbuf: Addr,
     count: i64,
-    of: Vector,
+    of: Reduction,
     made: impl FnOnce(ElemType, Operator) -> Collective,
 ) -> Outcome<Plan> {
     let (send, recv) = combined(sendbuf, Some((recvbuf, count)), count, &of)?;
@@ -406,7 +419,7 @@ pub(super) fn allreduce(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    let of = vector(*op, *datatype)?;
+    let of = reduction(*op, *datatype)?;
     let made = |elem, op| Collective::Allreduce { elem, op };
     for_everyone(*sendbuf, *recvbuf, *count, of, made)
 }
@@ -419,7 +432,7 @@ pub(super) fn scan(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    let of = vector(*op, *datatype)?;
+    let of = reduction(*op, *datatype)?;
     let made = |elem, op| Collective::Scan { elem, op };
     for_everyone(*sendbuf, *recvbuf, *count, of, made)
 }
@@ -432,13 +445,13 @@ pub(super) fn exscan(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    let of = vector(*op, *datatype)?;
+    let of = reduction(*op, *datatype)?;
     // The first rank's buffer stays as it is, so what stands there is in the copy, too.
     let send = match sendbuf.is_in_place() {
         true => None,
-        false => Some(of.side(*sendbuf, *count, true, false)?),
+        false => Some(of.user_buffer(*sendbuf, *count, true, false)?),
     };
-    let recv = of.side(*recvbuf, *count, true, true)?;
+    let recv = of.user_buffer(*recvbuf, *count, true, true)?;
     let (elem, op) = (of.elem, of.op);
     plan(Collective::Exscan { elem, op }, send, Some(recv))
 }
@@ -450,7 +463,7 @@ fn reduce_parts(
     recvbuf: Addr,
     [before, mine, total]: [i64; 3],
     parts: Parts,
-    of: Vector,
+    of: Reduction,
 ) -> Outcome<Plan> {
     let (send, mut recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
     if let (true, Some(recv)) = (sendbuf.is_in_place(), &mut recv) {
@@ -470,7 +483,7 @@ pub(super) fn reduce_scatter(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    let of = vector(*op, *datatype)?;
+    let of = reduction(*op, *datatype)?;
     let lens = counts
         .iter()
         .map(|&count| check_count(count).map(|count| count as usize))
@@ -496,7 +509,7 @@ pub(super) fn reduce_scatter_block(
     datatype: &Datatype,
     op: &Op,
 ) -> Outcome<Plan> {
-    let of = vector(*op, *datatype)?;
+    let of = reduction(*op, *datatype)?;
     let mine = check_count(*count)?;
     let bytes = |n: u64| mine.checked_mul(n)?.checked_mul(of.elem.size() as u64);
     datatype::addressable(bytes(comm.size() as u64))?;

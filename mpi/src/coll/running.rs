@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A collective under way.
 
-use super::side::Side;
+use super::user_buffer::UserBuffer;
 use crate::phase;
 use onecopy::raw::{Operation, Poll};
 
@@ -10,8 +10,8 @@ pub(crate) struct Running {
     /// None: it is over.
     pub(super) operation: Option<Operation>,
     /// Kept until the end: the operation reads it.
-    pub(super) _send: Option<Side>,
-    pub(super) recv: Option<Side>,
+    pub(super) _send: Option<UserBuffer>,
+    pub(super) recv: Option<UserBuffer>,
 }
 
 impl Running {

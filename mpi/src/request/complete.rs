@@ -2,7 +2,7 @@
 //! Waiting and testing.
 
 use super::activity::{Activity, code_of};
-use super::{Object, REQUESTS, SENT, bad_request, named, remove};
+use super::{Object, REQUESTS, SENT, bad_request, numbered, remove};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{In, Out, Request, Status};
 use crate::phase::engine;
@@ -42,8 +42,8 @@ fn is_active(handle: Request) -> Outcome<bool> {
     if handle == SENT {
         return Ok(true);
     }
-    if let Some(name) = named::name_of(handle) {
-        return named::look(name, |over| over.is_some())?
+    if let Some(name) = numbered::name_of(handle) {
+        return numbered::look(name, |over| over.is_some())?
             .then_some(true)
             .ok_or_else(|| bad_request(handle));
     }
@@ -56,8 +56,8 @@ fn is_active(handle: Request) -> Outcome<bool> {
 
 /// Looks whether an active request is complete.
 fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
-    if let Some(name) = named::name_of(handle) {
-        return named::is_over(name, poll).unwrap_or(true);
+    if let Some(name) = numbered::name_of(handle) {
+        return numbered::is_over(name, poll).unwrap_or(true);
     }
     handle == SENT
         || REQUESTS
@@ -66,8 +66,8 @@ fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
 }
 
 fn has_failed(handle: Request) -> bool {
-    if let Some(name) = named::name_of(handle) {
-        return named::has_failed(name);
+    if let Some(name) = numbered::name_of(handle) {
+        return numbered::has_failed(name);
     }
     handle != SENT
         && REQUESTS
@@ -76,8 +76,8 @@ fn has_failed(handle: Request) -> bool {
 }
 
 fn is_over(handle: Request) -> bool {
-    if let Some(name) = named::name_of(handle) {
-        return named::look(name, |over| over.unwrap_or(true)).unwrap_or(true);
+    if let Some(name) = numbered::name_of(handle) {
+        return numbered::look(name, |over| over.unwrap_or(true)).unwrap_or(true);
     }
     handle == SENT
         || REQUESTS
@@ -94,8 +94,8 @@ fn finish(
         place(c::REQUEST_NULL)?;
         return Ok((Status::empty(), Ok(())));
     }
-    if let Some(name) = named::name_of(handle) {
-        let found = named::finish(handle, name)?;
+    if let Some(name) = numbered::name_of(handle) {
+        let found = numbered::finish(handle, name)?;
         place(c::REQUEST_NULL)?;
         return Ok(found);
     }
@@ -145,8 +145,8 @@ fn wait_until<R>(mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> Outcome<R>
 
 pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
-    if let Some(name) = named::name_of(handle) {
-        let (found, failure) = named::wait(handle, name)?;
+    if let Some(name) = numbered::name_of(handle) {
+        let (found, failure) = numbered::wait(handle, name)?;
         request.set(c::REQUEST_NULL)?;
         status.put(&found);
         return failure.map_or(Ok(()), Err);
@@ -206,8 +206,8 @@ fn finish_many(
     compact: bool,
 ) -> Outcome<()> {
     // Errors of single requests are told only when there is one.
-    let told = !statuses.is_null();
-    let failed = told && places.iter().any(|&(_, handle)| has_failed(handle));
+    let wants_statuses = !statuses.is_null();
+    let failed = wants_statuses && places.iter().any(|&(_, handle)| has_failed(handle));
     let mut first = Ok(());
     for (position, &(place, handle)) in places.iter().enumerate() {
         let (status, result) = finish(handle, |null| requests.set_at(place, null))?;
@@ -220,7 +220,7 @@ fn finish_many(
         first = first.and(result);
     }
     first.map_err(|mut failure| {
-        if told {
+        if wants_statuses {
             failure.code = c::ERR_IN_STATUS;
         }
         failure
@@ -243,7 +243,7 @@ fn put_empty(handles: &[Request], active: &[(usize, Request)], statuses: Out<Sta
 
 pub(crate) fn waitall(count: i32, requests: Out<Request>, statuses: Out<Status>) -> Outcome<()> {
     let length = length(count)?;
-    if named::wait_all(length, requests, statuses)?.is_some() {
+    if numbered::wait_all(length, requests, statuses)?.is_some() {
         return Ok(());
     }
     let handles = requests.list(length)?;
@@ -409,8 +409,8 @@ fn status_of(handle: Request) -> Status {
     if handle == SENT {
         return Status::empty();
     }
-    if let Some(name) = named::name_of(handle) {
-        return named::status_of(name);
+    if let Some(name) = numbered::name_of(handle) {
+        return numbered::status_of(name);
     }
     REQUESTS
         .with_mut(handle.0, |object| object.status)
@@ -510,8 +510,8 @@ pub(crate) fn cancel(request: Out<Request>) -> Outcome<()> {
     if handle == SENT {
         return Ok(());
     }
-    if let Some(name) = named::name_of(handle) {
-        return named::cancel(handle, name);
+    if let Some(name) = numbered::name_of(handle) {
+        return numbered::cancel(handle, name);
     }
     REQUESTS
         .with_mut(handle.0, |object| {
@@ -525,7 +525,7 @@ pub(crate) fn start(request: Out<Request>) -> Outcome<()> {
 }
 
 fn start_handle(handle: Request) -> Outcome<()> {
-    if named::name_of(handle).is_some() {
+    if numbered::name_of(handle).is_some() {
         return Err(fail(c::ERR_REQUEST, "the request is not persistent"));
     }
     let recipe = REQUESTS

@@ -38,7 +38,7 @@ pub(crate) struct Push {
     served: usize,
     job: Option<Job>,
     idle: u32,
-    told: bool,
+    announced: bool,
 }
 
 impl Push {
@@ -213,8 +213,8 @@ impl Exchange {
             }
         }
         let over = self.push.job.is_none() && self.own.is_none() && self.push.targets.is_empty();
-        if over && self.push.writes && !self.push.told {
-            self.push.told = true;
+        if over && self.push.writes && !self.push.announced {
+            self.push.announced = true;
             state.advance(&engine.peers, seq, WRITTEN);
             if self.push.served == self.readers.others(state.size(), state.me).count() {
                 shared.readers = Readers::Nobody;

@@ -4,11 +4,11 @@
 use super::super::exchange::READ_MAX;
 use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader;
-use super::super::select::{How, share};
+use super::super::select::{Algorithm, share};
 use super::super::shared::{RESULT, Readers, Shared};
 use super::super::source::{Source, Target};
 use super::super::state::{STEP_MAX, State, Step};
-use super::{At, EVERYWHERE, Fold, HELPED_MIN, mismatch};
+use super::{EVERYWHERE, Fold, FoldState, HELPED_MIN, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::kind;
@@ -16,7 +16,7 @@ use onecopy_shm::coll::kind;
 impl Fold {
     /// Whether members may combine ranges of the result for the root.
     pub(super) fn has_helpers(&self) -> bool {
-        self.root.is_some() && self.how == How::Flat && self.send.len >= HELPED_MIN
+        self.root.is_some() && self.algorithm == Algorithm::Flat && self.send.len >= HELPED_MIN
     }
 
     /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all others write. Everyone
@@ -75,7 +75,7 @@ impl Fold {
     /// See [`super::super::op::Op::awaits`].
     pub(in super::super) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
-        if self.how == How::Tree {
+        if self.algorithm == Algorithm::Tree {
             let needed = match state.own().look(seq) {
                 0 => state.children().any(|child| child == place),
                 _ => place == 0 && self.recv.is_some(),
@@ -83,27 +83,32 @@ impl Fold {
             return needed && lacks(1);
         }
         match self.at {
-            At::Contributions => {
+            FoldState::Contributions => {
                 let decides = self.has_helpers()
                     && (self.root == Some(state.me) || self.flags & kind::WRITES != 0);
                 let combines = self.range.0 < self.range.1 && place < self.upto;
                 (decides || combines) && lacks(1)
             }
-            At::Helped | At::Spread => self.pending.contains(&place) && lacks(WRITTEN),
+            FoldState::Helped | FoldState::Spread => {
+                self.pending.contains(&place) && lacks(WRITTEN)
+            }
             // What is asked for is in the copy requests.
-            At::Range | At::Result => false,
+            FoldState::Range | FoldState::Result => false,
         }
     }
 
     /// Finds out whether the result can be written to where all others need it.
-    pub(super) fn aim(
+    pub(super) fn find_targets(
         &mut self,
         engine: &Engine,
         state: &State,
         seq: u32,
         shared: &Shared,
     ) -> Result<()> {
-        if self.how != How::Split || shared.stage.is_some() || !reaches_all(engine, state) {
+        if self.algorithm != Algorithm::Split
+            || shared.stage.is_some()
+            || !reaches_all(engine, state)
+        {
             return Ok(());
         }
         let mut targets = Vec::with_capacity(state.size());

@@ -2,8 +2,8 @@
 //! How each collective is done at each size, and why: the runtime's own decisions, made for every size.
 
 use super::{
-    How, MESSAGE_MIN, Stands, by_message, how, relay_min, relays, stage_max, stands, why,
-    why_stands,
+    Algorithm, MESSAGE_MIN, Placement, algorithm, by_message, placement, relay_min, relays,
+    stage_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::state::FLAT;
@@ -24,7 +24,7 @@ pub struct Line {
     /// The largest; none: no end.
     pub to: Option<u64>,
     /// Where a contribution stands, in memory from `alloc` and in other memory.
-    pub stands: (&'static str, &'static str),
+    pub placement: (&'static str, &'static str),
     /// How contributions are combined, or that they are only moved.
     pub how: &'static str,
     /// Why.
@@ -83,12 +83,12 @@ fn collectives() -> [(&'static str, Collective); 9] {
     ]
 }
 
-fn name(stands: Stands) -> &'static str {
-    match stands {
-        Stands::Line => "line",
-        Stands::Slot => "slot",
-        Stands::Buffer => "buffer",
-        Stands::Copy => "copy",
+fn name(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Line => "line",
+        Placement::Slot => "slot",
+        Placement::Buffer => "buffer",
+        Placement::Copy => "copy",
     }
 }
 
@@ -132,12 +132,12 @@ impl Table {
         edges.dedup();
         let ends = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
         for (&from, to) in edges.iter().zip(ends.chain([None])) {
-            let (stands, how, why) = self.decide(collective, from);
+            let (placement, how, why) = self.decide(collective, from);
             self.lines.push(Line {
                 collective: title,
                 from: from as u64,
                 to,
-                stands,
+                placement,
                 how,
                 why,
             });
@@ -172,25 +172,32 @@ impl Table {
                           copies out of one address space hinder each other";
             return (("buffer", "buffer"), "shares", reason.to_owned());
         }
-        let how = how(collective, len, self.ranks);
+        let how = algorithm(collective, len, self.ranks);
         let label = match how {
             None => "move",
-            Some(How::Flat) => "flat",
-            Some(How::Tree) => "tree",
-            Some(How::Split) => "split",
-            Some(How::Stream) => {
-                return (("buffer", "buffer"), "stream", why(How::Stream).to_owned());
+            Some(Algorithm::Flat) => "flat",
+            Some(Algorithm::Tree) => "tree",
+            Some(Algorithm::Split) => "split",
+            Some(Algorithm::Stream) => {
+                return (
+                    ("buffer", "buffer"),
+                    "stream",
+                    why(Algorithm::Stream).to_owned(),
+                );
             }
         };
         let limit = if self.heap { self.stage_max } else { 0 };
-        let (mapped, plain) = (stands(len, self.heap, limit), stands(len, false, limit));
+        let (mapped, plain) = (
+            placement(len, self.heap, limit),
+            placement(len, false, limit),
+        );
         let place = if mapped == plain {
-            why_stands(plain).to_owned()
+            why_placed(plain).to_owned()
         } else {
             format!(
                 "alloc: {}; other: {}",
-                why_stands(mapped),
-                why_stands(plain)
+                why_placed(mapped),
+                why_placed(plain)
             )
         };
         let first = how.map(|how| format!("{}; ", why(how)));
@@ -210,7 +217,7 @@ mod tests {
             let mut lines = table.lines.iter().filter(|line| line.collective == title);
             lines
                 .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to))
-                .map(|line| (line.how, line.stands))
+                .map(|line| (line.how, line.placement))
         };
         assert_eq!(at("allreduce", 8), Some(("flat", ("line", "line"))));
         assert_eq!(

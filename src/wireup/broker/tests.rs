@@ -199,7 +199,7 @@ fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
     while heard(&ends[0]).is_some() {}
     let ask = ToLauncher::Introduce { peer: 1 }.encode();
     let mut asked = 0;
-    while broker.desks[0].stuck.is_none() {
+    while broker.clients[0].stuck.is_none() {
         fdpass::send(ends[0].as_fd(), &ask, &[], Wait::Never).expect("ask");
         asked += 1;
         serve(&mut broker, 2);
@@ -227,7 +227,7 @@ fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
 fn who_cannot_be_told_hears_why_and_the_others_of_its_end() {
     use nix::sys::socket::{setsockopt, sockopt};
     let (mut broker, ends) = broker(2);
-    let socket = broker.desks[0].socket.as_ref().expect("connected");
+    let socket = broker.clients[0].socket.as_ref().expect("connected");
     setsockopt(socket, sockopt::SndBuf, &0).expect("a small buffer");
     for end in &ends {
         let mut card = Card::of_this_process();
@@ -313,5 +313,10 @@ fn client_and_broker_understand_each_other() {
         }
     });
     serve(&mut broker, 2);
-    assert!(broker.desks.iter().all(|desk| desk.state == State::Left));
+    assert!(
+        broker
+            .clients
+            .iter()
+            .all(|client| client.state == State::Left)
+    );
 }

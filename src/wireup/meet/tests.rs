@@ -175,12 +175,12 @@ fn the_best_common_way_is_chosen() {
     let way = |change: &dyn Fn(&mut Place)| {
         let mut other = here.clone();
         change(&mut other);
-        here.way_from(&[here.clone(), other])
+        here.door_kind(&[here.clone(), other])
     };
-    assert_eq!(way(&|_| {}), Ok(Way::Abstract));
-    assert_eq!(way(&|other| other.net = 9), Ok(Way::Process));
+    assert_eq!(way(&|_| {}), Ok(DoorKind::Abstract));
+    assert_eq!(way(&|other| other.net = 9), Ok(DoorKind::Process));
     let hidden = |other: &mut Place| (other.net, other.proc) = (9, 9);
-    assert_eq!(way(&hidden), Ok(Way::Path));
+    assert_eq!(way(&hidden), Ok(DoorKind::Path));
     let apart = |other: &mut Place| {
         hidden(other);
         other.bases = [(8, 8), (5, 1)];

@@ -137,9 +137,9 @@ fn a_fault_elsewhere_goes_to_the_program() {
     static LATE: AtomicU64 = AtomicU64::new(0);
     extern "C" fn mine(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the kernel's siginfo_t, which nothing writes to while the handler runs.
-        let told = unsafe { &*info };
+        let notified = unsafe { &*info };
         // SAFETY: a fault's siginfo_t has an address.
-        let address = unsafe { told.si_addr() } as u64;
+        let address = unsafe { notified.si_addr() } as u64;
         SEEN.fetch_add(1, Ordering::Relaxed);
         // Mends the file behind the mapping, so that the instruction succeeds when it is tried again.
         let fd = LATE.load(Ordering::Relaxed) as libc::c_int;

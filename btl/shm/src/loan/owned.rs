@@ -123,10 +123,10 @@ impl<E: WithLoans, B> Owned<E, B> {
         if !self.engine.is_ours() {
             return;
         }
-        let bomb = AbortOnDrop;
+        let guard = AbortOnDrop;
         let (table, loan) = (self.table, self.loan);
         self.engine.with_loans(|t| t.remove(table, loan));
-        std::mem::forget(bomb);
+        std::mem::forget(guard);
     }
     /// Ends the loan and gives the buffer back.
     #[must_use]

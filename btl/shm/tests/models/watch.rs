@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads of a rank that wait together: one polls for all, and no news is lost.
+//! Threads of a rank that wait together: one polls for all, and no wake-up is lost.
 //!
 //! The state and the news are production code, behind the gate; the engine and the loop of `wait::until` are written
 //! down here in short. No sleep is bounded: a thread that nobody tells waits for ever, and loom reports a deadlock.
@@ -9,7 +9,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use onecopy_shm::gate::{Gate, Guarded, Pass, Threads};
 use onecopy_shm::sync::{AtomicU32, Ordering};
-use onecopy_shm::watch::{News, Rest, Watch};
+use onecopy_shm::watch::{EventCount, Rest, Watch};
 use std::time::Duration;
 
 /// A rest that sleeps at once.
@@ -20,20 +20,20 @@ const SLEEP: Rest = Rest {
 };
 
 #[test]
-fn no_news_is_lost() {
+fn no_wake_up_is_lost() {
     model(3, || {
-        let news = Arc::new(News::default());
+        let events = Arc::new(EventCount::default());
         let teller = thread::spawn({
-            let news = Arc::clone(&news);
+            let events = Arc::clone(&events);
             move || {
-                news.tell();
-                news.tell();
+                events.notify();
+                events.notify();
             }
         });
-        news.wait(0, SLEEP);
-        assert!(news.is_new(0));
-        if !news.is_new(1) {
-            news.wait(1, SLEEP);
+        events.wait(0, SLEEP);
+        assert!(events.is_new(0));
+        if !events.is_new(1) {
+            events.wait(1, SLEEP);
         }
         teller.join().expect("no panic");
     });
@@ -43,16 +43,16 @@ fn no_news_is_lost() {
 #[test]
 fn all_who_rest_are_told() {
     model(2, || {
-        let news = Arc::new(News::default());
+        let events = Arc::new(EventCount::default());
         let other = thread::spawn({
-            let news = Arc::clone(&news);
-            move || news.wait(0, SLEEP)
+            let events = Arc::clone(&events);
+            move || events.wait(0, SLEEP)
         });
         let teller = thread::spawn({
-            let news = Arc::clone(&news);
-            move || news.tell()
+            let events = Arc::clone(&events);
+            move || events.notify()
         });
-        news.wait(0, SLEEP);
+        events.wait(0, SLEEP);
         other.join().expect("no panic");
         teller.join().expect("no panic");
     });
@@ -61,7 +61,7 @@ fn all_who_rest_are_told() {
 /// An engine: how much has come, and the threads that wait for it.
 struct Engine {
     watch: Watch,
-    come: u32,
+    arrived: u32,
     /// What a thread of this rank has started, and a poll completes.
     started: u32,
     /// Threads that poll or sleep on the bell.
@@ -72,7 +72,7 @@ struct Engine {
 impl Guarded for Engine {
     fn leave(&mut self) {
         if self.watch.has_listeners() {
-            self.watch.tell(self.come, || self.job.bell.ring());
+            self.watch.notify(self.arrived, || self.job.bell.ring());
         }
     }
 }
@@ -131,7 +131,7 @@ impl Job {
         });
         let engine = Engine {
             watch: Watch::default(),
-            come: 0,
+            arrived: 0,
             started: 0,
             pollers: 0,
             job: Arc::clone(&outside),
@@ -146,12 +146,12 @@ impl Job {
     fn rest(&self, wanted: u32) -> Result<(), Pass<'_, Engine>> {
         let mut engine = self.gate.enter();
         while engine.watch.is_watched() {
-            if engine.come >= wanted {
+            if engine.arrived >= wanted {
                 return Ok(());
             }
-            let (news, known) = engine.watch.rest(|| self.outside.bell.ring());
+            let (events, known) = engine.watch.rest(|| self.outside.bell.ring());
             drop(engine);
-            news.wait(known, SLEEP);
+            events.wait(known, SLEEP);
             engine = self.gate.enter();
             engine.watch.end_rest();
         }
@@ -169,8 +169,8 @@ impl Job {
         loop {
             let Engine { started, .. } = &mut *engine;
             let moved = std::mem::take(started) + self.outside.sent.swap(0, Ordering::AcqRel);
-            engine.come += moved;
-            if engine.come >= wanted {
+            engine.arrived += moved;
+            if engine.arrived >= wanted {
                 break;
             }
             self.outside.bell.arm(true);
@@ -189,7 +189,7 @@ impl Job {
 
     /// Completes something as a thread does that does not wait: the engine is entered, and given back.
     fn complete(&self) {
-        self.gate.enter().come += 1;
+        self.gate.enter().arrived += 1;
     }
 }
 

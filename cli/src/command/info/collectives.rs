@@ -46,8 +46,8 @@ impl From<Line> for Row {
             collective: line.collective,
             from: line.from,
             to: line.to,
-            contribution_in_alloc: line.stands.0,
-            contribution_elsewhere: line.stands.1,
+            contribution_in_alloc: line.placement.0,
+            contribution_elsewhere: line.placement.1,
             how: line.how,
             why: line.why,
         }

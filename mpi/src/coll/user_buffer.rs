@@ -11,7 +11,7 @@ use onecopy::coll::Parts;
 use std::ops::Range;
 
 /// Bytes of the program, or a copy of ours with the places where results go.
-pub(crate) struct Side {
+pub(crate) struct UserBuffer {
     /// The program's bytes; none: the copy.
     direct: Option<(Addr, usize)>,
     /// What only few need.
@@ -39,7 +39,7 @@ struct Delivery {
 /// So many instances of a datatype at a displacement in bytes.
 pub(crate) type Block<'t> = (i64, u64, &'t TypeObject);
 
-impl Side {
+impl UserBuffer {
     fn direct(at: Addr, len: usize) -> Self {
         Self {
             direct: Some((at, len)),
@@ -108,8 +108,8 @@ impl Side {
                     ((at - first) as usize, len as usize)
                 }
             });
-            let side = Self::direct(base.offset(first), (end - first) as usize);
-            return Ok((side, Parts::Listed(listed.collect())));
+            let user_buffer = Self::direct(base.offset(first), (end - first) as usize);
+            return Ok((user_buffer, Parts::Listed(listed.collect())));
         }
         let mut rest = Box::new(Rest {
             copy: memory::zeroed(total as usize)?,
@@ -136,11 +136,11 @@ impl Side {
             listed.push((start, len));
             start += len;
         }
-        let side = Self {
+        let user_buffer = Self {
             direct: None,
             rest: Some(rest),
         };
-        Ok((side, Parts::Listed(listed.into())))
+        Ok((user_buffer, Parts::Listed(listed.into())))
     }
 
     /// Bytes with the gaps between elements, for reductions whose operator knows the datatype.
@@ -263,8 +263,8 @@ impl Side {
 
 /// Shows both sides to `f`.
 pub(super) fn with<R>(
-    send: Option<&Side>,
-    recv: Option<&mut Side>,
+    send: Option<&UserBuffer>,
+    recv: Option<&mut UserBuffer>,
     f: impl FnOnce(Option<&[u8]>, Option<&mut [u8]>) -> R,
 ) -> R {
     match (send, recv) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives that the engine keeps for its front, which knows them by a number ([`crate::state::light`]).
+//! Receives that the engine keeps for its front, which knows them by a number ([`crate::state::numbered`]).
 
 use super::{Lent, Operation, Poll};
 use crate::coll::Worker;
@@ -8,13 +8,13 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::request::{RequestId, State, Status, UserBuf};
-use crate::state::light::{Stage, Waiting};
+use crate::state::numbered::{Stage, Waiting};
 use onecopy_shm::failing;
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
 
 /// Bits that the number of a receive has.
-pub const NAME_BITS: u32 = crate::state::light::NAME_BITS;
+pub const NUMBER_BITS: u32 = crate::state::numbered::NUMBER_BITS;
 
 /// What became of a receive.
 #[derive(Debug)]
@@ -30,31 +30,31 @@ pub enum Taken {
 impl Poll<'_> {
     /// The result of a receive, if it is complete.
     #[inline]
-    pub fn take_named(&mut self, name: u32) -> Taken {
+    pub fn take_numbered(&mut self, number: u32) -> Taken {
         let core = &mut self.0.core;
-        match core.lights.get(name) {
+        match core.numbered.get(number) {
             Stage::Free => Taken::Unknown,
             Stage::Posted { .. } => Taken::Active,
             Stage::Over(status) => {
-                core.lights.free(name);
+                core.numbered.free(number);
                 Taken::Over(Ok(status))
             }
             Stage::Failed => {
-                let error = core.lights.take_error(name);
-                core.lights.free(name);
+                let error = core.numbered.take_error(number);
+                core.numbered.free(number);
                 Taken::Over(Err(Box::new(error)))
             }
-            Stage::Request(id) => self.take_request(name, id),
+            Stage::Request(id) => self.take_request(number, id),
         }
     }
 
     /// Ends a receive that is complete without an error and of which nobody asks what it got. Says whether it was one.
     #[inline(always)]
-    pub fn forget_named(&mut self, name: u32) -> bool {
-        self.0.core.lights.forget(name)
+    pub fn forget_numbered(&mut self, number: u32) -> bool {
+        self.0.core.numbered.forget(number)
     }
 
-    fn take_request(&mut self, name: u32, id: RequestId) -> Taken {
+    fn take_request(&mut self, number: u32, id: RequestId) -> Taken {
         let core = &mut self.0.core;
         let mut lent = None;
         if let Some(request) = core.requests.get(id) {
@@ -63,7 +63,7 @@ impl Poll<'_> {
             }
             lent = Some(Lent::Message(request.buf.clone()));
         }
-        core.lights.free(name);
+        core.numbered.free(number);
         let result = core.requests.finish(id).unwrap_or(Err(Error::Cancelled));
         if let Some(lent) = lent {
             self.0.end(&lent);
@@ -73,16 +73,16 @@ impl Poll<'_> {
 
     /// The result of a receive, which stays; `Some(None)` while it is under way, `None` if there is none of that number.
     #[must_use]
-    pub fn look_at_named(
+    pub fn look_at_numbered(
         &mut self,
-        name: u32,
+        number: u32,
     ) -> Option<Option<std::result::Result<Status, &Error>>> {
         let core = &mut self.0.core;
-        Some(match core.lights.get(name) {
+        Some(match core.numbered.get(number) {
             Stage::Free => return None,
             Stage::Posted { .. } => None,
             Stage::Over(status) => Some(Ok(status)),
-            Stage::Failed => core.lights.error(name).map(Err),
+            Stage::Failed => core.numbered.error(number).map(Err),
             Stage::Request(id) => match &core.requests.get(id)?.result {
                 None => None,
                 Some(Ok(status)) => Some(Ok(*status)),
@@ -92,9 +92,9 @@ impl Poll<'_> {
     }
 
     /// As [`Self::cancel`].
-    pub fn cancel_named(&mut self, name: u32) -> bool {
+    pub fn cancel_numbered(&mut self, number: u32) -> bool {
         let core = &mut self.0.core;
-        let Stage::Posted { entry, .. } = core.lights.get(name) else {
+        let Stage::Posted { entry, .. } = core.numbered.get(number) else {
             return false;
         };
         let waiting = core.posted.cancel(entry);
@@ -103,18 +103,18 @@ impl Poll<'_> {
     }
 
     /// The receive as an operation; its number means nothing any more.
-    pub fn adopt(&mut self, name: u32) -> Option<Operation> {
+    pub fn adopt(&mut self, number: u32) -> Option<Operation> {
         let core = &mut self.0.core;
-        let id = core.adopt_light(name)?;
+        let id = core.adopt_numbered(number)?;
         let lent = Lent::Message(core.requests.get(id)?.buf.clone());
         Some(Operation { id, lent })
     }
 }
 
 impl Engine {
-    /// Starts a light receive and gives its number. `None`: there are too many for a number, and nothing was started.
+    /// Starts a numbered receive and gives its number. `None`: there are too many for a number, and nothing was started.
     #[inline(always)]
-    fn receive_light(
+    fn receive_numbered(
         &mut self,
         span: Span,
         source: Option<usize>,
@@ -123,7 +123,7 @@ impl Engine {
     ) -> Result<Option<u32>> {
         let pattern = self.check_receive(source, context, tag)?;
         let numbered = failing::attempt("receive.number").ok();
-        let Some(slot) = numbered.and_then(|()| self.core.lights.reserve()) else {
+        let Some(slot) = numbered.and_then(|()| self.core.numbered.reserve()) else {
             return Ok(None);
         };
         // A message that came before is given to a request, whatever it is.
@@ -131,10 +131,10 @@ impl Engine {
             let loan = self.core.loans.lend_span(span);
             Stage::Request(self.receive_as(pattern, UserBuf::One(loan)))
         } else {
-            let entry = self.core.posted.post(pattern, Waiting::Light(slot));
+            let entry = self.core.posted.post(pattern, Waiting::Numbered(slot));
             Stage::Posted { entry, span }
         };
-        Ok(Some(self.core.lights.start(slot, stage)))
+        Ok(Some(self.core.numbered.start(slot, stage)))
     }
 }
 
@@ -151,12 +151,12 @@ impl Starting<'_> {
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
         let (engine, comm) = (&mut self.engine, self.comm);
         // Who has too many for a number finds that out before anything is received.
-        if bytes.len() > engine.core.chunks.step as usize || engine.core.lights.is_full() {
+        if bytes.len() > engine.core.chunks.step as usize || engine.core.numbered.is_full() {
             return None;
         }
         let source = u32::try_from(comm.world_rank(source)).ok()?;
         let status = comm.receive_into(engine, bytes, source, tag)?;
-        engine.core.lights.insert(Stage::Over(status))
+        engine.core.numbered.insert(Stage::Over(status))
     }
 
     /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was started.
@@ -164,7 +164,7 @@ impl Starting<'_> {
     pub fn receive(&mut self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
         let source = source.rank().map(|rank| self.comm.world_rank(rank));
         self.engine
-            .receive_light(span, source, self.comm.context, tag.tag())
+            .receive_numbered(span, source, self.comm.context, tag.tag())
     }
 }
 
@@ -172,7 +172,7 @@ impl Comm {
     /// Enters the engine, to start a receive that has a number.
     #[inline(always)]
     #[must_use]
-    pub fn start_named(&self) -> Starting<'_> {
+    pub fn start_numbered(&self) -> Starting<'_> {
         Starting {
             engine: self.handle.gate.enter(),
             comm: self,

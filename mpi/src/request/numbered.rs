@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Out, Request, Status};
 use crate::phase::engine;
 use crate::{c, comm, memory, phase, store};
-use onecopy::raw::{NAME_BITS, Poll, Taken};
+use onecopy::raw::{NUMBER_BITS, Poll, Taken};
 use onecopy::{Source, Tag};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const KIND: usize = 9;
 /// The number of a receive, if the handle is one of such a receive.
 #[inline(always)]
 pub(super) fn name_of(handle: Request) -> Option<u32> {
-    (handle.0 >> NAME_BITS == KIND).then_some(handle.0 as u32 & ((1 << NAME_BITS) - 1))
+    (handle.0 >> NUMBER_BITS == KIND).then_some(handle.0 as u32 & ((1 << NUMBER_BITS) - 1))
 }
 
 /// Starts a receive from a rank of the communicator of all ranks. `None`: it has to be an object, and nothing was started.
@@ -34,15 +34,15 @@ pub(crate) fn receive(
     if !comm::world().is_some_and(|world| Arc::ptr_eq(world, comm)) {
         return Ok(None);
     }
-    let mut starting = comm.link()?.start_named();
+    let mut starting = comm.link()?.start_numbered();
     if let Source::Rank(rank) = source {
         let soon = |bytes: &mut [u8]| starting.at_once(bytes, rank, tag);
-        if let Some(name) = memory::with_bytes_mut(buf, bytes, soon) {
-            return Ok(Some(Request(KIND << NAME_BITS | name as usize)));
+        if let Some(number) = memory::with_bytes_mut(buf, bytes, soon) {
+            return Ok(Some(Request(KIND << NUMBER_BITS | number as usize)));
         }
     }
-    let name = starting.receive(memory::received(buf, bytes), source, tag)?;
-    Ok(name.map(|name| Request(KIND << NAME_BITS | name as usize)))
+    let number = starting.receive(memory::received(buf, bytes), source, tag)?;
+    Ok(number.map(|number| Request(KIND << NUMBER_BITS | number as usize)))
 }
 
 /// What a complete receive tells: its status with the error, and why it failed.
@@ -65,26 +65,27 @@ fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Opt
 }
 
 /// Whether the receive is complete; `None`: there is none.
-pub(super) fn is_over(name: u32, poll: &mut Poll<'_>) -> Option<bool> {
-    poll.look_at_named(name).map(|result| result.is_some())
+pub(super) fn is_over(number: u32, poll: &mut Poll<'_>) -> Option<bool> {
+    poll.look_at_numbered(number).map(|result| result.is_some())
 }
 
 /// Lets `f` look at a receive.
-pub(super) fn look<R>(name: u32, f: impl FnOnce(Option<bool>) -> R) -> Outcome<R> {
-    Ok(engine()?.peek(|poll| f(is_over(name, poll))))
+pub(super) fn look<R>(number: u32, f: impl FnOnce(Option<bool>) -> R) -> Outcome<R> {
+    Ok(engine()?.peek(|poll| f(is_over(number, poll))))
 }
 
 /// Whether it is over, with an error.
-pub(super) fn has_failed(name: u32) -> bool {
-    engine()
-        .is_ok_and(|link| link.peek(|poll| matches!(poll.look_at_named(name), Some(Some(Err(_))))))
+pub(super) fn has_failed(number: u32) -> bool {
+    engine().is_ok_and(|link| {
+        link.peek(|poll| matches!(poll.look_at_numbered(number), Some(Some(Err(_)))))
+    })
 }
 
 /// The status of a complete receive, which stays.
-pub(super) fn status_of(name: u32) -> Status {
+pub(super) fn status_of(number: u32) -> Status {
     let found = engine().ok().and_then(|link| {
         link.peek(|poll| {
-            let found = poll.look_at_named(name)??;
+            let found = poll.look_at_numbered(number)??;
             Some(outcome(found.map_err(|error| Box::new(error.clone()))))
         })
     });
@@ -92,8 +93,8 @@ pub(super) fn status_of(name: u32) -> Status {
 }
 
 /// Ends a complete receive.
-pub(super) fn finish(handle: Request, name: u32) -> Outcome<(Status, Outcome<()>)> {
-    match engine()?.peek(|poll| poll.take_named(name)) {
+pub(super) fn finish(handle: Request, number: u32) -> Outcome<(Status, Outcome<()>)> {
+    match engine()?.peek(|poll| poll.take_numbered(number)) {
         Taken::Over(result) => {
             let (status, failure) = outcome(result);
             Ok((status, failure.map_or(Ok(()), Err)))
@@ -103,28 +104,28 @@ pub(super) fn finish(handle: Request, name: u32) -> Outcome<(Status, Outcome<()>
 }
 
 /// Takes it back, if no message has matched it.
-pub(super) fn cancel(handle: Request, name: u32) -> Outcome<()> {
+pub(super) fn cancel(handle: Request, number: u32) -> Outcome<()> {
     engine()?.peek(|poll| {
-        is_over(name, poll).ok_or_else(|| bad_request(handle))?;
-        poll.cancel_named(name);
+        is_over(number, poll).ok_or_else(|| bad_request(handle))?;
+        poll.cancel_numbered(number);
         Ok(())
     })
 }
 
 /// Makes an object of it, for one that goes on without a handle.
-pub(super) fn adopt(handle: Request, name: u32) -> Outcome<Object> {
+pub(super) fn adopt(handle: Request, number: u32) -> Outcome<Object> {
     let world = comm::world().ok_or_else(phase::not_active)?;
     let pending = engine()?
-        .peek(|poll| poll.adopt(name).map(Pending::adopted))
+        .peek(|poll| poll.adopt(number).map(Pending::adopted))
         .ok_or_else(|| bad_request(handle))?;
     Ok(Object::active(world, Activity::Message(pending)))
 }
 
 /// Waits for a receive and ends it.
 #[inline]
-pub(super) fn wait(handle: Request, name: u32) -> Outcome<(Status, Option<Box<Failure>>)> {
+pub(super) fn wait(handle: Request, number: u32) -> Outcome<(Status, Option<Box<Failure>>)> {
     store::reap();
-    let taken = engine()?.wait_until(|poll| match poll.take_named(name) {
+    let taken = engine()?.wait_until(|poll| match poll.take_numbered(number) {
         Taken::Active => None,
         Taken::Unknown => Some(None),
         Taken::Over(result) => Some(Some(result)),
@@ -134,7 +135,7 @@ pub(super) fn wait(handle: Request, name: u32) -> Outcome<(Status, Option<Box<Fa
 
 /// Whether a handle is one of what [`wait_all`] waits for.
 #[inline(always)]
-fn is_light(handle: Request) -> bool {
+fn is_numbered(handle: Request) -> bool {
     name_of(handle).is_some() || handle == super::SENT || handle == c::REQUEST_NULL
 }
 
@@ -147,7 +148,7 @@ pub(super) fn wait_all(
     statuses: Out<Status>,
 ) -> Outcome<Option<()>> {
     for place in 0..count {
-        if !is_light(requests.at(place)?) {
+        if !is_numbered(requests.at(place)?) {
             return Ok(None);
         }
     }
@@ -164,7 +165,7 @@ pub(super) fn wait_all(
             // Nobody asks what a receive without a fault got.
             let untold = !told
                 && match name_of(handle) {
-                    Some(name) => poll.forget_named(name),
+                    Some(number) => poll.forget_numbered(number),
                     None => handle == super::SENT,
                 };
             if untold {
@@ -176,7 +177,7 @@ pub(super) fn wait_all(
             }
             let (status, failure) = match name_of(handle) {
                 None => (Status::empty(), None),
-                Some(name) => match poll.take_named(name) {
+                Some(number) => match poll.take_numbered(number) {
                     Taken::Active => return None,
                     Taken::Unknown => return Some(Err(bad_request(handle))),
                     Taken::Over(result) => outcome(result),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operators on datatypes, as the runtime takes them.
 
-use super::side::Side;
+use super::user_buffer::UserBuffer;
 use super::x87;
 use crate::datatype::predefined::{Basic, Element, Kind, dense_size};
 use crate::datatype::{self, TypeObject};
@@ -13,20 +13,26 @@ use crate::{c, callback, memory};
 use onecopy::coll::{ElemType, MAX_ELEMENT, Op as Operator, PredefinedOp};
 
 /// A kind of vector that can be reduced.
-pub(crate) struct Vector {
+pub(crate) struct Reduction {
     pub(super) elem: ElemType,
     pub(super) op: Operator,
     datatype: &'static TypeObject,
 }
 
-impl Vector {
+impl Reduction {
     /// The bytes of `count` elements.
-    pub(super) fn side(&self, buf: Addr, count: i64, give: bool, take: bool) -> Outcome<Side> {
+    pub(super) fn user_buffer(
+        &self,
+        buf: Addr,
+        count: i64,
+        give: bool,
+        take: bool,
+    ) -> Outcome<UserBuffer> {
         let count = check_count(count)?;
         self.datatype.bytes_at(buf, count)?;
         let extent = u64::try_from(self.datatype.shape.extent()).unwrap_or(0);
         datatype::addressable(count.checked_mul(extent))?;
-        Side::with_gaps(buf, count, self.datatype, give, take)
+        UserBuffer::with_gaps(buf, count, self.datatype, give, take)
     }
 }
 
@@ -112,7 +118,7 @@ fn unfit(op: Op, datatype: Datatype) -> Box<Failure> {
 }
 
 /// How a datatype's vectors are reduced by an operation.
-pub(super) fn vector(handle: Op, datatype: Datatype) -> Outcome<Vector> {
+pub(super) fn reduction(handle: Op, datatype: Datatype) -> Outcome<Reduction> {
     let object = datatype::committed(datatype)?;
     let (elem, op) = match op::get(handle)? {
         Operation::Predefined(op) => {
@@ -157,7 +163,7 @@ pub(super) fn vector(handle: Op, datatype: Datatype) -> Outcome<Vector> {
             (elem, Operator::user(function))
         }
     };
-    Ok(Vector {
+    Ok(Reduction {
         elem,
         op,
         datatype: object,
@@ -202,7 +208,7 @@ pub(crate) fn reduce_here(
             Ok(())
         }
         Operation::Predefined(_) => {
-            let of = vector(handle, datatype)?;
+            let of = reduction(handle, datatype)?;
             let bytes = count as usize * of.elem.size();
             memory::with_bytes(inbuf, bytes, |input| {
                 memory::with_bytes_mut(inout, bytes, |acc| match &of.op {

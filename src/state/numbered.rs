@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Light receives: into one buffer, known by a number, which is all that a front keeps of them. Programs post and complete them by the million, and most
-//! get one short message, so they are no requests: what has to be known of one fits in a cache line. One that gets a longer message, or has to be an
-//! operation of the front, becomes a request, which its number leads to.
+//! Numbered receives: into one buffer, known by a number, which is all that a front keeps of them. Programs post and
+//! complete them by the million, and most get one short message. So they are no requests: what has to be known of one fits
+//! in a cache line. One that gets a longer message, or has to be an operation of the front, becomes a request, which its
+//! number leads to.
 
 use super::Core;
 use super::message::receipt_for;
@@ -16,18 +17,18 @@ use std::collections::HashMap;
 /// Bits of a number that say which slot; those above say which of its receives.
 const SLOT_BITS: u32 = 22;
 /// Bits of a number.
-pub(crate) const NAME_BITS: u32 = 27;
-const GENERATIONS: u32 = (1 << (NAME_BITS - SLOT_BITS)) - 1;
+pub(crate) const NUMBER_BITS: u32 = 27;
+const GENERATIONS: u32 = (1 << (NUMBER_BITS - SLOT_BITS)) - 1;
 
 /// Who is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
     Request(RequestId),
     /// By its slot.
-    Light(u32),
+    Numbered(u32),
 }
 
-/// Where a light receive is in its life.
+/// Where a numbered receive is in its life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
     /// There is none.
@@ -48,16 +49,16 @@ struct Slot {
     stage: Stage,
 }
 
-/// The light receives of an engine.
+/// The numbered receives of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Lights {
+pub(crate) struct NumberedReceives {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Of those that failed.
     errors: HashMap<u32, Error>,
 }
 
-impl Lights {
+impl NumberedReceives {
     /// Whether the next one may be without a number.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
@@ -102,30 +103,30 @@ impl Lights {
     }
 
     #[inline(always)]
-    fn find(&mut self, name: u32) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(slot_of(name) as usize)?;
-        (slot.generation & GENERATIONS == name >> SLOT_BITS).then_some(slot)
+    fn find(&mut self, number: u32) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(slot_of(number) as usize)?;
+        (slot.generation & GENERATIONS == number >> SLOT_BITS).then_some(slot)
     }
 
     /// Where the receive of a number is.
     #[inline(always)]
-    pub(crate) fn get(&mut self, name: u32) -> Stage {
-        self.find(name).map_or(Stage::Free, |slot| slot.stage)
+    pub(crate) fn get(&mut self, number: u32) -> Stage {
+        self.find(number).map_or(Stage::Free, |slot| slot.stage)
     }
 
     /// Frees the slot of a receive that is there; its number names nothing any more.
     #[inline(always)]
-    pub(crate) fn free(&mut self, name: u32) {
-        self.slots[slot_of(name) as usize].stage = Stage::Free;
-        self.free.push(slot_of(name));
+    pub(crate) fn free(&mut self, number: u32) {
+        self.slots[slot_of(number) as usize].stage = Stage::Free;
+        self.free.push(slot_of(number));
     }
 
     /// Ends the receive of a number if it is over without an error.
     #[inline(always)]
-    pub(crate) fn forget(&mut self, name: u32) -> bool {
-        let over = matches!(self.get(name), Stage::Over(_));
+    pub(crate) fn forget(&mut self, number: u32) -> bool {
+        let over = matches!(self.get(number), Stage::Over(_));
         if over {
-            self.free(name);
+            self.free(number);
         }
         over
     }
@@ -141,21 +142,21 @@ impl Lights {
     }
 
     /// Why the receive of a number failed.
-    pub(crate) fn error(&self, name: u32) -> Option<&Error> {
-        self.errors.get(&slot_of(name))
+    pub(crate) fn error(&self, number: u32) -> Option<&Error> {
+        self.errors.get(&slot_of(number))
     }
 
     /// Why the receive of a number failed, which nobody asks for again.
-    pub(crate) fn take_error(&mut self, name: u32) -> Error {
+    pub(crate) fn take_error(&mut self, number: u32) -> Error {
         self.errors
-            .remove(&slot_of(name))
+            .remove(&slot_of(number))
             .unwrap_or(Error::Cancelled)
     }
 }
 
 #[inline(always)]
-fn slot_of(name: u32) -> u32 {
-    name & ((1 << SLOT_BITS) - 1)
+fn slot_of(number: u32) -> u32 {
+    number & ((1 << SLOT_BITS) - 1)
 }
 
 impl Core {
@@ -181,8 +182,8 @@ impl Core {
     ) -> Option<RequestId> {
         match waiting {
             Waiting::Request(id) => Some(id),
-            Waiting::Light(slot) => {
-                let (stage, span) = self.lights.posted(slot)?;
+            Waiting::Numbered(slot) => {
+                let (stage, span) = self.numbered.posted(slot)?;
                 let buf = UserBuf::One(self.loans.lend_span(span));
                 let (context, tag) = (envelope.context, envelope.tag);
                 let request = Request::receive(State::Receiving, context, tag, buf);
@@ -197,17 +198,17 @@ impl Core {
     pub(crate) fn complete_posted(&mut self, waiting: Waiting, result: Result<Status>) {
         match waiting {
             Waiting::Request(id) => self.requests.complete(id, result),
-            Waiting::Light(slot) => self.complete_light(slot, result),
+            Waiting::Numbered(slot) => self.complete_numbered(slot, result),
         }
     }
 
-    fn complete_light(&mut self, slot: u32, result: Result<Status>) {
-        if let Some((stage, _)) = self.lights.posted(slot) {
+    fn complete_numbered(&mut self, slot: u32, result: Result<Status>) {
+        if let Some((stage, _)) = self.numbered.posted(slot) {
             match result {
                 Ok(status) => *stage = Stage::Over(status),
                 Err(error) => {
                     *stage = Stage::Failed;
-                    self.lights.errors.insert(slot, error);
+                    self.numbered.errors.insert(slot, error);
                 }
             }
             self.requests.count_completed();
@@ -216,7 +217,7 @@ impl Core {
 
     /// Gives a whole message that `envelope` says, the `len` bytes of `record` behind `skip`, to a receive that is posted no more.
     #[inline(always)]
-    pub(crate) fn land(
+    pub(crate) fn deliver_record(
         &mut self,
         waiting: Waiting,
         envelope: Envelope,
@@ -225,8 +226,8 @@ impl Core {
         record: &Record,
         skip: usize,
     ) {
-        if let Waiting::Light(slot) = waiting
-            && let Some((stage, span)) = self.lights.posted(slot)
+        if let Waiting::Numbered(slot) = waiting
+            && let Some((stage, span)) = self.numbered.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
         {
             from.read(record, skip, out);
@@ -238,14 +239,14 @@ impl Core {
             self.requests.count_completed();
             return;
         }
-        self.land_slowly(waiting, envelope, len, |at, out| {
+        self.deliver_slowly(waiting, envelope, len, |at, out| {
             from.read(record, skip + at, out);
         });
     }
 
     /// Gives a message of one chunk to the receive of a slot, which is posted no more. `false`: it has more chunks, or something is wrong with it or with
     /// the buffer, and nothing was done.
-    pub(crate) fn land_chunk(
+    pub(crate) fn deliver_chunk(
         &mut self,
         slot: u32,
         envelope: Envelope,
@@ -254,7 +255,7 @@ impl Core {
     ) -> bool {
         let len = body.piece as usize;
         if len as u64 == body.total
-            && let Some((stage, span)) = self.lights.posted(slot)
+            && let Some((stage, span)) = self.numbered.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
             && from.read_chunk(body.chunk, 0, out).is_ok()
         {
@@ -269,7 +270,7 @@ impl Core {
         false
     }
 
-    fn land_slowly(
+    fn deliver_slowly(
         &mut self,
         waiting: Waiting,
         envelope: Envelope,
@@ -277,8 +278,8 @@ impl Core {
         read: impl Fn(usize, &mut [u8]),
     ) {
         let written = match waiting {
-            Waiting::Light(slot) => {
-                let Some((_, span)) = self.lights.posted(slot) else {
+            Waiting::Numbered(slot) => {
+                let Some((_, span)) = self.numbered.posted(slot) else {
                     return;
                 };
                 let n = len.min(span.len());
@@ -308,7 +309,10 @@ impl Core {
         written: Result<()>,
     ) {
         let room = match waiting {
-            Waiting::Light(slot) => self.lights.posted(slot).map(|(_, span)| span.len() as u64),
+            Waiting::Numbered(slot) => self
+                .numbered
+                .posted(slot)
+                .map(|(_, span)| span.len() as u64),
             Waiting::Request(id) => self.requests.get(id).map(|request| request.len),
         };
         let Some(room) = room else { return };
@@ -319,9 +323,9 @@ impl Core {
         self.complete_posted(waiting, result);
     }
 
-    /// Makes a request of a light receive, which has a number no more. `None`: there is none of that number.
-    pub(crate) fn adopt_light(&mut self, name: u32) -> Option<RequestId> {
-        let id = match self.lights.get(name) {
+    /// Makes a request of a numbered receive, which has a number no more. `None`: there is none of that number.
+    pub(crate) fn adopt_numbered(&mut self, number: u32) -> Option<RequestId> {
+        let id = match self.numbered.get(number) {
             Stage::Free => return None,
             Stage::Request(id) => id,
             Stage::Posted { entry, span } => {
@@ -335,11 +339,11 @@ impl Core {
             }
             Stage::Over(status) => self.requests.insert(Request::over(Ok(status))),
             Stage::Failed => {
-                let error = self.lights.take_error(name);
+                let error = self.numbered.take_error(number);
                 self.requests.insert(Request::over(Err(Box::new(error))))
             }
         };
-        self.lights.free(name);
+        self.numbered.free(number);
         Some(id)
     }
 }
@@ -350,40 +354,43 @@ mod tests {
 
     #[test]
     fn a_number_names_one_receive() {
-        let mut lights = Lights::default();
+        let mut numbered = NumberedReceives::default();
         let status = Status {
             source: 0,
             tag: 0,
             bytes: 0,
         };
         let over = Stage::Over(status);
-        let other = lights.insert(over).expect("few receives");
+        let other = numbered.insert(over).expect("few receives");
         for round in 0..100 {
-            let name = lights.insert(over).expect("few receives");
-            assert!(name >> NAME_BITS == 0 && name != other, "round {round}");
-            assert!(matches!(lights.get(name), Stage::Over(_)));
-            assert!(lights.forget(name) && !lights.forget(name));
-            assert!(matches!(lights.get(name), Stage::Free));
-            let failed = lights.insert(Stage::Failed).expect("few receives");
-            assert!(!lights.forget(failed), "there is an error to be told");
-            lights.free(failed);
+            let number = numbered.insert(over).expect("few receives");
+            assert!(
+                number >> NUMBER_BITS == 0 && number != other,
+                "round {round}"
+            );
+            assert!(matches!(numbered.get(number), Stage::Over(_)));
+            assert!(numbered.forget(number) && !numbered.forget(number));
+            assert!(matches!(numbered.get(number), Stage::Free));
+            let failed = numbered.insert(Stage::Failed).expect("few receives");
+            assert!(!numbered.forget(failed), "there is an error to report");
+            numbered.free(failed);
         }
-        assert!(matches!(lights.get(other), Stage::Over(_)));
-        assert!(matches!(lights.get((1 << NAME_BITS) - 1), Stage::Free));
+        assert!(matches!(numbered.get(other), Stage::Over(_)));
+        assert!(matches!(numbered.get((1 << NUMBER_BITS) - 1), Stage::Free));
         let slot = size_of::<Slot>();
         assert!(slot <= 64, "{slot} bytes: more than a cache line");
     }
 
     #[test]
     fn there_are_only_so_many_numbers() {
-        let mut lights = Lights::default();
+        let mut numbered = NumberedReceives::default();
         for _ in 0..1 << SLOT_BITS {
-            assert!(lights.insert(Stage::Failed).is_some());
+            assert!(numbered.insert(Stage::Failed).is_some());
         }
-        assert!(lights.is_full() && lights.insert(Stage::Failed).is_none());
-        lights.free(7 | 1 << SLOT_BITS);
-        assert!(!lights.is_full());
-        let name = lights.insert(Stage::Failed).expect("a free slot");
-        assert_eq!(slot_of(name), 7);
+        assert!(numbered.is_full() && numbered.insert(Stage::Failed).is_none());
+        numbered.free(7 | 1 << SLOT_BITS);
+        assert!(!numbered.is_full());
+        let number = numbered.insert(Stage::Failed).expect("a free slot");
+        assert_eq!(slot_of(number), 7);
     }
 }
