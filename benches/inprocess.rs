@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a change of the code costs, for a quick look at a desk: ranks are threads of this process. Figures of transport between
-//! processes come from `onecopy bench`, which has the machine's limits beside them.
+//! What a change of the code costs, for a quick look at a desk: ranks are threads of this process. Figures of transport
+//! between processes come from `onecopy bench`, which has the machine's limits beside them.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use onecopy::{Runtime, local};

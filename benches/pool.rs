@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The pool of temporary buffers: what a buffer costs that is taken and given back, alone and while other threads do the same.
+//! The pool of temporary buffers: what a buffer costs that is taken and given back, alone and while other threads do
+//! the same.
 
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jacobi iterations on a square grid that is cut into blocks, one per rank, with a halo exchange before each step.
 //!
-//! Rows of a block are contiguous and go as they are; columns are not and go as a list of one-cell pieces, which the receiver places
-//! cell by cell: no packing on either side. The result is compared bit for bit with a run of one process.
+//! Rows of a block are contiguous and go as they are; columns are not and go as a list of one-cell pieces, which the
+//! receiver places cell by cell: no packing on either side. The result is compared bit for bit with a run of one
+//! process.
 //!
 //! ```text
 //! cargo build --release --example halo
@@ -37,7 +38,8 @@ const SOUTH: i32 = 2;
 const WEST: i32 = 3;
 const EAST: i32 = 4;
 
-/// One rank's part of the grid, with a border of one cell. A cell is kept as its bytes, so that pieces can be sent as they lie.
+/// One rank's part of the grid, with a border of one cell. A cell is kept as its bytes, so that pieces can be sent as
+/// they lie.
 struct Block {
     rows: usize,
     columns: usize,

@@ -7,9 +7,9 @@
 //! onecopy run -n 2 target/release/examples/stream_file --size 4G --mechanism cma
 //! ```
 //!
-//! Rank 0 reads the file in pieces and sends them, rank 1 receives them, and both hash every byte. With `--size` a file of that many
-//! reproducible bytes is written to a temporary directory first, and removed at the end. Without a launcher the program starts
-//! its two ranks itself.
+//! Rank 0 reads the file in pieces and sends them, rank 1 receives them, and both hash every byte. With `--size` a file
+//! of that many reproducible bytes is written to a temporary directory first, and removed at the end. Without a
+//! launcher the program starts its two ranks itself.
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};

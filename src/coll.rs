@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collectives: what all ranks of a communicator do together.
 //!
-//! A [`Collective`] says what is to be done, on bytes; the typed calls of [`Comm`](crate::Comm) and [`Scope`](crate::Scope) are made of
-//! it. All members of a communicator start its collectives in the same order; each may wait for them or go on. Every call of the runtime moves
-//! them.
+//! A [`Collective`] says what is to be done, on bytes; the typed calls of [`Comm`](crate::Comm) and
+//! [`Scope`](crate::Scope) are made of it. All members of a communicator start its collectives in the same order; each
+//! may wait for them or go on. Every call of the runtime moves them.
 //!
-//! How they work: each communicator has a *channel*, lines of shared memory in the segment of every member (`btl/shm/src/coll.rs`). What a
-//! rank contributes to a collective stands in its line, in a slot next to it, or in a buffer that the line describes; who needs it
-//! loads it from there. No message is matched. Nothing depends on what a reader knows in advance: the line says where the bytes are, so each
-//! rank chooses by its own buffer. Only how a reduction is shared between the ranks follows from sizes that all know ([`select`]). A
-//! communicator for which no channel is left does the same by messages (`coll/messages.rs`).
+//! How they work: each communicator has a *channel*, lines of shared memory in the segment of every member
+//! (`btl/shm/src/coll.rs`). What a rank contributes to a collective stands in its line, in a slot next to it, or in a
+//! buffer that the line describes; who needs it loads it from there. No message is matched. Nothing depends on what a
+//! reader knows in advance: the line says where the bytes are, so each rank chooses by its own buffer. Only how a
+//! reduction is shared between the ranks follows from sizes that all know ([`select`]). A communicator for which no
+//! channel is left does the same by messages (`coll/messages.rs`).
 //!
-//! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the same, bit for bit, from run
-//! to run with the same number of ranks.
+//! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the
+//! same, bit for bit, from run to run with the same number of ranks.
 
 pub(crate) mod agree;
 mod asked;
@@ -49,7 +50,8 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::gate;
 use std::sync::Arc;
 
-/// An operator of the program: combines a vector of elements, the left operands, into another one, the right operands and the result.
+/// An operator of the program: combines a vector of elements, the left operands, into another one, the right operands
+/// and the result.
 pub type UserFunction = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
 /// An operator of a reduction.
@@ -70,8 +72,9 @@ pub enum Op {
 }
 
 impl Op {
-    /// An operator of the program: `function(left, right)` sets each element of `right` to `left op right`. It must be associative; it
-    /// need not be commutative, since elements are combined in the order of the ranks. Both vectors have the same whole number of elements.
+    /// An operator of the program: `function(left, right)` sets each element of `right` to `left op right`. It must be
+    /// associative; it need not be commutative, since elements are combined in the order of the ranks. Both vectors
+    /// have the same whole number of elements.
     ///
     /// It is called inside of the runtime: if it uses the runtime, the process ends with a panic.
     pub fn user(function: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static) -> Self {
@@ -186,8 +189,9 @@ impl Parts {
     }
 }
 
-/// What the ranks do together. Ranks are those of the communicator, parts are in bytes. Every member names the same collective with the same
-/// root, kind of elements and operator; a part that is sent has the length of the part that it is received into.
+/// What the ranks do together. Ranks are those of the communicator, parts are in bytes. Every member names the same
+/// collective with the same root, kind of elements and operator; a part that is sent has the length of the part that it
+/// is received into.
 ///
 /// | collective | send buffer | receive buffer | without a send buffer (in place) |
 /// | --- | --- | --- | --- |

@@ -40,7 +40,8 @@ pub struct Comm {
     pub(crate) slot: Option<usize>,
 }
 
-/// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours any more.
+/// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours
+/// any more.
 pub(crate) struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -130,8 +131,8 @@ impl Comm {
             .map_or(self.handle.size, |place| place.members.len())
     }
 
-    /// A communicator of the same ranks whose messages are kept apart: only a receive with the same `context` matches them. It costs
-    /// nothing and needs no agreement; its collectives go by messages, those of a [`Self::dup`] do not.
+    /// A communicator of the same ranks whose messages are kept apart: only a receive with the same `context` matches
+    /// them. It costs nothing and needs no agreement; its collectives go by messages, those of a [`Self::dup`] do not.
     ///
     /// # Panics
     /// If `context` is 2³⁰ or more, or 2¹⁸ or more in a communicator that does not have all ranks.
@@ -171,7 +172,8 @@ impl Comm {
         result.map(|status| self.local(status))
     }
 
-    /// Sends `buf` to `dest`. Returns when the buffer may be used again: short messages are on their way then, long ones received.
+    /// Sends `buf` to `dest`. Returns when the buffer may be used again: short messages are on their way then, long
+    /// ones received.
     #[inline]
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
@@ -221,7 +223,8 @@ impl Comm {
         self.send_mode(bytes, dest, tag, SendMode::Synchronous, SendPlan::Slots)
     }
 
-    /// Sends `buf` to `dest`, whose receive the program knows to be posted. As [`Self::send`]: the knowledge is not needed here.
+    /// Sends `buf` to `dest`, whose receive the program knows to be posted. As [`Self::send`]: the knowledge is not
+    /// needed here.
     pub fn rsend<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         self.send(buf, dest, tag)
     }
@@ -291,7 +294,8 @@ impl Comm {
         }
     }
 
-    /// Receives a message from `source` with `tag` into `buf`. A message that is longer than `buf` is an error; as much as fits is received.
+    /// Receives a message from `source` with `tag` into `buf`. A message that is longer than `buf` is an error; as much
+    /// as fits is received.
     #[inline]
     pub fn recv<T: AnyBitPattern + NoUninit>(
         &self,
@@ -454,8 +458,9 @@ impl Comm {
         }
     }
 
-    /// Returns when all ranks have called it, by messages. If one cannot any more, the others meet all the same, and get the error that names it; but
-    /// they wait for one another for [`REGROUP`] only: a rank that does not come may wait for one that is here, and learns by its leaving.
+    /// Returns when all ranks have called it, by messages. If one cannot any more, the others meet all the same, and
+    /// get the error that names it; but they wait for one another for [`REGROUP`] only: a rank that does not come may
+    /// wait for one that is here, and learns by its leaving.
     pub(crate) fn meet(&self) -> Result<()> {
         let own = Self {
             context: self.context | OWN_CONTEXTS,
@@ -522,7 +527,8 @@ impl Comm {
     }
 }
 
-/// How long ranks that are done wait for others in a job that has lost a rank. Who learns of the loss by an error of its own comes sooner.
+/// How long ranks that are done wait for others in a job that has lost a rank. Who learns of the loss by an error of
+/// its own comes sooner.
 const REGROUP: Duration = Duration::from_secs(2);
 
 /// A status of the engine as a communicator with these members counts ranks.

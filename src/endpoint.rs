@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Endpoints: how records, chunks, credit and wake-ups reach a peer, and come from it.
 //!
-//! Matching, protocols, collectives and the engine work on an [`Endpoint`] and on this rank's [`Home`]. They do not know
-//! whether a peer is in shared memory. What every endpoint promises:
+//! Matching, protocols, collectives and the engine work on an [`Endpoint`] and on this rank's [`Home`]. They do not
+//! know whether a peer is in shared memory. What every endpoint promises:
 //!
 //! - Records arrive whole, once, and in their order. A record that was claimed is published or becomes a no-op.
 //! - A chunk that a record names can be read until that record is passed, and no longer.
@@ -144,8 +144,8 @@ impl Endpoint {
         each!(self, to => to.credit_back())
     }
 
-    /// A chunk to be filled for the peer, which may have `share` of them. `None`: it must give one back first, or memory is
-    /// short for the moment.
+    /// A chunk to be filled for the peer, which may have `share` of them. `None`: it must give one back first, or
+    /// memory is short for the moment.
     #[inline]
     pub(crate) fn take_chunk(&mut self, home: &mut Home, share: usize) -> Option<ChunkIndex> {
         each!(self, to => to.take_chunk(home, share))
@@ -250,7 +250,8 @@ impl Endpoint {
         each!(self, from => from.passed_chunk())
     }
 
-    /// Gives back the chunks that were passed and are kept back, if there are any, and wakes a peer that waits for them.
+    /// Gives back the chunks that were passed and are kept back, if there are any, and wakes a peer that waits for
+    /// them.
     pub(crate) fn give_back(&mut self) {
         each!(self, from => from.give_back());
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which message goes to which receive: (context, source, tag), with wildcards, in order.
 //!
-//! Two sets of entries, posted receives and unexpected messages, each searched from the other side. Every search is a look into one
-//! hash bin per *class* of pattern (source and tag known or not), so the time does not grow with the length of the queues:
+//! Two sets of entries, posted receives and unexpected messages, each searched from the other side. Every search is a
+//! look into one hash bin per *class* of pattern (source and tag known or not), so the time does not grow with the
+//! length of the queues:
 //!
-//! * a posted receive is in the bins of its own class; an arriving message looks into all four and takes the oldest. A run of receives of one pattern
-//!   lies beside the bins;
+//! * a posted receive is in the bins of its own class; an arriving message looks into all four and takes the oldest. A
+//!   run of receives of one pattern lies beside the bins;
 //! * an unexpected message is in the bins of all four classes; a receive looks into its own.
 
 mod bins;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory that a job takes, as a formula: before it starts, and exactly. [`pool`] has the temporary buffers.
 //!
-//! Shared memory is made of four parts, each reserved in full when it is first needed, so the sum is what the kernel counts:
+//! Shared memory is made of four parts, each reserved in full when it is first needed, so the sum is what the kernel
+//! counts:
 //!
 //! | part | where | when |
 //! | --- | --- | --- |
@@ -22,12 +23,12 @@ use onecopy_obs::Knobs;
 use onecopy_shm::layout::{COLL_STRIDE, Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;
 
-/// Private bytes of a rank that do not depend on the number of ranks. An estimate from a measurement: 140 KiB of anonymous memory, as much
-/// of relocated program, 40 KiB of page tables; rounded up.
+/// Private bytes of a rank that do not depend on the number of ranks. An estimate from a measurement: 140 KiB of
+/// anonymous memory, as much of relocated program, 40 KiB of page tables; rounded up.
 pub const PRIVATE_BASE: u64 = 384 << 10;
 
-/// Private bytes per peer that a rank talks with, estimated likewise: 8.5 KiB of page tables for what is mapped of it, its state, its
-/// queues; rounded up.
+/// Private bytes per peer that a rank talks with, estimated likewise: 8.5 KiB of page tables for what is mapped of it,
+/// its state, its queues; rounded up.
 pub const PRIVATE_PER_PEER: u64 = 12 << 10;
 
 /// What a job does, as far as memory depends on it.

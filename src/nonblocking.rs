@@ -273,8 +273,8 @@ impl Comm {
         }
     }
 
-    /// Runs `body` with a scope in which borrowed buffers can be sent and received without blocking. Returns when all of its requests are
-    /// complete.
+    /// Runs `body` with a scope in which borrowed buffers can be sent and received without blocking. Returns when all
+    /// of its requests are complete.
     ///
     /// ```
     /// onecopy::local(2, |rt| {
@@ -410,7 +410,8 @@ impl<'env> Scope<'_, 'env> {
         result.map(|result| result.map(|status| self.comm.local(status)))
     }
 
-    /// Waits for all requests that were not waited for yet, and gives their results in the order of their start, or the first error.
+    /// Waits for all requests that were not waited for yet, and gives their results in the order of their start, or the
+    /// first error.
     pub fn wait_all(&self) -> Result<Vec<Status>> {
         let mut results = Vec::with_capacity(self.pending.borrow().len());
         // Each stays among the pending until it is complete, so that a panic leaves none behind.

@@ -54,8 +54,8 @@ pub(crate) enum Drain {
 
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
 ///
-/// When receives were completed and none is left, what comes next may be for those that the caller is about to post: it stays in the ring, where they
-/// find it without its being held meanwhile. A caller that goes on waiting comes again.
+/// When receives were completed and none is left, what comes next may be for those that the caller is about to post: it
+/// stays in the ring, where they find it without its being held meanwhile. A caller that goes on waiting comes again.
 pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<(), String> {
     let mut room = false;
     let completed = core.requests.completed;
@@ -140,8 +140,8 @@ fn control(
     }
 }
 
-/// The announced send that the peer talks of; none: it was given up here with its collective, which will fail there too. `last`: the peer
-/// does not name it again.
+/// The announced send that the peer talks of; none: it was given up here with its collective, which will fail there
+/// too. `last`: the peer does not name it again.
 fn awaiting(
     core: &mut Core,
     peer: &Peer,

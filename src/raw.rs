@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages whose buffers are [`Span`]s: for fronts in other languages, whose rules say how long a buffer stays in place.
+//! Messages whose buffers are [`Span`]s: for fronts in other languages, whose rules say how long a buffer stays in
+//! place.
 //!
-//! An [`Operation`] is one send, receive or collective. It has no destructor: whoever starts one polls it until it is complete, which ends its loans, or
-//! withdraws it.
+//! An [`Operation`] is one send, receive or collective. It has no destructor: whoever starts one polls it until it is
+//! complete, which ends its loans, or withdraws it.
 
 mod numbered;
 
@@ -46,7 +47,8 @@ enum Lent {
 pub struct Poll<'e>(&'e mut Worker);
 
 impl Poll<'_> {
-    /// The result of `operation`, if it is complete. It must not be asked for again then. A sender is named by its rank in the job.
+    /// The result of `operation`, if it is complete. It must not be asked for again then. A sender is named by its rank
+    /// in the job.
     pub fn take(&mut self, operation: &Operation) -> Option<Result<Status>> {
         let result = self.0.take_result(operation.id)?;
         self.0.end(&operation.lent);
@@ -59,12 +61,14 @@ impl Poll<'_> {
         self.0.is_done(operation.id)
     }
 
-    /// Takes back a receive that no message has matched, and says whether that was possible. It completes with [`Error::Cancelled`].
+    /// Takes back a receive that no message has matched, and says whether that was possible. It completes with
+    /// [`Error::Cancelled`].
     pub fn cancel(&mut self, operation: &Operation) -> bool {
         self.0.cancel(operation.id)
     }
 
-    /// Gives up a send: its memory is the program's again. A receiver that was promised it gets an error, or bytes that were written later.
+    /// Gives up a send: its memory is the program's again. A receiver that was promised it gets an error, or bytes that
+    /// were written later.
     pub fn withdraw(&mut self, operation: Operation) {
         self.0.abandon(operation.id);
         self.0.end(&operation.lent);
@@ -146,7 +150,8 @@ impl Comm {
         }
     }
 
-    /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in the same place.
+    /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be
+    /// in the same place.
     #[cold]
     fn send_after_progress(&self, engine: &mut Worker, bytes: &[u8], dest: u32, tag: i32) -> bool {
         engine.progress(false);

@@ -83,8 +83,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Joins the job whose launcher started this process, or makes a job of one rank. Settings come from `ONECOPY_` variables.
-    /// One thread may use the runtime; see [`Self::init_with`].
+    /// Joins the job whose launcher started this process, or makes a job of one rank. Settings come from `ONECOPY_`
+    /// variables. One thread may use the runtime; see [`Self::init_with`].
     pub fn init() -> Result<Self> {
         Self::init_with(Options::from_env()?)
     }
@@ -148,8 +148,8 @@ impl Runtime {
         self.handle.size
     }
 
-    /// Allocates memory that peers can read in place, so that messages from and to it need a single copy and no privilege. Zeroed,
-    /// aligned to a page; given back to the system when dropped.
+    /// Allocates memory that peers can read in place, so that messages from and to it need a single copy and no
+    /// privilege. Zeroed, aligned to a page; given back to the system when dropped.
     ///
     /// ```
     /// onecopy::local(2, |rt| {
@@ -232,7 +232,8 @@ impl Runtime {
         self.handle.gate.enter().core.patience.crowded
     }
 
-    /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of them.
+    /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of
+    /// them.
     pub fn acknowledge_deaths(&self) -> Vec<usize> {
         self.handle.gate.enter().acknowledge_deaths()
     }
@@ -246,7 +247,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// The way to end the job, of use at any time and on any thread: also within a function of the program that reduces.
+    /// The way to end the job, of use at any time and on any thread: also within a function of the program that
+    /// reduces.
     #[must_use]
     pub fn emergency(&self) -> Arc<dyn Emergency> {
         Arc::clone(&self.handle.emergency)
@@ -254,10 +256,11 @@ impl Runtime {
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
     ///
-    /// A runtime that is dropped instead leaves without waiting for the others, so that a rank that gives up early holds up nobody:
-    /// whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
+    /// A runtime that is dropped instead leaves without waiting for the others, so that a rank that gives up early
+    /// holds up nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
     ///
-    /// A child of a fork has a copy of the runtime that is of no use to it: dropping it does nothing, and this is [`Error::Forked`].
+    /// A child of a fork has a copy of the runtime that is of no use to it: dropping it does nothing, and this is
+    /// [`Error::Forked`].
     pub fn finalize(mut self) -> Result<()> {
         self.leave(true)
     }

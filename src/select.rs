@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which protocol carries which size: computed once per pair from cost curves, capabilities and knobs.
 //!
-//! [`Thresholds::send_protocol`] is the sender's decision, `decide` the receiver's. The runtime makes them with what it knows of one message;
-//! [`explain`] makes the same ones for every size, and says why the others lost.
+//! [`Thresholds::send_protocol`] is the sender's decision, `decide` the receiver's. The runtime makes them with what it
+//! knows of one message; [`explain`] makes the same ones for every size, and says why the others lost.
 
 pub(crate) mod chunks;
 pub(crate) mod decide;
@@ -31,25 +31,29 @@ pub struct Thresholds {
     pub rewritten_max: u64,
     /// As before, if it lies in the heap.
     pub rewritten_heap_max: u64,
-    /// From here on the receiver takes the layer; of the one that maps, from here on announced, if the buffer lies in the heap.
+    /// From here on the receiver takes the layer; of the one that maps, from here on announced, if the buffer lies in
+    /// the heap.
     pub min: PerLayer<u64>,
     /// From here on both sides copy by it.
     pub coop_min: PerLayer<u64>,
 }
 
-/// Messages above this size are announced wherever a layer can copy them at once; where chunks are written by strings, above the other one.
+/// Messages above this size are announced wherever a layer can copy them at once; where chunks are written by strings,
+/// above the other one.
 const EAGER_MOST: u64 = 128 << 10;
 const EAGER_STRINGS_MOST: u64 = 256 << 10;
 
-/// Up to these sizes copying through chunks is cheaper for a sender that rewrites its buffer than to have it read in place.
+/// Up to these sizes copying through chunks is cheaper for a sender that rewrites its buffer than to have it read in
+/// place.
 const REWRITTEN_MAX: usize = 128 << 10;
 const REWRITTEN_HEAP_MAX: usize = 64 << 10;
 
 /// Largest payload that fits into the slots of one record.
 pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
 
-/// Slots of the largest record that always finds room in an emptied ring of `slots`: it may need as many again, less one, to fill the
-/// ring's end, one slot stays free, and the consumer may keep back a quarter of the ring that it has not given back yet.
+/// Slots of the largest record that always finds room in an emptied ring of `slots`: it may need as many again, less
+/// one, to fill the ring's end, one slot stays free, and the consumer may keep back a quarter of the ring that it has
+/// not given back yet.
 const fn largest_record(slots: usize) -> usize {
     let kept_back = slots / 4 - 1;
     (slots - kept_back) / 2
@@ -139,7 +143,8 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also saves a copy.
+    /// Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also
+    /// saves a copy.
     fn eager_auto(&self, min: &PerLayer<u64>) -> u64 {
         let (knobs, least) = (self.knobs, self.slots_max as u64 + 1);
         let half_the_credit = knobs.eager_credit as u64 / 2;
@@ -157,8 +162,8 @@ impl<'a> Given<'a> {
         first.clamp(least, (most + 1).max(least))
     }
 
-    /// Up to where a message goes in chunks if its buffer has changed, in no heap and in the heap. At most two wait for their
-    /// receiver. Nowhere if the user has said from where on a layer is used, and so means it.
+    /// Up to where a message goes in chunks if its buffer has changed, in no heap and in the heap. At most two wait for
+    /// their receiver. Nowhere if the user has said from where on a layer is used, and so means it.
     fn rewritten_max(&self) -> (u64, u64) {
         let knobs = self.knobs;
         let up_to = |most: usize, decided: bool| match decided || !self.chunks {
@@ -219,7 +224,8 @@ impl Thresholds {
         }
     }
 
-    /// Whether a message of `len` bytes goes in chunks, though it would be announced, if its buffer has changed since it was last sent.
+    /// Whether a message of `len` bytes goes in chunks, though it would be announced, if its buffer has changed since
+    /// it was last sent.
     #[inline]
     #[must_use]
     pub fn minds_rewriting(&self, len: u64, in_heap: bool) -> bool {
@@ -252,7 +258,8 @@ impl Thresholds {
         }
     }
 
-    /// How the receiver has the `len` bytes of an announced message come. `seen`: which of two ways is faster, if the pair knows that.
+    /// How the receiver has the `len` bytes of an announced message come. `seen`: which of two ways is faster, if the
+    /// pair knows that.
     #[inline]
     #[must_use]
     pub(crate) fn receive_protocol(
@@ -271,8 +278,8 @@ impl Thresholds {
         let reader = LayerId::SINGLE.into_iter().find(reads);
         if ends.block_free {
             let together = reader.is_some_and(|layer| len >= self.coop_min[layer]);
-            // The bytes are not in memory that we map but are to be in memory that the sender maps: a copy by the sender alone is still a
-            // single one.
+            // The bytes are not in memory that we map but are to be in memory that the sender maps: a copy by the
+            // sender alone is still a single one.
             let mapped = reader.is_some_and(|layer| layer.power().loads());
             let by_sender = !mapped && ends.sender_maps;
             if together {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank keeps, apart from its peers: requests, what is posted, what came before its receive, pools, and who waits.
+//! What a rank keeps, apart from its peers: requests, what is posted, what came before its receive, pools, and who
+//! waits.
 //!
 //! A protocol works on [`Core`] and on one peer at once, which are borrowed apart. Nothing here knows a protocol or the
 //! engine that drives them.

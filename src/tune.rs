@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tune file: this machine's cost curves and copy kernels, written by `onecopy tune`, read when a runtime starts.
 //!
-//! `ONECOPY_TUNE_FILE` names it. Without that variable the user's own is looked for, `onecopy/tune.json` below `$XDG_CONFIG_HOME` or
-//! `~/.config`, and used if it was written on this machine; `ONECOPY_TUNE_FILE=none` uses none.
+//! `ONECOPY_TUNE_FILE` names it. Without that variable the user's own is looked for, `onecopy/tune.json` below
+//! `$XDG_CONFIG_HOME` or `~/.config`, and used if it was written on this machine; `ONECOPY_TUNE_FILE=none` uses none.
 
 use crate::error::{Error, Result};
 use crate::machine;

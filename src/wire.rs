@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the records in a ring mean: kinds, and the bodies of the control records.
 //!
-//! A record's meta word is its envelope, `tag i32 | context u32`. Control records carry a body of six words, the last of which checks the
-//! others. Everything is decoded by value; a value that cannot be is an error that fails the peer.
+//! A record's meta word is its envelope, `tag i32 | context u32`. Control records carry a body of six words, the last
+//! of which checks the others. Everything is decoded by value; a value that cannot be is an error that fails the peer.
 
 use onecopy_shm::layout::ChunkIndex;
 

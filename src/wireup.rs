@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How ranks find one another: who is in the job, what each is like, and the descriptor of each one's segment.
 //!
-//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them: [`alone`] for a program that no launcher started,
-//! [`local`] for ranks that are threads of one process, [`launched`] for ranks that `onecopy run` started, and `foreign` for ranks of another
-//! launcher. A wire-up brings no bytes of a message: after the introduction two ranks talk through their segments only.
+//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them: [`alone`] for a program that no
+//! launcher started, [`local`] for ranks that are threads of one process, [`launched`] for ranks that `onecopy run`
+//! started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the introduction
+//! two ranks talk through their segments only.
 
 pub mod alone;
 #[doc(hidden)]
@@ -92,7 +93,8 @@ pub struct Introduction {
     pub segment: OwnedFd,
     /// The descriptor by which the peer grants its memory through the kernel module; none if it has no such module.
     pub grant: Option<OwnedFd>,
-    /// Becomes readable when the peer's process ends; none if the kernel refused it or the peer is a thread of this process.
+    /// Becomes readable when the peer's process ends; none if the kernel refused it or the peer is a thread of this
+    /// process.
     pub pidfd: Option<OwnedFd>,
     /// The peer's process id in our pid namespace; none if it is not visible there, or has ended and was waited for.
     pub pid: Option<i32>,
@@ -325,8 +327,8 @@ pub trait Wireup: Send {
     /// Ranks in the job.
     fn size(&self) -> usize;
 
-    /// Keeps the descriptor by which this rank grants its memory to peers, to be published with the next [`join`](Wireup::join). A wire-up
-    /// that cannot pass it on leaves it: peers then do without.
+    /// Keeps the descriptor by which this rank grants its memory to peers, to be published with the next
+    /// [`join`](Wireup::join). A wire-up that cannot pass it on leaves it: peers then do without.
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
         let _ = grant;
         Ok(())
@@ -335,7 +337,8 @@ pub trait Wireup: Send {
     /// Publishes this rank's card and segment; returns all cards, by rank, once every rank has joined.
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError>;
 
-    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left, whose `pidfd` then tells so.
+    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left, whose `pidfd`
+    /// then tells so.
     fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError>;
 
     /// The node of a rank, the same at all ranks; ranks of one node share memory.
@@ -357,7 +360,8 @@ pub trait Wireup: Send {
     /// The next event, if there is one. Never waits.
     fn poll(&mut self) -> Result<Option<Event>, WireupError>;
 
-    /// Leaves the job in an orderly way: the others see [`Event::Left`], and the end of this process is no death any more.
+    /// Leaves the job in an orderly way: the others see [`Event::Left`], and the end of this process is no death any
+    /// more.
     fn leave(&mut self) -> Result<(), WireupError>;
 
     /// The way to end the job: of use also while somebody else uses the wire-up.
@@ -384,8 +388,8 @@ pub fn exit_code(code: i32) -> i32 {
     }
 }
 
-/// The wire-up that the environment describes: the launcher's if one started this process, ours before others; otherwise a job of one rank.
-/// A launcher that is there but cannot be used is an error.
+/// The wire-up that the environment describes: the launcher's if one started this process, ours before others;
+/// otherwise a job of one rank. A launcher that is there but cannot be used is an error.
 pub fn from_environment() -> Result<Box<dyn Wireup>, WireupError> {
     if let Some(wireup) = launched::Launched::from_environment()? {
         return Ok(Box::new(wireup));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares what a Rust crate declares with what its C header declares. Included by the crates' tests.
 //!
-//! The header is read for its names, and a C compiler says what they mean; so a name that is in one of the two languages only is found
-//! as well as one that differs.
+//! The header is read for its names, and a C compiler says what they mean; so a name that is in one of the two
+//! languages only is found as well as one that differs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

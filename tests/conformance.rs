@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One suite for every layer: each body runs over each case (a layer that is forced, and where the buffers lie), on ranks that are
-//! threads and on ranks that are processes.
+//! One suite for every layer: each body runs over each case (a layer that is forced, and where the buffers lie), on
+//! ranks that are threads and on ranks that are processes.
 //!
-//! A case whose layer is not available here is skipped only if `tests/expected-skips/` says so; what is skipped is printed with the
-//! reason that the layer gave.
+//! A case whose layer is not available here is skipped only if `tests/expected-skips/` says so; what is skipped is
+//! printed with the reason that the layer gave.
 
 #[path = "harness/bytes.rs"]
 mod bytes;
@@ -200,7 +200,8 @@ fn on_nodes_of_their_own_in_little_memory() {
     on_nodes("cico in little memory");
 }
 
-/// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is touched once.
+/// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is
+/// touched once.
 #[test]
 fn a_message_of_more_than_4_gib() {
     const LEN: usize = (4 << 30) + 4097;
@@ -215,7 +216,8 @@ fn a_message_of_more_than_4_gib() {
     }
     let marks = [0, 1 << 20, (2 << 30) - 1, (4 << 30) - 1, 4 << 30, LEN - 1];
     let got = Mutex::new(vec![0u8; LEN]);
-    // Through chunks only as much as fits into a short buffer, unless there is time: it is slow where processors are busy.
+    // Through chunks only as much as fits into a short buffer, unless there is time: it is slow where processors are
+    // busy.
     let short = if std::env::var_os("TEST_SOAK").is_some() {
         LEN
     } else {

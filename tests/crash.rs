@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ranks that die, and ranks that write nonsense: the others go on.
 //!
-//! The ranks are this very test program, started by the launcher with the one test [`as_rank`]. Nothing depends on how long something
-//! takes; limits are generous, and beyond them a test fails instead of hanging.
+//! The ranks are this very test program, started by the launcher with the one test [`as_rank`]. Nothing depends on how
+//! long something takes; limits are generous, and beyond them a test fails instead of hanging.
 
 #[path = "crash/attached.rs"]
 mod attached;

@@ -270,7 +270,8 @@ fn flood_unseen(rt: &Runtime) {
     }
 }
 
-/// A buffer that is rewritten between sends goes in chunks, one that is not is announced; what arrives is right either way.
+/// A buffer that is rewritten between sends goes in chunks, one that is not is announced; what arrives is right either
+/// way.
 fn rewritten(rt: &Runtime) {
     const LEN: usize = 48 << 10;
     const TIMES: u8 = 10;
@@ -313,7 +314,8 @@ fn rewritten(rt: &Runtime) {
                     assert_eq!((chunks, announced), (0, 0), "{case}");
                     continue;
                 }
-                // What finds no credit is announced without a look at it, so that the next one is compared with one before.
+                // What finds no credit is announced without a look at it, so that the next one is compared with one
+                // before.
                 let stalls = after.credit_stalls - before.credit_stalls;
                 let slack = stalls + std::mem::replace(&mut stalls_before, stalls);
                 assert_eq!(chunks + announced, u64::from(TIMES), "{case}");
@@ -418,8 +420,8 @@ fn idle(rt: &Runtime) {
     let sleeps = after.sleeps - before.sleeps;
     let turns = sleeps + after.yields - before.yields + after.polls_slow - before.polls_slow;
     say(&format!("IDLE {sleeps} sleeps, {turns} turns, {waited:?}"));
-    // One sleep per look at the peers' lives, and what else wakes a rank is counted too: not the processor's time, which is
-    // another machine's figure.
+    // One sleep per look at the peers' lives, and what else wakes a rank is counted too: not the processor's time,
+    // which is another machine's figure.
     let looks = waited.as_millis() / LIVENESS.as_millis() + 1;
     assert!(
         sleeps > 0 && u128::from(sleeps) <= 2 * looks,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copy in, copy out: the layer that always works. The sender copies into a chunk of its own segment, the receiver out of it.
+//! Copy in, copy out: the layer that always works. The sender copies into a chunk of its own segment, the receiver out
+//! of it.
 
 use crate::contract::{Here, Probe, Refusal};
 use onecopy_shm::segment::{PeerSegment, SegmentError};
@@ -15,7 +16,8 @@ pub fn probe(here: &Here) -> Probe {
     }
 }
 
-/// Maps the peer's pool, `writable` or not, and sees a number that it writes in the peer's segment there again. Without this the pair cannot talk.
+/// Maps the peer's pool, `writable` or not, and sees a number that it writes in the peer's segment there again. Without
+/// this the pair cannot talk.
 pub fn prove(peer: &mut PeerSegment, writable: bool) -> Result<(), Refusal> {
     let refused =
         |e: SegmentError| Refusal::new(e.to_string(), "without shared memory ranks cannot talk");

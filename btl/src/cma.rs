@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cross-memory attach: the kernel copies between two address spaces, `process_vm_readv(2)` and `process_vm_writev(2)`.
 //!
-//! The kernel permits it to who may trace the target: same user, target dumpable, and Yama's `ptrace_scope` (0 anyone of the user,
-//! 1 ancestors and whom the target named by `prctl(PR_SET_PTRACER)`, 2 `CAP_SYS_PTRACE`, 3 nobody); the capability is judged in the
-//! target's user namespace, the pid in the caller's pid namespace; container runtimes may filter the calls. So the only
-//! trustworthy answer is a transfer: [`CmaLayer::prove`] reads a number from the peer and writes one there.
+//! The kernel permits it to who may trace the target: same user, target dumpable, and Yama's `ptrace_scope` (0 anyone
+//! of the user, 1 ancestors and whom the target named by `prctl(PR_SET_PTRACER)`, 2 `CAP_SYS_PTRACE`, 3 nobody); the
+//! capability is judged in the target's user namespace, the pid in the caller's pid namespace; container runtimes may
+//! filter the calls. So the only trustworthy answer is a transfer: [`CmaLayer::prove`] reads a number from the peer and
+//! writes one there.
 //!
 //! # Safety
-//! The local side of each call is made of slices; the remote side is checked by the kernel, which returns EFAULT for addresses that are not
-//! mapped in the peer.
+//! The local side of each call is made of slices; the remote side is checked by the kernel, which returns EFAULT for
+//! addresses that are not mapped in the peer.
 #![allow(
     unsafe_code,
     reason = "the system calls process_vm_readv and process_vm_writev"
@@ -61,7 +62,8 @@ fn transfer(
     }
     let (l, r) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
     let moved = match direction {
-        // SAFETY: the local pieces are valid for writes (made from exclusive slices by the callers); remote addresses are the kernel's to check.
+        // SAFETY: the local pieces are valid for writes (made from exclusive slices by the callers); remote addresses
+        // are the kernel's to check.
         Direction::Read => unsafe {
             libc::process_vm_readv(pid, local.as_ptr(), l, remote.as_ptr(), r, 0)
         },
@@ -183,18 +185,20 @@ fn set_ptracer(who: libc::c_ulong) -> io::Result<()> {
     }
 }
 
-/// Permits every process of the same user to read this process's memory where Yama would not. Replaces an earlier permission.
+/// Permits every process of the same user to read this process's memory where Yama would not. Replaces an earlier
+/// permission.
 fn permit_any_tracer() -> io::Result<()> {
     set_ptracer(libc::c_ulong::MAX)
 }
 
-/// Permits one process, and its descendants, to read this process's memory where Yama would not. Replaces an earlier permission.
+/// Permits one process, and its descendants, to read this process's memory where Yama would not. Replaces an earlier
+/// permission.
 fn permit_tracer(pid: i32) -> io::Result<()> {
     set_ptracer(libc::c_ulong::try_from(pid).unwrap_or(0))
 }
 
-/// Permits peers to read this process's memory where Yama asks for that, if the user says so: when this rank starts, and when it connects with
-/// a process.
+/// Permits peers to read this process's memory where Yama asks for that, if the user says so: when this rank starts,
+/// and when it connects with a process.
 pub fn permit(knobs: &Knobs, peer: Option<i32>) {
     // A kernel without Yama refuses the call and needs no permission.
     let _ = match (knobs.cma_ptracer, peer) {
@@ -267,7 +271,8 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
 }
 
 impl CmaLayer {
-    /// Proves the layer with a peer whose process is `pid`: reads its nonce, and writes a number that is then seen through the mapping.
+    /// Proves the layer with a peer whose process is `pid`: reads its nonce, and writes a number that is then seen
+    /// through the mapping.
     pub fn prove(peer: &PeerSegment, pid: Option<i32>) -> Result<Self, Refusal> {
         let pid = pid.ok_or_else(|| {
             Refusal::new(

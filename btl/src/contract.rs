@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a layer must offer. A layer owns what it needs to reach its peer: whoever copies names no segment, and a peer need not have one.
+//! What a layer must offer. A layer owns what it needs to reach its peer: whoever copies names no segment, and a peer
+//! need not have one.
 
 use crate::attachment::Window;
 use crate::module::{Module, Offer, Region};
@@ -127,7 +128,8 @@ pub trait CopyLayer: Debug + Send {
         false
     }
 
-    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from; none if the peer needs no such thing.
+    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from; none if the peer needs no
+    /// such thing.
     fn expose(
         &self,
         pieces: &mut dyn Iterator<Item = (usize, usize)>,
@@ -141,11 +143,14 @@ pub trait CopyLayer: Debug + Send {
 pub trait AttachLayer: CopyLayer {
     /// Whether bytes can be read in place, by [`Self::attached`].
     fn shows_in_place(&self) -> bool;
-    /// Whether a transfer of `total` bytes, of which the range is a part, has earned an attachment. To be asked once per transfer.
+    /// Whether a transfer of `total` bytes, of which the range is a part, has earned an attachment. To be asked once
+    /// per transfer.
     fn earned(&self, range: &RemoteRange, total: u64) -> bool;
-    /// Attaches a range before it is copied in parts, in as few windows as possible. If that is refused, the copy will tell.
+    /// Attaches a range before it is copied in parts, in as few windows as possible. If that is refused, the copy will
+    /// tell.
     fn reserve(&self, range: &RemoteRange);
-    /// The bytes of `range`, attached and to be read in place. None: the layer does not show them, or not in one window.
+    /// The bytes of `range`, attached and to be read in place. None: the layer does not show them, or not in one
+    /// window.
     fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>>;
     /// Accesses so far, of anybody, that found no memory of the peer.
     fn holes(&self) -> u64;
@@ -168,7 +173,8 @@ pub struct Attached<'l> {
 }
 
 impl<'l> Attached<'l> {
-    /// The bytes of `range`, which begin at `at` in the window. `holes`: those that were counted before the window was looked up.
+    /// The bytes of `range`, which begin at `at` in the window. `holes`: those that were counted before the window was
+    /// looked up.
     pub(crate) fn new(
         layer: &'l dyn AttachLayer,
         window: Ref<'l, Window>,
@@ -185,7 +191,8 @@ impl<'l> Attached<'l> {
         }
     }
 
-    /// The bytes. They were the peer's if [`Self::were_there`] says so when they have been read; else they may be zeroes.
+    /// The bytes. They were the peer's if [`Self::were_there`] says so when they have been read; else they may be
+    /// zeroes.
     #[must_use]
     pub fn view(&self) -> Option<View<'_>> {
         let len = usize::try_from(self.range.len).ok()?;

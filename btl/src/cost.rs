@@ -34,7 +34,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// The seeds for a rank with these knobs on this machine: how it writes chunks tells which of the two is the nearer one.
+    /// The seeds for a rank with these knobs on this machine: how it writes chunks tells which of the two is the nearer
+    /// one.
     #[must_use]
     pub fn seeds(knobs: &Knobs) -> Self {
         if !knobs.writes_strings() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The time of a transfer by its size.
 
-/// One-way time of a message: `setup + bytes × per_byte`, in two pieces, because caches make large transfers dearer per byte.
+/// One-way time of a message: `setup + bytes × per_byte`, in two pieces, because caches make large transfers dearer per
+/// byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Curve {
     /// Nanoseconds of a message without payload.

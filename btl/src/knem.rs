@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copies by a kernel module, in one system call and without attaching anything.
 //!
-//! By the *extension* the module copies between the descriptor that the peer granted and this process's memory, in either direction; nothing
-//! is registered. By the *plain* interface, which any module that speaks the KNEM ABI has, the sender exposes each message as a region and names it by
-//! its cookie in the announcement; the receiver copies from it.
+//! By the *extension* the module copies between the descriptor that the peer granted and this process's memory, in
+//! either direction; nothing is registered. By the *plain* interface, which any module that speaks the KNEM ABI has,
+//! the sender exposes each message as a region and names it by its cookie in the announcement; the receiver copies from
+//! it.
 //!
-//! A region is made per message and never kept: it names *pages*, and a later message at the same address may lie in others, which only a
-//! process that sees every `munmap` could know. For the same reason nobody writes into a region: a receiver that also copies, or forks,
-//! could come to other pages than those that were pinned.
+//! A region is made per message and never kept: it names *pages*, and a later message at the same address may lie in
+//! others, which only a process that sees every `munmap` could know. For the same reason nobody writes into a region: a
+//! receiver that also copies, or forks, could come to other pages than those that were pinned.
 //!
 //! # Safety
 //! The local side of each copy is made of slices; the remote side is checked by the kernel.
@@ -230,7 +231,8 @@ impl<'d> Batch<'d> {
             remote_offset: self.offset,
             ..Default::default()
         };
-        // SAFETY: the pieces were made of exclusive slices, for which the caller lent them; the region is the kernel's to check.
+        // SAFETY: the pieces were made of exclusive slices, for which the caller lent them; the region is the kernel's
+        // to check.
         unsafe { self.device.inline_copy(&mut command) }?;
         if command.current_status != u32::from(KNEM_STATUS_SUCCESS) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));

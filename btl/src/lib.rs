@@ -12,8 +12,8 @@
 //! | [`cma`] | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
 //! | [`knem`] | a copy by a kernel module | a module with `/dev/onecopy` or `/dev/knem` |
 //!
-//! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`] when it cannot be
-//! used: what was seen, and what would help.
+//! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`]
+//! when it cannot be used: what was seen, and what would help.
 
 pub mod attachment;
 pub mod cico;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layers of one pair: which work, which were refused and why, and the order in which a pair falls back when one fails.
+//! The layers of one pair: which work, which were refused and why, and the order in which a pair falls back when one
+//! fails.
 
 use crate::contract::{
     AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
@@ -27,8 +28,8 @@ pub struct CopyError {
 }
 
 impl CopyError {
-    /// Whether the peer's memory is gone as a whole, with its process: what the module knows at once, while the process may still
-    /// take long to end.
+    /// Whether the peer's memory is gone as a whole, with its process: what the module knows at once, while the process
+    /// may still take long to end.
     #[must_use]
     pub fn owner_is_dead(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EOWNERDEAD)
@@ -169,7 +170,8 @@ impl Link {
             .filter_map(|layer| self.attaching(layer))
     }
 
-    /// Whether a transfer of `total` bytes, of which the range is a part, may go by `layer`: what is to be attached must have earned it.
+    /// Whether a transfer of `total` bytes, of which the range is a part, may go by `layer`: what is to be attached
+    /// must have earned it.
     #[must_use]
     pub fn has_earned(&self, layer: LayerId, range: &RemoteRange, total: u64) -> bool {
         self.attaching(layer)
@@ -195,7 +197,8 @@ impl Link {
         layers.flatten().find(|&layer| self.has(layer))
     }
 
-    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from by `layer`; none if it needs no such thing.
+    /// Exposes pieces (address, bytes) of this process's memory for the peer to copy from by `layer`; none if it needs
+    /// no such thing.
     pub fn expose(
         &self,
         layer: LayerId,
@@ -216,8 +219,8 @@ impl Link {
         }
     }
 
-    /// Whether the bytes of a transfer of `total`, of which the range is a part, can be read in place by [`Self::attached`]. To be asked once per
-    /// transfer; attaches the range.
+    /// Whether the bytes of a transfer of `total`, of which the range is a part, can be read in place by
+    /// [`Self::attached`]. To be asked once per transfer; attaches the range.
     #[must_use]
     pub fn attaches(&self, range: &RemoteRange, total: u64) -> bool {
         self.all_attaching().any(|attach| {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel module, as this process finds it: its devices, what it can do, and what of this process's memory it offers to peers.
+//! The kernel module, as this process finds it: its devices, what it can do, and what of this process's memory it
+//! offers to peers.
 //!
-//! Two interfaces lead to a peer's memory. The *extension*, `/dev/onecopy`, grants a whole address space as one file descriptor, which peers
-//! get with their introduction: whoever has it may map or copy, nobody else can. The *plain* interfaces, `/dev/xpmem` and `/dev/knem`, name memory by
-//! numbers and work on every module that speaks them.
+//! Two interfaces lead to a peer's memory. The *extension*, `/dev/onecopy`, grants a whole address space as one file
+//! descriptor, which peers get with their introduction: whoever has it may map or copy, nobody else can. The *plain*
+//! interfaces, `/dev/xpmem` and `/dev/knem`, name memory by numbers and work on every module that speaks them.
 //!
 //! # Safety
-//! This process's memory is exposed to the ranks of its job, as `process_vm_readv` exposes it where the kernel permits that. A correct peer
-//! writes only where a buffer is lent to the runtime for receiving, and reads only what was announced to it: the ranks of a job trust one
-//! another this far (docs/trust-model.md). What is exposed here ends with the value that exposes it.
+//! This process's memory is exposed to the ranks of its job, as `process_vm_readv` exposes it where the kernel permits
+//! that. A correct peer writes only where a buffer is lent to the runtime for receiving, and reads only what was
+//! announced to it: the ranks of a job trust one another this far (docs/trust-model.md). What is exposed here ends with
+//! the value that exposes it.
 #![allow(
     unsafe_code,
     reason = "exposes memory of this process to peers of its job"
@@ -313,7 +315,8 @@ fn export_plain(device: &Arc<xpmem_sys::Device>) -> io::Result<Arc<PlainExport>>
     if let Some(export) = known.upgrade().filter(|export| export.pid == own) {
         return Ok(export);
     }
-    // SAFETY: peers of the same user reach this memory; what they do with it is said at the top. Mode 0600: no other user.
+    // SAFETY: peers of the same user reach this memory; what they do with it is said at the top. Mode 0600: no other
+    // user.
     let segid = unsafe { device.make(0, xpmem_sys::XPMEM_MAXADDR_SIZE, 0o600) }?;
     let export = Arc::new(PlainExport {
         device: Arc::clone(device),
@@ -378,8 +381,8 @@ pub struct Exposed {
 }
 
 impl Exposed {
-    /// Exposes this process's memory by each interface of the module. `nonce` is the address of the number that only this rank has.
-    /// What is refused is left out: peers then see that it is missing.
+    /// Exposes this process's memory by each interface of the module. `nonce` is the address of the number that only
+    /// this rank has. What is refused is left out: peers then see that it is missing.
     #[must_use]
     pub fn new(module: &Module, nonce: usize) -> Self {
         let grant = module.onecopy.as_ref().ok().and_then(|device| {

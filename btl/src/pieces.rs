@@ -15,7 +15,8 @@ pub(crate) fn pieces_mut<'a>(out: &'a mut [IoSliceMut<'_>]) -> impl Iterator<Ite
     out.iter_mut().map(|piece| &mut **piece)
 }
 
-/// Walks two lists of ranges of the same total length and calls `step(part of a remote range, local piece, part of that piece)`.
+/// Walks two lists of ranges of the same total length and calls `step(part of a remote range, local piece, part of that
+/// piece)`.
 pub(crate) fn walk<P: Deref<Target = [u8]>, E>(
     remote: &[RemoteRange],
     local: impl Iterator<Item = P>,

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The attach cache: windows of one peer's memory that are kept mapped, because to map them costs more than to copy a little.
+//! The attach cache: windows of one peer's memory that are kept mapped, because to map them costs more than to copy a
+//! little.
 //!
-//! A window names a range of the peer's *addresses*, not its pages: when the peer maps other memory there, the module takes the old pages away,
-//! and the next access finds the new ones. So a cached window is never stale in the way in which a cached registration of pages is; what it can be is
-//! a hole, which each copy finds out for itself.
+//! A window names a range of the peer's *addresses*, not its pages: when the peer maps other memory there, the module
+//! takes the old pages away, and the next access finds the new ones. So a cached window is never stale in the way in
+//! which a cached registration of pages is; what it can be is a hole, which each copy finds out for itself.
 //!
 //! Invariants:
 //!
-//! - Windows do not overlap. They begin and end at multiples of the window size, clipped to the peer's address space and to their neighbours, so
-//!   that a lookup is one step in a tree by address.
-//! - Their number and bytes are bounded; the one that was used longest ago goes first. A range that is larger than the bound is copied in
-//!   parts.
-//! - To be attached is *earned*: by size, or because one of the windows was asked for before. One-off small buffers take no mapping.
+//! - Windows do not overlap. They begin and end at multiples of the window size, clipped to the peer's address space
+//!   and to their neighbours, so that a lookup is one step in a tree by address.
+//! - Their number and bytes are bounded; the one that was used longest ago goes first. A range that is larger than the
+//!   bound is copied in parts.
+//! - To be attached is *earned*: by size, or because one of the windows was asked for before. One-off small buffers
+//!   take no mapping.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -145,7 +147,8 @@ impl<W> AttachCache<W> {
         true
     }
 
-    /// Whether a transfer of `total` bytes, of which these are some, has earned that they are attached. Remembers that they were asked for.
+    /// Whether a transfer of `total` bytes, of which these are some, has earned that they are attached. Remembers that
+    /// they were asked for.
     pub fn earned(&mut self, address: u64, len: u64, total: u64) -> bool {
         if total >= self.limits.earn || self.covers(address, len) {
             return true;
@@ -192,8 +195,8 @@ impl<W> AttachCache<W> {
         (begin, to.min(most))
     }
 
-    /// Calls `step(window, offset in the window, offset in the range, bytes)` for each part of the range, in order, attaching what is missing by
-    /// `attach(begin, bytes)`.
+    /// Calls `step(window, offset in the window, offset in the range, bytes)` for each part of the range, in order,
+    /// attaching what is missing by `attach(begin, bytes)`.
     pub fn with<E: From<io::Error>>(
         &mut self,
         address: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layers: one row each, in the order in which they are tried. Nothing else names them as a set; who needs one asks for what it can
-//! do (docs/adding-a-layer.md).
+//! The layers: one row each, in the order in which they are tried. Nothing else names them as a set; who needs one asks
+//! for what it can do (docs/adding-a-layer.md).
 
 use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
@@ -172,8 +172,8 @@ const NONE: Layer = Layer {
     explain: plain,
 };
 
-/// All layers, in the order in which they are tried: when one fails, the next is used. First what costs no call per copy, then what pins and
-/// registers nothing.
+/// All layers, in the order in which they are tried: when one fails, the next is used. First what costs no call per
+/// copy, then what pins and registers nothing.
 pub const LAYERS: &[Layer] = &[
     Layer {
         id: LayerId::Own,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attached memory: a kernel module maps windows of the peer's address space here, and then bytes move by this processor's own loads and
-//! stores, as in [`crate::heap`], but for memory of any kind.
+//! Attached memory: a kernel module maps windows of the peer's address space here, and then bytes move by this
+//! processor's own loads and stores, as in [`crate::heap`], but for memory of any kind.
 //!
-//! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and is counted in a page that is
-//! mapped here, too: the count is compared before and after each copy, or whatever else read the window in place ([`Attached`]). By the *plain*
-//! interface, which any module that speaks the XPMEM ABI has, a window is an attachment of the peer's segment, and a hole is SIGBUS, which
-//! [`onecopy_shm::guard`] takes for the length of a copy.
-//! Either way the copy of bytes that are not there is an error, and the program sees no signal.
+//! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and
+//! is counted in a page that is mapped here, too: the count is compared before and after each copy, or whatever else
+//! read the window in place ([`Attached`]). By the *plain* interface, which any module that speaks the XPMEM ABI has, a
+//! window is an attachment of the peer's segment, and a hole is SIGBUS, which [`onecopy_shm::guard`] takes for the
+//! length of a copy. Either way the copy of bytes that are not there is an error, and the program sees no signal.
 //!
 //! # Safety
 //! The page of the count is mapped as long as the layer lives, and read by a volatile load.
@@ -36,7 +36,8 @@ const POPULATE_UNIT: u64 = 2 << 20;
 /// The end of a process's address space where the module does not say it.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
-/// The most that a kernel gives unless it is asked for more. Windows end at multiples of a power of two, so none reaches over the end of less.
+/// The most that a kernel gives unless it is asked for more. Windows end at multiples of a power of two, so none
+/// reaches over the end of less.
 #[cfg(target_arch = "aarch64")]
 const ADDRESS_END: u64 = 1 << 48;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -112,7 +113,8 @@ impl From<WindowError> for Failed {
 }
 
 impl XpmemLayer {
-    /// Proves the layer: reads the peer's number through an attachment, and writes one that is then seen through the peer's segment.
+    /// Proves the layer: reads the peer's number through an attachment, and writes one that is then seen through the
+    /// peer's segment.
     pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
         let (module, grant) = (&terms.module, means.grant());
         let plain = interface(
@@ -227,7 +229,8 @@ impl XpmemLayer {
         Ok(window)
     }
 
-    /// Has the module map the pages of a large part at once: one call instead of many faults, and an error instead of a hole.
+    /// Has the module map the pages of a large part at once: one call instead of many faults, and an error instead of a
+    /// hole.
     fn populate(&self, window: &Window, at: u64, address: u64, len: u64) -> Result<(), Failed> {
         let Access::Extension { device, .. } = &self.access else {
             return Ok(());
@@ -274,7 +277,8 @@ impl XpmemLayer {
         unsafe { holes.read_volatile() }
     }
 
-    /// Calls `step(window, offset in the window, offset in the range, bytes)` for each part of a range, attached and its pages mapped.
+    /// Calls `step(window, offset in the window, offset in the range, bytes)` for each part of a range, attached and
+    /// its pages mapped.
     fn each(
         &self,
         range: &RemoteRange,
@@ -291,7 +295,8 @@ impl XpmemLayer {
         )
     }
 
-    /// Moves the bytes of a range by `step(window, offset in the window, offset in the range, bytes)`, and makes sure that they were the peer's.
+    /// Moves the bytes of a range by `step(window, offset in the window, offset in the range, bytes)`, and makes sure
+    /// that they were the peer's.
     fn moved(
         &self,
         range: &RemoteRange,

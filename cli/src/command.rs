@@ -31,13 +31,15 @@ pub(crate) struct Cli {
 const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 'onecopy env'.\n\n\
     Exit code: 0 success, 1 failure, 2 wrong usage or a knob out of range; 'run' ends with the code of its job.";
 
-// A new subcommand is a file cli/src/command/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`, a variant here, and
-// an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide = true)]` keeps it out of both.
+// A new subcommand is a file cli/src/command/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`,
+// a variant here, and an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide =
+// true)]` keeps it out of both.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the knobs with value, where the value comes from, default, range and meaning
     Env(env::Args),
-    /// Show the layers with what was seen of each, the machine as the runtime sees it, and which protocol carries which size
+    /// Show the layers with what was seen of each, the machine as the runtime sees it, and which protocol carries which
+    /// size
     Info(info::Args),
     /// Show the memory that a job will take, by formula, before it runs
     Memory(memory::Args),

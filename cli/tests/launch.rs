@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy run` and the job API, with real processes.
 //!
-//! Nothing here depends on how long something takes; waits only have generous limits, beyond which a test fails instead of hanging.
+//! Nothing here depends on how long something takes; waits only have generous limits, beyond which a test fails instead
+//! of hanging.
 
 #[path = "../../tests/harness/limit.rs"]
 mod limit;

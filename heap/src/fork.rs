@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forks: what the region holds must be the child's own afterwards, as all its other memory is.
 //!
-//! The mapping is shared, so without more parent and child would write into the same pages. Before the fork what is in use and has
-//! pages is therefore copied to private memory, which the child inherits and moves to the region's place, and the parent drops. That costs
-//! a copy of the region per fork, and for the child as much memory; `posix_spawn` and `vfork`, by which programs are started
-//! as a rule, call no handlers and share all memory until the program starts, and so cost nothing.
+//! The mapping is shared, so without more parent and child would write into the same pages. Before the fork what is in
+//! use and has pages is therefore copied to private memory, which the child inherits and moves to the region's place,
+//! and the parent drops. That costs a copy of the region per fork, and for the child as much memory; `posix_spawn` and
+//! `vfork`, by which programs are started as a rule, call no handlers and share all memory until the program starts,
+//! and so cost nothing.
 //!
-//! If there is no room for the copy, the child gets private mappings of the memfd where something is in use: what it writes is its own, but what
-//! the parent writes later may be seen until then. A process that is made by `clone` without these handlers shares the region.
+//! If there is no room for the copy, the child gets private mappings of the memfd where something is in use: what it
+//! writes is its own, but what the parent writes later may be seen until then. A process that is made by `clone`
+//! without these handlers shares the region.
 //!
-//! What a child allocates comes from the next allocator, never from the region: there might be bytes of the parent in it.
+//! What a child allocates comes from the next allocator, never from the region: there might be bytes of the parent in
+//! it.
 //!
 //! # Whose handlers come first
 //!
-//! Other libraries have handlers too, and may allocate, free and write in them. So ours run last before the fork and first after it: the
-//! snapshot has all that was written, the child's memory is its own before anyone writes to it, and nobody else's handler runs while the
-//! lock is held. The C library calls handlers in the reverse order of their registration before the fork and in that order after it, so
-//! ours must be registered first. Constructors of other libraries run before ours; so we stand in front of the function by which all of them
-//! register (`__register_atfork`, which `pthread_atfork` calls), and register ours at its first call.
+//! Other libraries have handlers too, and may allocate, free and write in them. So ours run last before the fork and
+//! first after it: the snapshot has all that was written, the child's memory is its own before anyone writes to it, and
+//! nobody else's handler runs while the lock is held. The C library calls handlers in the reverse order of their
+//! registration before the fork and in that order after it, so ours must be registered first. Constructors of other
+//! libraries run before ours; so we stand in front of the function by which all of them register (`__register_atfork`,
+//! which `pthread_atfork` calls), and register ours at its first call.
 //!
 //! # Safety
 //!
-//! The lock is held from just before the fork until just after it on both sides: no range changes hands meanwhile. Handlers only make
-//! system calls and copy; the child's allocates nothing.
+//! The lock is held from just before the fork until just after it on both sides: no range changes hands meanwhile.
+//! Handlers only make system calls and copy; the child's allocates nothing.
 #![allow(
     unsafe_code,
     reason = "copying and replacing the region's memory around a fork"
@@ -153,8 +157,8 @@ fn snapshot(region: &Region) -> Option<usize> {
             let (begin, len) = (part.start as usize, (part.end - part.start) as usize);
             let from = with_exposed_provenance_mut::<u8>(region.base + begin);
             let to = with_exposed_provenance_mut::<u8>(copy as usize + begin);
-            // SAFETY: both ranges lie in their mappings, which do not overlap. Other threads may write meanwhile, as they may during any
-            // fork: then the child has some of it.
+            // SAFETY: both ranges lie in their mappings, which do not overlap. Other threads may write meanwhile, as
+            // they may during any fork: then the child has some of it.
             unsafe { from.copy_to_nonoverlapping(to, len) };
             rest.start = part.end;
         }

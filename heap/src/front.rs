@@ -3,7 +3,8 @@
 //!
 //! # Safety
 //!
-//! The table is made once and stays. Its memory is taken by one runtime only, in a process where the region is the memfd's.
+//! The table is made once and stays. Its memory is taken by one runtime only, in a process where the region is the
+//! memfd's.
 #![allow(unsafe_code, reason = "a function that is found by its name")]
 
 use crate::region::{Region, with_made};

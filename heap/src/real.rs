@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The next allocator: the functions of the same names that the program would have without us.
 //!
-//! They are looked up once, when the library is loaded, or at the first call if that comes before. Looking them up may itself allocate;
-//! what is asked for meanwhile comes from a small arena and is never given back.
+//! They are looked up once, when the library is loaded, or at the first call if that comes before. Looking them up may
+//! itself allocate; what is asked for meanwhile comes from a small arena and is never given back.
 //!
 //! # Safety
 //!
-//! A name of the C allocator leads to a function with that name's C signature; that is what the C standard and POSIX say, and all that is
-//! relied on. The arena gives out each byte once: places in it are claimed by one atomic addition.
+//! A name of the C allocator leads to a function with that name's C signature; that is what the C standard and POSIX
+//! say, and all that is relied on. The arena gives out each byte once: places in it are claimed by one atomic addition.
 #![allow(unsafe_code, reason = "calling functions that were looked up by name")]
 
 use libc::{c_int, c_void, size_t};
@@ -236,7 +236,8 @@ pub(crate) unsafe fn usable_size(pointer: *mut c_void) -> size_t {
 /// The allocator of the Rust code in this library: the next one, past our own functions.
 pub(crate) struct Real;
 
-// SAFETY: the functions have the contract that `GlobalAlloc` asks for; the next allocator aligns to 16 bytes, or as it is told.
+// SAFETY: the functions have the contract that `GlobalAlloc` asks for; the next allocator aligns to 16 bytes, or as it
+// is told.
 unsafe impl GlobalAlloc for Real {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match layout.align() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The region: a memfd, its mapping, and which ranges of it are in use. The bookkeeping lies outside of it, so that no peer can damage
-//! it.
+//! The region: a memfd, its mapping, and which ranges of it are in use. The bookkeeping lies outside of it, so that no
+//! peer can damage it.
 //!
 //! # Safety
 //!
-//! There is one region per process. It is made under the lock, and what is in the static below is touched under the lock only. The mapping
-//! stays for ever at its place; a fork replaces in the child what is behind it ([`crate::fork`]). A range is given out once until it is freed,
-//! and only then its pages may be taken away.
+//! There is one region per process. It is made under the lock, and what is in the static below is touched under the
+//! lock only. The mapping stays for ever at its place; a fork replaces in the child what is behind it
+//! ([`crate::fork`]). A range is given out once until it is freed, and only then its pages may be taken away.
 #![allow(
     unsafe_code,
     reason = "mapping a memfd, and a lock that a fork can hold"
@@ -116,11 +116,12 @@ fn set_cancel(state: c_int) -> c_int {
     before
 }
 
-/// Takes the lock. To be followed by [`unlock`] in the same thread, or in its copy in a child. Until then the thread cannot be cancelled:
-/// some of the system calls below are cancellation points, and `malloc` and `free` are none.
+/// Takes the lock. To be followed by [`unlock`] in the same thread, or in its copy in a child. Until then the thread
+/// cannot be cancelled: some of the system calls below are cancellation points, and `malloc` and `free` are none.
 pub(crate) fn lock() {
     let before = set_cancel(PTHREAD_CANCEL_DISABLE);
-    // SAFETY: a mutex that was statically initialised and never moves; it is not held by this thread (the crate's invariant).
+    // SAFETY: a mutex that was statically initialised and never moves; it is not held by this thread (the crate's
+    // invariant).
     unsafe { libc::pthread_mutex_lock(PLACE.lock.get()) };
     // SAFETY: the lock is held.
     unsafe { PLACE.cancel.get().write(before) };
@@ -232,7 +233,8 @@ impl Region {
         if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
             return None;
         }
-        // Address space for the region at a multiple of a huge page, so that addresses and offsets agree in their low bits.
+        // Address space for the region at a multiple of a huge page, so that addresses and offsets agree in their low
+        // bits.
         let room = bytes.checked_add(HUGE)?;
         // SAFETY: new memory at an address that the kernel chooses.
         let found = unsafe {
@@ -425,7 +427,8 @@ impl Region {
     }
 }
 
-/// A pointer into the region that was not given out, or was freed before: as other allocators do, this ends the program.
+/// A pointer into the region that was not given out, or was freed before: as other allocators do, this ends the
+/// program.
 fn invalid(call: &str) -> ! {
     set_cancel(PTHREAD_CANCEL_DISABLE);
     let text = format!("onecopy: {call}(): invalid pointer\n");

@@ -4,8 +4,8 @@
 //! The ranks are this very test program, run with one test only: [`as_rank`].
 //!
 //! # Safety
-//! A child of a process with threads may only do what needs no lock that another thread held. These ranks have one thread that does anything
-//! while they fork, and the C library's allocator is usable in a child.
+//! A child of a process with threads may only do what needs no lock that another thread held. These ranks have one
+//! thread that does anything while they fork, and the C library's allocator is usable in a child.
 #![allow(unsafe_code, reason = "fork")]
 
 #[path = "support/built.rs"]

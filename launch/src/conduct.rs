@@ -579,7 +579,8 @@ impl Conductor {
         }
     }
 
-    /// A reader that has gone is usual in a pipeline. Output that could not be written for another reason is missed by somebody: the job fails.
+    /// A reader that has gone is usual in a pipeline. Output that could not be written for another reason is missed by
+    /// somebody: the job fails.
     fn lost_output(&mut self) -> Option<Cause> {
         let mut cause = None;
         for which in 0..2 {
@@ -611,7 +612,8 @@ impl Conductor {
             }
             return;
         }
-        // What ranks left in their groups was killed, but somebody else waits for it: shortly see to it that it is gone.
+        // What ranks left in their groups was killed, but somebody else waits for it: shortly see to it that it is
+        // gone.
         let start = Instant::now();
         for rank in &self.ranks {
             while killpg(rank.pid, None).is_ok() && start.elapsed() < Duration::from_millis(500) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two processes, so that a killed launcher leaves nothing behind.
 //!
-//! [`enter`] runs the program once more below itself. The first process, which the user sees, becomes the guardian: it passes signals and
-//! terminal input on, waits, and ends with the same code. The second, in a process group of its own, is the launcher. If the launcher is
-//! killed, its descendants become the guardian's children (it is a subreaper) and are killed. If the guardian is killed, the launcher
-//! sees the connection between them close, and kills everything. Neither a signal to one of them nor one to the terminal's process
-//! group can hit both.
+//! [`enter`] runs the program once more below itself. The first process, which the user sees, becomes the guardian: it
+//! passes signals and terminal input on, waits, and ends with the same code. The second, in a process group of its own,
+//! is the launcher. If the launcher is killed, its descendants become the guardian's children (it is a subreaper) and
+//! are killed. If the guardian is killed, the launcher sees the connection between them close, and kills everything.
+//! Neither a signal to one of them nor one to the terminal's process group can hit both.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
@@ -51,14 +51,15 @@ pub enum Role {
     },
 }
 
-/// Whether this is the second process, in which [`enter`] will return [`Role::Launcher`]: what the first has said need not be said again.
+/// Whether this is the second process, in which [`enter`] will return [`Role::Launcher`]: what the first has said need
+/// not be said again.
 #[must_use]
 pub fn is_second() -> bool {
     std::env::var_os(ENV_GUARD).is_some()
 }
 
-/// Splits this process in two; see the module's description. To be called before there are other threads. The program is started again with
-/// the same arguments, and gets here again.
+/// Splits this process in two; see the module's description. To be called before there are other threads. The program
+/// is started again with the same arguments, and gets here again.
 pub fn enter() -> Result<Role, LaunchError> {
     let io = |what| move |source| LaunchError::System { what, source };
     if let Some(value) = std::env::var_os(ENV_GUARD) {
@@ -157,7 +158,8 @@ fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
             if signal == Signal::SIGCHLD {
                 continue;
             }
-            // Some that end a program signal it and then its group (timeout of coreutils): one request, not the second that kills.
+            // Some that end a program signal it and then its group (timeout of coreutils): one request, not the second
+            // that kills.
             if ENDING.contains(&signal) {
                 let (now, request) = (Instant::now(), (signal, info.ssi_pid));
                 let again = last.is_some_and(|(before, then)| {

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts the ranks of a job on this node, wires them up, and sees to it that nothing is left of them afterwards.
 //!
-//! [`Job`] describes a job and runs it; `onecopy run` is a thin shell around it. One thread does everything in one event loop: it
-//! introduces ranks to one another ([`onecopy::wireup`]), forwards their output, watches their processes, and ends the job when one fails.
+//! [`Job`] describes a job and runs it; `onecopy run` is a thin shell around it. One thread does everything in one
+//! event loop: it introduces ranks to one another ([`onecopy::wireup`]), forwards their output, watches their
+//! processes, and ends the job when one fails.
 //!
 //! # No orphans
 //!
-//! Each rank leads a process group and is killed by the kernel when the launching thread ends. A rank's leftovers (background processes
-//! of its group) are killed when the job has ended. A job that is [`exclusive`](Job::exclusive) goes further: the launching process is made
-//! a subreaper, so that even a daemon that forked twice and left its session becomes its child and is found. What if the launcher itself
-//! is killed by `SIGKILL`? Then [`guard`] helps: `onecopy run` is two processes, the one that the user sees and the launcher below it,
-//! in another process group; each is a subreaper that cleans up when the other is gone.
+//! Each rank leads a process group and is killed by the kernel when the launching thread ends. A rank's leftovers
+//! (background processes of its group) are killed when the job has ended. A job that is [`exclusive`](Job::exclusive)
+//! goes further: the launching process is made a subreaper, so that even a daemon that forked twice and left its
+//! session becomes its child and is found. What if the launcher itself is killed by `SIGKILL`? Then [`guard`] helps:
+//! `onecopy run` is two processes, the one that the user sees and the launcher below it, in another process group; each
+//! is a subreaper that cleans up when the other is gone.
 //!
 //! # Programs of other libraries
 //!
-//! Each rank also has a connection to a PMI-1 server (`PMI_FD`, `PMI_RANK`, `PMI_SIZE`), by which programs that were built with MPICH or
-//! Intel MPI find one another. A program of ours does not use it.
+//! Each rank also has a connection to a PMI-1 server (`PMI_FD`, `PMI_RANK`, `PMI_SIZE`), by which programs that were
+//! built with MPICH or Intel MPI find one another. A program of ours does not use it.
 //!
 //! # What ends a job
 //!
 //! The first rank that exits with a code other than 0, is killed by a signal, calls abort, or joins the job and ends
-//! without leaving it in order (`MPI_Finalize`, or the end of its `Runtime`), fails the job: all ranks get `SIGTERM`, and
-//! after a grace period `SIGKILL`; the outcome's code is the first failure's. With [`keep_going`](Job::keep_going) the others go on.
+//! without leaving it in order (`MPI_Finalize`, or the end of its `Runtime`), fails the job: all ranks get `SIGTERM`,
+//! and after a grace period `SIGKILL`; the outcome's code is the first failure's. With [`keep_going`](Job::keep_going)
+//! the others go on.
 
 #![forbid(unsafe_code)]
 
@@ -233,16 +236,17 @@ impl Job {
         self
     }
 
-    /// Everything that this process starts from now on belongs to this job: it becomes a subreaper, and at the end of the job **all** its
-    /// children and what is below them are killed. For programs that do nothing else meanwhile.
+    /// Everything that this process starts from now on belongs to this job: it becomes a subreaper, and at the end of
+    /// the job **all** its children and what is below them are killed. For programs that do nothing else meanwhile.
     #[must_use]
     pub fn exclusive(mut self, yes: bool) -> Self {
         self.exclusive = yes;
         self
     }
 
-    /// Passes signals that this process gets on to the ranks: INT, TERM, HUP, QUIT, USR1, USR2, TSTP and CONT. The second of the first
-    /// four kills them. The calling thread must be the only one, or the others must block these signals.
+    /// Passes signals that this process gets on to the ranks: INT, TERM, HUP, QUIT, USR1, USR2, TSTP and CONT. The
+    /// second of the first four kills them. The calling thread must be the only one, or the others must block these
+    /// signals.
     #[must_use]
     pub fn forward_signals(mut self, yes: bool) -> Self {
         self.forward_signals = yes;
@@ -342,8 +346,8 @@ impl Cause {
 /// How a job ended.
 #[derive(Clone, Debug)]
 pub struct JobOutcome {
-    /// Exit code for the job as a whole: that of the first failing rank, 128 + signal for one that was killed, 124 for a timeout. What a rank aborted
-    /// with has eight bits here, and is 1 if these are 0.
+    /// Exit code for the job as a whole: that of the first failing rank, 128 + signal for one that was killed, 124 for
+    /// a timeout. What a rank aborted with has eight bits here, and is 1 if these are 0.
     pub code: i32,
     /// Why.
     pub cause: Cause,
@@ -414,7 +418,8 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code that tells this to a shell: 127 not found, 126 not executable, 2 for a job that cannot be had as described, 1 otherwise.
+    /// The exit code that tells this to a shell: 127 not found, 126 not executable, 2 for a job that cannot be had as
+    /// described, 1 otherwise.
     pub fn code(&self) -> i32 {
         match self {
             Self::NotFound { .. } => 127,

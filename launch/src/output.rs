@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What ranks write, forwarded line by line.
 //!
-//! Two ranks' lines never share a line of the output. A line is passed on when it is complete; what is left at the end of a stream is
-//! passed on as it is. A line longer than [`LINE_LIMIT`] goes in pieces: if another rank writes in between, the line is ended there.
+//! Two ranks' lines never share a line of the output. A line is passed on when it is complete; what is left at the end
+//! of a stream is passed on as it is. A line longer than [`LINE_LIMIT`] goes in pieces: if another rank writes in
+//! between, the line is ended there.
 //!
-//! The launcher must never wait for whoever reads its output, since ranks wait for the launcher. So lines go to a buffer that is
-//! written when the descriptor has room, and when the buffer is full the ranks' pipes are not read until it has drained.
+//! The launcher must never wait for whoever reads its output, since ranks wait for the launcher. So lines go to a
+//! buffer that is written when the descriptor has room, and when the buffer is full the ranks' pipes are not read until
+//! it has drained.
 
 use std::fs::File;
 use std::io::{self, Write};

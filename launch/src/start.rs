@@ -30,10 +30,11 @@ pub(super) struct Rank {
     pub(super) streams: [Option<PipeReader>; 2],
 }
 
-/// Raises the soft limit of descriptors as far as this job needs it. It is not raised further, since ranks inherit it and some programs
-/// behave badly under a high limit.
+/// Raises the soft limit of descriptors as far as this job needs it. It is not raised further, since ranks inherit it
+/// and some programs behave badly under a high limit.
 pub(super) fn make_room(ranks: usize) -> Result<(), LaunchError> {
-    // The launcher has two sockets, two process descriptors, segment and two pipes per rank; a rank has segment and process of each peer.
+    // The launcher has two sockets, two process descriptors, segment and two pipes per rank; a rank has segment and
+    // process of each peer.
     let needed = 64 + 7 * ranks as u64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system("getrlimit"))?;
     if soft >= needed {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ends every process below this one.
 //!
-//! Only own children are killed, again and again: this process is a subreaper, so the children of a child that dies become its own.
-//! A child that was not waited for keeps its number, so no other process can be hit. When no child is left, no descendant is left.
+//! Only own children are killed, again and again: this process is a subreaper, so the children of a child that dies
+//! become its own. A child that was not waited for keeps its number, so no other process can be hit. When no child is
+//! left, no descendant is left.
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +88,8 @@ pub(super) fn kill_descendants(except: &[Pid]) -> Vec<Pid> {
         }
         let mut ended = false;
         for &pid in &left {
-            // ESRCH cannot happen before it was waited for; EPERM for a program with other privileges: the patience ends that.
+            // ESRCH cannot happen before it was waited for; EPERM for a program with other privileges: the patience
+            // ends that.
             let _ = kill(pid, Signal::SIGKILL);
             ended |= matches!(
                 waitpid(pid, Some(WaitPidFlag::WNOHANG)),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the members of a communicator must agree on when they make another one, by messages in a context of the library's own.
+//! What the members of a communicator must agree on when they make another one, by messages in a context of the
+//! library's own.
 //!
-//! A communicator's identity is a number that its first member chooses: its rank in the job, and a counter. So no two processes ever choose the
-//! same number, whatever is under way at the same time.
+//! A communicator's identity is a number that its first member chooses: its rank in the job, and a counter. So no two
+//! processes ever choose the same number, whatever is under way at the same time.
 
 use crate::comm::{CommObject, Links};
 use crate::failure::{Outcome, fail};
@@ -12,8 +13,8 @@ use onecopy::raw::Mode;
 use onecopy::{Source, Tag};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 
-/// Bits of an identity: a context has one more, to tell the library's messages from the program's; contexts of 31 and 32 bits
-/// are the runtime's.
+/// Bits of an identity: a context has one more, to tell the library's messages from the program's; contexts of 31 and
+/// 32 bits are the runtime's.
 const BITS: u32 = 29;
 
 /// The identities of `MPI_COMM_WORLD` and `MPI_COMM_SELF` are 0 and 1.

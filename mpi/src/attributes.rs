@@ -120,7 +120,8 @@ fn checked(code: i32, what: &'static str) -> Outcome<()> {
     }
 }
 
-/// Deletes the attribute of this key, if there is one; gives whether there was. It stays if the program's function fails.
+/// Deletes the attribute of this key, if there is one; gives whether there was. It stays if the program's function
+/// fails.
 fn end(attributes: &Mutex<Attributes>, object: usize, key: i32) -> Outcome<bool> {
     let of_key = |attribute: &&mut Attribute| attribute.key == key;
     let (keyval, value) = {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collective communication.
 //!
-//! Each collective is planned once ([`plan`]): what the runtime is to do, and on which bytes. The blocking, nonblocking and persistent functions
-//! ([`forms`]) differ only in what they do with the plan. A buffer whose bytes do not lie together goes through a packed copy. What is usual and blocking needs no
-//! plan ([`direct`]).
+//! Each collective is planned once ([`plan`]): what the runtime is to do, and on which bytes. The blocking, nonblocking
+//! and persistent functions ([`forms`]) differ only in what they do with the plan. A buffer whose bytes do not lie
+//! together goes through a packed copy. What is usual and blocking needs no plan ([`direct`]).
 
 mod direct;
 mod forms;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Communicators.
 //!
-//! A communicator is a group and two contexts of the runtime: one for the program's messages, one for the library's. Ranks are
-//! translated here; the runtime knows the ranks of the job alone.
+//! A communicator is a group and two contexts of the runtime: one for the program's messages, one for the library's.
+//! Ranks are translated here; the runtime knows the ranks of the job alone.
 
 mod create;
 
@@ -184,8 +184,9 @@ impl CommObject {
         }
     }
 
-    /// Where a collective starts that must not wait for the other members. Only a duplicate that was made without waiting has not agreed yet:
-    /// until its first blocking collective, which is the same one on all members, it goes by messages.
+    /// Where a collective starts that must not wait for the other members. Only a duplicate that was made without
+    /// waiting has not agreed yet: until its first blocking collective, which is the same one on all members, it goes
+    /// by messages.
     #[inline]
     pub(crate) fn collectives_at_once(&self) -> Outcome<&onecopy::Comm> {
         match self.collectives.get() {
@@ -209,7 +210,8 @@ impl CommObject {
         onecopy::coll::Group::of(&ranks.collect::<Vec<_>>())
     }
 
-    /// Agrees with the other members on the place of their collectives. All of them come here at the same point of their program.
+    /// Agrees with the other members on the place of their collectives. All of them come here at the same point of
+    /// their program.
     #[cold]
     fn form_collectives(&self) -> Outcome<&onecopy::Comm> {
         let links = self.links()?;
@@ -221,9 +223,9 @@ impl CommObject {
         Ok(self.collectives.get_or_init(|| formed))
     }
 
-    /// A place of its own for a persistent collective: requests that were initialised in the same order may be started in any. All members come
-    /// here, as to every initialisation. `None`: there are so many that this one shares the communicator's place, and has to be started in the
-    /// same order by all.
+    /// A place of its own for a persistent collective: requests that were initialised in the same order may be started
+    /// in any. All members come here, as to every initialisation. `None`: there are so many that this one shares the
+    /// communicator's place, and has to be started in the same order by all.
     pub(crate) fn persistent_collective(&self) -> Outcome<Option<onecopy::Comm>> {
         if self.size() == 1 {
             return Ok(None);
@@ -294,8 +296,8 @@ fn bad_comm(handle: Comm) -> Box<Failure> {
     fail(c::ERR_COMM, what)
 }
 
-/// A communicator that a call uses. Where several threads may call, one of them may free the communicator while another waits on it: what
-/// waits completes, so the object stays until then.
+/// A communicator that a call uses. Where several threads may call, one of them may free the communicator while another
+/// waits on it: what waits completes, so the object stays until then.
 #[derive(Debug)]
 pub(crate) enum Used {
     /// Nobody frees it during the call.

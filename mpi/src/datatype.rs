@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Datatypes.
 //!
-//! A datatype has a *shape* ([`shape`]): its typemap, which says what the elements are, and its layout ([`layout`]), which says which bytes
-//! they occupy. Transfers and packing look at the layout alone; the external representation and the count of elements need the typemap.
+//! A datatype has a *shape* ([`shape`]): its typemap, which says what the elements are, and its layout ([`layout`]),
+//! which says which bytes they occupy. Transfers and packing look at the layout alone; the external representation and
+//! the count of elements need the typemap.
 
 mod contents;
 mod create;
@@ -71,7 +72,8 @@ impl TypeObject {
         addressable(self.size().checked_mul(count))
     }
 
-    /// As [`Self::bytes`], of a buffer that is there. Only a datatype of the program can have its bytes at addresses of their own.
+    /// As [`Self::bytes`], of a buffer that is there. Only a datatype of the program can have its bytes at addresses of
+    /// their own.
     #[inline]
     pub(crate) fn bytes_at(&self, buf: Addr, count: u64) -> Outcome<u64> {
         let bytes = self.bytes(count)?;
@@ -246,8 +248,8 @@ pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
         .ok_or_else(phase::too_many)
 }
 
-/// A handle for a datatype that another one was made of: its own if it stays for ever, otherwise that of a new datatype,
-/// which the program frees.
+/// A handle for a datatype that another one was made of: its own if it stays for ever, otherwise that of a new
+/// datatype, which the program frees.
 pub(crate) fn reveal(object: &TypeObject) -> Outcome<Datatype> {
     match object.permanent.get() {
         Some(&handle) => Ok(handle),

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Handles of objects that the program makes.
 //!
-//! A handle is a number: the kind of object, a generation, and a place in the table of that kind. It is never below 4096, where the standard's own
-//! handles are, and it fits an `int`, so that `MPI_X_toint` is the identity. A handle that was freed or never made is told from a
-//! valid one without following it anywhere.
+//! A handle is a number: the kind of object, a generation, and a place in the table of that kind. It is never below
+//! 4096, where the standard's own handles are, and it fits an `int`, so that `MPI_X_toint` is the identity. A handle
+//! that was freed or never made is told from a valid one without following it anywhere.
 //!
 //! # Safety
-//! A slot's value is written only while the slot is not live, by the one thread that has its place (from the free list, or from
-//! taking its last value out), and dropped only by the
-//! one thread that made it not live. References to values are given out on the standard's word that no call begins with a handle that is freed at the
-//! same time, and that no two calls complete the same request at once. A call that has begun may outlive its handle, though: what can be freed while
-//! a call waits is an `Arc`: the call takes a share of it before it waits (`comm::Used`), or has taken from it what it needs afterwards.
+//! A slot's value is written only while the slot is not live, by the one thread that has its place (from the free list,
+//! or from taking its last value out), and dropped only by the one thread that made it not live. References to values
+//! are given out on the standard's word that no call begins with a handle that is freed at the same time, and that no
+//! two calls complete the same request at once. A call that has begun may outlive its handle, though: what can be freed
+//! while a call waits is an `Arc`: the call takes a share of it before it waits (`comm::Used`), or has taken from it
+//! what it needs afterwards.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
 use onecopy_shm::sync::{AtomicU32, Ordering};
@@ -140,7 +141,8 @@ impl<T> Table<T> {
         self.insert_at(place, value)
     }
 
-    /// Keeps an object in a place that the caller got from [`Self::take`] or [`Self::reserve`] of this table, which cannot fail.
+    /// Keeps an object in a place that the caller got from [`Self::take`] or [`Self::reserve`] of this table, which
+    /// cannot fail.
     #[inline]
     pub(crate) fn insert_at(&self, Place(index): Place, value: T) -> Option<usize> {
         let slot = self.slot(index)?;

@@ -2,9 +2,10 @@
 //! The program's message buffers.
 //!
 //! # Safety
-//! The standard's contract of the calls that get here: a buffer that is described by address, count and datatype can be read (sent) or written (received)
-//! while the operation lasts, and the program leaves it alone meanwhile. Slices made here live only inside of the closures that
-//! get them. To Rust a buffer of another language has no uninitialised bytes: nothing that it compiles can tell.
+//! The standard's contract of the calls that get here: a buffer that is described by address, count and datatype can be
+//! read (sent) or written (received) while the operation lasts, and the program leaves it alone meanwhile. Slices made
+//! here live only inside of the closures that get them. To Rust a buffer of another language has no uninitialised
+//! bytes: nothing that it compiles can tell.
 #![allow(unsafe_code, reason = "buffers of the program")]
 
 use crate::c;
@@ -36,7 +37,8 @@ pub(crate) fn with_bytes_mut<R>(addr: Addr, len: usize, f: impl FnOnce(&mut [u8]
     f(unsafe { std::slice::from_raw_parts_mut(valid(addr, len), len) })
 }
 
-/// So many zeros, where packed bytes or a copy go. A program may ask for more than there is: an error, not the process's end.
+/// So many zeros, where packed bytes or a copy go. A program may ask for more than there is: an error, not the
+/// process's end.
 pub(crate) fn zeroed(len: usize) -> Outcome<Vec<u8>> {
     bytemuck::try_zeroed_vec(len).map_err(|()| {
         fail(

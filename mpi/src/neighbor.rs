@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Neighbourhood collectives, by messages in the library's context of the communicator.
 //!
-//! The k-th block that is sent to a neighbour is the k-th that this neighbour receives from here, except in a grid, where the neighbour before
-//! receives from the one after: there each block says which side it goes to, since both may be the same process.
+//! The k-th block that is sent to a neighbour is the k-th that this neighbour receives from here, except in a grid,
+//! where the neighbour before receives from the one after: there each block says which side it goes to, since both may
+//! be the same process.
 
 use crate::comm::{self, CommObject};
 use crate::datatype::{self, TypeObject};
@@ -76,7 +77,8 @@ struct Plan {
 
 /// Tags of these messages, apart from others in the library's context: a number for the call, and one for the side.
 const TAGS: i32 = 1 << 29;
-/// Of a call that is started again and again. Its messages have one tag: it ends before it is started again, and messages of a pair keep their order.
+/// Of a call that is started again and again. Its messages have one tag: it ends before it is started again, and
+/// messages of a pair keep their order.
 const PERSISTENT: i32 = 1 << 28;
 
 /// The tag of one more call. A call that fails here counts with the others', too.
@@ -85,7 +87,8 @@ fn next_tag(comm: &CommObject) -> i32 {
 }
 
 impl Plan {
-    /// Starts it. A neighbour that cannot be reached keeps the messages from no other: what was started goes on, and the request ends with the error.
+    /// Starts it. A neighbour that cannot be reached keeps the messages from no other: what was started goes on, and
+    /// the request ends with the error.
     fn start(&self, call: i32) -> Outcome<Object> {
         let comm = &self.comm;
         let own = &comm.links()?.own;

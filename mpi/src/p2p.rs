@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Point-to-point communication.
 //!
-//! The blocking send and receive of a predefined datatype go straight to the runtime's shortest way. All else makes a plan first: bytes that lie
-//! together go as they are, long runs go as a list of them, and what is scattered in short runs is packed.
+//! The blocking send and receive of a predefined datatype go straight to the runtime's shortest way. All else makes a
+//! plan first: bytes that lie together go as they are, long runs go as a list of them, and what is scattered in short
+//! runs is packed.
 
 pub(crate) mod partner;
 pub(crate) mod plan;

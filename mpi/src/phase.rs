@@ -105,7 +105,8 @@ pub(crate) fn is_initialized() -> bool {
 }
 
 pub(crate) fn is_finalized() -> bool {
-    // A child has no part in the job: a library that asks before it finalizes at exit is told that there is nothing to do.
+    // A child has no part in the job: a library that asks before it finalizes at exit is told that there is nothing to
+    // do.
     matches!(PHASE.load(Ordering::Acquire), OVER | FORKED)
 }
 
@@ -125,7 +126,8 @@ pub(crate) fn is_aborted() -> bool {
     ABORTED.get().is_some()
 }
 
-/// Ends the whole job with `code`. This takes no lock and does not enter the engine: the program may call it from a function that the engine has called.
+/// Ends the whole job with `code`. This takes no lock and does not enter the engine: the program may call it from a
+/// function that the engine has called.
 pub(crate) fn abort(code: i32) -> ! {
     let here = end::thread();
     if ABORTED.set(here).is_err() {

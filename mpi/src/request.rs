@@ -96,7 +96,8 @@ fn give_back(place: Place) {
     }
 }
 
-/// The request of every send that was over at once: it has nothing to tell, so one is enough. No table gives this number.
+/// The request of every send that was over at once: it has nothing to tell, so one is enough. No table gives this
+/// number.
 pub(crate) const SENT: Request = Request(15 << 27);
 
 /// Requests that were freed before they were complete.

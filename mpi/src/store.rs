@@ -20,7 +20,8 @@ pub(crate) struct Attached {
     pub(crate) store: Arc<Store>,
 }
 
-/// Messages under way in all buffers; those of communicators are in a list, too, so that every wait can look after them.
+/// Messages under way in all buffers; those of communicators are in a list, too, so that every wait can look after
+/// them.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 static STORES: Mutex<Vec<Arc<Store>>> = Mutex::new(Vec::new());
 

@@ -61,7 +61,8 @@ impl Cart {
         (at(-i64::from(step)), at(step.into()))
     }
 
-    /// The neighbours in the order of the neighbourhood collectives: for each dimension the one before and the one after.
+    /// The neighbours in the order of the neighbourhood collectives: for each dimension the one before and the one
+    /// after.
     pub(crate) fn neighbours(&self, rank: usize) -> Vec<i32> {
         (0..self.dims.len())
             .flat_map(|direction| {

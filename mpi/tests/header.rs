@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The header says what the standard's header says: compared with the one that another implementation ships on PyPI, name by name.
+//! The header says what the standard's header says: compared with the one that another implementation ships on PyPI,
+//! name by name.
 
 #[path = "../../tests/harness/limit.rs"]
 mod limit;

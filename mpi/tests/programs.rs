@@ -548,7 +548,8 @@ fn peer(environment: &pypi::Environment) -> Option<PathBuf> {
 
 #[test]
 fn one_binary_runs_on_each_library_in_turn() {
-    // Other libraries' collectives are compared at two ranks: with more ranks than processors some of them poll for minutes.
+    // Other libraries' collectives are compared at two ranks: with more ranks than processors some of them poll for
+    // minutes.
     let (p2p, coll) = (compile("p2p"), compile("coll"));
     let own = place().directory.clone();
     let mpich = peer(&pypi::MPICH);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How members agree on a communicator.
 //!
-//! A communicator has an id that no two communicators with a common member share at a time: its messages' contexts are made of it. Members agree on
-//! the smallest id that is free with all of them, on a channel for collectives in the same way, and on a number that tells the channel's
-//! users apart. They tell each other what is free with them, in rounds, until one comes in which the ids of all of them are this agreement's.
+//! A communicator has an id that no two communicators with a common member share at a time: its messages' contexts are
+//! made of it. Members agree on the smallest id that is free with all of them, on a channel for collectives in the same
+//! way, and on a number that tells the channel's users apart. They tell each other what is free with them, in rounds,
+//! until one comes in which the ids of all of them are this agreement's.
 //!
-//! Threads may form several communicators at a time. One agreement holds a rank's ids, for the length of a round: the [`Turn`] that is the
-//! lowest of all that wait there. Turns have the same order on all ranks, so the lowest of all of them comes first wherever it waits, and is over
-//! after a round or two; nothing else is waited for, because **an agreement waits for its turn only after all its members have come to
-//! it**: its first round says nothing but that. Otherwise one that waits for a thread, which on another rank is still busy with an older
-//! agreement, would keep back what that one waits for.
+//! Threads may form several communicators at a time. One agreement holds a rank's ids, for the length of a round: the
+//! [`Turn`] that is the lowest of all that wait there. Turns have the same order on all ranks, so the lowest of all of
+//! them comes first wherever it waits, and is over after a round or two; nothing else is waited for, because **an
+//! agreement waits for its turn only after all its members have come to it**: its first round says nothing but that.
+//! Otherwise one that waits for a thread, which on another rank is still busy with an older agreement, would keep back
+//! what that one waits for.
 
 use super::communicator::Communicator;
 use super::group::{CHANNEL_RANKS, Place, sub_context};

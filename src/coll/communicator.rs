@@ -211,7 +211,8 @@ impl Communicator {
                         continue;
                     }
                     let (offset, len) = (request.offset as usize, request.len as usize);
-                    // A request for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
+                    // A request for what this rank does not have is answered by nothing; the caller has broken the
+                    // protocol and waits.
                     match op.shared.served.get(request.buffer as usize) {
                         Some(Some(Served::Loan(piece)))
                             if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>
@@ -247,8 +248,8 @@ impl Communicator {
     }
 }
 
-/// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one that writes comes to the
-/// end of its segment, or it ends.
+/// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one
+/// that writes comes to the end of its segment, or it ends.
 fn await_writers(engine: &mut Engine, state: &State) {
     for (place, end) in state.ends.iter().enumerate() {
         let mut polls = 0u32;

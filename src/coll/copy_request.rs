@@ -11,7 +11,8 @@ use onecopy_shm::coll::CopyRequest;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
 
-/// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again until `Ok(len)`.
+/// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again
+/// until `Ok(len)`.
 pub(crate) fn fetch(
     engine: &mut Engine,
     state: &mut State,

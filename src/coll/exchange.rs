@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others, unless those write it where it
-//! goes ([`super::push`]).
+//! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others,
+//! unless those write it where it goes ([`super::push`]).
 
 mod push;
 
@@ -291,7 +291,8 @@ impl Exchange {
         (takes || self.push.awaits(place)) && lacks(1) || takes && lacks(WRITTEN) && writes()
     }
 
-    /// Takes bytes of the part that `place` has for this rank, all or the next of them; of `len` bytes it reads the first `reads`.
+    /// Takes bytes of the part that `place` has for this rank, all or the next of them; of `len` bytes it reads the
+    /// first `reads`.
     fn take(
         &mut self,
         engine: &mut Engine,
@@ -365,7 +366,8 @@ pub(crate) struct Given {
     pub(crate) flags: u8,
 }
 
-/// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if there is one.
+/// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if
+/// there is one.
 pub(crate) fn give(
     engine: &mut Engine,
     state: &mut State,
@@ -397,8 +399,8 @@ pub(crate) fn give(
     expose(engine, state, seq, shared, given)
 }
 
-/// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read; what a collective leaves in its result buffer is
-/// described with it.
+/// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read; what a collective leaves in its
+/// result buffer is described with it.
 pub(crate) fn expose(
     engine: &mut Engine,
     state: &mut State,

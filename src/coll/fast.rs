@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Short collectives of a program that waits: the same steps as the others', on the caller's slices, without a request. What does not come
-//! soon is handed over to a request, which takes up where this stopped.
+//! Short collectives of a program that waits: the same steps as the others', on the caller's slices, without a request.
+//! What does not come soon is handed over to a request, which takes up where this stopped.
 
 use super::communicator::Communicator;
 use super::select::{Algorithm, algorithm};
@@ -150,7 +150,8 @@ pub(crate) fn plan(
 }
 
 impl Worker {
-    /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself. Gives the collective's number.
+    /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself. Gives the
+    /// collective's number.
     #[inline]
     pub(crate) fn begin_short(
         &mut self,

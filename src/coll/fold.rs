@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector, and writes the result wherever it
-//! is needed, if it can.
+//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector, and
+//! writes the result wherever it is needed, if it can.
 
 mod attach;
 pub(super) mod segment;
@@ -27,7 +27,8 @@ use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use segment::{Operands, combine_all};
 
-/// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several times.
+/// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several
+/// times.
 const SEGMENT_TWO: usize = 128 << 10;
 const SEGMENT_MANY: usize = 16 << 10;
 /// Bytes of a segment that is written to several places: it stays in the first cache between.
@@ -35,10 +36,12 @@ const SEGMENT_WRITTEN: usize = 16 << 10;
 /// Bytes for what cannot be read in place.
 const FETCH_MAX: usize = 256 << 10;
 
-/// From this length on all combine a range of a reduction for its root: below, one more hand-off costs more than the halves save.
+/// From this length on all combine a range of a reduction for its root: below, one more hand-off costs more than the
+/// halves save.
 const HELPED_MIN: usize = 128 << 10;
 
-/// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all others, too.
+/// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
+/// others, too.
 const EVERYWHERE: u32 = WRITTEN + 1;
 
 /// Where a member's contribution is.
@@ -313,7 +316,8 @@ impl Fold {
                 Some(_) => self.algorithm == Algorithm::Split,
                 None => self.in_place,
             };
-        // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot be combined again.
+        // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot
+        // be combined again.
         let absent: Vec<usize> = (0..self.upto)
             .filter(|&place| match &self.from[place] {
                 From::Buffer(range) => {

@@ -245,7 +245,8 @@ pub(crate) enum To {
     },
 }
 
-/// A reduction by messages: a prefix goes from rank to rank, piece by piece, and from the last one to who gets the result.
+/// A reduction by messages: a prefix goes from rank to rank, piece by piece, and from the last one to who gets the
+/// result.
 pub(crate) struct MessageChain {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,

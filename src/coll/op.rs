@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its buffers, and is over.
+//! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its
+//! buffers, and is over.
 
 use super::exchange::{Exchange, Find};
 use super::fold::Fold;
@@ -49,7 +50,8 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// A collective that is to begin. `begun` says that this rank's contribution is published already, `waits` that the program waits.
+    /// A collective that is to begin. `begun` says that this rank's contribution is published already, `waits` that the
+    /// program waits.
     pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool, waits: bool) -> Self {
         Self {
             id,
@@ -94,7 +96,8 @@ impl Op {
         self.at == OpState::Over
     }
 
-    /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the next step is an error.
+    /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
+    /// next step is an error.
     pub(crate) fn step(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
         if std::mem::replace(&mut self.stepping, true) {
             return Err(Error::Collective {

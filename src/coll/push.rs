@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writing into members' receive buffers. A rank that waits anyway puts what it has where it is needed, so that both ends of a copy work, what
-//! goes to several places is loaded once, and nobody fetches lines that were written just now.
+//! Writing into members' receive buffers. A rank that waits anyway puts what it has where it is needed, so that both
+//! ends of a copy work, what goes to several places is loaded once, and nobody fetches lines that were written just
+//! now.
 //!
-//! A line says `OPEN` if its second buffer, where the owner receives, lies where members can write by stores of their own. It says `WRITES`
-//! if its owner will write into the buffers of those who are open: it waits in the call, and maps everyone's memory. All read the same
-//! flags, so writer and receiver agree. The writer's second phase says that all is written.
+//! A line says `OPEN` if its second buffer, where the owner receives, lies where members can write by stores of their
+//! own. It says `WRITES` if its owner will write into the buffers of those who are open: it waits in the call, and maps
+//! everyone's memory. All read the same flags, so writer and receiver agree. The writer's second phase says that all is
+//! written.
 
 use super::lines;
 use super::state::State;
@@ -38,8 +40,8 @@ pub(crate) fn half(len: usize) -> usize {
     (len / 2).next_multiple_of(4096).min(len)
 }
 
-/// The place of the next `n` of `len` bytes, of which `done` are done. Every other collective goes backwards: what the one before touched last is in
-/// the cache still.
+/// The place of the next `n` of `len` bytes, of which `done` are done. Every other collective goes backwards: what the
+/// one before touched last is in the cache still.
 pub(crate) fn place_of(seq: u32, len: usize, done: usize, n: usize) -> usize {
     if seq & 1 == 1 { len - done - n } else { done }
 }
@@ -62,8 +64,8 @@ pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
     said.has(kind::OPEN).then(|| lines::range(said.result))
 }
 
-/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up: what belonged to it may be used for
-/// something else.
+/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up: what belonged to it may
+/// be used for something else.
 pub(crate) fn writing<R>(
     state: &State,
     places: impl IntoIterator<Item = usize>,

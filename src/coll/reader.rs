@@ -78,7 +78,8 @@ pub(crate) fn fetch(
                 return still_good(state, source).map(|()| len);
             }
             Err(error) => {
-                // The owner may have given its buffer back because the communicator has failed; then the layer is not to blame.
+                // The owner may have given its buffer back because the communicator has failed; then the layer is not
+                // to blame.
                 still_good(state, source)?;
                 layers::demote(core, peer, &error);
             }

@@ -24,7 +24,8 @@ pub enum Algorithm {
     Stream,
 }
 
-/// The share of a vector of `len` bytes that `place` of `size` ranks combines: a range of bytes, on cache lines where elements allow it.
+/// The share of a vector of `len` bytes that `place` of `size` ranks combines: a range of bytes, on cache lines where
+/// elements allow it.
 #[must_use]
 pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, usize) {
     let elem = elem.size().max(1);
@@ -59,18 +60,19 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
 /// From this size on both of two ranks copy in a broadcast.
 pub const MESSAGE_MIN: usize = 128 << 10;
 
-/// Whether both ranks copy, while the root of a broadcast would wait otherwise: a long broadcast to a single rank. Between mapped buffers each copies
-/// a half; other memory goes as a message, which both copy, too.
+/// Whether both ranks copy, while the root of a broadcast would wait otherwise: a long broadcast to a single rank.
+/// Between mapped buffers each copies a half; other memory goes as a message, which both copy, too.
 #[must_use]
 pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
 }
 
-/// [`relay_min`] where nobody has said it. Two processes that copy 64 KiB each out of a third take twice as long as out of one each; of 1 MiB a
-/// sixth longer.
+/// [`relay_min`] where nobody has said it. Two processes that copy 64 KiB each out of a third take twice as long as out
+/// of one each; of 1 MiB a sixth longer.
 const RELAY_MIN: usize = 256 << 10;
 
-/// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks than processors.
+/// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks
+/// than processors.
 #[must_use]
 pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
     let usual = if crowded { usize::MAX } else { RELAY_MIN };
@@ -78,8 +80,9 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
     knobs.coll_relay_min.unwrap_or(usual).max(COLL_SLOT + 1)
 }
 
-/// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies while they read the piece
-/// before, so what counts is a copy into chunks, which is the same; but a rank that has no processor answers late.
+/// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies
+/// while they read the piece before, so what counts is a copy into chunks, which is the same; but a rank that has no
+/// processor answers late.
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
     let call = &costs.by[LayerId::CALL].alone;
@@ -122,11 +125,13 @@ pub fn placement(len: usize, mapped: bool, stage_max: usize) -> Placement {
     }
 }
 
-/// Up to this size a copy that peers can map, made before they read it, is cheaper than their reading the buffer by the kernel.
+/// Up to this size a copy that peers can map, made before they read it, is cheaper than their reading the buffer by the
+/// kernel.
 #[must_use]
 pub fn stage_max(costs: &Costs) -> usize {
     let [map, call] = [LayerId::MAP, LayerId::CALL].map(|layer| costs.by[layer].alone);
-    // The writer first takes the copy's lines away from who read the last one, as a message in chunks does, of which nothing overlaps here.
+    // The writer first takes the copy's lines away from who read the last one, as a message in chunks does, of which
+    // nothing overlaps here.
     let copied = |bytes: u64| costs.eager.estimate(bytes) + map.estimate(bytes);
     let sizes = std::iter::successors(Some(8 << 10), |size| Some(size * 2));
     let cheaper = sizes

@@ -125,7 +125,8 @@ impl State {
     /// A member was heard to have read up to `done`.
     #[inline]
     pub(crate) fn note_done(&mut self, place: usize, done: u32) {
-        // A peer's word is believed only as far as there can be collectives: nobody is more than all lines ahead of this rank.
+        // A peer's word is believed only as far as there can be collectives: nobody is more than all lines ahead of
+        // this rank.
         let most = self.seq.wrapping_add(COLL_DEPTH as u32);
         if reached(done, self.seen[place]) && reached(most, done) {
             self.seen[place] = done;
@@ -137,8 +138,9 @@ impl State {
         self.ends[place].look(seq) < phase
     }
 
-    /// Whether the line of `seq` may be written: everyone has read what stood in it, this rank too. It reads its own contribution from there,
-    /// and may come to it last, although its collectives are stepped in their order: what the older one waits for can come between the two.
+    /// Whether the line of `seq` may be written: everyone has read what stood in it, this rank too. It reads its own
+    /// contribution from there, and may come to it last, although its collectives are stepped in their order: what the
+    /// older one waits for can come between the two.
     #[inline]
     pub(crate) fn has_room(&mut self, seq: u32) -> bool {
         let needed = seq.wrapping_sub(COLL_DEPTH as u32);
@@ -255,8 +257,8 @@ pub(crate) const FLAT: usize = 8;
 const ARITY: usize = 4;
 
 impl State {
-    /// The members whose contributions this rank combines with its own in a tree: a node stands for a run of places that begins with its
-    /// own, so that the order of the places is kept. No tree: none.
+    /// The members whose contributions this rank combines with its own in a tree: a node stands for a run of places
+    /// that begins with its own, so that the order of the places is kept. No tree: none.
     pub(crate) fn children(&self) -> impl Iterator<Item = usize> + use<> {
         let (mut begin, mut end) = (0, self.size());
         let mut runs = [(0, 0); ARITY];

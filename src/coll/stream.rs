@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prefix reductions of long vectors: each rank takes the prefix of the one before it, piece by piece, adds its own vector and hands on the result.
+//! Prefix reductions of long vectors: each rank takes the prefix of the one before it, piece by piece, adds its own
+//! vector and hands on the result.
 //!
-//! The prefix with a rank's own vector is what `Scan` leaves in its receive buffer; `Exscan` leaves there what that and the send buffer make
-//! up. So the next rank reads these buffers, and its line says how many pieces are ready. Only where the vector of an `Exscan` is replaced by the
-//! result is the prefix handed on in halves of the slot. Each rank chooses by its own buffers; its line says which it is.
+//! The prefix with a rank's own vector is what `Scan` leaves in its receive buffer; `Exscan` leaves there what that and
+//! the send buffer make up. So the next rank reads these buffers, and its line says how many pieces are ready. Only
+//! where the vector of an `Exscan` is replaced by the result is the prefix handed on in halves of the slot. Each rank
+//! chooses by its own buffers; its line says which it is.
 
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
@@ -24,7 +26,8 @@ use onecopy_shm::loan::Loan;
 const HALF: usize = COLL_SLOT / 2;
 /// Bytes of a piece that the next rank reads in a buffer.
 const SEGMENT: usize = 16 << 10;
-/// Vectors of a piece for which there is room: two for an operator of the program, and two for what is fetched of the rank before.
+/// Vectors of a piece for which there is room: two for an operator of the program, and two for what is fetched of the
+/// rank before.
 const ROOMS: usize = 4;
 
 /// A prefix reduction under way.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An exchange in which what is sent is replaced by what is received. Where all members map one another's buffers, each pair swaps its two
-//! parts piece by piece, one half each; otherwise parts go in rounds through temporary buffers, or slots, that hold a piece for each member.
+//! An exchange in which what is sent is replaced by what is received. Where all members map one another's buffers, each
+//! pair swaps its two parts piece by piece, one half each; otherwise parts go in rounds through temporary buffers, or
+//! slots, that hold a piece for each member.
 
 use super::Parts;
 use super::lines::Lines;
@@ -229,7 +230,8 @@ impl Swap {
             || onecopy_shm::coll::line::reached(state.ends[place].done(), seq)
     }
 
-    /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same length.
+    /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same
+    /// length.
     fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
         let (at, len) = self.parts.of(place);
         let skip = len.min(round * unit);

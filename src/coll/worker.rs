@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker: a rank's engine with the collectives of its communicators, which the gate guards. It moves both; the engine
-//! does not know of collectives.
+//! A worker: a rank's engine with the collectives of its communicators, which the gate guards. It moves both; the
+//! engine does not know of collectives.
 
 use super::Collective;
 use super::communicator::Communicator;

@@ -100,15 +100,16 @@ mod tests {
         });
     }
 
-    /// On rank 0 a thread waits in the agreement that would be the first, for a thread of rank 1 that is still in one that would be the last; that
-    /// one is behind a third agreement, in which other threads of both are.
+    /// On rank 0 a thread waits in the agreement that would be the first, for a thread of rank 1 that is still in one
+    /// that would be the last; that one is behind a third agreement, in which other threads of both are.
     #[test]
     fn an_agreement_that_waits_for_a_member_keeps_no_other_back() {
         with_threads(2, |rt| {
             let world = rt.world();
             let (both, alone) = (world.group(), Group::of(&[rt.rank()]));
             let [first, second, last] = [10, 20, 30].map(|context| world.with_context(context));
-            // Long enough that what is to come first does, on a machine that is not busy; the result does not depend on it.
+            // Long enough that what is to come first does, on a machine that is not busy; the result does not depend on
+            // it.
             let later = || std::thread::sleep(Duration::from_millis(30));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their buffers.
+//! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their
+//! buffers.
 
 use super::{AbortOnUnwind, Comm};
 use crate::coll::fast::{self, Quick};
@@ -148,7 +149,8 @@ impl Comm {
 }
 
 impl Comm {
-    /// Does a collective and waits for its end. What the buffers are, and what it means to give none, depends on the collective.
+    /// Does a collective and waits for its end. What the buffers are, and what it means to give none, depends on the
+    /// collective.
     pub fn run(
         &self,
         collective: &Collective,
@@ -327,7 +329,8 @@ impl Comm {
         )
     }
 
-    /// Deals everyone's `send` to everyone's `recv`: part `i` of `send` goes to rank `i`, whose part for this rank comes to part `i` of `recv`.
+    /// Deals everyone's `send` to everyone's `recv`: part `i` of `send` goes to rank `i`, whose part for this rank
+    /// comes to part `i` of `recv`.
     pub fn alltoall<T: AnyBitPattern + NoUninit>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
         let what = ask::alltoall(recv, self.size())?;
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
@@ -339,7 +342,8 @@ impl Comm {
         self.run(&what, None, Some(cast_slice_mut(buf)))
     }
 
-    /// As [`Self::alltoall`], with counts and displacements of the parts of each buffer. For parts of several types see [`Self::run`].
+    /// As [`Self::alltoall`], with counts and displacements of the parts of each buffer. For parts of several types see
+    /// [`Self::run`].
     pub fn alltoallv<T: AnyBitPattern + NoUninit>(
         &self,
         send: &[T],

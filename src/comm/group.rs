@@ -47,7 +47,8 @@ impl Comm {
         }
     }
 
-    /// Communicators of those who name the same `color`, ordered by `key`, then by rank. All members call it; who names none is in none.
+    /// Communicators of those who name the same `color`, ordered by `key`, then by rank. All members call it; who names
+    /// none is in none.
     ///
     /// ```
     /// onecopy::local(4, |rt| {
@@ -62,8 +63,8 @@ impl Comm {
         self.form(self, (self.context, 0), (color, key), None, Share::All)
     }
 
-    /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group that it is in, or with any
-    /// that it is not in; groups that are formed at the same time have no common member.
+    /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group
+    /// that it is in, or with any that it is not in; groups that are formed at the same time have no common member.
     pub fn create(&self, group: &Group) -> Result<Option<Self>> {
         let me = self.world_rank(self.rank());
         let place = group.place_of(me);
@@ -73,14 +74,14 @@ impl Comm {
         self.form(self, turn, (color, 0), Some(group), Share::All)
     }
 
-    /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that happen at the same
-    /// time.
+    /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that
+    /// happen at the same time.
     pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
         self.create_within(group, tag, Share::All)
     }
 
-    /// As [`Self::create_from_group`], for one of many communicators: half of the channels and of the number of communicators at a time stay
-    /// for others. Without a channel its collectives go by messages.
+    /// As [`Self::create_from_group`], for one of many communicators: half of the channels and of the number of
+    /// communicators at a time stay for others. Without a channel its collectives go by messages.
     ///
     /// # Errors
     /// [`Error::Collective`] on all members when half of the number of communicators is in use with one of them.
@@ -99,8 +100,9 @@ impl Comm {
         }
     }
 
-    /// A communicator of the members of `group` whose collectives go by messages of this one's context, under `tag`. Its members agree on
-    /// nothing, so nobody waits for anybody here; at a time, the pair of context and `tag` is its alone.
+    /// A communicator of the members of `group` whose collectives go by messages of this one's context, under `tag`.
+    /// Its members agree on nothing, so nobody waits for anybody here; at a time, the pair of context and `tag` is its
+    /// alone.
     pub fn by_messages(&self, group: &Group, tag: u32) -> Result<Self> {
         self.check_group(group)?;
         let me = self.world_rank(self.rank());

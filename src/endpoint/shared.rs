@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The endpoint of a peer on this node: its segment is mapped here, and this rank's there. Records travel in rings, chunks stay where
-//! they were written, and the bell is a futex.
+//! The endpoint of a peer on this node: its segment is mapped here, and this rank's there. Records travel in rings,
+//! chunks stay where they were written, and the bell is a futex.
 
 use super::home::Home;
 use super::{BadRecord, ChunkIndex, Claim, CoopBlock, Record};
@@ -46,7 +46,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Opens the segment of `rank` that came as `fd`. Up to `chunks_held` of its chunks are kept back before they are given back.
+    /// Opens the segment of `rank` that came as `fd`. Up to `chunks_held` of its chunks are kept back before they are
+    /// given back.
     pub(crate) fn open(
         home: &Home,
         fd: OwnedFd,
@@ -202,8 +203,8 @@ impl Shared {
         self.tx_control.sender_waits.store(waits, Ordering::Relaxed);
     }
 
-    /// The word stands in this rank's segment already ([`Home::give_up`]): the peer finds it when it is woken, or with its next
-    /// look at the lives of its peers.
+    /// The word stands in this rank's segment already ([`Home::give_up`]): the peer finds it when it is woken, or with
+    /// its next look at the lives of its peers.
     pub(super) fn give_up(&mut self) {
         self.segment.set_active();
         light_fence(true);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The endpoint of a peer that shares no memory with this rank: all that goes to it is written to a socket, in frames.
 //!
-//! It exists for tests: it shows that what stands above an endpoint needs no shared memory. So it is simple, not fast: nobody rings, so
-//! that ranks which have one never sleep, and each look for records is a system call.
+//! It exists for tests: it shows that what stands above an endpoint needs no shared memory. So it is simple, not fast:
+//! nobody rings, so that ranks which have one never sleep, and each look for records is a system call.
 //!
-//! A frame is a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names. Credit and the word that a rank gives
-//! up are frames of their own.
+//! A frame is a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names. Credit and the word
+//! that a rank gives up are frames of their own.
 
 use super::home::Home;
 use super::{BadRecord, ChunkIndex, Claim, CoopBlock, Record};
@@ -143,7 +143,8 @@ impl Socket {
         self.written = 0;
     }
 
-    /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not keep this rank.
+    /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not
+    /// keep this rank.
     fn look(&mut self) {
         self.flush();
         let mut filled = false;

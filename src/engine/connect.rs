@@ -46,7 +46,8 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
 }
 
 impl Engine {
-    /// Makes the segment, joins the job and waits for all ranks. `prepare` may write to the segment before a peer sees it.
+    /// Makes the segment, joins the job and waits for all ranks. `prepare` may write to the segment before a peer sees
+    /// it.
     pub(crate) fn start(
         knobs: Knobs,
         costs: Costs,
@@ -150,8 +151,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few that the chunks held
-    /// by all peers together leave a sender most of its pool.
+    /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few
+    /// that the chunks held by all peers together leave a sender most of its pool.
     fn chunks_held(&self) -> u32 {
         let share = self.core.chunks.share.min(self.core.chunks.depth);
         let pool = self.geometry.chunks / (4 * self.core.size);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens when a peer is gone: everything that waits for it ends with an error that names it, and what it held comes back.
+//! What happens when a peer is gone: everything that waits for it ends with an error that names it, and what it held
+//! comes back.
 
 use super::Engine;
 use crate::error::{Error, Result};
@@ -16,7 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 impl Engine {
-    /// Looks whether all peers live, and what the launcher has to say. One system call, and more only if something happened.
+    /// Looks whether all peers live, and what the launcher has to say. One system call, and more only if something
+    /// happened.
     #[cold]
     pub(crate) fn check_peers(&mut self) {
         self.core.counters.polls_slow += 1;
@@ -35,7 +37,8 @@ impl Engine {
                 if peer.endpoint.has_given_up() {
                     left_alone.push(peer.rank);
                 }
-                // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process is not.
+                // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its
+                // process is not.
                 let patience = 2 * self.core.patience.period;
                 if peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
                     ended.push(peer.rank);
@@ -101,8 +104,8 @@ impl Engine {
         }
     }
 
-    /// Whether a rank that waits can get no message from anyone, because every other rank is gone and it has no second thread that could
-    /// send one to itself. The error names one that has left.
+    /// Whether a rank that waits can get no message from anyone, because every other rank is gone and it has no second
+    /// thread that could send one to itself. The error names one that has left.
     pub(crate) fn lonely(&self) -> Option<Error> {
         let (me, gone) = (self.core.me, &self.gone);
         let mut others = (0..self.core.size).filter(|&rank| rank != me);

@@ -23,8 +23,8 @@ pub(crate) struct Unreached {
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 impl Engine {
-    /// Moves all messages that can move. `waiting` says that the caller waits, so that a sender takes part in cooperative transfers.
-    /// Gives whether anything moved.
+    /// Moves all messages that can move. `waiting` says that the caller waits, so that a sender takes part in
+    /// cooperative transfers. Gives whether anything moved.
     #[inline]
     pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
@@ -76,11 +76,12 @@ impl Engine {
         }
     }
 
-    /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its message behind that. Says whether
-    /// it should look.
+    /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its
+    /// message behind that. Says whether it should look.
     ///
-    /// Who reads close behind a sender takes the lines from it. Where a message is a few of them, and the two processors are far from one another, that costs
-    /// more than is gained, so such a sender is left alone for a while; one that writes to chunks is left alone altogether.
+    /// Who reads close behind a sender takes the lines from it. Where a message is a few of them, and the two
+    /// processors are far from one another, that costs more than is gained, so such a sender is left alone for a while;
+    /// one that writes to chunks is left alone altogether.
     #[inline]
     pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
         if FEW_SLOTS.contains(&slots_for(len))
@@ -183,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Takes up rings that are not polled and have something all the same. Their sender saw them polled last, which it can only if
-    /// the fence before the last look missed its processor (docs/memory-model.md).
+    /// Takes up rings that are not polled and have something all the same. Their sender saw them polled last, which it
+    /// can only if the fence before the last look missed its processor (docs/memory-model.md).
     #[cold]
     pub(super) fn look_at_retired(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
@@ -242,7 +243,8 @@ impl Engine {
         }
     }
 
-    /// Stops polling rings that have been idle for long, so that a poll does not grow with the ranks that once sent something.
+    /// Stops polling rings that have been idle for long, so that a poll does not grow with the ranks that once sent
+    /// something.
     #[cold]
     pub(crate) fn retire_idle(&mut self) {
         const IDLE: u32 = 4096;

@@ -4,8 +4,8 @@
 use super::Engine;
 
 impl Engine {
-    /// Tells everyone that this rank polls nothing from now on, and looks once more. `true`: nothing is there, the caller may sleep on
-    /// the bell, and calls [`Self::wake_up`] afterwards in any case.
+    /// Tells everyone that this rank polls nothing from now on, and looks once more. `true`: nothing is there, the
+    /// caller may sleep on the bell, and calls [`Self::wake_up`] afterwards in any case.
     #[cold]
     pub(crate) fn stop_polling(&mut self) -> bool {
         for &rank in &self.polled {

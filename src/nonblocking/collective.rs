@@ -7,8 +7,8 @@ use crate::comm::ask;
 use crate::error::Result;
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 
-/// Collectives that go on while the program does something else. Each is complete when this rank's part is done and its buffers are not
-/// needed any more. Those that are not here by name are started by [`Scope::collective`].
+/// Collectives that go on while the program does something else. Each is complete when this rank's part is done and its
+/// buffers are not needed any more. Those that are not here by name are started by [`Scope::collective`].
 impl<'env> Scope<'_, 'env> {
     /// Starts any collective.
     pub fn collective(

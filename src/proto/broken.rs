@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that is given up when some of its chunks have gone out already: the receiver is told, so that the next one can begin.
+//! A message that is given up when some of its chunks have gone out already: the receiver is told, so that the next one
+//! can begin.
 //!
-//! The record goes with the replies, before the next message. Collectives that fail give up messages; others, whose memory was taken away.
+//! The record goes with the replies, before the next message. Collectives that fail give up messages; others, whose
+//! memory was taken away.
 
 use super::{Message, charge, give_credit, reply};
 use crate::error::Error;
@@ -55,7 +57,8 @@ mod tests {
 
     const LEN: usize = 40_000;
 
-    /// Half of a message goes out, then it is given up; with a receive that waits for it, and without. What is sent next arrives.
+    /// Half of a message goes out, then it is given up; with a receive that waits for it, and without. What is sent
+    /// next arrives.
     #[test]
     fn the_next_message_arrives() {
         let settings = [

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cooperative transfers: receiver and sender drain one chunk counter, the one reading, the other writing, so that a processor that would
-//! wait is a second copy engine. See [`onecopy_shm::coop`] for the shared words.
+//! Cooperative transfers: receiver and sender drain one chunk counter, the one reading, the other writing, so that a
+//! processor that would wait is a second copy engine. See [`onecopy_shm::coop`] for the shared words.
 //!
-//! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the receiver takes
-//! no chunks.
+//! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the
+//! receiver takes no chunks.
 
 use super::layers::{demote, get_range, note_attachments};
 use crate::peer::Peer;
@@ -178,7 +178,8 @@ impl Receiving {
     }
 }
 
-/// The sender's side: takes chunks of the transfer that the peer has opened, if it is one of ours and we wait, or were asked.
+/// The sender's side: takes chunks of the transfer that the peer has opened, if it is one of ours and we wait, or were
+/// asked.
 pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     let open = peer.endpoint.block_out().open_id();
     if open == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a message that was received ends: counted, credited, acknowledged, and its receive completed. What was broken off
-//! ends in `broken.rs`, and a message of a rank to itself, which has no credit, in `own.rs`.
+//! How a message that was received ends: counted, credited, acknowledged, and its receive completed. What was broken
+//! off ends in `broken.rs`, and a message of a rank to itself, which has no credit, in `own.rs`.
 
 use super::{give_credit, send_fin};
 use crate::error::Result;
@@ -30,8 +30,8 @@ pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
     }
 }
 
-/// Completes the receive of a message of `total` bytes, and ends the message. `written`: whether the bytes that fit are in the
-/// buffer.
+/// Completes the receive of a message of `total` bytes, and ends the message. `written`: whether the bytes that fit are
+/// in the buffer.
 pub(crate) fn deliver(
     core: &mut Core,
     peer: &mut Peer,

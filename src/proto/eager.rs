@@ -63,8 +63,8 @@ pub(crate) fn slots_of(len: usize, sync: bool) -> usize {
     slots_for(len + if sync { SYNC_BYTES } else { 0 })
 }
 
-/// Writes a message of `len` bytes to the slots that were claimed for it, and publishes it. If its buffer was withdrawn, nothing is
-/// published.
+/// Writes a message of `len` bytes to the slots that were claimed for it, and publishes it. If its buffer was
+/// withdrawn, nothing is published.
 #[inline(always)]
 pub(crate) fn write_slots(
     loans: &LoanTable,
@@ -145,8 +145,9 @@ fn withdrawn(peer: &Peer) -> Error {
 /// Chunks whose lines are asked for ahead, at most.
 const WARM_MAX: usize = 32;
 
-/// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written to. Whoever read them last has
-/// copies of them, and to own them takes as long as to read them: while the receiver copies out and answers, that costs nobody anything.
+/// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
+/// to. Whoever read them last has copies of them, and to own them takes as long as to read them: while the receiver
+/// copies out and answers, that costs nobody anything.
 #[inline]
 pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
     let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
@@ -159,7 +160,8 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     }
 }
 
-/// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the moment.
+/// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the
+/// moment.
 pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
     let chunk = peer.endpoint.take_chunk(&mut core.home, share);
     core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
@@ -233,7 +235,8 @@ pub(crate) fn send_chunk(
     Chunked::Sent
 }
 
-/// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what stopped it.
+/// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what
+/// stopped it.
 #[inline]
 pub(crate) fn put_chunks(
     core: &mut Core,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes later.
+//! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes
+//! later.
 
 use super::{Message, complete_send, eager};
 use crate::error::Error;

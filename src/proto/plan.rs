@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a send goes: decided once, by its size, where its bytes lie, the receiver's credit, and whether its buffer has changed.
+//! How a send goes: decided once, by its size, where its bytes lie, the receiver's credit, and whether its buffer has
+//! changed.
 
 use super::charge;
 use crate::peer::Peer;
@@ -8,7 +9,8 @@ use crate::select::SendProtocol;
 use crate::state::Core;
 use onecopy_shm::loan::Loan;
 
-/// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not suffice.
+/// Whether credit for `bytes` more is there. The sender looks at the receiver's line only when what it knows does not
+/// suffice.
 #[inline(always)]
 pub(crate) fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
     peer.credit_used + bytes <= peer.credit_limit || refresh_credit(core, peer, bytes)
@@ -32,7 +34,8 @@ pub(crate) struct Outgoing {
     pub(crate) sync: bool,
 }
 
-/// Decides how a message goes. `changed` looks whether its buffer has changed since it was last sent, and is asked at most once.
+/// Decides how a message goes. `changed` looks whether its buffer has changed since it was last sent, and is asked at
+/// most once.
 #[inline]
 pub(crate) fn plan(
     core: &mut Core,

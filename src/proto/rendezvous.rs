@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Announced messages: the sender says where the bytes are, the receiver, which knows both sides, decides how they come.
+//! Announced messages: the sender says where the bytes are, the receiver, which knows both sides, decides how they
+//! come.
 //!
-//! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A layer that fails is
-//! given up for the pair, the range goes back on the list, and the next layer takes it: the message is never failed by a layer.
+//! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A layer that
+//! fails is given up for the pair, the range goes back on the list, and the next layer takes it: the message is never
+//! failed by a layer.
 
 mod announce;
 
@@ -329,7 +331,8 @@ fn choose(
     reply(core, peer, Kind::Cts, cts.encode());
 }
 
-/// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as possible.
+/// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as
+/// possible.
 fn has_earned(link: &Link, layer: LayerId, transfer: &Transfer, offset: u64, len: u64) -> bool {
     let Some(attaching) = link.attaching(layer) else {
         return false;

@@ -71,7 +71,8 @@ impl Poll<'_> {
         Taken::Over(result.map_err(Box::new))
     }
 
-    /// The result of a receive, which stays; `Some(None)` while it is under way, `None` if there is none of that number.
+    /// The result of a receive, which stays; `Some(None)` while it is under way, `None` if there is none of that
+    /// number.
     #[must_use]
     pub fn look_at_numbered(
         &mut self,
@@ -112,7 +113,8 @@ impl Poll<'_> {
 }
 
 impl Engine {
-    /// Starts a numbered receive and gives its number. `None`: there are too many for a number, and nothing was started.
+    /// Starts a numbered receive and gives its number. `None`: there are too many for a number, and nothing was
+    /// started.
     #[inline(always)]
     fn receive_numbered(
         &mut self,
@@ -159,7 +161,8 @@ impl Starting<'_> {
         engine.core.numbered.insert(Stage::Over(status))
     }
 
-    /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was started.
+    /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was
+    /// started.
     #[inline(always)]
     pub fn receive(&mut self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
         let source = source.rank().map(|rank| self.comm.world_rank(rank));

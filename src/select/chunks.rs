@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How messages are cut into chunks, and how chunks are written.
 //!
-//! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies out, and cuts a message in
-//! pieces of half a chunk, so that both copy at a time. Where the string instruction takes lines without reading them, to own them ahead is
-//! work for nothing, and it begins slowly, so that large pieces are better (docs/performance.md).
+//! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies
+//! out, and cuts a message in pieces of half a chunk, so that both copy at a time. Where the string instruction takes
+//! lines without reading them, to own them ahead is work for nothing, and it begins slowly, so that large pieces are
+//! better (docs/performance.md).
 
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;

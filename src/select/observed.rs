@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What transfers really cost between two ranks, learned from the transfers themselves.
 //!
-//! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the pages of the
-//! buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So the receiver times what it does:
-//! a rate per way, begun from the cost curves, moved by every announced transfer from [`MIN`] bytes on. The way that lost is tried again now and
-//! then, a few times in a row, as long as it may win. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is
-//! obeyed instead. Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
+//! Whether reading through the kernel or a pipeline of chunks is faster depends on where the two processors are, on the
+//! pages of the buffers, and on whether the sender is there to copy at all; all of these change while a job runs. So
+//! the receiver times what it does: a rate per way, begun from the cost curves, moved by every announced transfer from
+//! [`MIN`] bytes on. The way that lost is tried again now and then, a few times in a row, as long as it may win. A knob
+//! that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is obeyed instead. Attached memory takes no part:
+//! it is as cheap as the heap once it is attached, and whether it is attached is decided before.
 
 use super::Thresholds;
 use onecopy_btl::LayerId;
@@ -16,10 +17,12 @@ use std::time::{Duration, Instant};
 
 /// Transfers smaller than this are not timed.
 pub(crate) const MIN: u64 = 32 << 10;
-/// After so many transfers in one way, at least, the other is tried; and so seldom that tries take a hundredth of the time at most.
+/// After so many transfers in one way, at least, the other is tried; and so seldom that tries take a hundredth of the
+/// time at most.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
-/// So many times: the first finds nothing where it left it, neither chunks nor the kernel's tables in the caches, and is not counted.
+/// So many times: the first finds nothing where it left it, neither chunks nor the kernel's tables in the caches, and
+/// is not counted.
 const TRIES: u32 = 3;
 /// The other way is not tried if it is known to take more than so many times as long.
 const HOPELESS: f64 = 4.0;
@@ -64,7 +67,8 @@ impl Rate {
     fn estimate(&self, bytes: u64) -> f64 {
         self.setup_ns + bytes as f64 / 1024.0 * self.per_kib_ns
     }
-    /// Good news is believed at once, bad news after a while: a late peer or a lost time slice is not the layer's doing.
+    /// Good news is believed at once, bad news after a while: a late peer or a lost time slice is not the layer's
+    /// doing.
     fn learn(&mut self, bytes: u64, took: Duration) {
         let seen = (took.as_nanos() as f64 - self.setup_ns).max(0.0) / (bytes as f64 / 1024.0);
         let weight = if seen < self.per_kib_ns { 0.5 } else { 0.1 };
@@ -75,8 +79,8 @@ impl Rate {
 }
 
 impl Observed {
-    /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel begins, or switched
-    /// chunks off.
+    /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel
+    /// begins, or switched chunks off.
     pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
         let by = has.by(Power::Copy).next().unwrap_or(LayerId::CALL);
         let fixed = by.min(knobs).is_some() || !knobs.layers.allows(LayerId::CHUNKS.name());
@@ -144,8 +148,8 @@ impl Observed {
         })
     }
 
-    /// A transfer of `bytes` began and ended. Those of a window are asked for together and served one after the other: what one waited for the others is
-    /// not its own time.
+    /// A transfer of `bytes` began and ended. Those of a window are asked for together and served one after the other:
+    /// what one waited for the others is not its own time.
     pub(crate) fn transferred(&mut self, rival: Rival, bytes: u64, begun: Instant, ended: Instant) {
         let served = self.ended.map_or(begun, |before| before.max(begun));
         self.ended = Some(ended);
@@ -229,7 +233,8 @@ mod tests {
         assert!(by_pipeline > 950, "{by_pipeline}");
     }
 
-    /// Windows of transfers that are all asked for at their window's beginning. How many of the last window went in chunks.
+    /// Windows of transfers that are all asked for at their window's beginning. How many of the last window went in
+    /// chunks.
     fn windows(observed: &mut Observed, kernel_us: u64, pipeline_us: u64, count: usize) -> usize {
         const WINDOW: usize = 64;
         let (thresholds, bytes) = (with_cma(), 128 << 10);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether a buffer has changed since it was last sent.
 //!
-//! What a peer has read in place stands in its cache, too, so a program that writes its buffer again has to take each line back, and the peer's next
-//! read takes it from the writer's cache once more. Copied through chunks, the buffer's lines stay where they are. So a message of middle size
-//! goes in chunks if its buffer was rewritten, and is read in place if it was not. Nobody says which it is, but a few words of the buffer do: they
-//! are compared with what they were when it was last sent. Of a buffer that is not remembered nothing is known, and nothing changes.
+//! What a peer has read in place stands in its cache, too, so a program that writes its buffer again has to take each
+//! line back, and the peer's next read takes it from the writer's cache once more. Copied through chunks, the buffer's
+//! lines stay where they are. So a message of middle size goes in chunks if its buffer was rewritten, and is read in
+//! place if it was not. Nobody says which it is, but a few words of the buffer do: they are compared with what they
+//! were when it was last sent. Of a buffer that is not remembered nothing is known, and nothing changes.
 
 /// Buffers that are remembered: one for each value of a hash of address and length.
 const BUFFERS: usize = 128;
@@ -52,8 +53,8 @@ const fn place(address: usize, len: usize) -> usize {
 }
 
 impl Rewritten {
-    /// Whether these bytes were sent before, lately, and are others now. They are remembered as sent: who asks again about the same message, because
-    /// it could not be sent at once, is told that nothing changed.
+    /// Whether these bytes were sent before, lately, and are others now. They are remembered as sent: who asks again
+    /// about the same message, because it could not be sent at once, is told that nothing changed.
     pub(crate) fn changed(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() < 8 * WORDS {
             return false;

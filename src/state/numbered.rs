@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbered receives: into one buffer, known by a number, which is all that a front keeps of them. Programs post and
-//! complete them by the million, and most get one short message. So they are no requests: what has to be known of one fits
-//! in a cache line. One that gets a longer message, or has to be an operation of the front, becomes a request, which its
-//! number leads to.
+//! complete them by the million, and most get one short message. So they are no requests: what has to be known of one
+//! fits in a cache line. One that gets a longer message, or has to be an operation of the front, becomes a request,
+//! which its number leads to.
 
 use super::Core;
 use super::message::receipt_for;
@@ -215,7 +215,8 @@ impl Core {
         }
     }
 
-    /// Gives a whole message that `envelope` says, the `len` bytes of `record` behind `skip`, to a receive that is posted no more.
+    /// Gives a whole message that `envelope` says, the `len` bytes of `record` behind `skip`, to a receive that is
+    /// posted no more.
     #[inline(always)]
     pub(crate) fn deliver_record(
         &mut self,
@@ -244,8 +245,8 @@ impl Core {
         });
     }
 
-    /// Gives a message of one chunk to the receive of a slot, which is posted no more. `false`: it has more chunks, or something is wrong with it or with
-    /// the buffer, and nothing was done.
+    /// Gives a message of one chunk to the receive of a slot, which is posted no more. `false`: it has more chunks, or
+    /// something is wrong with it or with the buffer, and nothing was done.
     pub(crate) fn deliver_chunk(
         &mut self,
         slot: u32,

@@ -25,7 +25,8 @@ pub(crate) struct Patience {
 
 /// Patience of those who wait where there are more of them than processors: all there is to do is to make room.
 const CROWDED: (usize, usize) = (16, 4);
-/// Yields of a thread before it sleeps, where threads that wait are more than processors: a turn of all of them costs less than to be woken.
+/// Yields of a thread before it sleeps, where threads that wait are more than processors: a turn of all of them costs
+/// less than to be woken.
 const THREAD_YIELDS: usize = 200;
 
 impl Patience {
@@ -54,8 +55,8 @@ impl Patience {
     }
 }
 
-/// How many processors this rank may use, as far as is known, no more than its control group's quota; and how many ranks want them. A rank that
-/// may run on several processors counts with its share on each.
+/// How many processors this rank may use, as far as is known, no more than its control group's quota; and how many
+/// ranks want them. A rank that may run on several processors counts with its share on each.
 fn processors(cards: &[Card], me: usize) -> (f64, f64) {
     let Some(mine) = cards.get(me).filter(|card| !card.affinity.is_empty()) else {
         return (f64::INFINITY, 1.0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Announced messages that are being received. What is done with them is the protocols' business (`proto/rendezvous.rs`).
+//! Announced messages that are being received. What is done with them is the protocols' business
+//! (`proto/rendezvous.rs`).
 
 use super::message::Announcement;
 use crate::matching::Envelope;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank's threads wait for, as [`onecopy_shm::watch`] counts it: completed requests, messages that nobody expected, and peers that are gone.
+//! What a rank's threads wait for, as [`onecopy_shm::watch`] counts it: completed requests, messages that nobody
+//! expected, and peers that are gone.
 
 use super::Core;
 use crate::endpoint::Bell;
@@ -60,8 +61,8 @@ impl Core {
         }
     }
 
-    /// The calling thread has asked whether something is complete, and something `moved` or not: whether it has asked in vain so often that it makes
-    /// room.
+    /// The calling thread has asked whether something is complete, and something `moved` or not: whether it has asked
+    /// in vain so often that it makes room.
     #[inline]
     pub(crate) fn asked(&mut self, moved: bool) -> bool {
         let (waits, patience) = (&mut self.waits, &self.patience);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The other side of the wire-up: collects cards and segments, introduces ranks, and spreads the word of who died. It runs in the launcher,
-//! which [adds](Broker::add) the ranks that it starts, or, when a foreign launcher started them, in rank 0, which [seats](Broker::seat) them as
-//! they come.
+//! The other side of the wire-up: collects cards and segments, introduces ranks, and spreads the word of who died. It
+//! runs in the launcher, which [adds](Broker::add) the ranks that it starts, or, when a foreign launcher started them,
+//! in rank 0, which [seats](Broker::seat) them as they come.
 //!
-//! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: who sends is known from
-//! the credentials that come with each message. One misbehaving rank loses its connection; the others do not notice more than its death.
+//! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: who
+//! sends is known from the credentials that come with each message. One misbehaving rank loses its connection; the
+//! others do not notice more than its death.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

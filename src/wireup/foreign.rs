@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1, Open MPI's mpirun and plain
-//! `srun` by what they leave in the environment.
+//! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1, Open MPI's mpirun
+//! and plain `srun` by what they leave in the environment.
 //!
-//! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a PMI server, its table,
-//! which only the job's ranks see, carries the secret and the way to the door. Where there is only the environment, the door's name is
-//! derived from the launcher's number of the job, and who may come in is decided by the user id that the kernel tells.
+//! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a PMI
+//! server, its table, which only the job's ranks see, carries the secret and the way to the door. Where there is only
+//! the environment, the door's name is derived from the launcher's number of the job, and who may come in is decided by
+//! the user id that the kernel tells.
 //!
-//! A launcher that is there but of no use is an error, never a job of one rank: N copies of a program, each taking itself for the
-//! whole job, would overwrite one another's results.
+//! A launcher that is there but of no use is an error, never a job of one rank: N copies of a program, each taking
+//! itself for the whole job, would overwrite one another's results.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,7 +29,8 @@ use super::{
 
 const CALL: &str = "join";
 
-/// Ranks of the same network namespace meet at once; when some are missing after this, there is a door for the others too.
+/// Ranks of the same network namespace meet at once; when some are missing after this, there is a door for the others
+/// too.
 const LATE: Duration = Duration::from_millis(250);
 /// How long a rank waits to be ended by its launcher after an abort, before it ends itself.
 const ABORT_GRACE: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What rank 0 does for the others when a foreign launcher started the job: a thread that lets them in and introduces them, as our launcher
-//! does for its own ranks, by the same [`Broker`].
+//! What rank 0 does for the others when a foreign launcher started the job: a thread that lets them in and introduces
+//! them, as our launcher does for its own ranks, by the same [`Broker`].
 //!
 //! The thread sleeps unless a rank talks to it. It ends when nobody is connected any more, or with the process.
 
@@ -141,7 +141,8 @@ impl Thread {
                 return;
             }
             let ready = self.wait(now);
-            // Guests come from the last to the first, so that the numbers of those who are still to be served stay right.
+            // Guests come from the last to the first, so that the numbers of those who are still to be served stay
+            // right.
             for ready in ready.into_iter().rev() {
                 match ready {
                     Ready::Broker(source) => self.broker.ready(source, Instant::now()),

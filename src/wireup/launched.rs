@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wire-up of a rank that `onecopy run` started: a conversation with the launcher over the socket that it left open.
+//! The wire-up of a rank that `onecopy run` started: a conversation with the launcher over the socket that it left
+//! open.
 //!
-//! Requests are answered in order. Events may arrive at any time, also between a request and its answer: they are put aside, and the
-//! descriptor that [`event_fd`](super::Wireup::event_fd) returns stays readable until [`poll`](super::Wireup::poll) has given them out.
+//! Requests are answered in order. Events may arrive at any time, also between a request and its answer: they are put
+//! aside, and the descriptor that [`event_fd`](super::Wireup::event_fd) returns stays readable until
+//! [`poll`](super::Wireup::poll) has given them out.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +49,8 @@ pub struct Launched {
     host: Option<Host>,
 }
 
-/// The rank that introduces the others where no launcher of ours does. Its end is a death like another, not the end of the job.
+/// The rank that introduces the others where no launcher of ours does. Its end is a death like another, not the end of
+/// the job.
 #[derive(Debug)]
 struct Host {
     rank: usize,
@@ -144,8 +147,8 @@ impl Launched {
         })
     }
 
-    /// As [`new`](Self::new), over a connection to rank `host`, which introduces the ranks of this job. Says hello first, and waits for
-    /// at most `limit` to be let in.
+    /// As [`new`](Self::new), over a connection to rank `host`, which introduces the ranks of this job. Says hello
+    /// first, and waits for at most `limit` to be let in.
     pub(crate) fn at_host(
         socket: OwnedFd,
         (rank, size): (usize, usize),

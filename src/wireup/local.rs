@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ranks that are threads of one process: for tests, documentation and in-process measurements.
 //!
-//! The introducer is a table under a lock. A rank that is dropped without having left (its thread panicked, say) counts as dead, so
-//! that no other rank waits for it.
+//! The introducer is a table under a lock. A rank that is dropped without having left (its thread panicked, say) counts
+//! as dead, so that no other rank waits for it.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

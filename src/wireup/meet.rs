@@ -4,17 +4,19 @@
 //! There are three ways to it, from the best to the last:
 //!
 //! * an **abstract** address: the kernel forgets it with the socket. It is seen in one network namespace only.
-//! * **through /proc**: rank 0 binds the socket to a name, opens that name with `O_PATH`, and removes it at once. Who may look
-//!   at rank 0's descriptors (the same user, by `/proc/PID/fd/N`) can still connect. That crosses network namespaces, and pid namespaces too
-//!   as long as the ranks see the same `/proc`.
-//! * a **file** in a folder that only its user may enter, until all ranks have come. It needs a file system that the ranks share.
+//! * **through /proc**: rank 0 binds the socket to a name, opens that name with `O_PATH`, and removes it at once. Who
+//!   may look at rank 0's descriptors (the same user, by `/proc/PID/fd/N`) can still connect. That crosses network
+//!   namespaces, and pid namespaces too as long as the ranks see the same `/proc`.
+//! * a **file** in a folder that only its user may enter, until all ranks have come. It needs a file system that the
+//!   ranks share.
 //!
-//! Other users are in nobody's way. A name that one of them holds, whether he accepts connections or lets them wait, is passed over at once:
-//! no attempt to connect waits. In place of a folder that he made first there is another one, whose name he cannot foresee and whose owner
-//! tells the ranks that it is theirs.
+//! Other users are in nobody's way. A name that one of them holds, whether he accepts connections or lets them wait, is
+//! passed over at once: no attempt to connect waits. In place of a folder that he made first there is another one,
+//! whose name he cannot foresee and whose owner tells the ranks that it is theirs.
 //!
-//! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists: for microseconds in the second
-//! way, until the ranks have met in the third. Such a leftover is removed by the next job that uses the folder.
+//! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists: for
+//! microseconds in the second way, until the ranks have met in the third. Such a leftover is removed by the next job
+//! that uses the folder.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
@@ -84,8 +86,8 @@ impl Address {
         }
     }
 
-    /// Connects, or says at once that it cannot: a full queue, of whoever holds the name, is [`io::ErrorKind::WouldBlock`]. Who is at the
-    /// other end is for the caller to check.
+    /// Connects, or says at once that it cannot: a full queue, of whoever holds the name, is
+    /// [`io::ErrorKind::WouldBlock`]. Who is at the other end is for the caller to check.
     pub(super) fn connect(&self) -> io::Result<OwnedFd> {
         let socket = packets(SockFlag::SOCK_NONBLOCK)?;
         connect(socket.as_raw_fd(), &self.socket_address()?)?;
@@ -281,8 +283,8 @@ impl Folder {
         folders.filter(Self::is_ours).collect()
     }
 
-    /// Whether it is there, and only this user may enter it. What a folder is that another user can replace does not matter:
-    /// he cannot replace what is ours in a directory that everyone writes to.
+    /// Whether it is there, and only this user may enter it. What a folder is that another user can replace does not
+    /// matter: he cannot replace what is ours in a directory that everyone writes to.
     pub(super) fn is_ours(&self) -> bool {
         let found = std::fs::symlink_metadata(&self.path);
         found.is_ok_and(|found| found.is_dir() && belongs_to_us(&found))
@@ -343,8 +345,8 @@ impl Folder {
         Ok(still.then_some(dir))
     }
 
-    /// Removes sockets on which nobody listens any more. To be called while the folder is held: otherwise one that is bound but does not
-    /// listen yet would look so.
+    /// Removes sockets on which nobody listens any more. To be called while the folder is held: otherwise one that is
+    /// bound but does not listen yet would look so.
     fn sweep(&self) {
         for entry in std::fs::read_dir(&self.path)
             .into_iter()

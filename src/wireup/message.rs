@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What ranks and launcher say to one another: fixed little-endian encoding, one message per packet.
 //!
-//! Both sides treat what arrives as untrusted input: [`ToLauncher::decode`] and [`ToRank::decode`] check every length and value, accept
-//! nothing behind the end, and never panic. Descriptors travel beside a message, see [`onecopy_shm::fdpass`].
+//! Both sides treat what arrives as untrusted input: [`ToLauncher::decode`] and [`ToRank::decode`] check every length
+//! and value, accept nothing behind the end, and never panic. Descriptors travel beside a message, see
+//! [`onecopy_shm::fdpass`].
 
 use super::{Card, Death, Event, Missing, Offer};
 
@@ -71,8 +72,8 @@ pub enum ToRank {
         /// Who is missing.
         missing: Vec<Missing>,
     },
-    /// Answer to `Introduce`. With the segment's descriptor, then the process' if `pidfd`, then that of the peer's memory if
-    /// `grant`.
+    /// Answer to `Introduce`. With the segment's descriptor, then the process' if `pidfd`, then that of the peer's
+    /// memory if `grant`.
     Introduction {
         /// The rank asked for.
         peer: u32,
@@ -197,7 +198,8 @@ impl Writer {
     }
 }
 
-/// Ascending numbers as (first, how many). Numbers out of order or too many ranges are dropped: a card describes, nothing depends on it.
+/// Ascending numbers as (first, how many). Numbers out of order or too many ranges are dropped: a card describes,
+/// nothing depends on it.
 fn ranges(numbers: &[u16]) -> Vec<(u16, u16)> {
     let mut out: Vec<(u16, u16)> = Vec::new();
     let mut free = 0_u32;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client of PMI-1, the protocol of hydra (MPICH, Intel) and of Slurm's pmi2 plugin: lines of `key=value` words over an inherited
-//! stream.
+//! A client of PMI-1, the protocol of hydra (MPICH, Intel) and of Slurm's pmi2 plugin: lines of `key=value` words over
+//! an inherited stream.
 //!
-//! It gives a rank its number, a table that all ranks of the job write and read (and nobody else), a barrier, and a way to end the job.
-//! Whatever the server sends is untrusted: lines are bounded, and an answer that is not the one expected is an error that shows it.
+//! It gives a rank its number, a table that all ranks of the job write and read (and nobody else), a barrier, and a way
+//! to end the job. Whatever the server sends is untrusted: lines are bounded, and an answer that is not the one
+//! expected is an error that shows it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -82,7 +83,8 @@ fn variable(name: &str, limit: u32) -> Result<Option<usize>, WireupError> {
 }
 
 impl Client {
-    /// The conversation that the launcher prepared for this process; none if there is no PMI launcher. One that cannot be used is an error.
+    /// The conversation that the launcher prepared for this process; none if there is no PMI launcher. One that cannot
+    /// be used is an error.
     pub(super) fn from_environment(limit: Duration) -> Result<Option<Self>, WireupError> {
         const CALL: &str = "init";
         const ALONE: &str = "to run alone, unset the variables that begin with PMI_";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What may be skipped on which class of machines: `tests/expected-skips/CLASS.toml`, a line `layer = "why"` per layer. Layers in the list
-//! `TEST_REQUIRE` are never skipped: where their module is loaded, a test that cannot use it has failed.
+//! What may be skipped on which class of machines: `tests/expected-skips/CLASS.toml`, a line `layer = "why"` per layer.
+//! Layers in the list `TEST_REQUIRE` are never skipped: where their module is loaded, a test that cannot use it has
+//! failed.
 
 use crate::cases::Case;
 use crate::processes::say;

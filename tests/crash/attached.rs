@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank is killed while others read its memory through the kernel module, to copy it or to combine it in place: they get an error, soon, and no
-//! signal.
+//! A rank is killed while others read its memory through the kernel module, to copy it or to combine it in place: they
+//! get an error, soon, and no signal.
 //!
 //! The ranks leave SIGBUS at its default action, so a rank that got one would be dead, not only wrong.
 
@@ -29,8 +29,9 @@ const WAYS: [&str; 2] = ["messages", "reductions"];
 const VICTIM: usize = RANKS - 1;
 const LEN: usize = 12 << 20;
 
-/// What the victim's witness does: it says when the kernel says that the victim has ended. Between the signal and that word the kernel takes
-/// down the victim's memory, which is long where the processor is emulated, and nobody can know of the death.
+/// What the victim's witness does: it says when the kernel says that the victim has ended. Between the signal and that
+/// word the kernel takes down the victim's memory, which is long where the processor is emulated, and nobody can know
+/// of the death.
 pub(crate) fn witness() {
     let pid: i32 = std::env::var(WITNESSED)
         .ok()
@@ -43,7 +44,8 @@ pub(crate) fn witness() {
     job::say(&format!("ended {}", job::now()));
 }
 
-/// Starts a witness of this process and waits until it watches. The launcher ends it with the rank's process group, if anything is left.
+/// Starts a witness of this process and waits until it watches. The launcher ends it with the rank's process group, if
+/// anything is left.
 fn call_witness() -> crate::limit::Limited {
     let pid = std::process::id().to_string();
     let mut witness = job::another("witness");

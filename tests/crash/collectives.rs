@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives of all kinds in which a rank dies: every other one gets an error that names it, and goes on without collectives.
+//! Collectives of all kinds in which a rank dies: every other one gets an error that names it, and goes on without
+//! collectives.
 
 use super::job::{self, RANKS, Ran, Random};
 use super::traffic::names;
@@ -196,7 +197,8 @@ fn env(victim: usize, settings: &[(&'static str, &'static str)]) -> Vec<(&'stati
     env
 }
 
-/// Ways that collectives go: all layers, chunks alone, messages alone, broadcasts by shares, owners that are asked to copy.
+/// Ways that collectives go: all layers, chunks alone, messages alone, broadcasts by shares, owners that are asked to
+/// copy.
 const VARIANTS: [&[(&str, &str)]; 5] = [
     &[],
     &[("ONECOPY_LAYERS", "cico")],

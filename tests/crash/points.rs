@@ -64,7 +64,8 @@ fn known(name: &str) -> &'static str {
     .expect("a name of the list")
 }
 
-/// Kills a rank at each of the labels that `wanted` picks, under each variant; how often each label was passed, and how many died.
+/// Kills a rank at each of the labels that `wanted` picks, under each variant; how often each label was passed, and how
+/// many died.
 fn kill_at(
     variants: &[(&str, &[(&str, &str)])],
     wanted: impl Fn(&str) -> bool,

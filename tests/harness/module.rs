@@ -67,7 +67,8 @@ const VARIANTS: [Variant; 4] = [
     },
 ];
 
-/// Those that this machine has. One that it lacks is named by `say`; if its layer is in the list `TEST_REQUIRE`, that fails.
+/// Those that this machine has. One that it lacks is named by `say`; if its layer is in the list `TEST_REQUIRE`, that
+/// fails.
 #[track_caller]
 pub(crate) fn variants(say: impl Fn(&str)) -> Vec<Variant> {
     let required = std::env::var("TEST_REQUIRE").unwrap_or_default();

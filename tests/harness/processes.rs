@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks as real processes: this very test program, run with one test only, `as_rank`, which finds in its environment what it is to do.
+//! Ranks as real processes: this very test program, run with one test only, `as_rank`, which finds in its environment
+//! what it is to do.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[path = "limit.rs"]

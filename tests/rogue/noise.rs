@@ -104,7 +104,8 @@ fn noise_hurts_nobody_else() {
                 let receives: Vec<_> = (0..8)
                     .map(|tag| world.irecv(vec![0u8; 200_000], ROGUE, tag))
                     .collect();
-                // Noise does not always come to an error, and an error is not always the rogue's last word: look for a while.
+                // Noise does not always come to an error, and an error is not always the rogue's last word: look for a
+                // while.
                 for _ in 0..300 {
                     if let Err(error) = world.iprobe(ROGUE, 9) {
                         results.push(Err(error));

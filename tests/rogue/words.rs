@@ -30,7 +30,8 @@ const WORDS: [u64; 8] = [
     0x0001_0001_0001_0001,
 ];
 
-/// The rogue lies as a receiver, in its own segment: the victim overwrites nothing it should not and gives up when the rogue leaves.
+/// The rogue lies as a receiver, in its own segment: the victim overwrites nothing it should not and gives up when the
+/// rogue leaves.
 #[test]
 fn lies_of_a_receiver() {
     for at in [TAIL, CREDIT, WAKE] {

@@ -89,7 +89,8 @@ fn refuse(calls: &[i64], errno: i32) {
     seccompiler::apply_filter(&program).expect("seccomp");
 }
 
-/// Becomes a user without any capability: root may read what is not dumpable. The process can be traced by others of that user again.
+/// Becomes a user without any capability: root may read what is not dumpable. The process can be traced by others of
+/// that user again.
 pub(crate) fn become_nobody() {
     let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
     setgroups(&[gid]).expect("setgroups");

@@ -140,7 +140,8 @@ impl Apt {
         })
     }
 
-    /// Takes packages from this suite where it has them. Of several suites apt prefers the release itself to its backports.
+    /// Takes packages from this suite where it has them. Of several suites apt prefers the release itself to its
+    /// backports.
     #[must_use]
     pub fn prefer(mut self, suite: &str) -> Self {
         self.options.push(format!("APT::Default-Release={suite}"));
@@ -199,7 +200,8 @@ impl Apt {
         Ok(stanzas(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Fetches packages into a folder, in the versions named; apt checks their sums. Those that lie there already are not fetched again.
+    /// Fetches packages into a folder, in the versions named; apt checks their sums. Those that lie there already are
+    /// not fetched again.
     ///
     /// # Errors
     ///
@@ -340,7 +342,8 @@ fn stanza(text: &str) -> Option<Package> {
     })
 }
 
-/// Of images and headers, the newest release that has both, in the same version. `prefix` is what the names of images begin with.
+/// Of images and headers, the newest release that has both, in the same version. `prefix` is what the names of images
+/// begin with.
 #[must_use]
 pub fn newest(
     images: &[Package],

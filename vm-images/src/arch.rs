@@ -26,7 +26,8 @@ pub struct Arch {
     pub processor: &'static str,
     /// The kernel's console, on QEMU's first serial line.
     pub console: &'static str,
-    /// The device for a second serial line, by which a guest sends files: QEMU's arguments, to which the line's name is appended.
+    /// The device for a second serial line, by which a guest sends files: QEMU's arguments, to which the line's name is
+    /// appended.
     pub second: &'static [&'static str],
     /// What the guest calls that.
     pub results: &'static str,
@@ -47,8 +48,9 @@ pub static ALL: [Arch; 2] = [
         qemu: "qemu-system-x86_64",
         package: "qemu-system-x86",
         machine: "pc",
-        // Without cmpxchg16b, which allocators of kernels use: QEMU 7.2 translates it with flags that are not up to date, so that now and then a
-        // kernel got flags that it never had, the direction among them, and wrote over its stack.
+        // Without cmpxchg16b, which allocators of kernels use: QEMU 7.2 translates it with flags that are not up to
+        // date, so that now and then a kernel got flags that it never had, the direction among them, and wrote over its
+        // stack.
         processor: "max,-cx16",
         console: "ttyS0",
         second: &["-serial", "chardev:"],

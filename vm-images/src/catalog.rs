@@ -119,8 +119,8 @@ impl ToolchainEntry {
         }
     }
 
-    /// What make is told, so that it compiles for the architecture with this compiler, whichever the distribution's kernel was compiled
-    /// with.
+    /// What make is told, so that it compiles for the architecture with this compiler, whichever the distribution's
+    /// kernel was compiled with.
     #[must_use]
     pub fn variables(&self) -> Vec<String> {
         let mut variables = vec![format!("CC={}", self.program())];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a guest says on its console, and the verdict that follows.
 //!
-//! The guest's own lines begin with `VM-`: `VM-BOOT`, `VM-BEGIN NAME`, `VM-END NAME rc=0 seconds=3`, `VM-VERDICT rc=0 taint=0 bad_taint=0`.
-//! Everything with the kernel's time stamp is the kernel's, and some of that is never good.
+//! The guest's own lines begin with `VM-`: `VM-BOOT`, `VM-BEGIN NAME`, `VM-END NAME rc=0 seconds=3`, `VM-VERDICT rc=0
+//! taint=0 bad_taint=0`. Everything with the kernel's time stamp is the kernel's, and some of that is never good.
 
 use std::fmt;
 
@@ -59,10 +59,12 @@ const RACE_END: &str = "==========";
 const OURS: &str = "[onecopy";
 /// What stands before the stack of an access.
 const RACE_ACCESS: &str = " bytes by ";
-/// How near to an access a function of the module has to be, counted from the one that made it: what the module calls may use a word of
-/// the module's, but a page that is pushed out under an allocation of the module is the kernel's alone.
+/// How near to an access a function of the module has to be, counted from the one that made it: what the module calls
+/// may use a word of the module's, but a page that is pushed out under an allocation of the module is the kernel's
+/// alone.
 const NEAR: usize = 4;
-/// Races of the kernel with itself, also where the module calls it. Fault injection counts the calls of all tasks without a lock.
+/// Races of the kernel with itself, also where the module calls it. Fault injection counts the calls of all tasks
+/// without a lock.
 const ITS_OWN: &[&str] = &["should_fail_ex / should_fail_ex"];
 
 /// How many of the kernel's complaints are kept.
@@ -108,7 +110,8 @@ pub enum Outcome {
     Passed,
     /// Something failed, or the kernel complained, or the guest died or hung after it had booted.
     Failed(String),
-    /// It died before it had booted; or all passed, but its kernel had complained by then and watches less since: no statement about what is tested.
+    /// It died before it had booted; or all passed, but its kernel had complained by then and watches less since: no
+    /// statement about what is tested.
     NeverBooted(String),
 }
 
@@ -203,7 +206,8 @@ impl Console {
         }
     }
 
-    /// Whether a line of the kernel is one of KCSAN's: the first or last of a race. Other kinds of complaint may come between the two.
+    /// Whether a line of the kernel is one of KCSAN's: the first or last of a race. Other kinds of complaint may come
+    /// between the two.
     ///
     /// The kernel has races of its own; one in which the module takes part, be it by a call, is a complaint.
     fn of_race(&mut self, kernel: &str) -> bool {

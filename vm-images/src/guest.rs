@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that are part of this program: the catalogue, the guest's scripts, configurations of kernels, the module's sources.
+//! Files that are part of this program: the catalogue, the guest's scripts, configurations of kernels, the module's
+//! sources.
 
 use std::path::Path;
 

@@ -61,8 +61,8 @@ pub fn list(
 
 const PREFIX: &str = "linux-headers-";
 
-/// The release in the name of a package with one kernel's headers. Names of metapackages have two numbers at most, and `common` no
-/// architecture.
+/// The release in the name of a package with one kernel's headers. Names of metapackages have two numbers at most, and
+/// `common` no architecture.
 fn release<'a>(name: &'a str, arch: &str) -> Option<&'a str> {
     let release = name.strip_prefix(PREFIX)?;
     let version = release.split('-').next()?;

@@ -216,7 +216,8 @@ impl Initramfs {
         Ok(())
     }
 
-    /// A program with the libraries it needs: of the host with the host's, of another architecture with those that lie here already.
+    /// A program with the libraries it needs: of the host with the host's, of another architecture with those that lie
+    /// here already.
     ///
     /// # Errors
     ///

@@ -169,7 +169,8 @@ fn get(
     Ok(fetched)
 }
 
-/// Fetches packages of a kernel. What of them runs while building is this machine's, whatever the kernel's architecture is.
+/// Fetches packages of a kernel. What of them runs while building is this machine's, whatever the kernel's architecture
+/// is.
 pub(crate) fn download(
     cache: &Cache,
     catalog: &Catalog,

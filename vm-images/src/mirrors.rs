@@ -115,7 +115,8 @@ impl Mirrors {
         Ok(Self { sources })
     }
 
-    /// What tells apt where these suites are: a file in the format deb822. `keyring` has Debian's keys, for sources that name none.
+    /// What tells apt where these suites are: a file in the format deb822. `keyring` has Debian's keys, for sources
+    /// that name none.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Python packages, each in a virtual environment of its own in the cache: other MPI libraries and programs that are tested against them.
+//! Python packages, each in a virtual environment of its own in the cache: other MPI libraries and programs that are
+//! tested against them.
 
 use std::fs;
 use std::path::PathBuf;

@@ -259,8 +259,9 @@ fn second(arch: &Arch, device: &str) -> Vec<String> {
 
 /// The kernel's command line.
 ///
-/// Under translation on a loaded machine a guest mismeasures its own clocks: it takes the time stamp counter's rate from us, does not
-/// check its timer against a clock that stands still for moments, and waits longer before it calls a processor stuck.
+/// Under translation on a loaded machine a guest mismeasures its own clocks: it takes the time stamp counter's rate
+/// from us, does not check its timer against a clock that stands still for moments, and waits longer before it calls a
+/// processor stuck.
 fn words(arch: &Arch, accelerator: Accelerator, tsc_khz: Option<u64>, more: &str) -> String {
     let mut words = format!(
         "console={} onecopy.results={} quiet loglevel=5 panic=-1 oops=panic nokaslr mitigations=off random.trust_cpu=on audit=0 \
@@ -322,8 +323,8 @@ fn crowd_of(loadavg: &str, processors: usize) -> u32 {
     u32::try_from(load.div_ceil(processors.max(1)).clamp(1, 10)).unwrap_or(1)
 }
 
-/// What to use: `ONECOPY_VM_ACCEL` says `tcg` or `kvm`, or else KVM where a guest really comes up under it. Another architecture's is
-/// translated in any case.
+/// What to use: `ONECOPY_VM_ACCEL` says `tcg` or `kvm`, or else KVM where a guest really comes up under it. Another
+/// architecture's is translated in any case.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels that are built here, from the distribution's source and a small configuration: what finds mistakes is in no package.
+//! Kernels that are built here, from the distribution's source and a small configuration: what finds mistakes is in no
+//! package.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -144,8 +145,8 @@ pub fn tree(
 /// What the names of packages with a kernel's source begin with.
 const SOURCE: &str = "linux-source-";
 
-/// The package with a profile's source: the one that is named, or that of the series of the kernel as the distribution built it, which
-/// is fetched first where it is missing.
+/// The package with a profile's source: the one that is named, or that of the series of the kernel as the distribution
+/// built it, which is fetched first where it is missing.
 fn package(
     cache: &Cache,
     catalog: &Catalog,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What compiles modules: the host, or a tree of unpacked packages that is entered, where the host is too old for a kernel's build programs.
+//! What compiles modules: the host, or a tree of unpacked packages that is entered, where the host is too old for a
+//! kernel's build programs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -30,7 +31,8 @@ pub(crate) const BASE: &[&str] = &[
     "sed",
 ];
 
-/// Enters a tree with the host's `/proc` and `/dev`, and folders at their own places, in mount points that nobody else sees.
+/// Enters a tree with the host's `/proc` and `/dev`, and folders at their own places, in mount points that nobody else
+/// sees.
 const ENTER: &str = "set -e; tree=$1; shift
 mount --make-rprivate /
 mount --rbind /proc \"$tree/proc\"
@@ -183,7 +185,8 @@ fn host_runs(headers: &Path) -> bool {
     })
 }
 
-/// A tree of a kernel's own distribution: packages with all they depend on, and among them the kernel's headers and its compiler.
+/// A tree of a kernel's own distribution: packages with all they depend on, and among them the kernel's headers and its
+/// compiler.
 ///
 /// # Errors
 ///

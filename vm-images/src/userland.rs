@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guests of another architecture have beside the kernel: the distribution's busybox and C library; and a tree of its compilers,
-//! which is entered to build programs for them.
+//! What guests of another architecture have beside the kernel: the distribution's busybox and C library; and a tree of
+//! its compilers, which is entered to build programs for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ pub struct Userland {
 }
 
 impl Userland {
-    /// Fetches and unpacks what is missing; nothing for the architecture of this machine, which has all of it. `seen`: folders that
-    /// compilers find at their own places, beside the cache.
+    /// Fetches and unpacks what is missing; nothing for the architecture of this machine, which has all of it. `seen`:
+    /// folders that compilers find at their own places, beside the cache.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl Userland {
         Ok(command)
     }
 
-    /// Cargo among the compilers, for a workspace: it builds into `target`, of what `home` has (`CARGO_HOME`), and fetches nothing.
+    /// Cargo among the compilers, for a workspace: it builds into `target`, of what `home` has (`CARGO_HOME`), and
+    /// fetches nothing.
     ///
     /// # Errors
     ///

@@ -47,7 +47,8 @@ enum Task {
     Docs(docs::Args),
     /// Run mpi4py's own tests on the MPI library, and write where each of their modules stands
     Mpi4py(mpi4py::Args),
-    /// Build real applications, run them to their own verification on the MPI library and on MPICH, and write what they found
+    /// Build real applications, run them to their own verification on the MPI library and on MPICH, and write what they
+    /// found
     Apps(apps::Args),
     /// Make a layer that compiles, with its row in the registry, and say what remains
     NewLayer(new_layer::Args),

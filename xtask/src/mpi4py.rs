@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask mpi4py`: mpi4py's own tests, on a mpi4py that was built from its source package with our compiler wrapper.
+//! `cargo xtask mpi4py`: mpi4py's own tests, on a mpi4py that was built from its source package with our compiler
+//! wrapper.
 
 mod record;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Output. A reader that has gone away does not stop a task; unit tests print nothing, so that their output holds no summary but theirs.
+//! Output. A reader that has gone away does not stop a task; unit tests print nothing, so that their output holds no
+//! summary but theirs.
 
 use std::io::{self, Write};
 

@@ -29,7 +29,8 @@ pub(crate) struct Plan {
     pub(crate) sizes: Vec<usize>,
     pub(crate) collective_sizes: Vec<usize>,
     pub(crate) batches: usize,
-    /// Jobs of each contestant, which take turns: what a job has by chance, such as where its memory lies, is not taken for its library's.
+    /// Jobs of each contestant, which take turns: what a job has by chance, such as where its memory lies, is not taken
+    /// for its library's.
     pub(crate) jobs: usize,
     pub(crate) costs: bool,
 }

@@ -55,7 +55,8 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// Makes the cache, with our libraries under their standard name, and builds the C program against the standard ABI.
+    /// Makes the cache, with our libraries under their standard name, and builds the C program against the standard
+    /// ABI.
     pub(crate) fn open(
         root: &Path,
         built: &Path,

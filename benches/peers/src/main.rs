@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares MPI libraries on one node: one C program, [`bench.c`](../bench.c), runs on each of them, and their jobs take turns batch by
-//! batch in one run.
+//! Compares MPI libraries on one node: one C program, [`bench.c`](../bench.c), runs on each of them, and their jobs
+//! take turns batch by batch in one run.
 //!
-//! - The jobs of all contestants stand side by side; only one works at a time, the others sleep. A change of the machine's state
-//!   meets all of them.
-//! - A batch of about 4 ms is bracketed by raw line hand-offs of its own two processes, which decide whether it counts as near or far:
-//!   the rule is [`onecopy_cli::bench::gate`]'s, the floor is the run's.
-//! - The same binary, built against the standard ABI, runs on onecopy, MPICH and Intel MPI; Open MPI, which does not have that ABI,
-//!   gets the same source through its own compiler wrapper.
+//! - The jobs of all contestants stand side by side; only one works at a time, the others sleep. A change of the
+//!   machine's state meets all of them.
+//! - A batch of about 4 ms is bracketed by raw line hand-offs of its own two processes, which decide whether it counts
+//!   as near or far: the rule is [`onecopy_cli::bench::gate`]'s, the floor is the run's.
+//! - The same binary, built against the standard ABI, runs on onecopy, MPICH and Intel MPI; Open MPI, which does not
+//!   have that ABI, gets the same source through its own compiler wrapper.
 //! - Ours also takes part without MPI, through the Rust interface, and so does the machine's limit.
 //! - Payload is compared outside the timed loops: every contestant, pattern and size.
 #![forbid(unsafe_code)]
@@ -31,7 +31,8 @@ struct Args {
     /// Ranks of each job
     #[arg(short = 'n', long = "ranks", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     ranks: u16,
-    /// How messages follow one another [default: ping-pong in three modes, bandwidth, rate, collectives; with more than 2 ranks collectives]
+    /// How messages follow one another [default: ping-pong in three modes, bandwidth, rate, collectives; with more than
+    /// 2 ranks collectives]
     #[arg(long, value_enum, value_delimiter = ',')]
     pattern: Vec<Pattern>,
     /// Memory of the messages [default: each for ping-pong, 'same' for all else]

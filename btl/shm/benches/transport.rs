@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ring and copy kernels on one thread: what their instructions cost, without the travel of lines between processors. That, and the
-//! limits of the machine, is what `onecopy bench` measures.
+//! Ring and copy kernels on one thread: what their instructions cost, without the travel of lines between processors.
+//! That, and the limits of the machine, is what `onecopy bench` measures.
 
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 

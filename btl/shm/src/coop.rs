@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cooperative copies: both sides of a large message drain one chunk counter.
 //!
-//! A [`CoopBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time per ordered pair. The
-//! receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes chunks too.
+//! A [`CoopBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time per
+//! ordered pair. The receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes
+//! chunks too.
 //!
-//! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`: the receiver takes chunks from the front, the
-//! sender from the back, so that in transfers between the same buffers each side copies the same part again and finds it in its cache. A chunk is claimed by compare-and-swap on the whole word, so nobody can take a
-//! chunk of a transfer that it does not mean. `done` counts the sender's finished chunks of this transfer; `failed` names the one
-//! chunk that the sender claimed and could not copy (it stops then). The transfer is over for the receiver when every chunk is its own, done,
-//! or the failed one; only then does it reuse the block.
+//! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`: the receiver takes
+//! chunks from the front, the sender from the back, so that in transfers between the same buffers each side copies the
+//! same part again and finds it in its cache. A chunk is claimed by compare-and-swap on the whole word, so nobody can
+//! take a chunk of a transfer that it does not mean. `done` counts the sender's finished chunks of this transfer;
+//! `failed` names the one chunk that the sender claimed and could not copy (it stops then). The transfer is over for
+//! the receiver when every chunk is its own, done, or the failed one; only then does it reuse the block.
 //!
 //! The receiver never trusts the block for its own state: chunks that it claimed are known to it privately.
 
@@ -142,8 +144,8 @@ impl CoopBlock {
         }
     }
 
-    /// Takes the first chunk that is left of transfer `id`, which has `chunks` of them. For the receiver. `None`: all are taken, or it is
-    /// another transfer.
+    /// Takes the first chunk that is left of transfer `id`, which has `chunks` of them. For the receiver. `None`: all
+    /// are taken, or it is another transfer.
     pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
         self.take(id, chunks, |ends| (ends + 1, front(ends)))
     }
@@ -155,7 +157,8 @@ impl CoopBlock {
         })
     }
 
-    /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them and their number.
+    /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them and their
+    /// number.
     pub fn claim_rest(&self, id: u32, chunks: u32) -> Option<(u32, u32)> {
         self.take(id, chunks, |ends| {
             let left = chunks - front(ends) - back(ends);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copy kernels: how bytes move between memory of the program and memory that is shared.
 //!
-//! Three kernels for large copies: the C library's `memcpy`, non-temporal stores (which leave the destination out of the cache) and
-//! `rep movsb`. Which is best from which size depends on the machine and is a matter of calibration, so the choice is data
-//! ([`CopyPlan`]). Copies of up to 128 bytes are done in place with a few moves.
+//! Three kernels for large copies: the C library's `memcpy`, non-temporal stores (which leave the destination out of
+//! the cache) and `rep movsb`. Which is best from which size depends on the machine and is a matter of calibration, so
+//! the choice is data ([`CopyPlan`]). Copies of up to 128 bytes are done in place with a few moves.
 //!
 //! # Safety
-//! Every function takes raw pointers because one side may be memory that another process writes at the same time: no reference may
-//! exist to it. The bytes then may be torn, which callers accept: such bytes are payload, or are checked after the copy. Callers guarantee
-//! that both ranges are mapped and do not overlap.
+//! Every function takes raw pointers because one side may be memory that another process writes at the same time: no
+//! reference may exist to it. The bytes then may be torn, which callers accept: such bytes are payload, or are checked
+//! after the copy. Callers guarantee that both ranges are mapped and do not overlap.
 #![allow(unsafe_code, reason = "raw copies to and from memory that peers write")]
 
 use std::ptr;
 
-/// Whether copies of [`BY_VECTORS`] bytes keep from the string instruction: a hint of this process, which orders nothing.
+/// Whether copies of [`BY_VECTORS`] bytes keep from the string instruction: a hint of this process, which orders
+/// nothing.
 mod hint {
     use crate::sync::{AtomicBool, Ordering};
 
@@ -29,11 +30,12 @@ mod hint {
     }
 }
 
-/// Copies of so many bytes are made by vectors where that is asked for: from where on the C library changes to the string instruction on processors
-/// of AMD, to where that pays.
+/// Copies of so many bytes are made by vectors where that is asked for: from where on the C library changes to the
+/// string instruction on processors of AMD, to where that pays.
 const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
 
-/// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this process.
+/// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this
+/// process.
 pub fn prefer_vectors(on: bool) {
     hint::set_vectors(on && arch::has_vectors());
 }
@@ -43,7 +45,8 @@ pub fn prefer_vectors(on: bool) {
 #[inline]
 unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
     if BY_VECTORS.contains(&len) && hint::vectors() {
-        // SAFETY: the caller's promise; such a length is above 128, and the hint is only given where the processor has the vectors.
+        // SAFETY: the caller's promise; such a length is above 128, and the hint is only given where the processor has
+        // the vectors.
         unsafe { arch::vectors(to, from, len) }
     } else {
         // SAFETY: the caller's promise.
@@ -139,14 +142,15 @@ pub unsafe fn copy_from_raw(from: *const u8, out: &mut [u8]) {
     unsafe { copy_short(out.as_mut_ptr(), from, out.len()) }
 }
 
-/// Moves the cache lines of `len` bytes from `at` on, which were written just now, to where other processors fetch them sooner than from this one's
-/// own cache. A hint; processors that do not know it do nothing.
+/// Moves the cache lines of `len` bytes from `at` on, which were written just now, to where other processors fetch them
+/// sooner than from this one's own cache. A hint; processors that do not know it do nothing.
 #[inline]
 pub fn demote_range(at: ptr::NonNull<u8>, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..len).step_by(crate::layout::LINE) {
         let line = at.as_ptr().wrapping_add(line);
-        // SAFETY: a hint: it changes no memory as far as the program can tell, never faults, and is a no-op where it is not known.
+        // SAFETY: a hint: it changes no memory as far as the program can tell, never faults, and is a no-op where it is
+        // not known.
         unsafe {
             std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags));
         }

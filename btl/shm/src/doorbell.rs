@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a rank that sleeps is woken, and only then.
 //!
-//! The bell is a futex word in the sleeper's segment: 0 awake, 1 asleep. The sleeper arms it, issues the heavy half of the asymmetric
-//! fence, looks once more for work, and sleeps in the kernel only while the word is still 1, and never longer than its bound.
-//! Whoever has made work for the rank and finds the bell armed takes it back to 0 and wakes the sleeper.
+//! The bell is a futex word in the sleeper's segment: 0 awake, 1 asleep. The sleeper arms it, issues the heavy half of
+//! the asymmetric fence, looks once more for work, and sleeps in the kernel only while the word is still 1, and never
+//! longer than its bound. Whoever has made work for the rank and finds the bell armed takes it back to 0 and wakes the
+//! sleeper.
 //!
 //! # Safety
 //! The only unsafe operation is `futex(2)` on a word that the reference keeps alive; the kernel checks the address.
@@ -59,7 +60,8 @@ impl Doorbell {
         self.is_armed() && self.0.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Wakes the owner if it sleeps. The caller has published its work and passed a light fence. Says whether someone was woken.
+    /// Wakes the owner if it sleeps. The caller has published its work and passed a light fence. Says whether someone
+    /// was woken.
     #[cfg(not(loom))]
     #[inline]
     pub fn ring(&self) -> bool {

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages with descriptors and credentials over a Unix sequenced-packet socket.
 //!
-//! One message is one packet: bounded bytes, up to [`MAX_FDS`] descriptors, and the credentials of the process that sent it, filled in
-//! by the kernel. What arrives is checked before anyone sees it: a packet longer than the buffer, more descriptors than asked for, or a
-//! control part that did not fit is an error, and every descriptor that came with it is closed.
+//! One message is one packet: bounded bytes, up to [`MAX_FDS`] descriptors, and the credentials of the process that
+//! sent it, filled in by the kernel. What arrives is checked before anyone sees it: a packet longer than the buffer,
+//! more descriptors than asked for, or a control part that did not fit is an error, and every descriptor that came with
+//! it is closed.
 //!
 //! # Safety
 //!
-//! The module hides `recvmsg` and the ownership of received descriptors. It guarantees that the kernel only gets pointers to buffers
-//! that live through the call with their true lengths, and that each received descriptor is owned exactly once: control data is parsed
-//! as bytes, with bounds checks, from a buffer that this module owns and that nobody but the kernel wrote.
+//! The module hides `recvmsg` and the ownership of received descriptors. It guarantees that the kernel only gets
+//! pointers to buffers that live through the call with their true lengths, and that each received descriptor is owned
+//! exactly once: control data is parsed as bytes, with bounds checks, from a buffer that this module owns and that
+//! nobody but the kernel wrote.
 #![allow(
     unsafe_code,
     reason = "recvmsg and the ownership of descriptors that it installs have no safe interface"
@@ -27,8 +29,8 @@ use nix::sys::socket::{
 /// Most descriptors that one message may carry.
 pub const MAX_FDS: usize = 4;
 
-/// Room for control data. The kernel never passes more than 253 descriptors in one message: even a peer that sends that many (which is
-/// refused) cannot make it overflow.
+/// Room for control data. The kernel never passes more than 253 descriptors in one message: even a peer that sends that
+/// many (which is refused) cannot make it overflow.
 const CONTROL_BYTES: usize = 2048;
 
 /// Who sent a message, or who made a socket pair, as the kernel of the asking process tells it.
@@ -208,7 +210,8 @@ pub fn recv(
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
-    // SAFETY: msghdr consists of integers and pointers; all zeroes is a valid value of it (no name, no buffers, no control data).
+    // SAFETY: msghdr consists of integers and pointers; all zeroes is a valid value of it (no name, no buffers, no
+    // control data).
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &raw mut iov;
     header.msg_iovlen = 1;
@@ -217,13 +220,13 @@ pub fn recv(
     let flags = flags(wait) | MsgFlags::MSG_CMSG_CLOEXEC;
     attempt("socket.receive", "recvmsg")?;
     let len = loop {
-        // SAFETY: `header` names one iovec over `buffer`, which is borrowed mutably for the whole call, and `control` with its true size;
-        // both outlive the call. The socket is a borrowed, hence open descriptor.
+        // SAFETY: `header` names one iovec over `buffer`, which is borrowed mutably for the whole call, and `control`
+        // with its true size; both outlive the call. The socket is a borrowed, hence open descriptor.
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags.bits()) };
         match Errno::result(got) {
             Ok(len) => break usize::try_from(len).unwrap_or(0),
-            // The other side closed before it had read everything. The kernel says so once, before it hands out what the other side
-            // had sent: that is not lost.
+            // The other side closed before it had read everything. The kernel says so once, before it hands out what
+            // the other side had sent: that is not lost.
             Err(Errno::EINTR | Errno::ECONNRESET) => {}
             Err(errno) => return Err(system("recvmsg", errno)),
         }
@@ -271,7 +274,8 @@ fn parse_control(mut rest: &[u8]) -> (Vec<OwnedFd>, Option<Credentials>) {
     let mut fds = Vec::new();
     let mut from = None;
     while rest.len() >= HEADER {
-        // Layout of cmsghdr: length (including this header; its low 32 bits come first on a little-endian machine in every libc), level, type.
+        // Layout of cmsghdr: length (including this header; its low 32 bits come first on a little-endian machine in
+        // every libc), level, type.
         let len = int(rest, 0).map_or(0, |value| usize::try_from(value).unwrap_or(0));
         let (Some(level), Some(kind)) = (int(rest, HEADER - 8), int(rest, HEADER - 4)) else {
             break;
@@ -283,8 +287,8 @@ fn parse_control(mut rest: &[u8]) -> (Vec<OwnedFd>, Option<Credentials>) {
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
             for at in (0..data.len()).step_by(size_of::<RawFd>()) {
                 if let Some(raw) = int(data, at) {
-                    // SAFETY: the kernel has just installed this descriptor in our table for this very message and told nobody else;
-                    // each number in the control data is visited once, so it gets one owner.
+                    // SAFETY: the kernel has just installed this descriptor in our table for this very message and told
+                    // nobody else; each number in the control data is visited once, so it gets one owner.
                     fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
                 }
             }

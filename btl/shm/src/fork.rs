@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Children of forks: none of them is a rank, whatever its parent is.
 //!
-//! A child has a copy of everything that makes its parent a rank, down to the descriptors. If it used them, it would write into the parent's
-//! rings and speak for it to the launcher. So every process counts the forks above it ([`generation`]), by a handler that the C library calls
-//! in each child. What belongs to a rank keeps the number with which it was made, and is of no use where it differs. `vfork` and
-//! `posix_spawn`, which call no handlers, share all memory with a child that can do nothing but start a program; `_Fork` and `clone` call
-//! none either, and a program that uses a runtime behind them breaks its contract.
+//! A child has a copy of everything that makes its parent a rank, down to the descriptors. If it used them, it would
+//! write into the parent's rings and speak for it to the launcher. So every process counts the forks above it
+//! ([`generation`]), by a handler that the C library calls in each child. What belongs to a rank keeps the number with
+//! which it was made, and is of no use where it differs. `vfork` and `posix_spawn`, which call no handlers, share all
+//! memory with a child that can do nothing but start a program; `_Fork` and `clone` call none either, and a program
+//! that uses a runtime behind them breaks its contract.
 //!
 //! # Safety
 //!
-//! The handler only stores to atomics, which is permitted in a child of a process with threads. The words that it stores to are static.
+//! The handler only stores to atomics, which is permitted in a child of a process with threads. The words that it
+//! stores to are static.
 #![allow(
     unsafe_code,
     reason = "a handler of forks, and words that are found by their address"
@@ -45,7 +47,8 @@ static WORDS: [Word; 4] = [const {
 pub fn watch() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
-        // SAFETY: a function that may be called in any child. It refuses when memory is short: then forks are not counted.
+        // SAFETY: a function that may be called in any child. It refuses when memory is short: then forks are not
+        // counted.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The malloc front, as the runtime finds it: a preloaded library that serves large allocations of ordinary programs from a memfd. A rank
-//! takes that memfd as its segment, so that the program's own buffers are memory which peers can read in place.
+//! The malloc front, as the runtime finds it: a preloaded library that serves large allocations of ordinary programs
+//! from a memfd. A rank takes that memfd as its segment, so that the program's own buffers are memory which peers can
+//! read in place.
 //!
-//! Front and runtime may come from different libraries of a process. They meet at one symbol, [`SYMBOL`], which returns a [`Table`] whose first
-//! field is its version.
+//! Front and runtime may come from different libraries of a process. They meet at one symbol, [`SYMBOL`], which returns
+//! a [`Table`] whose first field is its version.
 //!
 //! # Safety
-//! The table comes from a library that was loaded into this process, which could do anything to it in any case; what is relied on is that
-//! a function of that name returns a table of the named version, or null, and that what the table names stays as it is while the process
-//! lives. The memfd is checked like a peer's before it becomes a segment.
+//! The table comes from a library that was loaded into this process, which could do anything to it in any case; what is
+//! relied on is that a function of that name returns a table of the named version, or null, and that what the table
+//! names stays as it is while the process lives. The memfd is checked like a peer's before it becomes a segment.
 #![allow(
     unsafe_code,
     reason = "looking up a symbol, and calling what it leads to"
@@ -18,7 +19,8 @@ use crate::layout::{Geometry, HEAP_AT, HeapOffset};
 use std::ffi::{CStr, c_int};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The function that returns the table, once per process, if its heap has so many bytes: `extern "C" fn(u64) -> *const Table`.
+/// The function that returns the table, once per process, if its heap has so many bytes: `extern "C" fn(u64) -> *const
+/// Table`.
 pub const SYMBOL: &CStr = c"onecopy_heap_front";
 /// Version of the table.
 pub const VERSION: u32 = 1;
@@ -29,7 +31,8 @@ pub const VERSION: u32 = 1;
 pub struct Table {
     /// [`VERSION`].
     pub version: u32,
-    /// The memfd: sealed, as long as a segment with this heap whose other parts lie before [`HEAP_AT`], and nothing before it in use.
+    /// The memfd: sealed, as long as a segment with this heap whose other parts lie before [`HEAP_AT`], and nothing
+    /// before it in use.
     pub fd: c_int,
     /// Where the heap is in this process.
     pub base: *mut u8,

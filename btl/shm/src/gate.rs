@@ -2,9 +2,10 @@
 //! The lock around an engine: nothing but a thread check when one thread uses it, a lock when several do.
 //!
 //! # Safety
-//! The value is reached only through a [`Pass`]. In single-threaded mode a pass is given to the thread that made the gate only (compared by an
-//! address of its own, which no two living threads share), and not while another pass exists (the `held` flag, touched by
-//! that thread alone). In multi-threaded mode passes exclude one another by a lock bit with acquire and release ordering.
+//! The value is reached only through a [`Pass`]. In single-threaded mode a pass is given to the thread that made the
+//! gate only (compared by an address of its own, which no two living threads share), and not while another pass exists
+//! (the `held` flag, touched by that thread alone). In multi-threaded mode passes exclude one another by a lock bit
+//! with acquire and release ordering.
 #![allow(unsafe_code, reason = "a lock, and whose thread this is")]
 
 #[cfg(not(loom))]
@@ -91,8 +92,8 @@ impl std::fmt::Display for Misuse {
 
 static ON_MISUSE: OnceLock<fn(Misuse)> = OnceLock::new();
 
-/// Sets what is called before a panic for misuse, in the thread concerned: a library for programs that know no panics says it in their words, and
-/// ends the job. The first one that is set stays.
+/// Sets what is called before a panic for misuse, in the thread concerned: a library for programs that know no panics
+/// says it in their words, and ends the job. The first one that is set stays.
 pub fn on_misuse(tell: fn(Misuse)) {
     let _ = ON_MISUSE.set(tell);
 }
@@ -105,7 +106,8 @@ fn misused(how: Misuse) -> ! {
     panic!("{how}");
 }
 
-/// Runs a function of the program while this thread holds a gate. If it comes to a gate, it ends with a panic: it would wait for itself.
+/// Runs a function of the program while this thread holds a gate. If it comes to a gate, it ends with a panic: it would
+/// wait for itself.
 pub fn calling_out<R>(f: impl FnOnce() -> R) -> R {
     struct Back(bool);
     impl Drop for Back {
@@ -122,8 +124,8 @@ const STAND_BACK: u32 = if cfg!(loom) { 1 } else { 64 };
 
 /// A number that no two living threads share.
 ///
-/// It is the address of the thread's control block, which the ABI keeps at `%fs:0` ("ELF Handling For Thread-Local Storage", 3.4.6): one instruction, where
-/// the address of a thread-local costs a call in a library that programs load.
+/// It is the address of the thread's control block, which the ABI keeps at `%fs:0` ("ELF Handling For Thread-Local
+/// Storage", 3.4.6): one instruction, where the address of a thread-local costs a call in a library that programs load.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #[inline(always)]
 fn here() -> usize {
@@ -173,7 +175,8 @@ impl<T: Guarded> Gate<T> {
     /// Enters.
     ///
     /// # Panics
-    /// In a child of a fork. From [`calling_out`]. In single-threaded mode: from another thread than the one that made the gate, or while a pass exists.
+    /// In a child of a fork. From [`calling_out`]. In single-threaded mode: from another thread than the one that made
+    /// the gate, or while a pass exists.
     #[inline(always)]
     pub fn enter(&self) -> Pass<'_, T> {
         assert!(

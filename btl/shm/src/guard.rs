@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copies that survive a hole: memory of another process that may vanish while it is read, where the kernel answers with SIGBUS.
+//! Copies that survive a hole: memory of another process that may vanish while it is read, where the kernel answers
+//! with SIGBUS.
 //!
-//! An attachment made by the plain XPMEM interface has no other way to say that its owner is gone. The signal must not reach the program, so
-//! [`copy`] lets this module's handler take it, for the length of one copy only: it saves the program's action, sets its own, copies, and puts the
-//! program's back. The copy loop first notes, in thread-local memory, where it is to go on after a fault; the handler compares the faulting
-//! address with the range that this thread is copying and moves the instruction pointer there, so that the loop ends early and
-//! says so. Nothing is unwound, nothing is remapped. A SIGBUS that is not ours, of another thread or of other memory, is passed on to the action
-//! that the program had set, as if we were not there.
+//! An attachment made by the plain XPMEM interface has no other way to say that its owner is gone. The signal must not
+//! reach the program, so [`copy`] lets this module's handler take it, for the length of one copy only: it saves the
+//! program's action, sets its own, copies, and puts the program's back. The copy loop first notes, in thread-local
+//! memory, where it is to go on after a fault; the handler compares the faulting address with the range that this
+//! thread is copying and moves the instruction pointer there, so that the loop ends early and says so. Nothing is
+//! unwound, nothing is remapped. A SIGBUS that is not ours, of another thread or of other memory, is passed on to the
+//! action that the program had set, as if we were not there.
 //!
-//! What this leaves to be seen: during a copy, `sigaction(SIGBUS)` of another thread finds our handler; if that thread then sets one of its own, it
-//! stays, and the copy that is under way is not guarded any more. A thread that blocks SIGBUS has it unblocked during its copies, because the
-//! kernel kills a thread for a fault that it cannot report.
+//! What this leaves to be seen: during a copy, `sigaction(SIGBUS)` of another thread finds our handler; if that thread
+//! then sets one of its own, it stays, and the copy that is under way is not guarded any more. A thread that blocks
+//! SIGBUS has it unblocked during its copies, because the kernel kills a thread for a fault that it cannot report.
 //!
 //! # Safety
-//! The loop is one `asm!` block that touches the two ranges, its declared registers and the thread's own note of the way out; the only jump into it from
-//! outside is to that way out, a label at its end, at which every register that it changes is declared clobbered. The handler runs on
-//! the faulting thread; it reads that thread's note and statics made of atomics, changes the saved instruction pointer, and otherwise makes system
-//! calls that are async-signal-safe.
+//! The loop is one `asm!` block that touches the two ranges, its declared registers and the thread's own note of the
+//! way out; the only jump into it from outside is to that way out, a label at its end, at which every register that it
+//! changes is declared clobbered. The handler runs on the faulting thread; it reads that thread's note and statics made
+//! of atomics, changes the saved instruction pointer, and otherwise makes system calls that are async-signal-safe.
 #![allow(
     unsafe_code,
     reason = "a copy loop that a signal handler can end, and that handler"
@@ -65,7 +67,8 @@ fn action(set: Option<&libc::sigaction>) -> libc::sigaction {
     // SAFETY: sigaction consists of integers and a set of bits; zeroes are a value of it.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     let new = set.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: both pointers are null or to a sigaction that lives through the call. SIGBUS is a signal that may be caught, so this cannot fail.
+    // SAFETY: both pointers are null or to a sigaction that lives through the call. SIGBUS is a signal that may be
+    // caught, so this cannot fail.
     unsafe { libc::sigaction(libc::SIGBUS, new, &raw mut old) };
     old
 }
@@ -84,7 +87,8 @@ fn ours() -> libc::sigaction {
 fn bits(set: &libc::sigset_t) -> u64 {
     (1..=64)
         .filter(|&signal| {
-            // SAFETY: reads a set that is there; numbers that the C library keeps for itself return an error, which is not 1.
+            // SAFETY: reads a set that is there; numbers that the C library keeps for itself return an error, which is
+            // not 1.
             unsafe { libc::sigismember(set, signal) == 1 }
         })
         .fold(0, |bits, signal| bits | 1 << (signal - 1))
@@ -190,7 +194,8 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn leave(context: *mut libc::c_void, way_out: usize) -> bool {
     let context: *mut libc::ucontext_t = context.cast();
-    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted thread's ucontext_t, which nothing else refers to.
+    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted thread's ucontext_t, which nothing else refers
+    // to.
     let registers = unsafe { &mut (*context).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
@@ -218,7 +223,8 @@ fn pass_on(
     match old.sa_sigaction {
         libc::SIG_IGN if !fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // Ignoring a fault kills, too. A fault is raised again by the instruction that we return to; a signal that was sent is sent again.
+            // Ignoring a fault kills, too. A fault is raised again by the instruction that we return to; a signal that
+            // was sent is sent again.
             let mut default = old;
             default.sa_sigaction = libc::SIG_DFL;
             action(Some(&default));
@@ -253,10 +259,12 @@ fn pass_on(
     }
 }
 
-/// Copies `len` bytes. Memory of `area` that is not there ends the copy with an error; some of the bytes have been copied then.
+/// Copies `len` bytes. Memory of `area` that is not there ends the copy with an error; some of the bytes have been
+/// copied then.
 ///
 /// # Safety
-/// Both ranges are mapped for `len` bytes, `to` for writes, and do not overlap; a page of `area` may be missing, no other one.
+/// Both ranges are mapped for `len` bytes, `to` for writes, and do not overlap; a page of `area` may be missing, no
+/// other one.
 pub unsafe fn copy(
     to: *mut u8,
     from: *const u8,
@@ -285,7 +293,8 @@ pub unsafe fn copy(
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_or_leave(to: *mut u8, from: *const u8, len: usize, way_out: *mut usize) -> bool {
     let mut missing = 1u64;
-    // SAFETY: reads `len` bytes at `from`, writes as many at `to` and one word at `way_out`, all valid; the direction flag is clear by the ABI.
+    // SAFETY: reads `len` bytes at `from`, writes as many at `to` and one word at `way_out`, all valid; the direction
+    // flag is clear by the ABI.
     unsafe {
         std::arch::asm!(
             "lea {there}, [rip + 5f]",

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory that peers can read from the start: allocations in the rank's own segment.
 //!
-//! Page-granular ranges, their bookkeeping outside of the shared memory, so that no peer can damage it. A range is reserved when it is
-//! allocated and given back to the system when it is freed.
+//! Page-granular ranges, their bookkeeping outside of the shared memory, so that no peer can damage it. A range is
+//! reserved when it is allocated and given back to the system when it is freed.
 //!
 //! # Safety
-//! A [`HeapBuf`] is the only owner of its range (or of its private bytes, when there is no heap), whose pages are reserved and mapped while it exists, so its slices are valid.
-//! They lie in memory that peers of the same job can map. Peers write there only where this rank posted a receive, for
-//! which the buffer is lent and thus not accessible to the program; a peer that breaks this rule could also use `ptrace`: the ranks of a job
-//! trust one another this far (docs/trust-model.md).
+//! A [`HeapBuf`] is the only owner of its range (or of its private bytes, when there is no heap), whose pages are
+//! reserved and mapped while it exists, so its slices are valid. They lie in memory that peers of the same job can map.
+//! Peers write there only where this rank posted a receive, for which the buffer is lent and thus not accessible to the
+//! program; a peer that breaks this rule could also use `ptrace`: the ranks of a job trust one another this far
+//! (docs/trust-model.md).
 #![allow(
     unsafe_code,
     reason = "slices of the program's own allocations in the segment"
@@ -76,12 +77,13 @@ impl Heap {
         })
     }
 
-    /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on). Without a heap (its size is 0) the memory is private.
+    /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on). Without a heap (its size is 0) the
+    /// memory is private.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let limit = self.segment.geometry().heap_bytes;
         if limit == 0 || !self.is_ours() {
-            // The layer is switched off, or this is a child, which must not take what its parent may give out: ordinary memory, so that
-            // programs run all the same.
+            // The layer is switched off, or this is a child, which must not take what its parent may give out: ordinary
+            // memory, so that programs run all the same.
             return self.alloc_private(bytes);
         }
         let full = || AllocError::Full {
@@ -233,7 +235,8 @@ impl std::fmt::Debug for HeapBuf {
     }
 }
 
-// SAFETY: the bytes are at a fixed place of the mapping, which the buffer's heap keeps alive; fresh pages are zero, hence initialised.
+// SAFETY: the bytes are at a fixed place of the mapping, which the buffer's heap keeps alive; fresh pages are zero,
+// hence initialised.
 unsafe impl Buffer for HeapBuf {
     fn bytes(&self) -> (*const u8, usize) {
         (self.address(), self.len)

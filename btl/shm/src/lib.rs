@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The unsafe core of onecopy: memory that several processes share, and the few structures that live in it.
 //!
-//! Nothing here knows what a message, a tag or a protocol is. Upwards everything is safe to call; each module that uses unsafe code
-//! says under *Safety* what it guarantees and what it relies on. The rules that hold everywhere:
+//! Nothing here knows what a message, a tag or a protocol is. Upwards everything is safe to call; each module that uses
+//! unsafe code says under *Safety* what it guarantees and what it relies on. The rules that hold everywhere:
 //!
 //! * no reference is made into memory that a peer can write; control words are atomics, payload is copied as raw bytes;
 //! * a peer's offsets are checked against the mapping before they are followed;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the machine itself allows between two processors: the yardstick that the benchmark divides by.
 //!
-//! Two sides, processes or threads, share an [`Arena`] and call the same functions of [`Pair`] with the same arguments at the same
-//! time. No message layer of onecopy is involved: a flag is a word in shared memory, a payload is copied straight from where the
-//! other side keeps it.
+//! Two sides, processes or threads, share an [`Arena`] and call the same functions of [`Pair`] with the same arguments
+//! at the same time. No message layer of onecopy is involved: a flag is a word in shared memory, a payload is copied
+//! straight from where the other side keeps it.
 //!
 //! # What each limit means
 //!
@@ -21,15 +21,16 @@
 //!
 //! # Safety
 //!
-//! The module reaches the arena through raw pointers, because the other side writes it at the same time. What makes that sound:
+//! The module reaches the arena through raw pointers, because the other side writes it at the same time. What makes
+//! that sound:
 //!
 //! - the memfd is sealed against shrinking and its size is checked before it is mapped, so a mapped page always exists;
-//! - every offset is computed here from constants and from a size that `Pair::run` has checked against the pool, never read from
-//!   the arena;
+//! - every offset is computed here from constants and from a size that `Pair::run` has checked against the pool, never
+//!   read from the arena;
 //! - control words are only reached as `AtomicU64`, at 8-aligned offsets inside the control area;
-//! - payload is copied as bytes between raw pointers and never referenced. Copies of the two sides are ordered by the control
-//!   words: a sender touches a message's bytes before it raises the flag, a receiver after it has seen the flag. A peer that breaks
-//!   the rules can spoil bytes, not memory safety;
+//! - payload is copied as bytes between raw pointers and never referenced. Copies of the two sides are ordered by the
+//!   control words: a sender touches a message's bytes before it raises the flag, a receiver after it has seen the
+//!   flag. A peer that breaks the rules can spoil bytes, not memory safety;
 //! - addresses of the peer, which `process_vm_readv` needs, are only ever handed to the kernel, which checks them.
 #![allow(
     unsafe_code,

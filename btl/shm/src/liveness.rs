@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether peers are alive: a pidfd becomes readable when its process ends, whatever ended it, and is never reused as a pid is.
+//! Whether peers are alive: a pidfd becomes readable when its process ends, whatever ended it, and is never reused as a
+//! pid is.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Looks at all `descriptors` at once, without waiting, and calls `ready` with the index of each that is readable or broken.
+/// Looks at all `descriptors` at once, without waiting, and calls `ready` with the index of each that is readable or
+/// broken.
 ///
-/// For a pidfd that means that the process is gone; for a socket that there is something to read or that the other end is gone.
+/// For a pidfd that means that the process is gone; for a socket that there is something to read or that the other end
+/// is gone.
 pub fn readable(descriptors: &[BorrowedFd<'_>], mut ready: impl FnMut(usize)) -> io::Result<()> {
     let mut set: Vec<PollFd<'_>> = descriptors
         .iter()

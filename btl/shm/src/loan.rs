@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Loans: the only way in which memory of the program enters the engine.
 //!
-//! A request keeps working after the call that made it has returned, on a buffer that it does not own. Here that is sound without unsafe
-//! code in the engine: a buffer is *lent* to a [`LoanTable`], the engine keeps the [`Loan`], a number with a generation, and each use looks
-//! the number up. A loan ends
+//! A request keeps working after the call that made it has returned, on a buffer that it does not own. Here that is
+//! sound without unsafe code in the engine: a buffer is *lent* to a [`LoanTable`], the engine keeps the [`Loan`], a
+//! number with a generation, and each use looks the number up. A loan ends
 //!
 //! * with the closure in which a borrowed buffer was lent ([`lend`], [`scope`]), also when it panics;
 //! * when an owned buffer is taken back or dropped ([`Owned`]). If an `Owned` is forgotten, its buffer is never freed;
 //! * when the engine ends it, for memory whose lifetime others answer for ([`Span`]).
 //!
-//! After its end every use of the number is an error. The table is a part of the engine, so uses and ends exclude each other by the
-//! engine's own lock.
+//! After its end every use of the number is an error. The table is a part of the engine, so uses and ends exclude each
+//! other by the engine's own lock.
 //!
 //! # Safety
 //! An entry's pointer and length come from a slice that is borrowed or owned for at least as long as the entry exists:
-//! entries are removed by guards that the lender of a borrow cannot leak, because they live in this module's stack frames. Slices made from
-//! an entry live only inside the closures given to [`LoanTable::read`] (shared) and [`LoanTable::write`] (which takes the table
-//! exclusively, so no other slice exists then).
+//! entries are removed by guards that the lender of a borrow cannot leak, because they live in this module's stack
+//! frames. Slices made from an entry live only inside the closures given to [`LoanTable::read`] (shared) and
+//! [`LoanTable::write`] (which takes the table exclusively, so no other slice exists then).
 #![allow(
     unsafe_code,
     reason = "slices are rebuilt from the addresses of lent buffers"
@@ -109,8 +109,8 @@ pub struct LoanTable {
     free: Vec<u32>,
 }
 
-// SAFETY: entries are addresses of buffers whose lenders guarantee `Send` element types (plain bytes); all access goes through `&self` or
-// `&mut self` of the table.
+// SAFETY: entries are addresses of buffers whose lenders guarantee `Send` element types (plain bytes); all access goes
+// through `&self` or `&mut self` of the table.
 unsafe impl Send for LoanTable {}
 
 impl Default for LoanTable {
@@ -204,7 +204,8 @@ impl LoanTable {
         Ok(unsafe { entry.address.add(offset) })
     }
 
-    /// A part of a lent buffer as a loan of its own, which ends with [`Self::release`], and is of no use after the whole has ended.
+    /// A part of a lent buffer as a loan of its own, which ends with [`Self::release`], and is of no use after the
+    /// whole has ended.
     pub fn part(&mut self, whole: Loan, offset: usize, len: usize) -> Result<Loan, LoanError> {
         let address = self.find(whole, offset, len, false)?;
         let entry = &self.entries[whole.index as usize];
@@ -246,7 +247,8 @@ impl LoanTable {
         Ok(unsafe { View::new(at, len) })
     }
 
-    /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one. Each is a loan, an offset, a length.
+    /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one. Each is a loan,
+    /// an offset, a length.
     #[inline]
     pub fn write_viewing<R>(
         &mut self,
@@ -277,7 +279,8 @@ impl LoanTable {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, LoanError> {
         let at = self.find(loan, offset, len, false)?;
-        // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending and slices from being written meanwhile.
+        // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending and slices from being
+        // written meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(at, len) };
         Ok(f(bytes))
     }
@@ -292,7 +295,8 @@ impl LoanTable {
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, LoanError> {
         let at = self.find(loan, offset, len, true)?;
-        // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any loan.
+        // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any
+        // loan.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
         Ok(f(bytes))
     }
@@ -361,7 +365,8 @@ impl LoanTable {
 pub trait WithLoans {
     /// Calls `f` with the engine's table: always the same one. The engine is locked meanwhile.
     fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R;
-    /// Whether the engine is this process's. In a child of a fork it is not: nothing works on its loans there, and none needs to be ended.
+    /// Whether the engine is this process's. In a child of a fork it is not: nothing works on its loans there, and none
+    /// needs to be ended.
     fn is_ours(&self) -> bool {
         true
     }
@@ -468,8 +473,8 @@ impl<'scope, 'env, E: WithLoans> Scope<'scope, 'env, E> {
     }
 }
 
-/// Runs `f` with a scope; all loans made in it end when `f` returns or panics, after `settle` has run: there the engine finishes
-/// or abandons what still uses them.
+/// Runs `f` with a scope; all loans made in it end when `f` returns or panics, after `settle` has run: there the engine
+/// finishes or abandons what still uses them.
 pub fn scope<'env, E: WithLoans, R>(
     engine: &'env E,
     settle: impl FnOnce(),

@@ -31,7 +31,8 @@ pub(crate) struct Mapping {
     map: MmapRaw,
 }
 
-// SAFETY: a mapping is an address range; what is done with it is the business of the structures above, which use atomics and raw copies.
+// SAFETY: a mapping is an address range; what is done with it is the business of the structures above, which use
+// atomics and raw copies.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

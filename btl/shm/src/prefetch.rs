@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 /// Asks for the cache line of `at` for writing, ahead of need.
 #[inline(always)]
 pub fn for_write<T>(at: NonNull<T>) {
-    // The intrinsic becomes a prefetch for reading, which is worse than none, unless the target is known to have `prefetchw`.
-    // All 64-bit processors accept the instruction; those that cannot do it do nothing.
+    // The intrinsic becomes a prefetch for reading, which is worse than none, unless the target is known to have
+    // `prefetchw`. All 64-bit processors accept the instruction; those that cannot do it do nothing.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint.
     unsafe {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a launcher needs from the kernel and the standard library does not offer safely: children with descriptors, processors and a
-//! death signal of their own, descriptors of processes, and the descriptor that a launcher left to us.
+//! What a launcher needs from the kernel and the standard library does not offer safely: children with descriptors,
+//! processors and a death signal of their own, descriptors of processes, and the descriptor that a launcher left to us.
 //!
 //! # Safety
 //!
-//! Two promises are made here. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and allocates nothing, so
-//! that it is sound even if other threads held locks at the moment of the fork. And a descriptor number that came through the
-//! environment ([`take_inherited_socket`]) becomes owned at most once, after the kernel confirmed what it is.
+//! Two promises are made here. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and
+//! allocates nothing, so that it is sound even if other threads held locks at the moment of the fork. And a descriptor
+//! number that came through the environment ([`take_inherited_socket`]) becomes owned at most once, after the kernel
+//! confirmed what it is.
 #![allow(
     unsafe_code,
     reason = "pre_exec, pidfd_open and adopting an inherited descriptor have no safe interface"
@@ -26,8 +27,9 @@ use nix::sys::socket::{SockType, getsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getppid};
 
-/// Has the kernel keep the ends of children until they are waited for. Whoever started this process may have had SIGCHLD ignored, which `exec` keeps;
-/// then children vanish, and how they ended with them. A handler of the program stays.
+/// Has the kernel keep the ends of children until they are waited for. Whoever started this process may have had
+/// SIGCHLD ignored, which `exec` keeps; then children vanish, and how they ended with them. A handler of the program
+/// stays.
 ///
 /// # Errors
 /// Those of `sigaction`.
@@ -61,7 +63,8 @@ pub struct Setup<'fd> {
     pub own_group: bool,
 }
 
-/// Starts `command` after `setup`. The child's signal mask is empty. An error of a step of the setup or of `exec` is returned as such.
+/// Starts `command` after `setup`. The child's signal mask is empty. An error of a step of the setup or of `exec` is
+/// returned as such.
 pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
     let keep: Vec<RawFd> = setup.keep.iter().map(AsRawFd::as_raw_fd).collect();
     let processors = setup.processors;
@@ -82,24 +85,25 @@ pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
             sched_setaffinity(Pid::from_raw(0), set)?;
         }
         for &fd in &keep {
-            // SAFETY: fcntl(F_SETFD) touches no memory. The number is that of a descriptor which the caller lends to `spawn` until the
-            // child has executed its program; in the child it is a copy of it.
+            // SAFETY: fcntl(F_SETFD) touches no memory. The number is that of a descriptor which the caller lends to
+            // `spawn` until the child has executed its program; in the child it is a copy of it.
             let done = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
             Errno::result(done)?;
         }
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         Ok(())
     };
-    // SAFETY: `prepare` runs in the child between fork and exec. It makes only system calls (prctl, getppid, sched_setaffinity, fcntl,
-    // sigprocmask), reads values that were copied into it, allocates nothing and takes no lock: errors are built from their number.
+    // SAFETY: `prepare` runs in the child between fork and exec. It makes only system calls (prctl, getppid,
+    // sched_setaffinity, fcntl, sigprocmask), reads values that were copied into it, allocates nothing and takes no
+    // lock: errors are built from their number.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }
 
 /// A descriptor of the process `pid` that becomes readable when it ends.
 ///
-/// The caller sees to it that `pid` still is the process that it means: its own child that was not waited for, or a process that has
-/// just proved to be alive.
+/// The caller sees to it that `pid` still is the process that it means: its own child that was not waited for, or a
+/// process that has just proved to be alive.
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     crate::failing::attempt("pidfd.open")?;
     // SAFETY: the call takes two integers and touches no memory of ours.
@@ -119,7 +123,8 @@ pub fn is_pidfd(fd: BorrowedFd<'_>) -> bool {
     !matches!(waitid(Id::PIDFd(fd), look), Err(Errno::EBADF))
 }
 
-/// The process id behind a pidfd as our own pid namespace sees it: none if the process is not visible here or was waited for.
+/// The process id behind a pidfd as our own pid namespace sees it: none if the process is not visible here or was
+/// waited for.
 pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
     let text = std::fs::read_to_string(path).ok()?;
@@ -127,8 +132,9 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     line.trim().parse().ok().filter(|&pid| pid > 0)
 }
 
-/// A descriptor of the process at the other end of a Unix socket, from when the two were connected: it names that very process, whatever
-/// pid namespaces lie between. None where the kernel does not know how (before 6.5), or the process is gone and was waited for.
+/// A descriptor of the process at the other end of a Unix socket, from when the two were connected: it names that very
+/// process, whatever pid namespaces lie between. None where the kernel does not know how (before 6.5), or the process
+/// is gone and was waited for.
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     /// From the kernel's asm-generic/socket.h.
     const SO_PEERPIDFD: libc::c_int = 77;
@@ -183,8 +189,9 @@ fn take_inherited(
     }
     check_inherited(number, check)?;
     taken.push(number);
-    // SAFETY: `number` is an open descriptor (checked above), of the kind that the launcher left to this program from its start. By the
-    // contract of the job's environment it belongs to whoever takes it first, and the list above lets it be taken once: no other owner.
+    // SAFETY: `number` is an open descriptor (checked above), of the kind that the launcher left to this program from
+    // its start. By the contract of the job's environment it belongs to whoever takes it first, and the list above lets
+    // it be taken once: no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     nix::fcntl::fcntl(
         &fd,
@@ -201,8 +208,8 @@ fn check_inherited(
     // SAFETY: fcntl(F_GETFD) touches no memory and changes nothing, whatever the number is.
     let open = unsafe { libc::fcntl(number, libc::F_GETFD) };
     Errno::result(open)?;
-    // SAFETY: the descriptor was open a moment ago and belongs to nobody in this process who would close it (see the callers); it is
-    // borrowed for getsockopt calls only, which change nothing.
+    // SAFETY: the descriptor was open a moment ago and belongs to nobody in this process who would close it (see the
+    // callers); it is borrowed for getsockopt calls only, which change nothing.
     check(unsafe { BorrowedFd::borrow_raw(number) })
 }
 

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The single-producer, single-consumer ring of cache lines through which everything between two ranks travels.
 //!
-//! A *record* spans one or more consecutive slots and never wraps; a no-op fills the end of the ring when it would. The header word of a
-//! record's first slot publishes it: header and payload of a small record share one line, so the consumer touches one line.
+//! A *record* spans one or more consecutive slots and never wraps; a no-op fills the end of the ring when it would. The
+//! header word of a record's first slot publishes it: header and payload of a small record share one line, so the
+//! consumer touches one line.
 //!
 //! Three facts make the ring work without a shared head index and without writes by the consumer:
 //!
-//! 1. A slot's header word is what the producer wrote there last: a header, or payload if the slot was inside of a record. Before the producer
-//!    publishes a record whose end is a slot of the latter kind, it clears that slot's header word; the slot is free, because a claim
-//!    always leaves one slot free. So at the consumer's head stands zero or a header, never a byte of some earlier payload.
-//! 2. The consumer remembers the header that it read in each slot. As long as the same stands there, nothing new is published: the
-//!    sequence number makes a header differ from the one of the lap before.
+//! 1. A slot's header word is what the producer wrote there last: a header, or payload if the slot was inside of a
+//!    record. Before the producer publishes a record whose end is a slot of the latter kind, it clears that slot's
+//!    header word; the slot is free, because a claim always leaves one slot free. So at the consumer's head stands zero
+//!    or a header, never a byte of some earlier payload.
+//! 2. The consumer remembers the header that it read in each slot. As long as the same stands there, nothing new is
+//!    published: the sequence number makes a header differ from the one of the lap before.
 //! 3. So a stream of one-slot records writes each line once per lap, and reading it moves each line once.
 //!
-//! The header: `kind u8 | slots u8 | len u16 | sequence u16 | check u16`. `check` folds header and meta word so that a flipped bit in any
-//! field is found. Whatever the consumer finds wrong is reported as [`BadRecord`], and the peer is failed.
+//! The header: `kind u8 | slots u8 | len u16 | sequence u16 | check u16`. `check` folds header and meta word so that a
+//! flipped bit in any field is found. Whatever the consumer finds wrong is reported as [`BadRecord`], and the peer is
+//! failed.
 
 use crate::cells::{Cells, FIRST_PAYLOAD, RECORD_HEAD};
 use crate::failing;
@@ -109,7 +112,8 @@ impl<C: Cells> Producer<C> {
     pub fn released(&mut self) -> u64 {
         // SYNC(ring.release): acquire the consumer's reads of everything before its tail
         let tail = self.cells.tail().load(Ordering::Acquire);
-        // A tail that runs ahead of the head is a peer's lie; believing it would only let us overwrite what that peer has not read.
+        // A tail that runs ahead of the head is a peer's lie; believing it would only let us overwrite what that peer
+        // has not read.
         if tail <= self.head && tail > self.tail_seen {
             self.tail_seen = tail;
         }
@@ -365,8 +369,8 @@ impl<C: Cells> Consumer<C> {
         self.cells.read(record.at, offset, out);
     }
 
-    /// Passes `record`, which must be the one that [`Self::peek`] gave last. Its slots, and all that they name, belong to the
-    /// producer again from some later moment on (see [`Self::publish_tail`]).
+    /// Passes `record`, which must be the one that [`Self::peek`] gave last. Its slots, and all that they name, belong
+    /// to the producer again from some later moment on (see [`Self::publish_tail`]).
     ///
     /// Says whether the tail was published, which a producer may wait for.
     #[inline(always)]
@@ -378,8 +382,8 @@ impl<C: Cells> Consumer<C> {
         }
         self.sequence = self.sequence.wrapping_add(1);
         self.head += record.slots as u64;
-        // A line that the producer has not written again since we read it is still in our cache, so this costs nothing; one that it has
-        // written is on its way before it is needed.
+        // A line that the producer has not written again since we read it is still in our cache, so this costs nothing;
+        // one that it has written is on its way before it is needed.
         let ahead = (self.head as usize + READ_AHEAD) & (self.cells.slots() - 1);
         self.cells.will_read(ahead);
         let due = self.head - self.tail_published >= (self.cells.slots() / 4) as u64;
@@ -389,8 +393,8 @@ impl<C: Cells> Consumer<C> {
         due
     }
 
-    /// Tells the producer what was consumed. Done by itself every quarter of the ring; done by the caller when the producer waits, or
-    /// when what a record named is worth giving back at once.
+    /// Tells the producer what was consumed. Done by itself every quarter of the ring; done by the caller when the
+    /// producer waits, or when what a record named is worth giving back at once.
     #[inline]
     pub fn publish_tail(&mut self) {
         if self.tail_published != self.head {
@@ -402,7 +406,8 @@ impl<C: Cells> Consumer<C> {
         }
     }
 
-    /// Says whether the consumer polls this ring. After `false` the caller issues a [`crate::sync::HeavyFence`] and looks once more.
+    /// Says whether the consumer polls this ring. After `false` the caller issues a [`crate::sync::HeavyFence`] and
+    /// looks once more.
     pub fn set_polling(&self, polling: bool) {
         self.cells
             .wake()

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Segments: the one piece of shared memory that each rank owns, and a peer's view of it.
 //!
-//! A segment is a memfd of its full size from the start, sealed so that nobody can resize it: no access to a mapping of it can run past the
-//! end of the file and raise SIGBUS. It is a file of holes; whoever is about to use a part reserves it with `fallocate` first, and
-//! gets an error, not a signal, when memory is short. It has no name; peers get its descriptor over a socket.
+//! A segment is a memfd of its full size from the start, sealed so that nobody can resize it: no access to a mapping of
+//! it can run past the end of the file and raise SIGBUS. It is a file of holes; whoever is about to use a part reserves
+//! it with `fallocate` first, and gets an error, not a signal, when memory is short. It has no name; peers get its
+//! descriptor over a socket.
 //!
 //! # Safety
-//! * A `Mapping` is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last user is gone: every
-//!   structure that keeps a pointer into it also keeps the `Arc`.
-//! * The only references made into a mapping are to atomics and to structures made of atomics; their alignment is a compile-time fact.
+//! * A `Mapping` is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last
+//!   user is gone: every structure that keeps a pointer into it also keeps the `Arc`.
+//! * The only references made into a mapping are to atomics and to structures made of atomics; their alignment is a
+//!   compile-time fact.
 //! * Everything else is copied as raw bytes after a range check.
 #![allow(unsafe_code, reason = "pointers into mappings")]
 
@@ -116,7 +118,8 @@ pub fn default_heap_bytes() -> usize {
 
 const LEAST_HEAP: usize = 64 << 20;
 
-/// Whether a file may be made this long. Beyond the limit the kernel would end the process by a signal before it could say why.
+/// Whether a file may be made this long. Beyond the limit the kernel would end the process by a signal before it could
+/// say why.
 #[must_use]
 pub fn size_allowed(bytes: u64) -> bool {
     bytes <= file_size_limit()
@@ -160,8 +163,8 @@ fn memory(what: &str) -> u64 {
 pub struct PairControl {
     /// Nonzero while the receiver polls the ring.
     wake: AtomicU32,
-    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region; written by the receiver:
-    /// 0 not known yet, 1 no, 2 yes. A hint: a message comes either way.
+    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region; written by the
+    /// receiver: 0 not known yet, 1 no, 2 yes. A hint: a message comes either way.
     pub wants_region: AtomicU32,
     /// Ring slots that the receiver has consumed.
     tail: AtomicU64,
@@ -201,7 +204,8 @@ struct Header {
     _pad: AtomicU32,
     bell: Doorbell,
     _pad_bell: [AtomicU32; 15],
-    /// Where peers write to prove that they can: one word per peer would grow with ranks, so a hash of the peer picks one.
+    /// Where peers write to prove that they can: one word per peer would grow with ranks, so a hash of the peer picks
+    /// one.
     proof: [AtomicU64; 64],
 }
 
@@ -257,8 +261,8 @@ fn cells(map: &Arc<Mapping>, geometry: &Geometry, sender: u32) -> MappedCells {
         )
         .expect("ring offsets come from a checked geometry and a rank below its size");
     let control: &PairControl = map.shared(geometry.ctrl_offset(sender).0);
-    // SAFETY: ring and control words lie in the mapping, which the cells keep alive; alignment is by construction of the layout;
-    // the slot count is a power of two (checked geometry).
+    // SAFETY: ring and control words lie in the mapping, which the cells keep alive; alignment is by construction of
+    // the layout; the slot count is a power of two (checked geometry).
     unsafe {
         MappedCells::new(
             Arc::clone(map),

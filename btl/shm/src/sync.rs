@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one place where atomics come from: the standard library's, or loom's when the models run.
 //!
-//! Also the *asymmetric fence*: a side that runs often orders a store before a load for free ([`light_fence`]), because the side that
-//! runs rarely pays for both ([`HeavyFence::issue`], `membarrier(2)`). Where the kernel or a seccomp filter refuses `membarrier`, both
-//! sides use a full fence; who needs it is written in each segment's header.
+//! Also the *asymmetric fence*: a side that runs often orders a store before a load for free ([`light_fence`]), because
+//! the side that runs rarely pays for both ([`HeavyFence::issue`], `membarrier(2)`). Where the kernel or a seccomp
+//! filter refuses `membarrier`, both sides use a full fence; who needs it is written in each segment's header.
 //!
 //! # Safety
 //! The only unsafe operation is the system call `membarrier`, which takes two integers and touches no memory of ours.
@@ -49,8 +49,9 @@ pub fn spin_hint() {
     yield_now();
 }
 
-/// The cheap half of the asymmetric fence: the store before it is ordered before the load after it, provided that the other side
-/// issues a [`HeavyFence`] between its own store and load. With `strong` it is a full fence and needs no help.
+/// The cheap half of the asymmetric fence: the store before it is ordered before the load after it, provided that the
+/// other side issues a [`HeavyFence`] between its own store and load. With `strong` it is a full fence and needs no
+/// help.
 #[inline(always)]
 pub fn light_fence(strong: bool) {
     #[cfg(not(loom))]
@@ -66,8 +67,8 @@ pub fn light_fence(strong: bool) {
     }
 }
 
-/// Stands between two sequentially consistent accesses, which need no fence between them. loom takes such accesses for acquire and
-/// release only, so that under it there is one.
+/// Stands between two sequentially consistent accesses, which need no fence between them. loom takes such accesses for
+/// acquire and release only, so that under it there is one.
 #[inline(always)]
 pub fn between_seq_cst() {
     #[cfg(loom)]
@@ -84,7 +85,8 @@ const MEMBARRIER_CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier(2) reads its two integer arguments only; unknown commands return EINVAL, a filter's refusal EPERM or ENOSYS.
+    // SAFETY: membarrier(2) reads its two integer arguments only; unknown commands return EINVAL, a filter's refusal
+    // EPERM or ENOSYS.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     result == 0
 }

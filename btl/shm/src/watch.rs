@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One thread of a rank watches for all that wait: which one, and how the others are notified.
 //!
-//! Threads that wait would only take the engine from one another. So one of them, the *watcher*, polls and sleeps on the rank's bell, and
-//! the others rest on an event count that stays in the process, without the engine. A thread that has the engine and finds that something
-//! arrived notifies them, at the latest when it gives the engine back. A thread that wakes looks whether that was what it waits for, and
-//! becomes the watcher if there is none. A watcher that has what it waited for notifies the others, too.
+//! Threads that wait would only take the engine from one another. So one of them, the *watcher*, polls and sleeps on
+//! the rank's bell, and the others rest on an event count that stays in the process, without the engine. A thread that
+//! has the engine and finds that something arrived notifies them, at the latest when it gives the engine back. A thread
+//! that wakes looks whether that was what it waits for, and becomes the watcher if there is none. A watcher that has
+//! what it waited for notifies the others, too.
 
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, between_seq_cst, spin_hint, yield_now};
 use std::sync::{Arc, PoisonError};
@@ -59,8 +60,8 @@ impl Watch {
         self.asleep = asleep;
     }
 
-    /// The calling thread is going to rest: what to rest on, and the count that it has seen. `ring` wakes the watcher: it has gone to sleep
-    /// without what this thread has started since.
+    /// The calling thread is going to rest: what to rest on, and the count that it has seen. `ring` wakes the watcher:
+    /// it has gone to sleep without what this thread has started since.
     pub fn rest(&mut self, ring: impl FnOnce()) -> (Arc<EventCount>, u32) {
         self.resting += 1;
         self.wake_watcher(ring);
@@ -203,7 +204,8 @@ mod tests {
         }
     }
 
-    /// Each thread notifies only after the other did, and the longest sleep is longer than the test: a lost wake-up stops both.
+    /// Each thread notifies only after the other did, and the longest sleep is longer than the test: a lost wake-up
+    /// stops both.
     #[test]
     fn no_wake_up_is_lost() {
         for rest in [rest(0, 0), rest(10, 2), rest(1000, 1000)] {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The asymmetric fence on the real machine. loom knows neither `membarrier` nor compiler fences, so the models run with full fences
-//! instead; that the pair does what a pair of full fences does is seen here, by the store-buffering test: each of two threads stores to
-//! its own word and then loads the other's. Without fences both may load the old value.
+//! The asymmetric fence on the real machine. loom knows neither `membarrier` nor compiler fences, so the models run
+//! with full fences instead; that the pair does what a pair of full fences does is seen here, by the store-buffering
+//! test: each of two threads stores to its own word and then loads the other's. Without fences both may load the old
+//! value.
 #![cfg(not(loom))]
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 const TURNS: u32 = 20_000;
 /// The longest that the pair is tried.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The longest that a weak outcome is looked for: both threads must run at the same time once, however busy the machine is.
+/// The longest that a weak outcome is looked for: both threads must run at the same time once, however busy the machine
+/// is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Stores that wait in the store buffer in front of the one that the test is about: it becomes visible after them.
@@ -34,7 +36,8 @@ fn both_processors() -> MutexGuard<'static, ()> {
     PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the calling thread on the processor number `me` of those that it may use: two threads that share one never run at once.
+/// Keeps the calling thread on the processor number `me` of those that it may use: two threads that share one never run
+/// at once.
 fn stay_on(me: usize) {
     let allowed = sched_getaffinity(Pid::from_raw(0)).expect("own affinity");
     let mut mine = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false));
@@ -45,8 +48,9 @@ fn stay_on(me: usize) {
     }
 }
 
-/// Lets another address space run on the calling thread's processor. A processor that keeps an address space while a thread of the
-/// kernel runs does not see that it has been registered meanwhile, until it has run another one (docs/memory-model.md).
+/// Lets another address space run on the calling thread's processor. A processor that keeps an address space while a
+/// thread of the kernel runs does not see that it has been registered meanwhile, until it has run another one
+/// (docs/memory-model.md).
 fn have_registration_seen() {
     let run = std::process::Command::new("true").status();
     assert!(run.expect("a program that ends at once").success());
@@ -145,7 +149,8 @@ fn half_of_the_pair_is_seen_to_fail() {
     weak_outcome_is_seen("half of the pair", both_old(true, light, full));
 }
 
-/// x86-64 has store buffers, so two processors show it sooner or later. One processor never does; of others nothing is assumed.
+/// x86-64 has store buffers, so two processors show it sooner or later. One processor never does; of others nothing is
+/// assumed.
 fn weak_outcome_is_seen(with: &str, (found, turns): (u32, u32)) {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     if cfg!(target_arch = "x86_64") && processors > 1 {

@@ -243,7 +243,8 @@ impl Runner {
             };
             turns.push(Turn { result, work });
         }
-        // Limits on huge and on small pages share their buffers: keep them together, so that they are not made anew each time.
+        // Limits on huge and on small pages share their buffers: keep them together, so that they are not made anew
+        // each time.
         for turn in &mut turns {
             self.prepare(turn, watch)?;
         }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which state the machine was in while a batch ran.
 //!
-//! The host of a virtual machine moves its processors about, so the time in which a cache line gets from one to the other changes
-//! several-fold within seconds. Each batch is therefore bracketed by two probes of that time, and judged by both.
+//! The host of a virtual machine moves its processors about, so the time in which a cache line gets from one to the
+//! other changes several-fold within seconds. Each batch is therefore bracketed by two probes of that time, and judged
+//! by both.
 //!
-//! The bounds are relative to the machine. Its *floor* is the least probe of the run (each is a mean over 150 rounds, so a single
-//! lucky round does not matter):
+//! The bounds are relative to the machine. Its *floor* is the least probe of the run (each is a mean over 150 rounds,
+//! so a single lucky round does not matter):
 //!
 //! - **near**: both probes at most `max(110 ns, 1.4 × floor)`, provided that the floor is at most 180 ns;
 //! - **far**: both probes at least `max(150 ns, 1.6 × floor)` and at most `max(330 ns, 5 × floor)`;
-//! - a floor above 180 ns means that the run never saw the near state: then everything from 150 ns to `max(330 ns, 1.5 × floor)`
-//!   is far;
+//! - a floor above 180 ns means that the run never saw the near state: then everything from 150 ns to `max(330 ns, 1.5
+//!   × floor)` is far;
 //! - anything else is dropped: the state changed during the batch, or something else ran.
 
 use serde::{Deserialize, Serialize};

@@ -49,7 +49,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Ranks on these processors: the first and the last rank on the first two, so that the pair that works has one each.
+    /// Ranks on these processors: the first and the last rank on the first two, so that the pair that works has one
+    /// each.
     #[must_use]
     pub fn new(ranks: usize, processors: &[usize], pool: usize) -> Self {
         let count = processors.len().max(1);

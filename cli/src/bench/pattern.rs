@@ -81,7 +81,8 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Buffers<B> {
         })
     }
 
-    /// Whether a batch of this need can use it: in mode `same` only the exact size keeps the caches honest, more does no harm.
+    /// Whether a batch of this need can use it: in mode `same` only the exact size keeps the caches honest, more does
+    /// no harm.
     #[must_use]
     pub fn holds(&self, bytes: usize) -> bool {
         self.bytes >= bytes
@@ -117,7 +118,8 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Buffers<B> {
         let out = Window {
             bytes: &self.source[range.clone()],
             size: work.size,
-            // Nothing writes the sources of a window in mode `same`, so one will do, as benchmarks of this kind have it.
+            // Nothing writes the sources of a window in mode `same`, so one will do, as benchmarks of this kind have
+            // it.
             stride: if work.mode == Mode::Same { 0 } else { distance },
             count: work.window,
         };
@@ -234,8 +236,8 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Around<B> for Checked {
     }
 }
 
-/// Runs a batch and gives microseconds per message: half the round trip for ping-pong, the time of one exchange for sendrecv, per
-/// message of one direction otherwise.
+/// Runs a batch and gives microseconds per message: half the round trip for ping-pong, the time of one exchange for
+/// sendrecv, per message of one direction otherwise.
 ///
 /// # Errors
 ///
@@ -264,8 +266,8 @@ pub fn timed<D: Driver>(
     Ok(elapsed / (work.iterations.max(1) * work.window as u64) as f64 / halves)
 }
 
-/// Visits all memory of buffers that rotate once, in both directions, so that pages which a mechanism maps on first use are mapped
-/// before anything is timed.
+/// Visits all memory of buffers that rotate once, in both directions, so that pages which a mechanism maps on first use
+/// are mapped before anything is timed.
 ///
 /// # Errors
 ///

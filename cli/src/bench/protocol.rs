@@ -46,7 +46,8 @@ pub struct Work {
 const BATCH_US: f64 = 4000.0;
 
 impl Work {
-    /// Sets the iterations that fill a batch, as far as one that took `us` microseconds per message tells. Whether that is known well by now.
+    /// Sets the iterations that fill a batch, as far as one that took `us` microseconds per message tells. Whether that
+    /// is known well by now.
     pub fn fill(&mut self, us: f64) -> bool {
         let each = if self.pattern == Pattern::PingPong {
             2

@@ -172,7 +172,8 @@ fn obey<D: Driver>(
     std::process::exit(1);
 }
 
-/// Lets the two ends do something while the ranks between wait in a receive, which the first rank ends. In a collective all take part.
+/// Lets the two ends do something while the ranks between wait in a receive, which the first rank ends. In a collective
+/// all take part.
 fn with_waiters<D: Driver>(
     driver: &mut Option<D>,
     part: Part,

@@ -225,8 +225,8 @@ fn limit_name(name: &str, huge: bool) -> String {
     }
 }
 
-/// Which limits bound a mechanism: those whose mechanism it could be, given memory of its kind. What lacks near batches is passed over
-/// in favour of what has them.
+/// Which limits bound a mechanism: those whose mechanism it could be, given memory of its kind. What lacks near batches
+/// is passed over in favour of what has them.
 fn bounds(mechanism: Mechanism, size: usize, name: &str, huge: bool) -> bool {
     if matches!(name, "hand-off" | "next-line" | "slots") {
         return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What collectives are to reach, in microseconds: two ranks on processors of their own in the near state, and more ranks than processors.
+//! What collectives are to reach, in microseconds: two ranks on processors of their own in the near state, and more
+//! ranks than processors.
 
 use super::{Mechanism, Pattern};
 

@@ -32,7 +32,8 @@ pub(crate) struct Args {
     /// How messages follow one another
     #[arg(value_enum)]
     pattern: Option<Pattern>,
-    /// Ranks of the job; the first and the last exchange messages while the others wait in a receive. All take part in collectives
+    /// Ranks of the job; the first and the last exchange messages while the others wait in a receive. All take part in
+    /// collectives
     #[arg(short = 'n', long = "ranks", value_name = "RANKS", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(2..=1024))]
     ranks: u16,

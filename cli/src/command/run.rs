@@ -13,17 +13,17 @@ use onecopy_launch::{Bind, Input, Job, LaunchError, Output, guard};
 
 /// Start N ranks of a program on this node, wire them up, and end them together.
 ///
-/// Standard input goes to rank 0; output is forwarded line by line. The exit code is that of the first rank that fails: 128 + number if a
-/// signal killed it, 124 after a timeout, 127 or 126 if the program is not found or cannot be executed. Signals are passed on to the
-/// ranks; the second INT, TERM, HUP or QUIT kills them.
+/// Standard input goes to rank 0; output is forwarded line by line. The exit code is that of the first rank that fails:
+/// 128 + number if a signal killed it, 124 after a timeout, 127 or 126 if the program is not found or cannot be
+/// executed. Signals are passed on to the ranks; the second INT, TERM, HUP or QUIT kills them.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Number of ranks.
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
 
-    /// Processors: core (rank r on the r-th available one), none, or a list such as 0,2 or 0-3, used in turn. Default: core if there are
-    /// enough processors, otherwise none.
+    /// Processors: core (rank r on the r-th available one), none, or a list such as 0,2 or 0-3, used in turn. Default:
+    /// core if there are enough processors, otherwise none.
     #[arg(long, value_name = "core|none|LIST", default_value = "auto", hide_default_value = true, value_parser = str::parse::<Bind>)]
     bind: Bind,
 
@@ -39,8 +39,9 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_going: bool,
 
-    /// Serve large allocations of the program (malloc and its relatives) from memory that its peers can read in place, so that its own
-    /// buffers need a single copy and no privilege. For dynamically linked programs; see ONECOPY_MALLOC_MIN.
+    /// Serve large allocations of the program (malloc and its relatives) from memory that its peers can read in place,
+    /// so that its own buffers need a single copy and no privilege. For dynamically linked programs; see
+    /// ONECOPY_MALLOC_MIN.
     #[arg(long)]
     heap: bool,
 
@@ -80,7 +81,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// The malloc front, as it is installed beside the command.
 const FRONT: &str = "libonecopy_heap.so";
 
-/// Where the malloc front is: in the folder of libraries of the prefix that we are installed in, or beside us, as cargo builds it.
+/// Where the malloc front is: in the folder of libraries of the prefix that we are installed in, or beside us, as cargo
+/// builds it.
 fn front() -> Result<PathBuf, LaunchError> {
     let system = |source| LaunchError::System {
         what: "--heap: our own place in the file system (/proc/self/exe)",

@@ -145,7 +145,8 @@ pub(crate) fn squat() {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
 }
 
-/// A socket at this name that nobody accepts from, with as many connections as its queue takes, and no room for another one.
+/// A socket at this name that nobody accepts from, with as many connections as its queue takes, and no room for another
+/// one.
 fn full_queue(address: &SocketAddr) -> Vec<OwnedFd> {
     use nix::sys::socket::{
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of other MPI libraries under `onecopy run`. One program, built once with MPICH's compiler wrapper against the standard
-//! ABI, runs on each library.
+//! Programs of other MPI libraries under `onecopy run`. One program, built once with MPICH's compiler wrapper against
+//! the standard ABI, runs on each library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

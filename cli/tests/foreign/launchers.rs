@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The launchers that this machine has, or can get: each peer library's package, in a virtual environment below the build folder.
+//! The launchers that this machine has, or can get: each peer library's package, in a virtual environment below the
+//! build folder.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,8 @@ use crate::limit::{self, wait_until};
 
 use super::support::{children_of, command, finish, marked, marker, signal};
 
-/// One that ignores what it can, and leaves descendants that nobody would find by their parent, with other groups and sessions.
+/// One that ignores what it can, and leaves descendants that nobody would find by their parent, with other groups and
+/// sessions.
 #[test]
 fn the_limit_ends_a_command_and_all_below_it() {
     let mark = marker();
@@ -39,7 +40,8 @@ fn the_limit_ends_a_command_and_all_below_it() {
     assert_eq!(marked(&mark), 0);
 }
 
-/// The tests themselves may be started in the background of a shell, where the interrupt is ignored: it is not in what they start.
+/// The tests themselves may be started in the background of a shell, where the interrupt is ignored: it is not in what
+/// they start.
 #[test]
 fn tests_begin_with_the_signals_of_a_terminal() {
     const ROLE: &str = "TEST_IN_BACKGROUND";

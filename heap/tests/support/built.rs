@@ -33,7 +33,8 @@ pub(crate) fn under() -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compiles a C program, or a library of one, of the folder of tests. The compiler knows nothing of malloc, so that no call is hidden.
+/// Compiles a C program, or a library of one, of the folder of tests. The compiler knows nothing of malloc, so that no
+/// call is hidden.
 pub(crate) fn compile(to: &Path, source: &str, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests")

@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! Exporting or unmapping memory is sound where nobody relies on what it holds: an area is reached by volatile accesses only (see
-//! `mem.rs`), and nothing else of the program lies in it.
+//! Exporting or unmapping memory is sound where nobody relies on what it holds: an area is reached by volatile accesses
+//! only (see `mem.rs`), and nothing else of the program lies in it.
 #![allow(unsafe_code, reason = "the calls of the devices on memory of tests")]
 
 use std::io;

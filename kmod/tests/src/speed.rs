@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long the first touch of an attachment takes, per 4 KiB page.
 //!
-//! Each case is measured several times in turns with the others, each time on a segment that nobody has touched, and the least is
-//! reported. On an emulated processor only the ratios mean anything.
+//! Each case is measured several times in turns with the others, each time on a segment that nobody has touched, and
+//! the least is reported. On an emulated processor only the ratios mean anything.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -108,7 +108,8 @@ const CASES: [Case; 7] = [
     },
 ];
 
-/// Measures all cases, and sets them beside what they are to reach. A figure decides nothing: machines differ, and may be busy.
+/// Measures all cases, and sets them beside what they are to reach. A figure decides nothing: machines differ, and may
+/// be busy.
 pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
     probe::install();
     let size = (arguments.megabytes << 20).next_multiple_of(HUGE);

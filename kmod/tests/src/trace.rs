@@ -21,7 +21,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Events `system/name` of the calling thread that the filter lets through. A kernel without the event is a reason to skip.
+    /// Events `system/name` of the calling thread that the filter lets through. A kernel without the event is a reason
+    /// to skip.
     pub(crate) fn of_this_thread(event: &str, filter: &str) -> Outcome<Self> {
         if std::env::var_os("TEST_EVENTS").is_none() {
             let reason =

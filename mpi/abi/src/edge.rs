@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Rust side: the exported symbols and the constants.
 //!
-//! Each function of the table becomes two symbols, `MPI_` and `PMPI_`, of the same body. It wraps the arguments in types that say what may be done
-//! with them, brings both forms of counts to 64 bits, and calls the one implementation of the operation.
+//! Each function of the table becomes two symbols, `MPI_` and `PMPI_`, of the same body. It wraps the arguments in
+//! types that say what may be done with them, brings both forms of counts to 64 bits, and calls the one implementation
+//! of the operation.
 
 use crate::{Form, Operation, Parameter, Section, constants, sections};
 use std::fmt::Write;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of MPI's standard ABI, and what is made from them: the C header, the exported symbols, the Rust constants, the coverage.
+//! The tables of MPI's standard ABI, and what is made from them: the C header, the exported symbols, the Rust
+//! constants, the coverage.
 //!
 //! The tables are three text files beside this package's manifest; each says at its head how a row is written.
 #![forbid(unsafe_code)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together: what most programs ask for is handed to the runtime as it
-//! is, without a plan. Whatever is unusual, mistakes among it, takes the way of all others.
+//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together: what most programs
+//! ask for is handed to the runtime as it is, without a plan. Whatever is unusual, mistakes among it, takes the way of
+//! all others.
 
 use super::forms::blocking;
 use super::reduction::known;

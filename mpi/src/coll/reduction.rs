@@ -93,7 +93,8 @@ fn element(op: PredefinedOp, element: Element) -> Option<ElemType> {
     op.accepts(kind).then_some(kind)
 }
 
-/// The element and the operator of a predefined operation on a predefined datatype without gaps that the runtime has as it is.
+/// The element and the operator of a predefined operation on a predefined datatype without gaps that the runtime has as
+/// it is.
 #[inline]
 pub(super) fn known(op: Op, datatype: Datatype) -> Option<(ElemType, PredefinedOp)> {
     let size = dense_size(datatype.0)?;

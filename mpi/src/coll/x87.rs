@@ -2,8 +2,8 @@
 //! `long double`: predefined operations on the x87 format, which Rust has no type for.
 //!
 //! # Safety
-//! The assembly loads two operands and stores one result through references to 16 bytes each. By the ABI the x87 stack is empty when a function is
-//! entered, and it is empty again at the end.
+//! The assembly loads two operands and stores one result through references to 16 bytes each. By the ABI the x87 stack
+//! is empty when a function is entered, and it is empty again at the end.
 #![allow(unsafe_code, reason = "arithmetic that only the processor has")]
 
 use crate::datatype::predefined::{Basic, Kind};

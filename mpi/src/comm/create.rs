@@ -127,7 +127,8 @@ fn duplicate_later(
     }
 }
 
-/// Chooses the identity of a duplicate and tells all members, without waiting. One that cannot be told keeps it from no other.
+/// Chooses the identity of a duplicate and tells all members, without waiting. One that cannot be told keeps it from no
+/// other.
 fn tell_all(parent: &Arc<CommObject>, links: &Links, tag: i32) -> Outcome<(Object, u32)> {
     let identity = agree::choose()?;
     let mut messages = Vec::with_capacity(parent.size());

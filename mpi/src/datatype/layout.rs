@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which bytes a datatype names, in normal form: runs, loops of the same thing, and lists of different things.
 //!
-//! A layout knows nothing of elements. Adjacent runs are one run, a list of equal runs at equal distances is a loop, a loop whose turns touch is
-//! a run. Each node knows its size, so that any byte of the packed form is found by descending, without looking at those before it.
+//! A layout knows nothing of elements. Adjacent runs are one run, a list of equal runs at equal distances is a loop, a
+//! loop whose turns touch is a run. Each node knows its size, so that any byte of the packed form is found by
+//! descending, without looking at those before it.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a datatype is: its typemap, its layout, its bounds. The constructors of the standard are operations on shapes.
 //!
-//! Every number of a shape fits 64 bits: size, bounds, extents, and with them the displacement of each byte. A constructor whose result would not
-//! fit gives [`Beyond`], so that nothing that walks a shape has to look again.
+//! Every number of a shape fits 64 bits: size, bounds, extents, and with them the displacement of each byte. A
+//! constructor whose result would not fit gives [`Beyond`], so that nothing that walks a shape has to look again.
 
 use super::layout::Layout;
 use super::predefined::Element;

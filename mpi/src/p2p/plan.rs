@@ -69,7 +69,8 @@ fn bytes_of(
 /// A buffer: its address, and so many instances of a datatype.
 pub(crate) type Buffer<'t> = (Addr, u64, &'t TypeObject);
 
-/// The bytes of a send, in the form in which they travel. Nothing is started yet, and nothing of the buffer can be wrong any more.
+/// The bytes of a send, in the form in which they travel. Nothing is started yet, and nothing of the buffer can be
+/// wrong any more.
 pub(crate) enum Outgoing {
     /// The program's memory.
     One([Span; 1]),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `external32`: every element in big-endian order and in a size that the standard fixes.
 //!
-//! Most elements have the same size here and there, and only their bytes are turned. `long` has 4 bytes outside, `wchar_t` 2 (UCS-2), `long
-//! double` 16 in the format binary128, which the x87 format is converted to and from.
+//! Most elements have the same size here and there, and only their bytes are turned. `long` has 4 bytes outside,
+//! `wchar_t` 2 (UCS-2), `long double` 16 in the format binary128, which the x87 format is converted to and from.
 
 use crate::datatype::TypeObject;
 use crate::datatype::predefined::{Element, Kind};

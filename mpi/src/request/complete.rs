@@ -85,7 +85,8 @@ fn is_over(handle: Request) -> bool {
             .unwrap_or(true)
 }
 
-/// What a completed request leaves: its status with the error, its failure; the handle is null, or the persistent request inactive.
+/// What a completed request leaves: its status with the error, its failure; the handle is null, or the persistent
+/// request inactive.
 fn finish(
     handle: Request,
     place: impl FnOnce(Request) -> Outcome<()>,
@@ -198,7 +199,8 @@ fn actives(handles: &[Request]) -> Outcome<Vec<(usize, Request)>> {
     Ok(active)
 }
 
-/// Completes the requests at `places`; statuses go to `statuses[index(position)]`. An error of one is an error of the call.
+/// Completes the requests at `places`; statuses go to `statuses[index(position)]`. An error of one is an error of the
+/// call.
 fn finish_many(
     places: &[(usize, Request)],
     requests: Out<Request>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives of contiguous bytes on the communicator of all ranks, which most programs post by the million: the handle is the number by which the
-//! runtime keeps the receive, and there is nothing else.
+//! Receives of contiguous bytes on the communicator of all ranks, which most programs post by the million: the handle
+//! is the number by which the runtime keeps the receive, and there is nothing else.
 
 use super::activity::told;
 use super::{Activity, Object, Pending, bad_request};
@@ -22,7 +22,8 @@ pub(super) fn name_of(handle: Request) -> Option<u32> {
     (handle.0 >> NUMBER_BITS == KIND).then_some(handle.0 as u32 & ((1 << NUMBER_BITS) - 1))
 }
 
-/// Starts a receive from a rank of the communicator of all ranks. `None`: it has to be an object, and nothing was started.
+/// Starts a receive from a rank of the communicator of all ranks. `None`: it has to be an object, and nothing was
+/// started.
 #[inline]
 pub(crate) fn receive(
     buf: Addr,
@@ -139,7 +140,8 @@ fn is_numbered(handle: Request) -> bool {
     name_of(handle).is_some() || handle == super::SENT || handle == c::REQUEST_NULL
 }
 
-/// Waits for all of an array, if all are such receives or sends that were over at once. `None`: there are others, and nothing was done.
+/// Waits for all of an array, if all are such receives or sends that were over at once. `None`: there are others, and
+/// nothing was done.
 ///
 /// One pass under one hold of the engine: each is ended as soon as it is complete.
 pub(super) fn wait_all(

@@ -83,8 +83,8 @@ impl Exchange {
         }
     }
 
-    /// What of the offer goes to `place`: from where, how many bytes, and where in its open buffer of `room` bytes. None: the buffer is not what it
-    /// should be.
+    /// What of the offer goes to `place`: from where, how many bytes, and where in its open buffer of `room` bytes.
+    /// None: the buffer is not what it should be.
     fn portion(
         &self,
         me: usize,
@@ -184,7 +184,8 @@ impl Exchange {
         Ok(job)
     }
 
-    /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and whether that was all.
+    /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and
+    /// whether that was all.
     pub(crate) fn push(
         &mut self,
         engine: &mut Engine,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contributions that are combined where the kernel module has attached them. Whether their bytes were there is known afterwards: then the
-//! segment counts, or it is combined again from copies, which tell why they cannot be had.
+//! Contributions that are combined where the kernel module has attached them. Whether their bytes were there is known
+//! afterwards: then the segment counts, or it is combined again from copies, which tell why they cannot be had.
 
 use super::super::reader;
 use super::super::state::State;
@@ -50,7 +50,8 @@ impl Fold {
         all
     }
 
-    /// Copies of the segment under way stand in the order of the members that have one, so with another such member they are none.
+    /// Copies of the segment under way stand in the order of the members that have one, so with another such member
+    /// they are none.
     fn copy_from_now_on(&mut self, place: usize) {
         if let From::Attached(range) = self.from[place] {
             self.from[place] = From::Buffer(range);

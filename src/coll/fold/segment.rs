@@ -15,8 +15,8 @@ pub(in crate::coll) struct Operands<'o> {
     pub(in crate::coll) alias: bool,
 }
 
-/// Combines all `views` into `out`; `own` fills the gap among them, unless it is what stands in `out`. `work` has room for two vectors if
-/// the operator is the program's, or `out` must not be touched at first.
+/// Combines all `views` into `out`; `own` fills the gap among them, unless it is what stands in `out`. `work` has room
+/// for two vectors if the operator is the program's, or `out` must not be touched at first.
 pub(in crate::coll) fn combine_all(
     operands: &Operands<'_>,
     out: &mut [u8],

@@ -19,8 +19,8 @@ impl Fold {
         self.root.is_some() && self.algorithm == Algorithm::Flat && self.send.len >= HELPED_MIN
     }
 
-    /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all others write. Everyone
-    /// reads the same flags. `false`: not all have come.
+    /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all
+    /// others write. Everyone reads the same flags. `false`: not all have come.
     pub(super) fn share_out(
         &mut self,
         engine: &Engine,

@@ -3,7 +3,8 @@
 
 use onecopy_shm::layout::PAGE;
 
-/// Bucket sizes in ascending order: page multiples, two to a doubling, so that less than a third of a buffer of several pages is wasted.
+/// Bucket sizes in ascending order: page multiples, two to a doubling, so that less than a third of a buffer of several
+/// pages is wasted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets(Vec<usize>);
 

@@ -13,7 +13,8 @@ pub(super) struct Block {
     pub(super) memory: HeapBuf,
 }
 
-/// The free buffers of one bucket. The one given back last is taken first: it is warm, and those at the bottom grow cold.
+/// The free buffers of one bucket. The one given back last is taken first: it is warm, and those at the bottom grow
+/// cold.
 #[derive(Default)]
 struct Shelf {
     free: Vec<Block>,
@@ -119,7 +120,8 @@ impl Shard {
         }
     }
 
-    /// The shelves. Nobody holds them for longer than it takes to move a few words, and never while memory is made or released.
+    /// The shelves. Nobody holds them for longer than it takes to move a few words, and never while memory is made or
+    /// released.
     pub(super) fn shelves(&self) -> MutexGuard<'_, Shelves> {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -205,7 +205,8 @@ fn collectives_have_a_share_and_no_more() {
     assert!(pool.try_take_collective(usize::MAX).is_none());
 }
 
-/// Runs a test alone in a process of its own: the kernel counts what other tests of this one have, too. Whether this is that process.
+/// Runs a test alone in a process of its own: the kernel counts what other tests of this one have, too. Whether this is
+/// that process.
 fn alone(test: &str) -> bool {
     const ALONE: &str = "TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

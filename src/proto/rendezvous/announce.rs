@@ -124,7 +124,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     true
 }
 
-/// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no better way.
+/// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no
+/// better way.
 fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) -> Option<u64> {
     if let Some(region) = core.requests.region(id) {
         return Some(region.cookie());

@@ -159,7 +159,8 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
     }
 }
 
-/// What is sent when more descriptors are under way than the user may have open: the kernel refuses for as long as nobody takes them.
+/// What is sent when more descriptors are under way than the user may have open: the kernel refuses for as long as
+/// nobody takes them.
 #[test]
 fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
     const ROLE: &str = "TEST_ORDINARY_USER";

@@ -89,7 +89,8 @@ proptest! {
         prop_assert_eq!(ToRank::decode(&bytes), Ok(message));
     }
 
-    /// Damaged bytes are refused, or mean something that encodes to the very same bytes: nothing is read past, nothing is ignored.
+    /// Damaged bytes are refused, or mean something that encodes to the very same bytes: nothing is read past, nothing
+    /// is ignored.
     #[test]
     fn damage_never_panics(message in to_rank(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
         let mut bytes = message.encode();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The KNEM device: its ioctl interface as in `kmod/include/uapi/knem.h`, and thin calls on it.
 //!
-//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the device
-//! through [`Device`] gets the kernel's errors as they are.
+//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the
+//! device through [`Device`] gets the kernel's errors as they are.
 //!
 //! # Safety
 //!
-//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call. What the
-//! addresses in those structures point to only the caller can answer for: calls that take some are unsafe.
+//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call.
+//! What the addresses in those structures point to only the caller can answer for: calls that take some are unsafe.
 #![allow(unsafe_code, reason = "ioctls take raw pointers")]
 
 mod abi;
@@ -73,8 +73,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Until the region is destroyed others may read or write the memory, as `protection` says: the program holds no reference to
-    /// it across which it relies on its bytes.
+    /// Until the region is destroyed others may read or write the memory, as `protection` says: the program holds no
+    /// reference to it across which it relies on its bytes.
     ///
     /// # Errors
     ///
@@ -111,7 +111,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an unknown region or offset, `EACCES` against its direction or user, `EBUSY` when no more can be notified.
+    /// `EINVAL` for an unknown region or offset, `EACCES` against its direction or user, `EBUSY` when no more can be
+    /// notified.
     pub fn copy(&self, command: &mut knem_cmd_copy) -> io::Result<()> {
         self.call(KNEM_CMD_COPY, command)
     }
@@ -129,8 +130,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// The command names an array of [`knem_cmd_param_iovec`], and the memory that they name may be read, or written where
-    /// `write` is zero, until the copy is done.
+    /// The command names an array of [`knem_cmd_param_iovec`], and the memory that they name may be read, or written
+    /// where `write` is zero, until the copy is done.
     ///
     /// # Errors
     ///

@@ -37,7 +37,8 @@ pub const ONECOPY_FEATURE_COPY: u64 = 0x8;
 /// [`ONECOPY_IOC_PREFAULT`] works.
 pub const ONECOPY_FEATURE_PREFAULT: u64 = 0x10;
 
-/// Grant `[address, address + length)` of the caller, multiples of the page size. Address 0 with length [`ONECOPY_WHOLE`]: all of it.
+/// Grant `[address, address + length)` of the caller, multiples of the page size. Address 0 with length
+/// [`ONECOPY_WHOLE`]: all of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct onecopy_export {
@@ -193,8 +194,8 @@ pub const ONECOPY_IOC_REVOKE: u32 = io(0x12);
 /// Offset at which a segment's [`onecopy_generation`] is mapped.
 pub const ONECOPY_MMAP_GENERATION: u64 = 1 << 62;
 
-/// A user who reads through an attachment compares `holes` and `state` before and after: unchanged means that every byte was the
-/// owner's.
+/// A user who reads through an attachment compares `holes` and `state` before and after: unchanged means that every
+/// byte was the owner's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct onecopy_generation {

@@ -2,13 +2,14 @@
 //! The onecopy device: memory of one process, granted to others as a file descriptor. Its ioctl interface as in
 //! `kmod/include/uapi/onecopy.h`, and thin calls on it.
 //!
-//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the device
-//! through [`Device`] and [`Segment`] gets the kernel's errors as they are.
+//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the
+//! device through [`Device`] and [`Segment`] gets the kernel's errors as they are.
 //!
 //! # Safety
 //!
-//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call, with its size
-//! filled in. What memory is exported or copied to only the caller can answer for: those calls are unsafe.
+//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call,
+//! with its size filled in. What memory is exported or copied to only the caller can answer for: those calls are
+//! unsafe.
 #![allow(unsafe_code, reason = "ioctls take raw pointers")]
 
 mod abi;
@@ -100,12 +101,13 @@ impl Device {
         Ok(stats)
     }
 
-    /// Grants `length` bytes from `address` on, multiples of the page size. Address 0 and [`ONECOPY_WHOLE`]: the whole address space.
+    /// Grants `length` bytes from `address` on, multiples of the page size. Address 0 and [`ONECOPY_WHOLE`]: the whole
+    /// address space.
     ///
     /// # Safety
     ///
-    /// Whoever gets the segment may read and, with `write`, write the memory at any time until it is revoked or its descriptors are
-    /// gone: the program holds no reference to it across which it relies on its bytes.
+    /// Whoever gets the segment may read and, with `write`, write the memory at any time until it is revoked or its
+    /// descriptors are gone: the program holds no reference to it across which it relies on its bytes.
     ///
     /// # Errors
     ///
@@ -261,8 +263,8 @@ impl Segment {
 
 /// A mapping, unmapped when it is dropped.
 ///
-/// Memory of another process: it changes at any time, and is reached through raw pointers only. A hole reads as zeroes, takes
-/// writes to nowhere, and counts.
+/// Memory of another process: it changes at any time, and is reached through raw pointers only. A hole reads as zeroes,
+/// takes writes to nowhere, and counts.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -327,7 +329,8 @@ impl Generation {
         self.0.base.cast()
     }
 
-    /// What it says now, member by member. Orders nothing: where bytes read before or after matter, use [`Self::pointer`] and fences.
+    /// What it says now, member by member. Orders nothing: where bytes read before or after matter, use
+    /// [`Self::pointer`] and fences.
     #[must_use]
     pub fn read(&self) -> onecopy_generation {
         let page = self.pointer();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The XPMEM device: its ioctl interface as in `kmod/include/uapi/xpmem.h`, and thin calls on it.
 //!
-//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the device
-//! through [`Device`] gets the kernel's errors as they are.
+//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the
+//! device through [`Device`] gets the kernel's errors as they are.
 //!
 //! # Safety
 //!
-//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call. What memory
-//! is exported, and what is unmapped, only the caller can answer for: those calls are unsafe.
+//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call.
+//! What memory is exported, and what is unmapped, only the caller can answer for: those calls are unsafe.
 #![allow(unsafe_code, reason = "ioctls take raw pointers")]
 
 mod abi;
@@ -58,13 +58,13 @@ impl Device {
         u32::try_from(returned).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Exports `size` bytes from `address` to those whom `mode` lets in, and returns the segment's id. Both are multiples of the page
-    /// size; a size of [`XPMEM_MAXADDR_SIZE`] means up to the end of the address space.
+    /// Exports `size` bytes from `address` to those whom `mode` lets in, and returns the segment's id. Both are
+    /// multiples of the page size; a size of [`XPMEM_MAXADDR_SIZE`] means up to the end of the address space.
     ///
     /// # Safety
     ///
-    /// Others may read and, if `mode` says so, write the memory at any time until the segment is removed: the program holds no
-    /// reference to it across which it relies on its bytes.
+    /// Others may read and, if `mode` says so, write the memory at any time until the segment is removed: the program
+    /// holds no reference to it across which it relies on its bytes.
     ///
     /// # Errors
     ///

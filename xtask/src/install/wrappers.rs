@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What builds a program against the installed MPI library: compiler wrappers and a pkg-config file. None of them holds a path: each finds
-//! the prefix from its own place, so an installation can be moved.
+//! What builds a program against the installed MPI library: compiler wrappers and a pkg-config file. None of them holds
+//! a path: each finds the prefix from its own place, so an installation can be moved.
 
 /// Where `pkg-config` looks, below the prefix.
 pub(super) const PKG_CONFIG: &str = "lib/pkgconfig/onecopy-mpi.pc";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which file of the kernel module takes what from which: no cycle between files.
 //!
-//! An arrow is drawn from a file that names a function or a variable to the file that defines it. A callback that a lower
-//! file gets as an argument, or in a table, has no name there and draws none. Nor does what headers do inline.
+//! An arrow is drawn from a file that names a function or a variable to the file that defines it. A callback that a
+//! lower file gets as an argument, or in a table, has no name there and draws none. Nor does what headers do inline.
 
 use std::collections::{BTreeMap, HashMap};
 

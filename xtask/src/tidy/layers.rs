@@ -12,7 +12,8 @@ const REGISTRY: &str = "btl/src/registry.rs";
 /// Where nothing else does.
 const LIBRARY: &str = "src/";
 
-/// Names of layers that are words of their own, each with what else it means. They are found where they stand alone in a text.
+/// Names of layers that are words of their own, each with what else it means. They are found where they stand alone in
+/// a text.
 const AMBIGUOUS: &[(&str, &str)] = &[
     ("heap", "the memory that `alloc` gives"),
     ("self", "the value of a method"),

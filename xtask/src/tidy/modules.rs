@@ -100,8 +100,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fuzzing", &["wire", "wireup"]),
 ];
 
-/// What only an endpoint knows: `onecopy_shm::NAME`. Beside it stand the parts that compute the layout of a segment, show its limits
-/// and tell its errors.
+/// What only an endpoint knows: `onecopy_shm::NAME`. Beside it stand the parts that compute the layout of a segment,
+/// show its limits and tell its errors.
 const SEAM: &[&str] = &["segment", "ring", "cells", "pool", "doorbell"];
 const BELOW_SEAM: &[&str] = &["endpoint", "error", "machine", "memory"];
 

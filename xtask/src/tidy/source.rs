@@ -6,6 +6,8 @@ use super::{File, Findings};
 const SPDX: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0";
 const WARN_LINES: usize = 600;
 const FAIL_LINES: usize = 1000;
+/// Columns of a comment that stands on lines of its own. A row of a table cannot be broken.
+const COMMENT_COLUMNS: usize = 120;
 
 /// Files that may name the standard library's atomics.
 const ATOMICS: &[&str] = &["btl/shm/src/sync.rs", "btl/obs/"];
@@ -48,6 +50,13 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
         findings.error(path, format!("{lines} lines; at most {FAIL_LINES}"));
     } else if lines > WARN_LINES {
         findings.warn(path, format!("{lines} lines; aim at {WARN_LINES}"));
+    }
+    for number in wide_comments(&file.text) {
+        let place = format!("{path}:{number}");
+        findings.error(
+            place,
+            format!("a comment of more than {COMMENT_COLUMNS} columns"),
+        );
     }
     limits(file, findings);
     if FORBIDS_UNSAFE.contains(&path) && !file.text.contains("#![forbid(unsafe_code)]") {
@@ -145,9 +154,28 @@ fn limits(file: &File, findings: &mut Findings) {
     }
 }
 
+/// Numbers of the lines that hold nothing but a comment, and too much of it.
+fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
+    let lines = text.lines().enumerate();
+    lines.filter_map(|(index, line)| {
+        let words = line.trim_start().strip_prefix("//")?;
+        let words = words.trim_start_matches(['/', '!', ' ']);
+        (line.chars().count() > COMMENT_COLUMNS && !words.starts_with('|')).then_some(index + 1)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wide_comment_is_found_and_a_row_of_a_table_is_not() {
+        let words = "word ".repeat(30);
+        let text = format!(
+            "//! {words}\nlet a = 1; // {words}\n    /// | {words}\n// short\n  // {words}\n"
+        );
+        assert_eq!(wide_comments(&text).collect::<Vec<_>>(), [1, 5]);
+    }
 
     fn findings(path: &str, body: &str) -> Vec<String> {
         let mut findings = Findings::default();

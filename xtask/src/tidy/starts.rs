@@ -2,8 +2,9 @@
 //! An operation that is started gets a home at once: an error in between would leave it under way,
 //! with nobody to end it, on memory that its owner takes back.
 //!
-//! The engine's own names of operations are numbers without a destructor, so from the call that gives one to the first word about it there is no `?` and no
-//! `return`. In `mpi/src` only the files whose values end what they hold start anything; others hand them a closure.
+//! The engine's own names of operations are numbers without a destructor, so from the call that gives one to the first
+//! word about it there is no `?` and no `return`. In `mpi/src` only the files whose values end what they hold start
+//! anything; others hand them a closure.
 
 use super::source::code_lines;
 use super::{File, Findings};
@@ -76,7 +77,8 @@ fn statement(code: &str, at: usize) -> usize {
     code[..at].rfind([';', '{', '}']).map_or(0, |end| end + 1)
 }
 
-/// What can leave the function between a start, whose arguments begin at `arguments`, and the first word about what was started.
+/// What can leave the function between a start, whose arguments begin at `arguments`, and the first word about what was
+/// started.
 fn left_alone(code: &str, at: usize, arguments: usize) -> Option<&'static str> {
     let called = close(code, arguments);
     let rest = &code[called..];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Labels of synchronisation: each is released at one place and acquired somewhere.
 //!
-//! The form is `// SYNC` + `(ring.publish): release what it publishes`, and the same label with `acquire` at the other end.
+//! The form is `// SYNC` + `(ring.publish): release what it publishes`, and the same label with `acquire` at the other
+//! end.
 
 use std::collections::BTreeMap;
 

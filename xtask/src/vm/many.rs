@@ -37,7 +37,8 @@ pub(super) struct FuzzArgs {
     /// A kernel, as 'list' names it; may be given several times. Those that every change is tested on if not given
     #[arg(long, value_name = "K")]
     kernel: Vec<String>,
-    /// A profile; may be given several times. All that find mistakes, and the distribution's build where there is none, if not given
+    /// A profile; may be given several times. All that find mistakes, and the distribution's build where there is none,
+    /// if not given
     #[arg(long, value_name = "P")]
     profile: Vec<String>,
     /// What the dice begin with

@@ -35,10 +35,11 @@ pub(super) struct Program {
     /// With these features.
     #[serde(default)]
     pub(super) features: Vec<String>,
-    /// Or a script of the repository that is given a folder and leaves the program there, with the libraries that it brings.
+    /// Or a script of the repository that is given a folder and leaves the program there, with the libraries that it
+    /// brings.
     pub(super) script: Option<String>,
-    /// Or packages of the kernel's own distribution: they, its headers and its compiler are a tree of their own in the guest, with the
-    /// module's sources and what its README says of installing it.
+    /// Or packages of the kernel's own distribution: they, its headers and its compiler are a tree of their own in the
+    /// guest, with the module's sources and what its README says of installing it.
     #[serde(default)]
     pub(super) packages: Vec<String>,
     /// Files of the repository that it reads, by their path from the root.
@@ -153,7 +154,8 @@ impl Suite {
             .any(|test| test.suite == suite && !test.always && test.is_for(profile))
     }
 
-    /// The tests that run, in order, and those that were wanted and have nothing to test on this kernel, with the reason.
+    /// The tests that run, in order, and those that were wanted and have nothing to test on this kernel, with the
+    /// reason.
     pub(super) fn choose(
         &self,
         kernel: &Kernel,

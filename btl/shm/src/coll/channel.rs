@@ -138,7 +138,8 @@ impl Channel {
         crate::fault::point("coll.failed");
     }
 
-    /// Why the communicator has failed at the owner; 0: it has not. What was read of the owner's memory before this call is good if it gives 0.
+    /// Why the communicator has failed at the owner; 0: it has not. What was read of the owner's memory before this
+    /// call is good if it gives 0.
     #[inline]
     #[must_use]
     pub fn failure(&self) -> u64 {
@@ -147,12 +148,13 @@ impl Channel {
         self.lines().failed.load(Ordering::Acquire)
     }
 
-    /// The owner is about to write into members' buffers. It may write into the buffer of who has not given the communicator up by now: such
-    /// a member waits for the end of the writes before its buffers go back to the program.
+    /// The owner is about to write into members' buffers. It may write into the buffer of who has not given the
+    /// communicator up by now: such a member waits for the end of the writes before its buffers go back to the program.
     #[inline]
     pub fn begin_writes(&self) {
         self.lines().writing.0.store(1, Ordering::Relaxed);
-        // Who gives up has a full fence between its `failed` and its look at this word: one of the two sees the other's.
+        // Who gives up has a full fence between its `failed` and its look at this word: one of the two sees the
+        // other's.
         crate::sync::fence(Ordering::SeqCst);
     }
 
@@ -304,7 +306,8 @@ impl Channel {
         self.write_slot(seq, 0, bytes);
     }
 
-    /// Asks `request.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the caller in the group.
+    /// Asks `request.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the
+    /// caller in the group.
     pub fn ask(&self, theirs: &Self, me: usize, stage: usize, request: CopyRequest) {
         let line = &self.lines().copy_requests[stage % COLL_STAGES];
         line.who.store(

@@ -2,8 +2,8 @@
 //! Bytes that may change while one reads them, and what is done with them: copied out, or combined with others.
 //!
 //! # Safety
-//! A view is an address and a length that are readable for its lifetime. It is no reference: nothing is assumed of the bytes, and they are
-//! read by raw loads only. Who makes one of a mapping answers for that.
+//! A view is an address and a length that are readable for its lifetime. It is no reference: nothing is assumed of the
+//! bytes, and they are read by raw loads only. Who makes one of a mapping answers for that.
 #![allow(unsafe_code, reason = "raw loads from memory that peers write")]
 
 use crate::copy::{self, Kernel};
@@ -76,8 +76,8 @@ impl<'m> View<'m> {
     pub fn copy_to(self, out: &mut [u8], kernel: Kernel) {
         assert_eq!(self.len, out.len());
         if self.len <= 128 {
-            // SAFETY: both are valid for the length. `out` is an exclusive slice; a view of the same bytes is at the same place, where
-            // short copies load before they store.
+            // SAFETY: both are valid for the length. `out` is an exclusive slice; a view of the same bytes is at the
+            // same place, where short copies load before they store.
             unsafe { copy::copy_from_raw(self.at.as_ptr(), out) };
             return;
         }

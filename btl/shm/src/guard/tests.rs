@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests with real holes: a file that is shorter than its mapping raises SIGBUS as an attachment of a dead process does.
+//! Tests with real holes: a file that is shorter than its mapping raises SIGBUS as an attachment of a dead process
+//! does.
 
 use super::*;
 use crate::sync::AtomicU32;

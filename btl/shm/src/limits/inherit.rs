@@ -36,8 +36,8 @@ impl Drop for Inherited<'_> {
 ///
 /// # Errors
 ///
-/// If the number is not an open descriptor, is one of the standard three, was taken before, or is marked close-on-exec, which no
-/// inherited descriptor can be.
+/// If the number is not an open descriptor, is one of the standard three, was taken before, or is marked close-on-exec,
+/// which no inherited descriptor can be.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     let refuse = |why: &str| {
         io::Error::new(
@@ -54,7 +54,8 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     if taken.contains(&number) {
         return Err(refuse("taken before"));
     }
-    // SAFETY: the borrow lasts for this call; if the number is not open the kernel answers EBADF and nothing else happens.
+    // SAFETY: the borrow lasts for this call; if the number is not open the kernel answers EBADF and nothing else
+    // happens.
     let probe = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = fcntl(probe, FcntlArg::F_GETFD).map_err(|errno| refuse(errno.desc()))?;
     if flags & FdFlag::FD_CLOEXEC.bits() != 0 {
@@ -62,7 +63,7 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     }
     fcntl(probe, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     taken.insert(number);
-    // SAFETY: the number is open and was not close-on-exec, as everything is that Rust opens, so it came through `exec` and has no
-    // owner in this process; the set above gives it only one.
+    // SAFETY: the number is open and was not close-on-exec, as everything is that Rust opens, so it came through `exec`
+    // and has no owner in this process; the set above gives it only one.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -54,14 +54,15 @@ pub(super) unsafe fn copy(
         CopyKernel::Memcpy | CopyKernel::NonTemporal => {}
     }
     let _ = kernel;
-    // SAFETY: the caller's promise is that of `copy_nonoverlapping` for bytes, which have no alignment and no invalid value.
+    // SAFETY: the caller's promise is that of `copy_nonoverlapping` for bytes, which have no alignment and no invalid
+    // value.
     unsafe { std::ptr::copy_nonoverlapping(source, destination, bytes) };
 }
 
 #[cfg(target_arch = "x86_64")]
 unsafe fn rep_movsb(destination: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: reads `bytes` from `source` and writes as many to `destination`, which the caller allows; the direction flag is clear
-    // by the calling convention; nothing else is touched.
+    // SAFETY: reads `bytes` from `source` and writes as many to `destination`, which the caller allows; the direction
+    // flag is clear by the calling convention; nothing else is touched.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -90,7 +91,8 @@ unsafe fn non_temporal(destination: *mut u8, source: *const u8, bytes: usize) {
             let to = destination.wrapping_add(lane).cast::<__m256i>();
             // SAFETY: `lane + 32 <= body <= bytes`, which the caller allows to be read; the load needs no alignment.
             let value = unsafe { _mm256_loadu_si256(from) };
-            // SAFETY: likewise for writing, and `to` is 32-aligned because `destination` is and `lane` is a multiple of 32.
+            // SAFETY: likewise for writing, and `to` is 32-aligned because `destination` is and `lane` is a multiple of
+            // 32.
             unsafe { _mm256_stream_si256(to, value) };
         }
     }

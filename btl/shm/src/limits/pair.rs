@@ -206,7 +206,8 @@ impl Pair {
         }
     }
 
-    // Memory ------------------------------------------------------------------------------------------------------------------
+    // Memory
+    // --------------------------------------------------------------------------------
 
     fn stride(size: usize) -> usize {
         size.next_multiple_of(64).max(64)
@@ -304,7 +305,8 @@ impl Pair {
         }
     }
 
-    /// Where message `index` of a window lies: sources are shared by the messages of a window while nothing rewrites them.
+    /// Where message `index` of a window lies: sources are shared by the messages of a window while nothing rewrites
+    /// them.
     fn at(&self, batch: &Batch, index: usize) -> (usize, usize) {
         let slot = self.offset + index * Self::stride(batch.size);
         match batch.mode {
@@ -313,7 +315,8 @@ impl Pair {
         }
     }
 
-    // Flows -------------------------------------------------------------------------------------------------------------------
+    // Flows
+    // --------------------------------------------------------------------------------
 
     fn ping_pong(&mut self, batch: &Batch) -> Result<(), LimitError> {
         self.messages += 1;
@@ -452,7 +455,8 @@ impl Pair {
         self.wait(theirs + ACK, k)
     }
 
-    // Payload -----------------------------------------------------------------------------------------------------------------
+    // Payload
+    // --------------------------------------------------------------------------------
 
     fn sender_works(&self, batch: &Batch) -> bool {
         matches!(batch.limit, Limit::Coop | Limit::CmaCoop)
@@ -471,8 +475,8 @@ impl Pair {
             return;
         }
         let source = self.arena.pool_at(self.side, Pool::Source, at, batch.size);
-        // SAFETY: `pool_at` checked that the bytes lie in this side's source pool, which is mapped writable; the peer reads them only
-        // after the flag that this side raises later.
+        // SAFETY: `pool_at` checked that the bytes lie in this side's source pool, which is mapped writable; the peer
+        // reads them only after the flag that this side raises later.
         unsafe { std::ptr::write_bytes(source, value, batch.size) };
     }
 
@@ -558,8 +562,9 @@ impl Pair {
             return;
         };
         let destination = private.destination[destination_at..destination_at + n].as_mut_ptr();
-        // SAFETY: the slice is `n` writable private bytes; `pool_at` checked `n` mapped bytes of the peer's pool; a private and a
-        // shared mapping do not overlap, and the peer's flag, seen before, orders its writes before this read.
+        // SAFETY: the slice is `n` writable private bytes; `pool_at` checked `n` mapped bytes of the peer's pool; a
+        // private and a shared mapping do not overlap, and the peer's flag, seen before, orders its writes before this
+        // read.
         unsafe { copy(kernel, destination, source, n) };
     }
 
@@ -570,8 +575,9 @@ impl Pair {
         let destination =
             self.arena
                 .pool_at(1 - from, Pool::Destination, destination_at + start, n);
-        // SAFETY: `pool_at` checked both ranges; they are in different pools of one mapping, so they do not overlap; the other side
-        // copies another part of the message, and the flags order this copy against the next use of the range.
+        // SAFETY: `pool_at` checked both ranges; they are in different pools of one mapping, so they do not overlap;
+        // the other side copies another part of the message, and the flags order this copy against the next use of the
+        // range.
         unsafe { copy(CopyKernel::Memcpy, destination, source, n) };
     }
 }

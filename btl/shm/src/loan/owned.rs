@@ -2,8 +2,8 @@
 //! Buffers that are lent together with their ownership.
 //!
 //! # Safety
-//! An owned buffer is neither freed nor given back before its loan has ended; while it is lent, nobody has a reference to its bytes but the
-//! table's closures.
+//! An owned buffer is neither freed nor given back before its loan has ended; while it is lent, nobody has a reference
+//! to its bytes but the table's closures.
 #![allow(
     unsafe_code,
     reason = "what a buffer is, and taking it out of its owner once its loan has ended"
@@ -15,8 +15,8 @@ use bytemuck::{AnyBitPattern, NoUninit};
 /// Buffers that can be owned by a request: their bytes stay in place when the owner moves.
 ///
 /// # Safety
-/// `bytes` gives the same address and length until the buffer is changed through the owner or dropped, also when the owner is moved;
-/// all bytes are initialised.
+/// `bytes` gives the same address and length until the buffer is changed through the owner or dropped, also when the
+/// owner is moved; all bytes are initialised.
 pub unsafe trait Buffer: Send + 'static {
     /// Address and length of the bytes.
     fn bytes(&self) -> (*const u8, usize);

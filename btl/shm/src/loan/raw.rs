@@ -2,9 +2,10 @@
 //! Loans of memory whose lifetime the compiler does not see: buffers of programs in other languages.
 //!
 //! # Safety
-//! Whoever makes a [`Span`] promises that its bytes stay in place, and are left alone as its kind demands, until the operation that it is given to is over.
-//! Uses of a span go through the table of the engine that it was given to, as those of a loan do, and so exclude each other. All else is as for
-//! other loans, so an engine that is given spans needs no unsafe code.
+//! Whoever makes a [`Span`] promises that its bytes stay in place, and are left alone as its kind demands, until the
+//! operation that it is given to is over. Uses of a span go through the table of the engine that it was given to, as
+//! those of a loan do, and so exclude each other. All else is as for other loans, so an engine that is given spans
+//! needs no unsafe code.
 
 use super::{Loan, LoanError, LoanTable};
 
@@ -23,8 +24,8 @@ impl Span {
     /// Bytes to be sent.
     ///
     /// # Safety
-    /// `len` bytes at `address` can be read, and nobody writes them, until the operation that the span is given to is over. The address may be
-    /// anything if `len` is 0.
+    /// `len` bytes at `address` can be read, and nobody writes them, until the operation that the span is given to is
+    /// over. The address may be anything if `len` is 0.
     #[must_use]
     pub unsafe fn sent(address: *const u8, len: usize) -> Self {
         Self::new(address.cast_mut(), len, false)
@@ -33,8 +34,8 @@ impl Span {
     /// Bytes to be received into.
     ///
     /// # Safety
-    /// `len` bytes at `address` can be written, and nobody else reads or writes them, until the operation that the span is given to is over.
-    /// The address may be anything if `len` is 0.
+    /// `len` bytes at `address` can be written, and nobody else reads or writes them, until the operation that the span
+    /// is given to is over. The address may be anything if `len` is 0.
     #[must_use]
     pub unsafe fn received(address: *mut u8, len: usize) -> Self {
         Self::new(address, len, true)
@@ -87,7 +88,8 @@ impl LoanTable {
                 size: span.len,
             });
         }
-        // SAFETY: the bytes are the operation's alone, as the span's maker promised, and the borrow of the table excludes every other slice of them.
+        // SAFETY: the bytes are the operation's alone, as the span's maker promised, and the borrow of the table
+        // excludes every other slice of them.
         Ok(unsafe { std::slice::from_raw_parts_mut(span.address, len) })
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loops: blocks of elements are loaded by value, combined and stored, so that no two accesses can alias and the compiler makes
-//! vector code of them in whatever instruction set the function around them has.
+//! The loops: blocks of elements are loaded by value, combined and stored, so that no two accesses can alias and the
+//! compiler makes vector code of them in whatever instruction set the function around them has.
 //!
 //! # Safety
-//! As [`crate::copy`]: raw pointers, because a side may be memory that another process writes at the same time. No reference to it exists;
-//! elements are plain numbers, so a torn one is a number, too.
+//! As [`crate::copy`]: raw pointers, because a side may be memory that another process writes at the same time. No
+//! reference to it exists; elements are plain numbers, so a torn one is a number, too.
 #![allow(
     unsafe_code,
     reason = "raw loads and stores of memory that peers write"
@@ -170,8 +170,8 @@ mod x86 {
     /// Bytes before their need that lines of the result are asked for.
     const AHEAD: usize = 1024;
 
-    /// Combines blocks of `WIDE` elements as long as [`AHEAD`] bytes follow, and gives how many elements are done. A peer may have read the result of
-    /// the time before: its lines come back while those before them are combined.
+    /// Combines blocks of `WIDE` elements as long as [`AHEAD`] bytes follow, and gives how many elements are done. A
+    /// peer may have read the result of the time before: its lines come back while those before them are combined.
     ///
     /// # Safety
     /// As [`super::run`], with AVX2 present.
@@ -212,7 +212,8 @@ mod x86 {
         count: usize,
     ) {
         const { assert!(WIDE * size_of::<T>() == 128) };
-        // Whole elements up to the first aligned place; elements that never come to lie on one are stored through the cache.
+        // Whole elements up to the first aligned place; elements that never come to lie on one are stored through the
+        // cache.
         let lead = dst.cast::<u8>().align_offset(32);
         if !lead.is_multiple_of(size_of::<T>()) {
             // SAFETY: the caller's promise.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What reductions are made of: kinds of elements and the predefined operators on them.
 //!
-//! An element has a fixed size and no meaning beyond its kind. Vectors of elements are passed as bytes, so that the layers above need no
-//! type parameters; every length is a multiple of the element's size.
+//! An element has a fixed size and no meaning beyond its kind. Vectors of elements are passed as bytes, so that the
+//! layers above need no type parameters; every length is a multiple of the element's size.
 
 /// A kind of element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -252,7 +252,8 @@ enum Form {
     OnRight,
 }
 
-/// Runs a kernel with every operand `shifts` bytes off its page, and gives the result, having checked what lies around it.
+/// Runs a kernel with every operand `shifts` bytes off its page, and gives the result, having checked what lies around
+/// it.
 fn run(
     isa: Isa,
     form: Form,

@@ -95,7 +95,8 @@ impl OwnSegment {
             (Some(_), _) | (None, 0) => None,
             (None, bytes) => Some(mapped(geometry.heap_offset().0, bytes)?),
         };
-        // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes nothing.
+        // The heap profits from huge pages where the administrator allows them for shared memory; refusal changes
+        // nothing.
         if let Some(heap) = &heap {
             heap.advise(0, geometry.heap_bytes, Advice::HugePage);
         }

@@ -58,7 +58,8 @@ impl PeerHeap {
         kernel: Kernel,
     ) -> Result<(), OutOfBounds> {
         let to = self.at(offset, bytes.len())?;
-        // SAFETY: valid for the length. `bytes` is memory of this process's program, which is not in the peer's segment.
+        // SAFETY: valid for the length. `bytes` is memory of this process's program, which is not in the peer's
+        // segment.
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sleeping and waking: whatever the interleaving, no wake-up is lost. A lost one leaves the sleeper waiting for ever, which loom
-//! reports as a deadlock.
+//! Sleeping and waking: whatever the interleaving, no wake-up is lost. A lost one leaves the sleeper waiting for ever,
+//! which loom reports as a deadlock.
 
 use super::cells::HeapCells;
 use super::model;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contributions to collectives: a line is used again and again, and nobody reads what is not published, or writes what is being read.
+//! Contributions to collectives: a line is used again and again, and nobody reads what is not published, or writes what
+//! is being read.
 
 use super::model;
 use super::watched::Watched;
@@ -90,7 +91,8 @@ fn a_second_phase_shows_what_was_written_before_it() {
     });
 }
 
-/// A member gives up and uses its buffer for something else: a reader that saw the other contents knows that they are no contribution.
+/// A member gives up and uses its buffer for something else: a reader that saw the other contents knows that they are
+/// no contribution.
 #[test]
 fn who_gave_up_is_found_out() {
     model(3, || {
@@ -115,7 +117,8 @@ fn who_gave_up_is_found_out() {
     });
 }
 
-/// A member gives up while another one may write into its buffer: once it has waited for the writer, nothing is written there any more.
+/// A member gives up while another one may write into its buffer: once it has waited for the writer, nothing is written
+/// there any more.
 #[test]
 fn no_write_comes_after_a_member_gave_up() {
     model(3, || {

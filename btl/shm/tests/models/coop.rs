@@ -173,7 +173,8 @@ fn a_chunk_that_is_given_back_is_copied_by_the_receiver() {
     });
 }
 
-/// The receiver fails at its first chunk and takes all that is left at once: both sides' chunks together are each one exactly once.
+/// The receiver fails at its first chunk and takes all that is left at once: both sides' chunks together are each one
+/// exactly once.
 #[test]
 fn the_rest_is_taken_at_once() {
     model(3, || {

@@ -55,8 +55,8 @@ struct Case {
 struct Listing<'a> {
     pair: Option<&'a Pair>,
     size: Option<u64>,
-    /// Up to this size a message goes in chunks, whatever its case says, if its buffer has changed since it was last sent: in plain memory, and in
-    /// memory from `alloc`.
+    /// Up to this size a message goes in chunks, whatever its case says, if its buffer has changed since it was last
+    /// sent: in plain memory, and in memory from `alloc`.
     rewritten_max: [u64; 2],
     cases: Vec<Case>,
 }

@@ -15,13 +15,15 @@ pub(super) struct Points {
     pub(super) kept: usize,
 }
 
-/// What disturbs a copy only makes it slower, and a long batch is more likely to be disturbed between its probes: so not the middle.
+/// What disturbs a copy only makes it slower, and a long batch is more likely to be disturbed between its probes: so
+/// not the middle.
 fn lower_quartile(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 4]
 }
 
-/// Lower quartiles of the batches during which the machine was fast. A size that has fewer than three of them is left out.
+/// Lower quartiles of the batches during which the machine was fast. A size that has fewer than three of them is left
+/// out.
 pub(super) fn points(batches: &[Batch], floor: f64) -> Points {
     let near: Vec<&Batch> = batches
         .iter()

@@ -338,7 +338,8 @@ pub(super) fn unmap_while_pending() -> Outcome {
             (0..64).all(|index| status.get(index) != KNEM_STATUS_PENDING)
         });
         check!(done, "copies to memory that is gone stay pending");
-        // What was mapped since, perhaps at the same place, may have been written by copies that began later, or not at all.
+        // What was mapped since, perhaps at the same place, may have been written by copies that began later, or not at
+        // all.
         for at in (0..HUGE).step_by(page_size()) {
             check!(
                 [0, mix(1, at)].contains(&fresh.load(at)),

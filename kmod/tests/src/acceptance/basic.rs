@@ -353,7 +353,8 @@ pub(super) fn mremap_of_attachment() -> Outcome {
     let view = attach(&device, apid, 0, size())?;
     view.verify(8)?;
     let elsewhere = Area::new(size())?;
-    // Allowed or refused: what is reachable afterwards shows the owner's bytes, and growing shows nothing beyond the segment.
+    // Allowed or refused: what is reachable afterwards shows the owner's bytes, and growing shows nothing beyond the
+    // segment.
     let moved = view.remap(
         size(),
         libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
@@ -458,7 +459,8 @@ pub(super) fn importer_of_importer() -> Outcome {
         let device = device::xpmem()?;
         let view = attach_all(&device, segid, size())?;
         view.verify(12)?;
-        // Another's memory cannot be granted by itself; within all that a process has it is a hole or the first owner's.
+        // Another's memory cannot be granted by itself; within all that a process has it is a hole or the first
+        // owner's.
         let alone = device::try_make(&device, view.base(), size() as u64, 0o600);
         if let Err(error) = &alone {
             check_eq!(

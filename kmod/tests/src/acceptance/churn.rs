@@ -16,8 +16,8 @@ use crate::runner::say;
 fn size() -> usize {
     64 * page_size()
 }
-/// How long each storm blows at least, and how often at least both sides get round: a slow kernel takes the time it needs, and who makes no
-/// progress at all runs into the test's limit.
+/// How long each storm blows at least, and how often at least both sides get round: a slow kernel takes the time it
+/// needs, and who makes no progress at all runs into the test's limit.
 const STORM: Duration = Duration::from_secs(4);
 const ROUNDS: u64 = 5;
 
@@ -27,7 +27,8 @@ fn blows(begin: Instant, rounds: u64) -> bool {
 }
 
 pub(super) fn faults_on_each_other() -> Outcome {
-    // Each exports memory that it replaces all the time, and reads and writes the other's, which it attaches anew all the time.
+    // Each exports memory that it replaces all the time, and reads and writes the other's, which it attaches anew all
+    // the time.
     let (left, right) = (contestant(1)?, contestant(2)?);
     let ids = [left.link.hear()?, right.link.hear()?];
     left.link.tell(ids[1])?;
@@ -156,8 +157,8 @@ fn rate(churn: Churn) -> Outcome<f64> {
 }
 
 pub(super) fn owner_churns() -> Outcome {
-    // Shares of the rate without churn, each of two neighbouring moments, so that a busy host disturbs both alike; the middle of many, and
-    // more than once where the host was too busy for any.
+    // Shares of the rate without churn, each of two neighbouring moments, so that a busy host disturbs both alike; the
+    // middle of many, and more than once where the host was too busy for any.
     const ENOUGH: f64 = 1.0 / 3.0;
     // Without snapshots every page that was taken away costs a fault.
     let snapshots = device::onecopy()?.info().at("INFO")?.features & ONECOPY_FEATURE_SNAPSHOT != 0;

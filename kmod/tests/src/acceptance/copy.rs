@@ -83,7 +83,8 @@ pub(super) fn own_to_own() -> Outcome {
 
 pub(super) fn done_and_errno() -> Outcome {
     let device = device::onecopy()?;
-    // A hole in the source, at several places within the pages; then one in the destination; then one that is no page at all.
+    // A hole in the source, at several places within the pages; then one in the destination; then one that is no page
+    // at all.
     for (hole, start) in [(1, 0), (1, 100), (37, 8), (300, 4088), (511, 0), (599, 1)] {
         let (from, to) = (Area::new(size())?, Area::new(size())?);
         from.fill(5);

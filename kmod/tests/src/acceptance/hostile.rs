@@ -216,8 +216,8 @@ pub(super) fn shadow_stack() -> Outcome {
 
 /// Copies that nobody has done yet are no more than the status array has entries.
 pub(super) fn queue_is_bounded() -> Outcome {
-    // The worker shares a processor with this process, which has it for as long as it wants: so nothing is copied meanwhile, however fast
-    // the machine is.
+    // The worker shares a processor with this process, which has it for as long as it wants: so nothing is copied
+    // meanwhile, however fast the machine is.
     let mut here = CpuSet::new();
     here.set(0).at("a set of processors")?;
     sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
@@ -281,8 +281,8 @@ pub(super) fn quota_of_workers() -> Outcome {
     device.map_status(1).at("another user's array").map(|_| ())
 }
 
-/// Importers are killed wherever they are while the owner forks and protects all its memory: what they wait for in ways that no signal ends is done
-/// by the kernel alone, so they go.
+/// Importers are killed wherever they are while the owner forks and protects all its memory: what they wait for in ways
+/// that no signal ends is done by the kernel alone, so they go.
 pub(super) fn kill_while_the_owner_changes() -> Outcome {
     const LARGE: usize = 32 * HUGE;
     let over = Area::shared(page_size())?;

@@ -225,7 +225,8 @@ pub(super) fn descriptors() -> Outcome {
     .join()
 }
 
-/// Runs in a process of its own, in a memory cgroup, what is given; what it made before it entered is charged elsewhere.
+/// Runs in a process of its own, in a memory cgroup, what is given; what it made before it entered is charged
+/// elsewhere.
 fn in_memory_cgroup(limit: &str, work: impl FnOnce() -> Outcome) -> Outcome {
     const ROOT: &str = "/sys/fs/cgroup";
     let group = format!("{ROOT}/onecopy-test");
@@ -264,7 +265,8 @@ pub(super) fn memory_cgroup() -> Outcome {
     })
 }
 
-/// What the caller makes as large as it likes, and may not have, is refused to it: the log gets no trace of a failed allocation.
+/// What the caller makes as large as it likes, and may not have, is refused to it: the log gets no trace of a failed
+/// allocation.
 pub(super) fn refusals_leave_the_log_alone() -> Outcome {
     let area = Area::new(page_size())?;
     let pieces = vec![vector(&area); 65536];

@@ -16,7 +16,8 @@ fn size() -> usize {
     16 * page_size()
 }
 
-/// A process that attaches a segment of this one, for reading and writing, in legacy mode. It loads and stores as it is told.
+/// A process that attaches a segment of this one, for reading and writing, in legacy mode. It loads and stores as it is
+/// told.
 fn importer(area: &Area) -> Outcome<(Peer, xpmem_sys::Device)> {
     let device = device::xpmem()?;
     let segid = make(&device, area, 0o600)?;
@@ -296,8 +297,8 @@ pub(super) fn fork() -> Outcome {
     Ok(())
 }
 
-/// Pages become writable without a word to anybody: a child that shared them has gone. Processors of importers remember that they were
-/// not, and a store may not fault for ever by that.
+/// Pages become writable without a word to anybody: a child that shared them has gone. Processors of importers remember
+/// that they were not, and a store may not fault for ever by that.
 pub(super) fn store_after_reading() -> Outcome {
     let area = Area::new(size())?;
     area.fill(1);

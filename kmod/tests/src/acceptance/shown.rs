@@ -61,8 +61,8 @@ fn fact_is(fd: BorrowedFd<'_>, name: &str, value: impl ToString) -> Outcome {
     Ok(())
 }
 
-/// A user's process that has exported memory by both interfaces and lives until it is told to end; its segment's id, and the memory's
-/// address.
+/// A user's process that has exported memory by both interfaces and lives until it is told to end; its segment's id,
+/// and the memory's address.
 fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
     let owner = peer(move |link: &Link| {
         if user != getuid().as_raw() {

@@ -158,8 +158,8 @@ fn command(worker: &mut Worker<'_>, rate: Change) -> Called {
     }))
 }
 
-/// Any of them; of the wrong ones none that has nothing to be wrong, and seldom one that would end an object after all, or none
-/// would live long.
+/// Any of them; of the wrong ones none that has nothing to be wrong, and seldom one that would end an object after all,
+/// or none would live long.
 fn pick(worker: &mut Worker<'_>, rate: Change) -> &'static Command {
     loop {
         let at = worker.dice.below(COMMANDS.len() as u64) as usize;

@@ -265,8 +265,8 @@ pub(super) fn init_send(worker: &mut Worker<'_>) -> Called {
     }))
 }
 
-/// Something to receive, and what it is if it was made for that. What others have sent is mostly gone when somebody comes to it, with its process,
-/// its file or its memory.
+/// Something to receive, and what it is if it was made for that. What others have sent is mostly gone when somebody
+/// comes to it, with its process, its file or its memory.
 fn sent(worker: &mut Worker<'_>, index: usize) -> (u64, Option<u64>) {
     if worker.dice.once_in(3) {
         let memory = pieces(worker);
