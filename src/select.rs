@@ -16,7 +16,7 @@ use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
-use onecopy_obs::Knobs;
+use onecopy_obs::{Knobs, seeds};
 
 /// From which size on a pair does what. `usize::MAX` or `u64::MAX` stand for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,16 +37,6 @@ pub struct Thresholds {
     /// From here on both sides copy by it.
     pub coop_min: PerLayer<u64>,
 }
-
-/// Messages above this size are announced wherever a layer can copy them at once; where chunks are written by strings,
-/// above the other one.
-const EAGER_MOST: u64 = 128 << 10;
-const EAGER_STRINGS_MOST: u64 = 256 << 10;
-
-/// Up to these sizes copying through chunks is cheaper for a sender that rewrites its buffer than to have it read in
-/// place.
-const REWRITTEN_MAX: usize = 128 << 10;
-const REWRITTEN_HEAP_MAX: usize = 64 << 10;
 
 /// Largest payload that fits into the slots of one record.
 pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
@@ -153,12 +143,10 @@ impl<'a> Given<'a> {
         }
         let first = unmapped().map(|layer| min[layer]).min().unwrap_or(NEVER);
         // Owned lines are asked for while the receiver still reads those of the message before.
-        let (most, chunks) = if knobs.writes_strings() {
-            (EAGER_STRINGS_MOST, knobs.pool_per_peer)
-        } else {
-            (EAGER_MOST, knobs.pool_per_peer / 2)
-        };
-        let most = most.min(half_the_credit).min(chunks as u64);
+        let strings = knobs.writes_strings();
+        let chunks = knobs.pool_per_peer / if strings { 1 } else { 2 };
+        let most = seeds::EAGER_MOST.by(strings).min(chunks) as u64;
+        let most = most.min(half_the_credit);
         first.clamp(least, (most + 1).max(least))
     }
 
@@ -174,13 +162,9 @@ impl<'a> Given<'a> {
         };
         let by_user = knobs.eager_max.is_some();
         let set = |layer: LayerId| layer.min(knobs).is_some();
-        // Strings do not mind where the buffer's lines are, and to read it in place is one copy less.
-        let mapped = match knobs.writes_strings() {
-            true => 0,
-            false => REWRITTEN_HEAP_MAX,
-        };
+        let mapped = seeds::REWRITTEN_MAPPED_MAX.by(knobs.writes_strings());
         (
-            up_to(REWRITTEN_MAX, by_user || unmapped().any(set)),
+            up_to(seeds::REWRITTEN_MAX, by_user || unmapped().any(set)),
             up_to(mapped, by_user || set(LayerId::MAP)),
         )
     }

@@ -7,7 +7,7 @@ use super::state::FLAT;
 use super::{Collective, ElemType};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
-use onecopy_obs::Knobs;
+use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, LINE};
 
@@ -67,15 +67,15 @@ pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
 }
 
-/// [`relay_min`] where nobody has said it. Two processes that copy 64 KiB each out of a third take twice as long as out
-/// of one each; of 1 MiB a sixth longer.
-const RELAY_MIN: usize = 256 << 10;
-
 /// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks
 /// than processors.
 #[must_use]
 pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
-    let usual = if crowded { usize::MAX } else { RELAY_MIN };
+    let usual = if crowded {
+        usize::MAX
+    } else {
+        seeds::RELAY_MIN
+    };
     // Short contributions stand in lines and slots.
     knobs.coll_relay_min.unwrap_or(usual).max(COLL_SLOT + 1)
 }
@@ -86,10 +86,10 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
     let call = &costs.by[LayerId::CALL].alone;
-    let cheaper = |len| 1.5 * costs.eager.estimate(len) < call.estimate(len);
+    let cheaper = |len| seeds::ASK_MARGIN * costs.eager.estimate(len) < call.estimate(len);
     knobs
         .coll_ask
-        .unwrap_or(!crowded && cheaper(64 << 10) && cheaper(1 << 20))
+        .unwrap_or(!crowded && seeds::ASK_SIZES.into_iter().all(cheaper))
 }
 
 /// Whether members of a broadcast read shares of it from each other, where its root's memory is not mapped.

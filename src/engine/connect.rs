@@ -22,7 +22,7 @@ use onecopy_btl::link::{Link, Permitted};
 use onecopy_btl::module::Exposed;
 use onecopy_btl::rcache::Limits;
 use onecopy_btl::registry::{self, LayerSet};
-use onecopy_obs::{CopyKernel, Knobs, tracepoints};
+use onecopy_obs::{CopyKernel, Knobs, seeds, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
@@ -34,7 +34,7 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
     let nt_min = match (knobs.copy_kernel, knobs.nt_min) {
         (CopyKernel::NonTemporal, _) => 0,
         (_, Some(min)) => min,
-        (CopyKernel::Auto, None) => 32 << 20,
+        (CopyKernel::Auto, None) => seeds::NT_MIN,
         _ => usize::MAX,
     };
     let small = if knobs.copy_kernel == CopyKernel::Rep {

@@ -12,23 +12,27 @@ use crate::state::Core;
 use crate::state::message::Announcement;
 use crate::state::transfer::Receiving;
 use onecopy_btl::{LayerId, RemoteRange};
+use onecopy_obs::seeds;
 use onecopy_shm::coop::{CoopTransfer, MAX_CHUNKS};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
 
-/// Bytes per chunk when the user does not say: large transfers in about sixteen steps per side.
+/// Bytes per chunk when the user does not say.
 fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
     if let Some(size) = core.knobs.coop_chunk {
         return (size as u64).max(len.div_ceil(u64::from(MAX_CHUNKS)));
     }
-    // Each call to the kernel costs a microsecond or so; each chunk of mapped memory next to nothing.
+    let wide = |(least, most): (usize, usize)| (least as u64, most as u64);
     let (least, most) = if layer.is_some_and(|layer| layer.power().loads()) {
-        (16 << 10, 256 << 10)
+        wide(seeds::COOP_MAPPED)
     } else {
-        ((len / 2).clamp(4 << 10, 128 << 10), 512 << 10)
+        let (least, most) = wide(seeds::COOP_CALL);
+        ((len / 2).clamp(4 << 10, least), most)
     };
-    let pages = (len / 16).next_power_of_two().clamp(least, most);
+    let pages = (len / seeds::COOP_STEPS as u64)
+        .next_power_of_two()
+        .clamp(least, most);
     pages
         .max(len.div_ceil(u64::from(MAX_CHUNKS)))
         .next_multiple_of(4096)

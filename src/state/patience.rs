@@ -2,6 +2,7 @@
 //! How long a rank waits in each way, by the knobs and by how many ranks share its processors.
 
 use crate::wireup::Card;
+use onecopy_obs::seeds::{WAITS, WAITS_CROWDED};
 use onecopy_obs::{Knobs, WaitSleep};
 use onecopy_shm::watch::Rest;
 use std::time::Duration;
@@ -23,8 +24,6 @@ pub(crate) struct Patience {
     pub(crate) share: f64,
 }
 
-/// Patience of those who wait where there are more of them than processors: all there is to do is to make room.
-const CROWDED: (usize, usize) = (16, 4);
 /// Yields of a thread before it sleeps, where threads that wait are more than processors: a turn of all of them costs
 /// less than to be woken.
 const THREAD_YIELDS: usize = 200;
@@ -34,10 +33,10 @@ impl Patience {
         let (supply, demand) = processors(cards, me);
         let crowded = demand > supply + 0.01;
         // A yield costs little when nobody else wants the processor, and is all there is to do when a peer does.
-        let (spin, yields) = if crowded { CROWDED } else { (1000, 4000) };
+        let waits = if crowded { WAITS_CROWDED } else { WAITS };
         Self {
-            spin: knobs.wait_spin.unwrap_or(spin),
-            yields: knobs.wait_yield.unwrap_or(yields),
+            spin: knobs.wait_spin.unwrap_or(waits.spin),
+            yields: knobs.wait_yield.unwrap_or(waits.yields),
             sleep: knobs.wait_sleep != WaitSleep::Off,
             period: knobs.liveness_period,
             crowded,
@@ -48,7 +47,7 @@ impl Patience {
     /// The patience of one of so many threads of this rank that wait.
     pub(crate) fn among(mut self, threads: u32) -> Self {
         if f64::from(threads) > self.share + 0.01 {
-            self.spin = self.spin.min(CROWDED.0);
+            self.spin = self.spin.min(WAITS_CROWDED.spin);
             self.yields = self.yields.min(THREAD_YIELDS);
         }
         self

@@ -16,6 +16,7 @@ pub mod counters;
 pub mod docs;
 pub mod knobs;
 pub mod machine;
+pub mod seeds;
 pub mod tracepoints;
 pub mod values;
 

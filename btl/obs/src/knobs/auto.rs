@@ -6,8 +6,8 @@
 //! `src/autos.rs` compares every rule with what the runtime does.
 
 use super::Knobs;
-use crate::machine;
-use crate::values::{ChunkCopy, CopyKernel, KIB, MIB, show_size};
+use crate::values::{ChunkCopy, CopyKernel, KIB, show_size};
+use crate::{machine, seeds};
 
 /// What a rule may depend on, besides the knobs.
 #[derive(Clone, Copy, Debug)]
@@ -219,15 +219,13 @@ pub(super) static COOP_MIN: Auto = Auto::Crossing {
 pub(super) static MODULE_ABI: Auto =
     Auto::Found("onecopy where both ranks have /dev/onecopy, else plain");
 
-/// The longest message that goes unasked beside a layer that could copy it at once: by stores, by strings.
-const UNASKED_MAX: [usize; 2] = [128 * KIB, 256 * KIB];
 pub(super) static EAGER_MAX: Auto = Auto::Computed(
     || {
         format!(
             "below the first size that a layer copies more cheaply, at most {}, or {} {BY_STRINGS}; never more than half of \
              ONECOPY_EAGER_CREDIT, nor than half of ONECOPY_POOL_PER_PEER, or all of it by strings",
-            show_size(UNASKED_MAX[0]),
-            show_size(UNASKED_MAX[1])
+            show_size(seeds::EAGER_MOST.owned),
+            show_size(seeds::EAGER_MOST.string)
         )
     },
     |knobs, situation| {
@@ -235,10 +233,9 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
         let Some(first) = situation.copied_from else {
             return Value::Size(credit - 1);
         };
-        let (most, share) = match writes_strings(knobs, situation) {
-            true => (UNASKED_MAX[1], knobs.pool_per_peer),
-            false => (UNASKED_MAX[0], knobs.pool_per_peer / 2),
-        };
+        let strings = writes_strings(knobs, situation);
+        let most = seeds::EAGER_MOST.by(strings);
+        let share = knobs.pool_per_peer / if strings { 1 } else { 2 };
         let most = most.min(credit).min(share).max(knobs.eager_slots_max);
         Value::Size(first.saturating_sub(1).clamp(knobs.eager_slots_max, most))
     },
@@ -251,22 +248,22 @@ pub(super) static REWRITTEN_MAX: Auto = Auto::Cases(
             is_decided,
         ),
         case(
-            Value::Size(0),
+            Value::Size(seeds::REWRITTEN_MAPPED_MAX.string),
             "in memory from `alloc` where chunks are written by strings",
             |knobs, situation| situation.mapped && writes_strings(knobs, situation),
         ),
         case(
-            Value::Size(64 * KIB),
+            Value::Size(seeds::REWRITTEN_MAPPED_MAX.owned),
             "in other memory from `alloc`",
             |_, situation| situation.mapped,
         ),
     ],
-    Value::Size(128 * KIB),
+    Value::Size(seeds::REWRITTEN_MAX),
 );
 pub(super) static CHUNK_COPY: Auto = Auto::Cases(
     &[case(
         Value::Word("string"),
-        "on processors of AMD and Hygon with fast strings",
+        "as a first guess on processors of AMD and Hygon with fast strings",
         |_, situation| situation.strings_take_lines,
     )],
     Value::Word("owned"),
@@ -275,17 +272,16 @@ pub(super) static POOL_WRITABLE: Auto = Auto::Cases(
     &[case(Value::Word("on"), BY_STRINGS, writes_strings)],
     Value::Word("off"),
 );
-const CHUNK_SIZES: [usize; 2] = [8 * KIB, 16 * KIB];
 pub(super) static CHUNK_SIZE: Auto = Auto::Computed(
     || {
         format!(
             "{}, or {} {BY_STRINGS}; never more than ONECOPY_POOL_PER_PEER",
-            show_size(CHUNK_SIZES[0]),
-            show_size(CHUNK_SIZES[1])
+            show_size(seeds::CHUNK_SIZE.owned),
+            show_size(seeds::CHUNK_SIZE.string)
         )
     },
     |knobs, situation| {
-        let size = CHUNK_SIZES[usize::from(writes_strings(knobs, situation))];
+        let size = seeds::CHUNK_SIZE.by(writes_strings(knobs, situation));
         Value::Size(size.min(knobs.pool_per_peer))
     },
 );
@@ -316,11 +312,13 @@ pub(super) static COOP_CHUNK: Auto = Auto::Computed(
             .to_owned()
     },
     |_, situation| {
-        let (least, most) = match situation.mapped {
-            true => (16 * KIB, 256 * KIB),
-            false => ((situation.len / 2).clamp(4 * KIB, 128 * KIB), 512 * KIB),
+        let (least, most) = match (situation.mapped, seeds::COOP_CALL) {
+            (true, _) => seeds::COOP_MAPPED,
+            (false, (least, most)) => ((situation.len / 2).clamp(4 * KIB, least), most),
         };
-        let part = (situation.len / 16).next_power_of_two().clamp(least, most);
+        let part = (situation.len / seeds::COOP_STEPS)
+            .next_power_of_two()
+            .clamp(least, most);
         Value::Size(part.next_multiple_of(4 * KIB))
     },
 );
@@ -329,18 +327,26 @@ pub(super) static HEAP_SIZE: Auto = Auto::Found(
 );
 pub(super) static COLL_RELAY_MIN: Auto = Auto::Cases(
     &[case(Value::Never, CROWDED, crowded)],
-    Value::Size(256 * KIB),
+    Value::Size(seeds::RELAY_MIN),
 );
 pub(super) static COLL_ASK: Auto = Auto::Found(
     "off where ranks outnumber processors, else on where the cost curve eager is below two thirds of get at 64 KiB and 1 MiB",
 );
 pub(super) static WAIT_SPIN: Auto = Auto::Cases(
-    &[case(Value::Count(16), CROWDED, crowded)],
-    Value::Count(1000),
+    &[case(
+        Value::Count(seeds::WAITS_CROWDED.spin),
+        CROWDED,
+        crowded,
+    )],
+    Value::Count(seeds::WAITS.spin),
 );
 pub(super) static WAIT_YIELD: Auto = Auto::Cases(
-    &[case(Value::Count(4), CROWDED, crowded)],
-    Value::Count(4000),
+    &[case(
+        Value::Count(seeds::WAITS_CROWDED.yields),
+        CROWDED,
+        crowded,
+    )],
+    Value::Count(seeds::WAITS.yields),
 );
 pub(super) static WAIT_SLEEP: Auto = Auto::Cases(&[], Value::Word("on"));
 pub(super) static COPY_KERNEL: Auto =
@@ -356,7 +362,7 @@ pub(super) static NT_MIN: Auto = Auto::Cases(
             knobs.copy_kernel != CopyKernel::Auto
         }),
     ],
-    Value::Size(32 * MIB),
+    Value::Size(seeds::NT_MIN),
 );
 pub(super) static TUNE_FILE: Auto = Auto::Found(
     "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine",

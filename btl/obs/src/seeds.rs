@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Figures that were measured on particular machines, each with its reason. The rules of knobs and the runtime both
+//! read them here.
+//!
+//! They are first guesses: `onecopy tune` replaces what it can measure (stores, copy kernels, cost curves), a pair
+//! learns between the kernel and chunks from its own transfers, and a knob has the last word. The measurements are in
+//! docs/performance.md.
+
+use crate::values::{KIB, MIB};
+
+/// A figure for each kind of stores into chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct ByStores<T> {
+    /// Stores into lines that were asked for ahead.
+    pub owned: T,
+    /// The string instruction, which takes lines without reading them.
+    pub string: T,
+}
+
+impl<T: Copy> ByStores<T> {
+    /// The one that counts.
+    #[must_use]
+    pub const fn by(&self, strings: bool) -> T {
+        if strings { self.string } else { self.owned }
+    }
+}
+
+/// Bytes of a chunk. Owned lines are asked for while the receiver still reads those before, so that small pieces
+/// overlap; strings begin slowly.
+pub const CHUNK_SIZE: ByStores<usize> = ByStores {
+    owned: 8 * KIB,
+    string: 16 * KIB,
+};
+
+/// The longest message that goes unasked beside a layer that could copy it at once. Beyond, a single copy wins even if
+/// it has to be asked for.
+pub const EAGER_MOST: ByStores<usize> = ByStores {
+    owned: 128 * KIB,
+    string: 256 * KIB,
+};
+
+/// Up to this size chunks are cheaper for a sender that rewrites its plain buffer: to have it read in place costs it
+/// the lines, which it has to take back.
+pub const REWRITTEN_MAX: usize = 128 * KIB;
+
+/// The same in memory that the receiver maps. Strings do not mind where the buffer's lines are, and to read it in place
+/// is one copy less.
+pub const REWRITTEN_MAPPED_MAX: ByStores<usize> = ByStores {
+    owned: 64 * KIB,
+    string: 0,
+};
+
+/// Chunks of a cooperative transfer, so that the slower side is left with little.
+pub const COOP_STEPS: usize = 16;
+/// The least and the largest chunk of mapped memory: to take one costs a hand-off of a line, next to nothing.
+pub const COOP_MAPPED: (usize, usize) = (16 * KIB, 256 * KIB);
+/// The least and the largest chunk that the kernel copies: each call costs a microsecond or so. A shorter message is
+/// cut in two.
+pub const COOP_CALL: (usize, usize) = (128 * KIB, 512 * KIB);
+
+/// From this size on receivers of a broadcast take shares of it from each other. Two processes that copy 64 KiB each
+/// out of a third take twice as long as out of one each; of 1 MiB a sixth longer.
+pub const RELAY_MIN: usize = 256 * KIB;
+
+/// An owner is asked to copy where chunks are cheaper than calls of the kernel by this factor, at both sizes: its
+/// answer costs hand-offs besides, and where both are nearly the same, it loses (docs/performance.md, "Collectives").
+pub const ASK_MARGIN: f64 = 1.5;
+/// The sizes at which that is looked at: both ends of where it is used.
+pub const ASK_SIZES: [u64; 2] = [64 * KIB as u64, MIB as u64];
+
+/// How a rank waits: polls before it yields, and yields before it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// Polls before the first yield.
+    pub spin: usize,
+    /// Yields before the sleep.
+    pub yields: usize,
+}
+
+/// With a processor for each rank. Chosen by magnitude, not by a measurement: a thousand polls are tens of
+/// microseconds, longer than any hand-off, and some thousand yields are a millisecond or two, beyond which being woken
+/// costs little.
+pub const WAITS: Waits = Waits {
+    spin: 1000,
+    yields: 4000,
+};
+/// With more ranks than processors: all there is to do is to make room.
+pub const WAITS_CROWDED: Waits = Waits {
+    spin: 16,
+    yields: 4,
+};
+
+/// From this size on copies go past the cache: the size of one machine's third-level cache, out of which such a copy
+/// pushes everything else. `onecopy tune` finds where it pays on yours.
+pub const NT_MIN: usize = 32 * MIB;
