@@ -18,6 +18,7 @@ mod matching;
 pub mod memory;
 mod nonblocking;
 mod peer;
+pub mod profile;
 mod proto;
 pub mod raw;
 mod request;

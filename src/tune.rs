@@ -2,7 +2,8 @@
 //! The tune file: this machine's cost curves and copy kernels, written by `onecopy tune`, read when a runtime starts.
 //!
 //! `ONECOPY_TUNE_FILE` names it. Without that variable the user's own is looked for, `onecopy/tune.json` below
-//! `$XDG_CONFIG_HOME` or `~/.config`, and used if it was written on this machine; `ONECOPY_TUNE_FILE=none` uses none.
+//! `$XDG_CONFIG_HOME` or `~/.config`, and used if it was written on this machine. Without such a file it is the profile
+//! that the first `onecopy run` on the machine wrote ([`crate::profile`]). `ONECOPY_TUNE_FILE=none` uses none.
 
 use crate::error::{Error, Result};
 use crate::machine;
@@ -166,13 +167,23 @@ impl TuneFile {
 /// The user's own tune file, whether it exists or not; none without a home.
 #[must_use]
 pub fn default_path() -> Option<PathBuf> {
+    in_home("XDG_CONFIG_HOME", ".config", "tune.json")
+}
+
+/// The profile that the first run on this machine writes, whether it exists or not; none without a home.
+#[must_use]
+pub fn profile_path() -> Option<PathBuf> {
+    in_home("XDG_CACHE_HOME", ".cache", "profile.json")
+}
+
+fn in_home(variable: &str, folder: &str, file: &str) -> Option<PathBuf> {
     let set = |name| {
         std::env::var_os(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(base.join("onecopy").join("tune.json"))
+    let base = set(variable).or_else(|| Some(set("HOME")?.join(folder)))?;
+    Some(base.join("onecopy").join(file))
 }
 
 /// Everything that is set from outside.
@@ -186,67 +197,94 @@ pub struct Settings {
     pub unknown: Vec<UnknownVariable>,
     /// The cost curves.
     pub costs: Costs,
-    /// The tune file that was used.
+    /// The tune file, or the profile, that was used.
     pub file: Option<PathBuf>,
+    /// Whether a first run may write the profile: no file was used, and none was forbidden.
+    pub lacks_profile: bool,
     /// What is odd about the tune file.
     pub warnings: Vec<String>,
+}
+
+/// A file of figures, read.
+struct Source {
+    path: PathBuf,
+    file: TuneFile,
+}
+
+impl Source {
+    fn refusal(path: &Path, reason: String) -> Error {
+        Error::TuneFile {
+            path: path.display().to_string(),
+            reason,
+        }
+    }
+
+    fn read(path: PathBuf) -> Result<Self> {
+        match TuneFile::read(&path) {
+            Ok(file) => Ok(Self { path, file }),
+            Err(reason) => Err(Self::refusal(&path, reason)),
+        }
+    }
+
+    fn is_from(&self, here: &Fingerprint) -> bool {
+        self.file.machine == *here
+    }
+
+    fn warning(&self, here: &Fingerprint, why: &str) -> String {
+        let (path, machine) = (self.path.display(), &self.file.machine);
+        format!("tune file {path}: {why} on {machine}, this is {here}; run `onecopy tune` again")
+    }
+}
+
+/// The file that counts: the named one; else the user's own if it is from this machine; else the machine's profile.
+/// What is odd about it goes to `warnings`.
+fn source(named: Option<PathBuf>, warnings: &mut Vec<String>) -> Result<Option<Source>> {
+    let here = Fingerprint::here();
+    if let Some(path) = named {
+        let source = Source::read(path)?;
+        if !source.is_from(&here) {
+            warnings.push(source.warning(&here, "measured"));
+        }
+        return Ok(Some(source));
+    }
+    if let Some(path) = default_path().filter(|path| path.exists()) {
+        let source = Source::read(path)?;
+        if source.is_from(&here) {
+            return Ok(Some(source));
+        }
+        warnings.push(source.warning(&here, "not used, as it was measured"));
+    }
+    // Nobody wrote the profile by hand: one that cannot be used is as good as none, and the next run replaces it.
+    let profile = profile_path().and_then(|path| Source::read(path).ok());
+    Ok(profile.filter(|source| source.is_from(&here)))
 }
 
 /// Reads the environment and the tune file. Nothing is logged.
 pub fn settings() -> Result<Settings> {
     let pairs = onecopy_obs::knobs::env_pairs()?;
     let set = Knobs::from_iter(pairs_of(&pairs))?.0.tune_file;
-    let named = set.is_some();
-    let path = set.unwrap_or_else(|| default_path().filter(|path| path.exists()));
     let mut warnings = Vec::new();
-    let Some(path) = path else {
-        let (knobs, origins, unknown) = Knobs::from_iter(pairs)?;
-        return Ok(Settings {
-            costs: Costs::seeds(&knobs),
-            knobs,
-            origins,
-            unknown,
-            file: None,
-            warnings,
-        });
+    let is_set = set.is_some();
+    let source = match set {
+        Some(None) => None,
+        Some(named) => source(named, &mut warnings)?,
+        None => source(None, &mut warnings)?,
     };
-    let bad = |reason| Error::TuneFile {
-        path: path.display().to_string(),
-        reason,
-    };
-    let file = TuneFile::read(&path).map_err(bad)?;
-    let here = Fingerprint::here();
-    let foreign = file.machine != here;
-    if foreign {
-        warnings.push(format!(
-            "tune file {}: {} on {}, this is {here}; run `onecopy tune` again",
-            path.display(),
-            if named {
-                "measured"
-            } else {
-                "not used, as it was measured"
-            },
-            file.machine
-        ));
+    let from_file = source.as_ref().map(|source| source.file.knobs.clone());
+    let (knobs, origins, unknown) = Knobs::load(pairs, from_file.unwrap_or_default())?;
+    let mut costs = Costs::seeds(&knobs);
+    if let Some(Source { path, file }) = &source {
+        costs = file
+            .costs(costs)
+            .map_err(|reason| Source::refusal(path, reason))?;
     }
-    let used = named || !foreign;
-    let from_file = if used {
-        file.knobs.clone()
-    } else {
-        BTreeMap::new()
-    };
-    let (knobs, origins, unknown) = Knobs::load(pairs, from_file)?;
-    let seeds = Costs::seeds(&knobs);
     Ok(Settings {
         knobs,
         origins,
         unknown,
-        costs: if used {
-            file.costs(seeds).map_err(bad)?
-        } else {
-            seeds
-        },
-        file: used.then(|| path.clone()),
+        costs,
+        lacks_profile: source.is_none() && !is_set,
+        file: source.map(|source| source.path),
         warnings,
     })
 }

@@ -469,6 +469,85 @@ fn tune_writes_a_file_that_is_then_used() {
     std::fs::remove_dir_all(dir).expect("removed");
 }
 
+/// A first run measures, once; what it cannot use or write is no reason to fail a job.
+#[test]
+fn the_first_run_on_a_machine_measures_its_profile() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let dir = std::env::temp_dir().join(format!("onecopy-profile-{}", std::process::id()));
+    let path = dir.join("onecopy").join("profile.json");
+    let program = env!("CARGO_BIN_EXE_onecopy");
+    let command = |args: &[&str], home: &std::path::Path| {
+        let mut command = Command::new(program);
+        command.args(args).env_remove("ONECOPY_TUNE_FILE");
+        command
+            .env("XDG_CONFIG_HOME", home)
+            .env("XDG_CACHE_HOME", home);
+        command
+    };
+    let run = |mut command: Command| {
+        let output = command::limit::output(&mut command);
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
+        output.stdout
+    };
+    let started = ["run", "-n", "2", "true"];
+    let mut forbidden = command(&started, &dir);
+    run({
+        forbidden.env("ONECOPY_TUNE_FILE", "none");
+        forbidden
+    });
+    let mut decided = command(&started, &dir);
+    run({
+        decided.env("ONECOPY_CHUNK_COPY", "owned");
+        decided
+    });
+    assert!(!path.exists(), "nothing was asked");
+    run(command(&started, &dir));
+    if onecopy::wireup::own_processors().len() < 2 {
+        assert!(!path.exists(), "there is nothing to compare");
+        return;
+    }
+    let first = std::fs::read_to_string(&path).expect("written");
+    let used = || -> Value {
+        serde_json::from_slice(&run(command(&["env", "--json"], &dir))).expect("JSON")
+    };
+    assert_eq!(used()["tune_file"].as_str(), path.to_str());
+
+    // What the ranks do follows from the file.
+    let mut edited: Value = serde_json::from_str(&first).expect("JSON");
+    edited["date"] = "2000-01-01".into();
+    for kind in ["owned", "string"] {
+        edited["knobs"] = serde_json::json!({ "ONECOPY_CHUNK_COPY": kind });
+        std::fs::write(&path, edited.to_string()).expect("written");
+        run(command(&started, &dir));
+        let kept = std::fs::read_to_string(&path).expect("there");
+        assert_eq!(kept, edited.to_string(), "a profile is measured once");
+        let listing = used();
+        let knobs = listing["knobs"].as_array().expect("a list");
+        let knob = knobs
+            .iter()
+            .find(|knob| knob["name"] == "ONECOPY_CHUNK_COPY");
+        assert_eq!(knob.expect("listed")["value"], kind);
+    }
+
+    // Another machine's, or half a file: measured again.
+    edited["machine"]["kernel"] = "another".into();
+    for useless in [edited.to_string(), first[..first.len() / 2].to_owned()] {
+        std::fs::write(&path, &useless).expect("written");
+        assert!(used()["tune_file"].is_null());
+        run(command(&started, &dir));
+        assert_ne!(std::fs::read_to_string(&path).expect("there"), useless);
+    }
+    std::fs::remove_dir_all(&dir).expect("removed");
+
+    // There is no folder to write to, and none can be made.
+    std::fs::write(&dir, "a file").expect("written");
+    run(command(&started, &dir));
+    std::fs::remove_file(&dir).expect("removed");
+}
+
 #[test]
 fn rank_0_prints_the_knobs_that_are_set() {
     let program = env!("CARGO_BIN_EXE_onecopy");

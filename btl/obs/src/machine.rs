@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `auto` stands for where the processor decides.
+//! A first guess at how this machine stores, for as long as nobody measured it (the machine's profile, which a tune
+//! file holds).
 
 use std::sync::OnceLock;
 
-/// Whether the processor's string instruction (`rep movsb`) takes the lines that it overwrites
-/// without reading them, so that to own them ahead of it is work for nothing. So it is with
-/// processors of AMD that have fast strings (measured on Zen 5); on Intel's, ordinary stores into
-/// lines that were asked for ahead are faster (measured on Sapphire Rapids).
+/// Whether the processor's string instruction (`rep movsb`) may take the lines that it overwrites without reading them,
+/// so that to own them ahead of it is work for nothing. So it is with processors of AMD that have fast strings
+/// (measured on Zen 5); on Intel's, ordinary stores into lines that were asked for ahead are faster (measured on
+/// Sapphire Rapids). No feature bit tells them apart, so the guess goes by the maker.
 #[must_use]
 pub fn strings_take_lines() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();

@@ -182,6 +182,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         file,
         warnings,
         costs,
+        lacks_profile: _,
     } = onecopy::tune::settings()?;
     let lines = lines(&knobs, &origins, &costs);
     if args.json {

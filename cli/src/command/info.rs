@@ -284,6 +284,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
     let modules = layers::modules(&settings.knobs);
     let shown = shown::shown();
+    let lacks_profile = settings.lacks_profile;
     let file = settings.file.map(|path| path.display().to_string());
     if args.json {
         let text = text::json(&Info {
@@ -318,8 +319,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 Some(file) => writeln!(out, "{:<16} {file}", "tune file"),
                 None => writeln!(
                     out,
-                    "{:<16} none: cost curves are the built-in ones",
-                    "tune file"
+                    "{:<16} none: cost curves are the built-in ones{}",
+                    "tune file",
+                    if lacks_profile {
+                        "; the first onecopy run measures which stores fill chunks"
+                    } else {
+                        ""
+                    }
                 ),
             }
         })?;

@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
+use onecopy::profile::{self, Stores};
 use onecopy::tune::{self, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_btl::registry::Power;
@@ -120,7 +121,16 @@ enum Found {
     Refused(String),
 }
 
-fn measure(plan: &Plan, rounds: u32, progress: &ProgressBar) -> Result<Found, CliError> {
+/// How long the stores that fill chunks are compared.
+const STORES: Duration = Duration::from_millis(500);
+
+/// Measures a plan on ranks with these knobs.
+fn measure(
+    plan: &Plan,
+    stores: &BTreeMap<String, String>,
+    rounds: u32,
+    progress: &ProgressBar,
+) -> Result<Found, CliError> {
     let sizes = plan.sizes();
     let list: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let (list, rounds) = (list.join(","), rounds.to_string());
@@ -141,6 +151,8 @@ fn measure(plan: &Plan, rounds: u32, progress: &ProgressBar) -> Result<Found, Cl
         .iter()
         .map(|info| (info.name, info.default_text()))
         .collect();
+    let stores = stores.iter();
+    env.extend(stores.map(|(name, value)| (name.as_str(), value.clone())));
     env.extend(plan.env.iter().cloned());
     env.insert("ONECOPY_TUNE_FILE", "none".to_owned());
     let env: Vec<(&str, String)> = env.into_iter().collect();
@@ -191,11 +203,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let batches = if args.quick { 12 } else { 60 };
     let plans = plans(args.quick);
     let lines: u64 = plans.iter().map(|plan| plan.sizes().len() as u64).sum();
-    let progress = bar(lines * u64::from(batches) + kernels::STEPS);
+    let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
+    // First, as the curves through chunks depend on them.
+    progress.set_message("stores");
+    let stores = profile::measure(STORES).map_err(|error| CliError::Failed(error.into()))?;
+    progress.inc(1);
+    let mut knobs = stores.knobs();
     let mut found = Vec::new();
     for plan in &plans {
         progress.set_message(format!("curve {}", plan.curve));
-        found.push(measure(plan, batches, &progress)?);
+        found.push(measure(plan, &knobs, batches, &progress)?);
     }
     progress.set_message("copy kernels");
     let kernels = kernels::calibrate(args.quick, || progress.inc(1));
@@ -210,14 +227,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         .flatten()
         .map(|batch| batch.before_ns.min(batch.after_ns))
         .fold(f64::INFINITY, f64::min);
-    let mut seeds = Costs::seeds(&onecopy_obs::Knobs::default());
+    let chosen = onecopy_obs::Knobs::from_iter(&knobs)?.0;
+    let mut seeds = Costs::seeds(&chosen);
+    knobs.extend(kernels.knobs());
     let mut file = TuneFile {
         format: tune::FORMAT,
         onecopy: env!("CARGO_PKG_VERSION").to_owned(),
         date: onecopy::machine::today(),
         machine: Fingerprint::here(),
         curves: BTreeMap::new(),
-        knobs: kernels.knobs(),
+        knobs,
     };
     let mut rows = tabled::builder::Builder::default();
     let mut head = vec!["curve".to_owned()];
@@ -259,6 +278,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             "hand-off floor {floor:.0} ns; batches count whose probes are within 1.4 of it\n"
         )?;
         writeln!(out, "built-in -> measured\n{table}\n")?;
+        writeln!(out, "{}", text_of(&stores))?;
         writeln!(out, "{kernels}")?;
         writeln!(out, "written: {}", output.display())?;
         if Some(&output) != tune::default_path().as_ref() {
@@ -267,6 +287,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was found about the stores that fill chunks.
+fn text_of(stores: &Stores) -> String {
+    let Stores {
+        rounds,
+        ratio,
+        faster,
+    } = stores;
+    let verdict = match faster {
+        Some(kind) => format!("ONECOPY_CHUNK_COPY={kind}"),
+        None => "neither is clearly faster".to_owned(),
+    };
+    format!(
+        "stores into chunks, 16 and 64 KiB: owned takes {ratio:.2} of the time of string ({rounds} rounds); {verdict}\n"
+    )
 }
 
 #[cfg(test)]

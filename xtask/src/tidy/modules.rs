@@ -84,6 +84,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "profile",
+        &["comm", "error", "machine", "runtime", "tune", "wireup"],
+    ),
+    (
         "raw",
         &[
             "coll",

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machine's profile: which stores fill chunks faster between two of its processors.
+//!
+//! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages:
+//! `onecopy tune` does, and so does the first `onecopy run` on a machine (`onecopy/profile.json` below
+//! `$XDG_CACHE_HOME` or `~/.cache`). Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
+
+use crate::error::Result;
+use crate::runtime::{Options, Runtime};
+use crate::tune::{FORMAT, Fingerprint, TuneFile};
+use crate::wireup::{self, own_processors};
+use crate::{comm::Comm, machine};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use onecopy_btl::LayerId;
+use onecopy_obs::{ChunkCopy, Knobs};
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::time::{Duration, Instant};
+
+/// The kinds of stores that are compared.
+const KINDS: [ChunkCopy; 2] = [ChunkCopy::Owned, ChunkCopy::String];
+/// A batch: messages of each size there and back. Both sizes are long enough to be cut into chunks by either kind.
+const BATCH: [(usize, usize); 2] = [(16 << 10, 4), (64 << 10, 2)];
+/// By how much one kind must be faster. Less is within what one machine's runs differ.
+const CLEARLY: f64 = 1.05;
+/// From so many rounds on a comparison counts.
+const ROUNDS_MIN: usize = 16;
+/// Ranks that are threads of one process join at once, or never.
+const JOIN: Duration = Duration::from_secs(2);
+
+/// What a comparison of the stores found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stores {
+    /// Batches of each kind, in turn.
+    pub rounds: usize,
+    /// Median time of a batch with stores into lines that were asked for, over that by strings.
+    pub ratio: f64,
+    /// The kind that is clearly faster; none: neither, so the first guess holds.
+    pub faster: Option<ChunkCopy>,
+}
+
+impl Stores {
+    /// From the ratios of all rounds. Most of them must agree: another program's burst bends a few.
+    fn of(mut ratios: Vec<f64>) -> Self {
+        ratios.sort_by(f64::total_cmp);
+        let rounds = ratios.len();
+        let at = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
+        let ratio = at(0.5).copied().unwrap_or(1.0);
+        let (low, high) = (at(0.25), at(0.75));
+        let faster = match (low, high) {
+            _ if rounds < ROUNDS_MIN => None,
+            (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(ChunkCopy::String),
+            (_, Some(&high)) if high < 1.0 && ratio < 1.0 / CLEARLY => Some(ChunkCopy::Owned),
+            _ => None,
+        };
+        Self {
+            rounds,
+            ratio,
+            faster,
+        }
+    }
+
+    /// The knob that follows.
+    #[must_use]
+    pub fn knobs(&self) -> BTreeMap<String, String> {
+        let kind = self.faster.map(|kind| kind.to_string());
+        let name = || "ONECOPY_CHUNK_COPY".to_owned();
+        kind.into_iter().map(|kind| (name(), kind)).collect()
+    }
+
+    /// The file that keeps it.
+    #[must_use]
+    pub fn file(&self) -> TuneFile {
+        TuneFile {
+            format: FORMAT,
+            onecopy: env!("CARGO_PKG_VERSION").to_owned(),
+            date: machine::today(),
+            machine: Fingerprint::here(),
+            curves: BTreeMap::new(),
+            knobs: self.knobs(),
+        }
+    }
+}
+
+/// Compares the stores for this long, between the first two processors that this thread may run on.
+pub fn measure(time: Duration) -> Result<Stores> {
+    let processors = own_processors();
+    let [first, second, ..] = processors[..] else {
+        return Ok(Stores::of(Vec::new()));
+    };
+    let mut jobs = Vec::new();
+    for _ in KINDS {
+        jobs.push(wireup::local::world_with_timeout(2, JOIN)?);
+    }
+    let mut ranks: [Vec<_>; 2] = [Vec::new(), Vec::new()];
+    for job in jobs {
+        for (rank, wireup) in ranks.iter_mut().zip(job) {
+            rank.push(wireup);
+        }
+    }
+    let sides = ranks.into_iter().zip([first, second]);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = sides
+            .map(|(wireups, processor)| scope.spawn(move || side(wireups, processor, time)))
+            .collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let ratios: Vec<Vec<f64>> = ended.collect::<Result<_>>()?;
+        Ok(Stores::of(ratios.into_iter().flatten().collect()))
+    })
+}
+
+/// One of the two ranks of both jobs. Gives the ratios, on rank 0.
+fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> Result<Vec<f64>> {
+    let mut only = CpuSet::new();
+    // A processor that is switched off meanwhile: the kernel finds another one.
+    let _ = only.set(processor.into());
+    let _ = sched_setaffinity(Pid::from_raw(0), &only);
+    let mut runtimes = Vec::new();
+    for (kind, wireup) in KINDS.into_iter().zip(wireups) {
+        let knobs = Knobs::from_iter([
+            ("ONECOPY_LAYERS", LayerId::CHUNKS.to_string()),
+            ("ONECOPY_EAGER_MAX", "1M".to_owned()),
+            ("ONECOPY_HEAP_SIZE", "1M".to_owned()),
+            ("ONECOPY_CHUNK_COPY", kind.to_string()),
+        ])?
+        .0;
+        runtimes.push(Runtime::init_with(Options {
+            knobs,
+            wireup: Some(Box::new(wireup)),
+            ..Options::default()
+        })?);
+    }
+    let worlds: Vec<Comm> = runtimes.iter().map(Runtime::world).collect();
+    let mut buffer = vec![1_u8; BATCH.map(|(len, _)| len).into_iter().max().unwrap_or(0)];
+    let mut ratios = Vec::new();
+    let begin = Instant::now();
+    loop {
+        let mut again = [u8::from(begin.elapsed() < time)];
+        worlds[0].bcast(&mut again, 0)?;
+        if again == [0] {
+            break;
+        }
+        let mut times = [0.0; 2];
+        // Each kind is first in every other round.
+        let first = ratios.len() % 2;
+        for at in [first, 1 - first] {
+            batch(&worlds[at], &mut buffer)?;
+            times[at] = batch(&worlds[at], &mut buffer)?;
+        }
+        ratios.push(times[0] / times[1]);
+    }
+    drop(worlds);
+    let rank = runtimes[0].rank();
+    for runtime in runtimes {
+        runtime.finalize()?;
+    }
+    Ok(if rank == 0 { ratios } else { Vec::new() })
+}
+
+/// Seconds of one batch.
+fn batch(world: &Comm, buffer: &mut [u8]) -> Result<f64> {
+    let begin = Instant::now();
+    for (len, count) in BATCH {
+        let bytes = &mut buffer[..len];
+        for _ in 0..count {
+            if world.rank() == 0 {
+                world.send(&*bytes, 1, 0)?;
+                world.recv(bytes, 1, 0)?;
+            } else {
+                world.recv(bytes, 0, 0)?;
+                world.send(&*bytes, 0, 0)?;
+            }
+        }
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_stores_is_chosen_when_most_rounds_agree() {
+        let of = |ratios: &[f64]| Stores::of(ratios.repeat(8));
+        assert_eq!(of(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
+        assert_eq!(of(&[0.7, 0.8, 0.9, 9.0]).faster, Some(ChunkCopy::Owned));
+        assert_eq!(of(&[1.01, 1.04, 1.02]).faster, None, "hardly faster");
+        assert_eq!(
+            of(&[0.5, 1.3, 1.3]).faster,
+            None,
+            "one round in three says the opposite"
+        );
+        assert_eq!(
+            Stores::of(vec![2.0; ROUNDS_MIN - 1]).faster,
+            None,
+            "too few rounds"
+        );
+        assert_eq!(Stores::of(Vec::new()).knobs(), BTreeMap::new());
+        let knobs = of(&[2.0, 2.0, 2.0]).knobs();
+        assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
+        assert!(Knobs::from_iter(knobs).is_ok());
+    }
+
+    #[test]
+    fn the_stores_of_this_machine_are_compared() {
+        let found = measure(Duration::from_millis(100)).expect("measured");
+        if own_processors().len() > 1 {
+            assert!(found.rounds > 0 && found.ratio > 0.0, "{found:?}");
+        } else {
+            assert_eq!(found.rounds, 0);
+        }
+    }
+}
