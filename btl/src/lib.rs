@@ -6,30 +6,26 @@
 //! | layer | moves bytes by | needs |
 //! | --- | --- | --- |
 //! | `self` | a copy within the process | nothing |
-//! | [`cico`] | a copy into chunks of the sender's segment and a copy out | nothing |
-//! | [`heap`] | loads from the peer's own pages, which it allocated from its segment | `alloc` on one side |
-//! | [`xpmem`] | loads from the peer's pages, which a kernel module attaches | a module with `/dev/onecopy` or `/dev/xpmem` |
-//! | [`cma`] | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
-//! | [`knem`] | a copy by a kernel module | a module with `/dev/onecopy` or `/dev/knem` |
+//! | [`cico`](layers::cico) | a copy into chunks of the sender's segment and a copy out | nothing |
+//! | [`heap`](layers::heap) | loads from the peer's own pages, which it allocated from its segment | `alloc` on one side |
+//! | [`xpmem`](layers::xpmem) | loads from the peer's pages, which a kernel module attaches | a module with `/dev/onecopy` or `/dev/xpmem` |
+//! | [`cma`](layers::cma) | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
+//! | [`knem`](layers::knem) | a copy by a kernel module | a module with `/dev/onecopy` or `/dev/knem` |
 //!
 //! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`]
 //! when it cannot be used: what was seen, and what would help.
 
 pub mod attachment;
-pub mod cico;
-pub mod cma;
 pub mod contract;
 pub mod cost;
 mod curve;
-pub mod heap;
-pub mod knem;
+pub mod layers;
 pub mod link;
 pub mod module;
 mod pieces;
 pub mod rcache;
 mod refusal;
 pub mod registry;
-pub mod xpmem;
 pub mod yama;
 
 pub use contract::{CopyLayer, Probe, Refusal, RegionPart, RemoteRange};

@@ -4,8 +4,8 @@
 
 use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
+use crate::layers::{cico, cma, heap, knem, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
-use crate::{cico, cma, heap, knem, xpmem};
 use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
 use std::fmt;

@@ -15,12 +15,12 @@ const TEMPLATE: &str = include_str!("new_layer/layer.txt");
 const ROW: &str = include_str!("new_layer/row.txt");
 
 const REGISTRY: &str = "btl/src/registry.rs";
-const MODULES: &str = "btl/src/lib.rs";
+const MODULES: &str = "btl/src/layers.rs";
 const KNOWN: &str = "btl/obs/src/values.rs";
 
 /// What a person has to do still.
 const REMAINS: &[&str] = &[
-    "the code: prove, get and put in btl/src/NAME.rs; power, writes and exposes in its row of btl/src/registry.rs",
+    "the code: prove, get and put in btl/src/layers/NAME.rs; power, writes and exposes in its row of btl/src/registry.rs",
     "a knob ONECOPY_NAME_MIN: its line in btl/obs/src/knobs.rs, and `min` in the row",
     "a counter of its bytes: its line in btl/obs/src/counters.rs, and `bytes` in the row",
     "the pages that come from these tables: cargo xtask docs",
@@ -31,7 +31,7 @@ const REMAINS: &[&str] = &[
 pub(crate) fn run(args: &Args, root: &Path) -> Result<(), Failure> {
     add(root, &args.name)?;
     say::line(&format!(
-        "new-layer: made btl/src/{}.rs, with a row in {REGISTRY}. What remains (docs/adding-a-layer.md):",
+        "new-layer: made btl/src/layers/{}.rs, with a row in {REGISTRY}. What remains (docs/adding-a-layer.md):",
         args.name
     ));
     for line in REMAINS {
@@ -56,7 +56,7 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
     let (first, rest) = name.split_at(1);
     let variant = format!("{}{rest}", first.to_uppercase());
     let filled = |text: &str| text.replace("NAME", name).replace("TYPE", &variant);
-    let path = root.join(format!("btl/src/{name}.rs"));
+    let path = root.join(format!("btl/src/layers/{name}.rs"));
     if path.exists() {
         return Err(format!("{} is there already", path.display()));
     }
@@ -73,12 +73,12 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
     )?;
     let registry = before(
         &registry,
-        "use crate::{cico",
-        &format!("use crate::{name};\n"),
+        "use crate::layers::{cico",
+        &format!("use crate::layers::{name};\n"),
     )?;
     let modules = before(
         &read(root, MODULES)?,
-        "pub mod contract;\n",
+        "pub mod cico;\n",
         &format!("pub mod {name};\n"),
     )?;
     let known = read(root, KNOWN)?;
@@ -88,7 +88,11 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
         .ok_or_else(|| format!("{KNOWN} has no list of layers"))?;
     let longer = list.replace("];", &format!(", \"{name}\"];"));
     let known = known.replace(list, &longer);
-    write(root, &format!("btl/src/{name}.rs"), &filled(TEMPLATE))?;
+    write(
+        root,
+        &format!("btl/src/layers/{name}.rs"),
+        &filled(TEMPLATE),
+    )?;
     write(root, REGISTRY, &registry)?;
     write(root, MODULES, &modules)?;
     write(root, KNOWN, &known)
@@ -176,7 +180,7 @@ mod tests {
         check(&tree, &target);
         let page = read(&root, "docs/adding-a-layer.md").expect("the page");
         let text = format!("// SPDX{}", example(&page));
-        std::fs::write(tree.join("btl/src/pipe.rs"), text).expect("written");
+        std::fs::write(tree.join("btl/src/layers/pipe.rs"), text).expect("written");
         check(&tree, &target);
         std::fs::remove_dir_all(&tree).expect("removed");
     }
