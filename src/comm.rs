@@ -192,13 +192,13 @@ impl Comm {
             Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
             Sent::Announced { join } => {
                 let plan = SendPlan::Announced { join };
-                self.send_mode(bytes, dest, tag, SendMode::Standard, plan)
+                self.send_mode(bytes, dest, tag, SendMode::Standard, Some(plan))
             }
             Sent::Chunks => {
                 let plan = SendPlan::Chunks { sent: 0 };
-                self.send_mode(bytes, dest, tag, SendMode::Standard, plan)
+                self.send_mode(bytes, dest, tag, SendMode::Standard, Some(plan))
             }
-            Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard, SendPlan::Slots),
+            Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard, None),
         }
     }
 
@@ -220,7 +220,7 @@ impl Comm {
     /// Sends `buf` to `dest` and returns when the receiver has matched it.
     pub fn ssend<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes = bytemuck::cast_slice(buf);
-        self.send_mode(bytes, dest, tag, SendMode::Synchronous, SendPlan::Slots)
+        self.send_mode(bytes, dest, tag, SendMode::Synchronous, None)
     }
 
     /// Sends `buf` to `dest`, whose receive the program knows to be posted. As [`Self::send`]: the knowledge is not
@@ -236,7 +236,7 @@ impl Comm {
         dest: usize,
         tag: i32,
         mode: SendMode,
-        plan: SendPlan,
+        plan: Option<SendPlan>,
     ) -> Result<()> {
         loan::lend(&self.handle, bytes, |loan| {
             let id = self.start_planned(UserBuf::One(loan), dest, tag, mode, plan)?;
@@ -251,7 +251,7 @@ impl Comm {
         tag: i32,
         mode: SendMode,
     ) -> Result<RequestId> {
-        self.start_planned(buf, dest, tag, mode, SendPlan::Slots)
+        self.start_planned(buf, dest, tag, mode, None)
     }
 
     /// As [`Self::start_send`]; `plan` as for [`Engine::send_planned`].
@@ -261,7 +261,7 @@ impl Comm {
         dest: usize,
         tag: i32,
         mode: SendMode,
-        plan: SendPlan,
+        plan: Option<SendPlan>,
     ) -> Result<RequestId> {
         self.check_place(dest)?;
         let dest = self.world_rank(dest);

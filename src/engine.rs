@@ -97,7 +97,7 @@ impl Engine {
         sent: u64,
     ) -> RequestId {
         let len = buf.len();
-        let state = State::Queued(SendPlan::Chunks { sent });
+        let state = State::Queued(Some(SendPlan::Chunks { sent }));
         let request = Request {
             state,
             peer: dest,
@@ -126,17 +126,17 @@ impl Engine {
         buf: UserBuf,
         mode: SendMode,
     ) -> Result<RequestId> {
-        self.send_planned(dest, (context, tag), buf, mode, SendPlan::Slots)
+        self.send_planned(dest, (context, tag), buf, mode, None)
     }
 
-    /// As [`Self::send`]; `plan`: how it goes, or [`SendPlan::Slots`] if that is still to be decided.
+    /// As [`Self::send`]; `plan`: how it goes, if that is decided.
     pub(crate) fn send_planned(
         &mut self,
         dest: usize,
         (context, tag): (u32, i32),
         buf: UserBuf,
         mode: SendMode,
-        plan: SendPlan,
+        plan: Option<SendPlan>,
     ) -> Result<RequestId> {
         let dest = self.core.check_rank(dest)?;
         if tag < 0 {
@@ -359,7 +359,7 @@ impl Engine {
         let Some(request) = self.core.requests.abandon(id) else {
             return;
         };
-        if let State::Queued(SendPlan::Chunks { sent: 1.. }) = request.state
+        if let State::Queued(Some(SendPlan::Chunks { sent: 1.. })) = request.state
             && let Some(peer) = &mut self.peers[request.peer as usize]
         {
             proto::broken::break_off(&mut self.core, peer);

@@ -330,12 +330,12 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         };
         let (sync, context, len) = (request.sync, request.context, request.len);
         let plan = match plan {
-            SendPlan::Slots => plan::plan_request(core, peer, id),
+            None => plan::plan_request(core, peer, id),
             // Others that were planned with the same credit may have used it meanwhile.
-            SendPlan::Chunks { sent: 0 } if !plan::has_credit(core, peer, charge(len)) => {
+            Some(SendPlan::Chunks { sent: 0 }) if !plan::has_credit(core, peer, charge(len)) => {
                 plan::plan_request(core, peer, id)
             }
-            other => other,
+            Some(plan) => plan,
         };
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. });
@@ -370,7 +370,10 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
 fn has_begun(core: &Core, peer: &Peer) -> bool {
     let first = peer.outbox.front().and_then(|&id| core.requests.get(id));
     first.is_some_and(|request| {
-        matches!(request.state, State::Queued(SendPlan::Chunks { sent: 1.. }))
+        matches!(
+            request.state,
+            State::Queued(Some(SendPlan::Chunks { sent: 1.. }))
+        )
     })
 }
 

@@ -121,8 +121,8 @@ pub(crate) enum SendPlan {
 /// Where a request is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// A send in its peer's outbox.
-    Queued(SendPlan),
+    /// A send in its peer's outbox; none: how it goes is to be decided when its turn comes.
+    Queued(Option<SendPlan>),
     /// A send that waits for the receiver: announced, or synchronous.
     Awaiting(SendPlan),
     /// A receive that no message has matched yet.
@@ -342,7 +342,7 @@ mod tests {
             result: None,
         };
         let announced = requests.insert(send(State::Awaiting(SendPlan::Slots)));
-        let queued = requests.insert(send(State::Queued(SendPlan::Slots)));
+        let queued = requests.insert(send(State::Queued(None)));
         requests.abandon(announced);
         requests.abandon(queued);
         assert!(requests.get(announced).is_none() && requests.get(queued).is_none());

@@ -304,7 +304,7 @@ pub(crate) fn send_chunks(
             if let Some(request) = core.requests.get_mut(id)
                 && matches!(request.state, State::Queued(_))
             {
-                request.state = State::Queued(plan);
+                request.state = State::Queued(Some(plan));
             }
             return false;
         }

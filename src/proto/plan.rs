@@ -69,7 +69,8 @@ pub(crate) fn plan(
     }
 }
 
-/// Decides how the send `id` goes. Called again each time a send in slots is tried, as credit may have changed.
+/// Decides how the send `id` goes. One that goes in slots is decided again each time it is tried, as credit may have
+/// changed.
 pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
     let Some(request) = core.requests.get(id) else {
         return SendPlan::Slots;
@@ -93,7 +94,7 @@ pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> S
         loan.is_some_and(|loan| core.loans.read(loan, 0, loan.len(), look).unwrap_or(false))
     });
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = State::Queued(plan);
+        request.state = State::Queued(Some(plan).filter(|&plan| plan != SendPlan::Slots));
     }
     plan
 }
@@ -127,7 +128,7 @@ mod tests {
                         let buf = UserBuf::One(engine.core.loans.keep(vec![1; LEN]));
                         let plan = SendPlan::Chunks { sent: 0 };
                         engine
-                            .send_planned(1, (0, 1), buf, SendMode::Standard, plan)
+                            .send_planned(1, (0, 1), buf, SendMode::Standard, Some(plan))
                             .expect("send")
                     })
                     .collect();
