@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attached memory: a kernel module maps windows of the peer's address space here, and then bytes move by this
-//! processor's own loads and stores, as in [`crate::heap`], but for memory of any kind.
+//! processor's own loads and stores, as in [`heap`](super::heap), but for memory of any kind.
 //!
 //! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and
 //! is counted in a page that is mapped here, too: the count is compared before and after each copy, or whatever else
