@@ -5,6 +5,7 @@ mod arrows;
 mod calls;
 mod layers;
 mod modules;
+mod paths;
 mod source;
 mod starts;
 mod sync;
@@ -56,6 +57,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     modules::check(&metadata, root, &files, &mut findings);
     layers::check(&files, &mut findings);
     calls::check(&files, &mut findings);
+    paths::check(&files, &mut findings);
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
     entry_points(&files, &mut findings);
     for page in docs::stale(root) {
