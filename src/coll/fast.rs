@@ -8,6 +8,7 @@ use super::state::State;
 use super::worker::Worker;
 use super::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::engine::Engine;
+use crate::peer::Peer;
 use onecopy_shm::coll::{Brief, INLINE, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
@@ -24,6 +25,15 @@ pub(crate) enum Quick {
     Begun,
 }
 
+/// Why a step of a short collective ends before the last contribution is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// A contribution has not come yet.
+    Awaited,
+    /// A contribution is no short one, so that a request has to take it.
+    NotShort,
+}
+
 /// What is to be done with the others' contributions.
 #[derive(Debug, Clone, Copy)]
 enum Action {
@@ -31,16 +41,35 @@ enum Action {
     Meet,
     /// Copy the root's.
     Copy { root: usize },
-    /// Copy all, side by side: parts of so many bytes. `mine`: a rank's part of each, not all of it.
-    Collect { part: usize, mine: bool },
-    /// Combine bytes from `begin` on.
-    Combine {
-        op: PredefinedOp,
-        elem: ElemType,
-        begin: usize,
-    },
+    /// Copy all, side by side.
+    Collect(Collect),
+    /// Combine them.
+    Combine(Combine),
     /// This rank only gives.
     Nothing,
+}
+
+/// How contributions are copied side by side: parts of so many bytes. `mine`: a rank's part of each, not all of it.
+#[derive(Debug, Clone, Copy)]
+struct Collect {
+    part: usize,
+    mine: bool,
+}
+
+impl Collect {
+    /// Where in a contribution the part for this rank begins.
+    #[inline]
+    fn from(self, me: usize) -> usize {
+        if self.mine { me * self.part } else { 0 }
+    }
+}
+
+/// How contributions are combined: their bytes from `begin` on.
+#[derive(Debug, Clone, Copy)]
+struct Combine {
+    op: PredefinedOp,
+    elem: ElemType,
+    begin: usize,
 }
 
 /// A short collective, planned.
@@ -59,107 +88,176 @@ impl Short {
     #[inline]
     fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
         let own = match self.action {
-            Action::Collect { part, mine: true } => me * part..(me + 1) * part,
+            Action::Collect(Collect { part, mine: true }) => me * part..(me + 1) * part,
             _ => self.len..self.len,
         };
         let parts = [0..own.start, own.end..self.len];
         parts.into_iter().filter(|part| !part.is_empty())
     }
+
+    /// What a rank takes from its own send buffer: from where, to where in the result, and how many bytes.
+    #[inline]
+    fn own(&self, size: usize, me: usize) -> Option<(usize, usize, usize)> {
+        match self.action {
+            Action::Collect(collect) => Some((collect.from(me), me * collect.part, collect.part)),
+            Action::Combine(combine) if size == 2 => Some((combine.begin, 0, self.result)),
+            _ => None,
+        }
+    }
+
+    /// Publishes `bytes` in the line of `seq`, or in the slot next to it.
+    #[inline(always)]
+    fn give(&self, state: &State, peers: &[Option<Box<Peer>>], seq: u32, bytes: &[u8]) {
+        if self.len <= INLINE {
+            state.publish(peers, seq, kind::INLINE, bytes);
+            return;
+        }
+        let filled = self.filled(state.me);
+        let own = state.own();
+        for part in filled.clone() {
+            own.write_slot(seq, part.start, &bytes[part]);
+        }
+        let len = (self.len as u64).to_le_bytes();
+        state.publish(peers, seq, kind::SLOT, &len);
+        for part in filled.clone() {
+            own.hand_over_slot(seq, part);
+        }
+        own.hand_over(seq);
+        // The lines of the next contribution come back while this rank waits for the others'.
+        let next = seq.wrapping_add(1);
+        own.will_publish(next);
+        for part in filled {
+            own.will_fill_slot(next, part);
+        }
+    }
 }
 
-/// The plan for a short collective on `size` ranks; none: it is not short.
-#[inline]
-pub(crate) fn plan(
-    collective: &Collective,
-    size: usize,
-    me: usize,
-    send: Option<usize>,
-    recv: Option<usize>,
-) -> Option<Short> {
-    let short = |action, gives, len, result| {
-        (len <= COLL_SLOT && recv.unwrap_or(0) >= result).then_some(Short {
+/// A collective of `size` ranks as the rank `me` calls it, with the bytes of its buffers.
+pub(crate) struct Asked<'c> {
+    pub(crate) collective: &'c Collective,
+    pub(crate) size: usize,
+    pub(crate) me: usize,
+    pub(crate) send: Option<usize>,
+    pub(crate) recv: Option<usize>,
+}
+
+impl Asked<'_> {
+    /// The plan for it; none: it is not short.
+    #[inline(always)]
+    pub(crate) fn plan(&self) -> Option<Short> {
+        match self.collective {
+            Collective::Barrier => self.short(Action::Meet, false, 0, 0),
+            &Collective::Bcast { root } if root < self.size => self.bcast(root),
+            &Collective::Allgather {
+                parts: Parts::Equal(part),
+            } => self.allgather(part),
+            Collective::Alltoall {
+                send: Parts::Equal(part),
+                recv: Parts::Equal(other),
+            } if part == other => self.alltoall(*part),
+            Collective::Allreduce { elem, op } => self.reduce(self.me, *elem, op),
+            Collective::Reduce { root, elem, op } => self.reduce(*root, *elem, op),
+            Collective::ReduceScatter {
+                parts: Parts::Equal(part),
+                elem,
+                op: Op::Predefined(op),
+            } => self.reduce_scatter(*part, *elem, *op),
+            _ => None,
+        }
+    }
+
+    /// A plan whose contributions of `len` bytes fit a slot, and whose result fits the receive buffer.
+    #[inline(always)]
+    fn short(&self, action: Action, gives: bool, len: usize, result: usize) -> Option<Short> {
+        (len <= COLL_SLOT && self.recv.unwrap_or(0) >= result).then_some(Short {
             action,
             gives,
             len,
             result,
         })
-    };
-    let given = send.or(recv).unwrap_or(0);
-    match collective {
-        Collective::Barrier => short(Action::Meet, false, 0, 0),
-        &Collective::Bcast { root } if root < size => {
-            let action = if root == me {
-                Action::Nothing
-            } else {
-                Action::Copy { root }
-            };
-            short(action, root == me, recv?, recv?)
+    }
+
+    #[inline(always)]
+    fn bcast(&self, root: usize) -> Option<Short> {
+        let len = self.recv?;
+        if root == self.me {
+            return self.short(Action::Nothing, true, len, len);
         }
-        &Collective::Allgather {
-            parts: Parts::Equal(part),
-        } if send == Some(part) => {
-            let action = Action::Collect { part, mine: false };
-            short(action, true, part, part * size)
+        self.short(Action::Copy { root }, false, len, len)
+    }
+
+    #[inline(always)]
+    fn allgather(&self, part: usize) -> Option<Short> {
+        let collect = Action::Collect(Collect { part, mine: false });
+        (self.send == Some(part))
+            .then(|| self.short(collect, true, part, part * self.size))
+            .flatten()
+    }
+
+    #[inline(always)]
+    fn alltoall(&self, part: usize) -> Option<Short> {
+        let collect = Action::Collect(Collect { part, mine: true });
+        let len = part * self.size;
+        (self.send? >= len)
+            .then(|| self.short(collect, true, len, len))
+            .flatten()
+    }
+
+    /// A reduce that its root combines alone, or an allreduce: of that every rank is a root.
+    #[inline(always)]
+    fn reduce(&self, root: usize, elem: ElemType, op: &Op) -> Option<Short> {
+        let Op::Predefined(op) = *op else { return None };
+        let given = self.given();
+        let fits = op.accepts(elem) && given.is_multiple_of(elem.size());
+        if !fits || algorithm(self.collective, given, self.size) != Some(Algorithm::Flat) {
+            return None;
         }
-        Collective::Alltoall {
-            send: Parts::Equal(part),
-            recv: Parts::Equal(other),
-        } if part == other && send? >= part * size => {
-            let action = Action::Collect {
-                part: *part,
-                mine: true,
-            };
-            short(action, true, part * size, part * size)
+        if root == self.me {
+            let combine = Combine { op, elem, begin: 0 };
+            return self.short(Action::Combine(combine), true, given, given);
         }
-        Collective::Allreduce { elem, op } | Collective::Reduce { elem, op, .. } => {
-            let Op::Predefined(op) = *op else { return None };
-            let fits = op.accepts(*elem) && given.is_multiple_of(elem.size());
-            if !fits || algorithm(collective, given, size) != Some(Algorithm::Flat) {
-                return None;
-            }
-            let combine = Action::Combine {
-                op,
-                elem: *elem,
-                begin: 0,
-            };
-            match collective {
-                Collective::Reduce { root, .. } if *root >= size => None,
-                Collective::Reduce { root, .. } if *root != me => {
-                    send.and_then(|len| short(Action::Nothing, true, len, 0))
-                }
-                _ => short(combine, true, given, given),
-            }
-        }
-        Collective::ReduceScatter {
-            parts: Parts::Equal(part),
-            elem,
-            op: Op::Predefined(op),
-        } => {
-            let fits = op.accepts(*elem) && part.is_multiple_of(elem.size());
-            let combine = Action::Combine {
-                op: *op,
-                elem: *elem,
-                begin: part * me,
-            };
-            (fits && send? >= part * size)
-                .then(|| short(combine, true, part * size, *part))
-                .flatten()
-        }
-        _ => None,
+        let len = self.send.filter(|_| root < self.size)?;
+        self.short(Action::Nothing, true, len, 0)
+    }
+
+    #[inline(always)]
+    fn reduce_scatter(&self, part: usize, elem: ElemType, op: PredefinedOp) -> Option<Short> {
+        let fits = op.accepts(elem) && part.is_multiple_of(elem.size());
+        let begin = part * self.me;
+        let combine = Action::Combine(Combine { op, elem, begin });
+        let len = part * self.size;
+        (fits && self.send? >= len)
+            .then(|| self.short(combine, true, len, part))
+            .flatten()
+    }
+
+    /// Bytes of this rank's vector, which stands in the receive buffer if there is no other.
+    #[inline(always)]
+    fn given(&self) -> usize {
+        self.send.or(self.recv).unwrap_or(0)
     }
 }
 
+/// A short collective under way: this rank's contribution is published.
+pub(crate) struct Running<'r> {
+    slot: usize,
+    seq: u32,
+    short: &'r Short,
+    recv: &'r mut [u8],
+    /// How many contributions are taken.
+    taken: usize,
+}
+
 impl Worker {
-    /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself. Gives the
-    /// collective's number.
+    /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself.
     #[inline]
-    pub(crate) fn begin_short(
+    pub(crate) fn begin_short<'r>(
         &mut self,
         slot: usize,
-        short: &Short,
+        short: &'r Short,
         send: Option<&[u8]>,
-        recv: &mut [u8],
-    ) -> Option<u32> {
+        recv: &'r mut [u8],
+    ) -> Option<Running<'r>> {
         let Self {
             engine,
             collectives,
@@ -178,157 +276,196 @@ impl Worker {
         }
         state.seq = seq;
         core.counters.collectives += 1;
-        let (size, me) = (state.size(), state.me);
         if short.gives {
-            let bytes = &send.unwrap_or(recv)[..short.len];
-            if short.len <= INLINE {
-                state.publish(peers, seq, kind::INLINE, bytes);
-            } else {
-                let filled = short.filled(me);
-                let own = state.own();
-                for part in filled.clone() {
-                    own.write_slot(seq, part.start, &bytes[part]);
-                }
-                let len = (short.len as u64).to_le_bytes();
-                state.publish(peers, seq, kind::SLOT, &len);
-                for part in filled.clone() {
-                    own.hand_over_slot(seq, part);
-                }
-                own.hand_over(seq);
-                // The lines of the next contribution come back while this rank waits for the others'.
-                let next = seq.wrapping_add(1);
-                own.will_publish(next);
-                for part in filled {
-                    own.will_fill_slot(next, part);
-                }
-            }
+            short.give(state, peers, seq, &send.unwrap_or(recv)[..short.len]);
         } else if matches!(short.action, Action::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);
         }
         // From the program's memory: the lines that were just published are on their way to others.
-        let own = match short.action {
-            Action::Collect { part, mine } => {
-                Some((if mine { me * part } else { 0 }, me * part, part))
-            }
-            Action::Combine { begin, .. } if size == 2 => Some((begin, 0, short.result)),
-            _ => None,
-        };
+        let own = short.own(state.size(), state.me);
         if let (Some((from, to, len)), Some(send)) = (own, send) {
             // The plan has seen that both buffers are long enough.
             if let Some(view) = View::of(send).part(from, len) {
                 view.copy_to(&mut recv[to..][..len], Kernel::Memcpy);
             }
         }
-        Some(seq)
+        Some(Running {
+            slot,
+            seq,
+            short,
+            recv,
+            taken: 0,
+        })
     }
 
-    /// Takes what has come. `true`: that was all; none: it is no short collective after all.
+    /// Takes what has come, and polls each line up to `polls` times.
     #[inline]
     pub(crate) fn step_short(
         &mut self,
-        slot: usize,
-        seq: u32,
-        short: &Short,
-        recv: &mut [u8],
-        next: &mut usize,
+        running: &mut Running<'_>,
         polls: usize,
-    ) -> Option<bool> {
-        let state = &mut self.collectives.slots[slot].as_deref_mut()?.state;
-        let (size, me) = (state.size(), state.me);
+    ) -> Result<(), Stop> {
+        let Running {
+            slot,
+            seq,
+            short,
+            ref mut recv,
+            ref mut taken,
+        } = *running;
+        let comm = self.collectives.slots[slot].as_deref_mut();
+        let state = &mut comm.ok_or(Stop::NotShort)?.state;
         let recv = &mut recv[..short.result];
+        let size = state.size();
+        let mut lines = Lines {
+            state,
+            seq,
+            len: short.len,
+            polls,
+            taken,
+        };
         match short.action {
             Action::Nothing => {}
-            Action::Meet => {
-                while *next < size {
-                    if *next != me && poll_line(state, *next, seq, polls).is_none() {
-                        return Some(false);
-                    }
-                    *next += 1;
-                }
-            }
-            Action::Copy { root } => {
-                let Some(brief) = poll_line(state, root, seq, polls) else {
-                    return Some(false);
-                };
-                let view = state.ends[root].brief_bytes(seq, brief, short.len)?;
-                view.copy_to(recv, Kernel::Memcpy);
-            }
-            Action::Collect { part, mine } => {
-                while *next < size - 1 {
-                    let place = (me + 1 + *next) % size;
-                    let Some(brief) = poll_line(state, place, seq, polls) else {
-                        return Some(false);
-                    };
-                    let from = if mine { me * part } else { 0 };
-                    let all = state.ends[place].brief_bytes(seq, brief, short.len)?;
-                    let view = all.part(from, part)?;
-                    view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
-                    *next += 1;
-                }
-            }
-            Action::Combine { op, elem, begin } if size == 2 => {
-                // This rank's own stands where the result goes already.
-                let Some(brief) = poll_line(state, 1 - me, seq, polls) else {
-                    return Some(false);
-                };
-                let all = state.ends[1 - me].brief_bytes(seq, brief, short.len)?;
-                let other = all.part(begin, short.result)?;
-                if me == 0 {
-                    accumulate(op, elem, recv, other);
-                } else {
-                    precede(op, elem, recv, other);
-                }
-            }
-            Action::Combine { op, elem, begin } => {
-                while *next < size {
-                    // The first two at once.
-                    let last = if *next == 0 && size > 1 { 1 } else { *next };
-                    let mut briefs = [None; 2];
-                    for (brief, place) in briefs.iter_mut().zip(*next..=last) {
-                        *brief = if place == me {
-                            Some(state.ends[me].brief(seq))
-                        } else {
-                            poll_line(state, place, seq, polls)
-                        };
-                        if brief.is_none() {
-                            return Some(false);
-                        }
-                    }
-                    let one = |index: usize| -> Option<View<'_>> {
-                        let end = &state.ends[*next + index];
-                        let all = end.brief_bytes(seq, briefs[index]?, short.len)?;
-                        all.part(begin, short.result)
-                    };
-                    if last > *next {
-                        combine(op, elem, recv, one(0)?, one(1)?);
-                    } else if *next == 0 {
-                        one(0)?.copy_to(recv, Kernel::Memcpy);
-                    } else {
-                        accumulate(op, elem, recv, one(0)?);
-                    }
-                    *next = last + 1;
-                }
-            }
+            Action::Meet => lines.meet()?,
+            Action::Copy { root } => lines.copy(root, recv)?,
+            Action::Collect(collect) => lines.collect(collect, recv)?,
+            Action::Combine(combine) if size == 2 => lines.combine_two(combine, recv)?,
+            Action::Combine(combine) => lines.combine_all(combine, recv)?,
         }
         state.set_done(seq);
         state.wake(&self.engine.peers);
         // The next contribution's line comes back meanwhile.
         state.own().will_publish(seq.wrapping_add(1));
-        Some(true)
+        Ok(())
+    }
+}
+
+/// The lines of a short collective, from which a step takes what has come.
+struct Lines<'l> {
+    state: &'l mut State,
+    seq: u32,
+    /// Bytes of each contribution.
+    len: usize,
+    polls: usize,
+    /// How many of them are done with: what the next step need not look at again.
+    taken: &'l mut usize,
+}
+
+impl Lines<'_> {
+    #[inline(always)]
+    fn poll(&mut self, place: usize) -> Result<Brief, Stop> {
+        poll_line(self.state, place, self.seq, self.polls)
+    }
+
+    /// The bytes of a contribution that has come.
+    #[inline(always)]
+    fn bytes(&self, place: usize, brief: Brief) -> Result<View<'_>, Stop> {
+        let bytes = self.state.ends[place].brief_bytes(self.seq, brief, self.len);
+        bytes.ok_or(Stop::NotShort)
+    }
+
+    #[inline(always)]
+    fn meet(&mut self) -> Result<(), Stop> {
+        while *self.taken < self.state.size() {
+            if *self.taken != self.state.me {
+                self.poll(*self.taken)?;
+            }
+            *self.taken += 1;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn copy(&mut self, root: usize, recv: &mut [u8]) -> Result<(), Stop> {
+        let brief = self.poll(root)?;
+        self.bytes(root, brief)?.copy_to(recv, Kernel::Memcpy);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn collect(&mut self, collect: Collect, recv: &mut [u8]) -> Result<(), Stop> {
+        let (size, me) = (self.state.size(), self.state.me);
+        let Collect { part, .. } = collect;
+        while *self.taken < size - 1 {
+            let place = (me + 1 + *self.taken) % size;
+            let brief = self.poll(place)?;
+            let all = self.bytes(place, brief)?;
+            let view = all.part(collect.from(me), part).ok_or(Stop::NotShort)?;
+            view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
+            *self.taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Of two ranks: this rank's own stands where the result goes already.
+    #[inline(always)]
+    fn combine_two(&mut self, combine: Combine, recv: &mut [u8]) -> Result<(), Stop> {
+        let Combine { op, elem, begin } = combine;
+        let me = self.state.me;
+        let brief = self.poll(1 - me)?;
+        let all = self.bytes(1 - me, brief)?;
+        let other = all.part(begin, recv.len()).ok_or(Stop::NotShort)?;
+        if me == 0 {
+            accumulate(op, elem, recv, other);
+        } else {
+            precede(op, elem, recv, other);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn combine_all(&mut self, how: Combine, recv: &mut [u8]) -> Result<(), Stop> {
+        let Combine { op, elem, begin } = how;
+        let size = self.state.size();
+        while *self.taken < size {
+            let place = *self.taken;
+            // The first two at once.
+            let pair = place == 0 && size > 1;
+            let first = self.poll_or_own(place)?;
+            let second = if pair {
+                Some(self.poll_or_own(place + 1)?)
+            } else {
+                None
+            };
+            let part = |place, brief| {
+                let all = self.bytes(place, brief)?;
+                all.part(begin, recv.len()).ok_or(Stop::NotShort)
+            };
+            let view = part(place, first)?;
+            if let Some(second) = second {
+                let next = part(place + 1, second)?;
+                combine(op, elem, recv, view, next);
+            } else if place == 0 {
+                view.copy_to(recv, Kernel::Memcpy);
+            } else {
+                accumulate(op, elem, recv, view);
+            }
+            *self.taken += 1 + usize::from(pair);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::poll`], where `place` may be this rank's own.
+    #[inline(always)]
+    fn poll_or_own(&mut self, place: usize) -> Result<Brief, Stop> {
+        if place == self.state.me {
+            Ok(self.state.ends[place].brief(self.seq))
+        } else {
+            self.poll(place)
+        }
     }
 }
 
 /// Polls a line for a while. Gives what it says, which may be that it has no short contribution.
 #[inline]
-fn poll_line(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Option<Brief> {
+fn poll_line(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Result<Brief, Stop> {
     while state.ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {
-            return None;
+            return Err(Stop::Awaited);
         }
         onecopy_shm::sync::spin_hint();
     }
     let brief = state.ends[place].brief(seq);
     state.note_done(place, brief.done);
-    Some(brief)
+    Ok(brief)
 }

@@ -3,7 +3,7 @@
 //! buffers.
 
 use super::{AbortOnUnwind, Comm};
-use crate::coll::fast::{self, Quick};
+use crate::coll::fast::{Asked, Quick, Stop};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
@@ -104,13 +104,19 @@ impl Comm {
         if size > FLAT {
             return Quick::Not;
         }
-        let lens = (send.map(<[u8]>::len), recv.as_deref().map(<[u8]>::len));
-        let Some(short) = fast::plan(collective, size, me, lens.0, lens.1) else {
+        let asked = Asked {
+            collective,
+            size,
+            me,
+            send: send.map(<[u8]>::len),
+            recv: recv.as_deref().map(<[u8]>::len),
+        };
+        let Some(short) = asked.plan() else {
             return Quick::Not;
         };
         let recv = recv.unwrap_or_default();
         let mut engine = self.handle.gate.enter();
-        let Some(seq) = engine.begin_short(slot, &short, send, recv) else {
+        let Some(mut running) = engine.begin_short(slot, &short, send, recv) else {
             return Quick::Not;
         };
         let patience = engine.core.patience;
@@ -126,12 +132,12 @@ impl Comm {
         } else {
             0
         };
-        let (mut next, mut tries) = (0, 0);
+        let mut tries = 0;
         loop {
-            match engine.step_short(slot, seq, &short, recv, &mut next, polls) {
-                Some(true) => return Quick::Done,
-                Some(false) => {}
-                None => return Quick::Begun,
+            match engine.step_short(&mut running, polls) {
+                Ok(()) => return Quick::Done,
+                Err(Stop::Awaited) => {}
+                Err(Stop::NotShort) => return Quick::Begun,
             }
             tries += 1;
             if tries >= spins + yields {
