@@ -9,7 +9,8 @@ use super::lines::Lines;
 use super::push::{Gives, WRITTEN, place_of, reaches_all};
 use super::reader;
 use super::shared::{
-    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, behind, describe, range_of_stage,
+    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, StepContext, behind, describe,
+    range_of_stage,
 };
 use super::source::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
@@ -227,13 +228,14 @@ impl Exchange {
         expose(engine, state, seq, shared, given)
     }
 
-    pub(crate) fn step(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        let seq = *seq;
         let (mut moved, pushed) = self.push(engine, state, seq, shared)?;
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {

@@ -3,38 +3,27 @@
 //! writes the result wherever it is needed, if it can.
 
 mod attach;
+mod range;
 pub(super) mod segment;
 mod spread;
 
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
-use super::push::{WRITTEN, place_of, reaches_all};
-use super::reader;
+use super::push::{WRITTEN, reaches_all};
 use super::select::{Algorithm, share};
-use super::shared::{GIVEN, Piece, Readers, Shared, behind};
-use super::source::{Source, Target};
+use super::shared::{Piece, Readers, Shared, StepContext, behind};
 use super::state::{STEP_MAX, State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::pool::{Place, PoolBuf};
 use crate::peer::Peer;
-use attach::count;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use segment::{Operands, combine_all};
-
-/// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several
-/// times.
-const SEGMENT_TWO: usize = 128 << 10;
-const SEGMENT_MANY: usize = 16 << 10;
-/// Bytes of a segment that is written to several places: it stays in the first cache between.
-const SEGMENT_WRITTEN: usize = 16 << 10;
-/// Bytes for what cannot be read in place.
-const FETCH_MAX: usize = 256 << 10;
 
 /// From this length on all combine a range of a reduction for its root: below, one more hand-off costs more than the
 /// halves save.
@@ -178,90 +167,126 @@ impl Fold {
         give(engine, state, seq, shared, given)
     }
 
-    pub(crate) fn step(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let seq = cx.seq;
         if self.algorithm == Algorithm::Tree {
-            return self.step_tree(engine, state, seq);
+            return self.step_tree(cx.engine, cx.state, seq);
         }
         let mut result = Step::Idle;
-        if self.at == FoldState::Contributions {
-            if !self.share_out(engine, state, seq, shared)? {
+        loop {
+            let at = self.at;
+            let step = match at {
+                FoldState::Contributions => self.await_contributions(cx)?,
+                FoldState::Range => self.combine_range(cx)?,
+                FoldState::Helped => self.await_helpers(cx.state, seq),
+                FoldState::Spread | FoldState::Result => {
+                    self.spread(cx.engine, cx.state, seq, cx.shared)?
+                }
+            };
+            match step {
+                Step::Idle => return Ok(result),
+                // On to the next state.
+                Step::Moved if self.at != at => result = Step::Moved,
+                Step::Moved | Step::Done => return Ok(step),
+            }
+        }
+    }
+
+    /// Whether what this rank combines is a share of the result.
+    fn shares_result(&self) -> bool {
+        self.algorithm == Algorithm::Split || self.helps
+    }
+
+    /// Waits until it is known what this rank combines and where that is.
+    fn await_contributions(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        if !self.share_out(engine, state, *seq, shared)? {
+            return Ok(Step::Idle);
+        }
+        if self.range.0 == self.range.1 || self.upto == 0 {
+            if !self.shares_result() {
+                return Ok(Step::Done);
+            }
+        } else {
+            if !self.find(engine, state, *seq)? {
                 return Ok(Step::Idle);
             }
-            if self.range.0 == self.range.1 || self.upto == 0 {
-                if self.algorithm != Algorithm::Split && !self.helps {
-                    return Ok(Step::Done);
-                }
-            } else {
-                if !self.find(engine, state, seq)? {
-                    return Ok(Step::Idle);
-                }
-                self.find_targets(engine, state, seq, shared)?;
-            }
-            (self.at, result) = (FoldState::Range, Step::Moved);
+            self.find_targets(engine, state, *seq, shared)?;
         }
-        if self.at == FoldState::Range {
-            let mut bytes = 0;
-            while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
-                let n = self.segment(engine, state, seq, shared)?;
-                if n == 0 {
-                    return Ok(if bytes > 0 { Step::Moved } else { result });
-                }
-                bytes += n;
-                if bytes >= STEP_MAX {
-                    return Ok(Step::Moved);
-                }
+        self.at = FoldState::Range;
+        Ok(Step::Moved)
+    }
+
+    /// Combines segments of the range, up to as many as one step may.
+    fn combine_range(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let mut bytes = 0;
+        while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
+            let n = self.segment(cx)?;
+            bytes += n;
+            match (n, bytes) {
+                (0, 0) => return Ok(Step::Idle),
+                (0, _) | (_, STEP_MAX..) => return Ok(Step::Moved),
+                _ => {}
             }
-            self.temp = None;
-            if self.algorithm != Algorithm::Split && !self.helps {
-                return Ok(Step::Done);
-            }
-            let everywhere = self.algorithm == Algorithm::Split && !self.targets.is_empty();
-            let phase = if everywhere { EVERYWHERE } else { WRITTEN };
-            state.advance(&engine.peers, seq, phase);
-            if self.helps && self.root != Some(state.me) {
-                return Ok(Step::Done);
-            }
-            self.pending = behind(state.size(), state.me)
-                .filter(|&place| {
-                    let (begin, end) = share(self.send.len, self.elem, state.size(), place);
-                    begin < end
-                })
-                .collect();
-            // The result of a split reduction stands in the stage; a root's holds what it gave.
-            if self.algorithm == Algorithm::Split
-                && let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv)
-            {
-                let (begin, end) = self.range;
-                let loans = &mut engine.core.loans;
-                loans.write(loan, at + begin, end - begin, |out| {
-                    out.copy_from_slice(&stage[begin..end]);
-                })?;
-            }
-            self.at = if self.helps {
-                FoldState::Helped
-            } else {
-                FoldState::Spread
-            };
-            result = Step::Moved;
         }
-        if self.at == FoldState::Helped {
-            self.pending
-                .retain(|&place| state.ends[place].look(seq) < WRITTEN);
-            return Ok(if self.pending.is_empty() {
-                Step::Done
-            } else {
-                result
-            });
+        self.temp = None;
+        if !self.shares_result() {
+            return Ok(Step::Done);
         }
-        match self.spread(engine, state, seq, shared)? {
-            Step::Idle => Ok(result),
-            other => Ok(other),
+        self.hand_on(cx)
+    }
+
+    /// Says that this rank's share of the result is there, and turns to the others' shares.
+    fn hand_on(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        let everywhere = self.algorithm == Algorithm::Split && !self.targets.is_empty();
+        let phase = if everywhere { EVERYWHERE } else { WRITTEN };
+        state.advance(&engine.peers, *seq, phase);
+        if self.helps && self.root != Some(state.me) {
+            return Ok(Step::Done);
+        }
+        self.pending = behind(state.size(), state.me)
+            .filter(|&place| {
+                let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+                begin < end
+            })
+            .collect();
+        // The result of a split reduction stands in the stage; a root's holds what it gave.
+        if self.algorithm == Algorithm::Split
+            && let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv)
+        {
+            let (begin, end) = self.range;
+            let loans = &mut engine.core.loans;
+            loans.write(loan, at + begin, end - begin, |out| {
+                out.copy_from_slice(&stage[begin..end]);
+            })?;
+        }
+        self.at = if self.helps {
+            FoldState::Helped
+        } else {
+            FoldState::Spread
+        };
+        Ok(Step::Moved)
+    }
+
+    /// At a root: waits until its helpers have written their shares.
+    fn await_helpers(&mut self, state: &State, seq: u32) -> Step {
+        self.pending
+            .retain(|&place| state.ends[place].look(seq) < WRITTEN);
+        if self.pending.is_empty() {
+            Step::Done
+        } else {
+            Step::Idle
         }
     }
 
@@ -298,182 +323,6 @@ impl Fold {
             self.from.push(from);
         }
         Ok(true)
-    }
-
-    /// Combines the next segment of the range. Gives its bytes; 0: something has to come first.
-    fn segment(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<usize> {
-        let all = self.range.1 - self.range.0;
-        let left = all - self.folded;
-        // The result goes where this rank's contribution stands.
-        let alias = self.from.contains(&From::Own)
-            && match shared.stage {
-                Some(_) => self.algorithm == Algorithm::Split,
-                None => self.in_place,
-            };
-        // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot
-        // be combined again.
-        let absent: Vec<usize> = (0..self.upto)
-            .filter(|&place| match &self.from[place] {
-                From::Buffer(range) => {
-                    let first = range.part(0, range.len.min(1));
-                    reader::view(&engine.peers, state, place, &first).is_none()
-                }
-                From::Attached(_) => alias,
-                _ => false,
-            })
-            .collect();
-        let size = self.elem.size();
-        let find_targets = match (absent.len(), self.upto) {
-            (0, _) if !self.targets.is_empty() => SEGMENT_WRITTEN,
-            (0, 0..=2) => SEGMENT_TWO,
-            (0, _) => SEGMENT_MANY,
-            (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
-        };
-        let unit = (find_targets / size * size).max(size);
-        let len = unit.min(left);
-        let begin = self.range.0 + place_of(seq, all, self.folded, len);
-        let user = matches!(self.op, Op::User(_));
-        let extra = if user || self.upto > 2 || !absent.is_empty() {
-            2
-        } else {
-            0
-        };
-        // A helper has no place of its own for the result.
-        let apart = usize::from(self.helps && self.recv.is_none());
-        let needed = (absent.len() + extra + apart) * len;
-        if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
-            self.temp = Some(engine.core.buffers.take(needed, Place::Private)?);
-            self.fetched = 0;
-        }
-        // Taken out, so that the engine is free meanwhile.
-        let mut temp = self.temp.take();
-        let room = temp.as_deref_mut().unwrap_or_default();
-        let (copies, work) = room.split_at_mut((absent.len() * len).min(room.len()));
-        let (helped, work) = work.split_at_mut(apart * len);
-        while self.fetched < absent.len() {
-            let place = absent[self.fetched];
-            let (From::Buffer(range) | From::Attached(range)) = self.from[place] else {
-                break;
-            };
-            let said = self.lines.of(state, place, seq)?;
-            let source = Source {
-                seq,
-                place,
-                buffer: GIVEN,
-                range,
-                answers: said.is_some_and(|said| said.has(kind::ANSWERS)),
-            };
-            let to = &mut copies[self.fetched * len..(self.fetched + 1) * len];
-            let n = reader::fetch(engine, state, &source, begin as u64, len, Target::Bytes(to))?;
-            if n < len {
-                self.temp = temp;
-                return Ok(0);
-            }
-            self.fetched += 1;
-        }
-        let in_place = if alias {
-            Vec::new()
-        } else if let Some(all) = self.attach(&engine.peers, state, (begin, len)) {
-            all
-        } else {
-            self.temp = temp;
-            return self.segment(engine, state, seq, shared);
-        };
-        let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(self.upto);
-        for place in 0..self.upto {
-            let end = &state.ends[place];
-            let lost = || mismatch(state, place, 0, len);
-            views.push(match &self.from[place] {
-                From::Own => None,
-                From::Inline => Some(end.in_line(seq, begin, len).ok_or_else(lost)?),
-                From::Slot => Some(end.in_slot(seq, begin, len).ok_or_else(lost)?),
-                From::Buffer(range) | From::Attached(range) => {
-                    let copied = absent.iter().position(|&other| other == place);
-                    let attached = in_place.iter().find(|(other, _)| *other == place);
-                    let view = if let Some(index) = copied {
-                        Some(View::of(&copies[index * len..(index + 1) * len]))
-                    } else if let Some((_, bytes)) = attached {
-                        bytes.view()
-                    } else {
-                        let range = range.part(begin as u64, len as u64);
-                        reader::view(&engine.peers, state, place, &range)
-                    };
-                    Some(view.ok_or_else(lost)?)
-                }
-            });
-        }
-        let operands = Operands {
-            op: &self.op,
-            elem: self.elem,
-            own: views.iter().position(Option::is_none),
-            alias,
-        };
-        let loans = &mut engine.core.loans;
-        match (&mut shared.stage, self.recv) {
-            (Some(stage), _) if self.algorithm == Algorithm::Split => {
-                let out = &mut stage[begin..begin + len];
-                combine_all(&operands, out, &views, None, work);
-            }
-            (Some(stage), Some((loan, at))) if operands.own.is_some() => {
-                let own = View::of(&stage[begin..begin + len]);
-                loans.write(loan, at + self.result_at(begin), len, |out| {
-                    combine_all(&operands, out, &views, Some(own), work);
-                })?;
-            }
-            (_, Some((loan, at))) => {
-                let to = (loan, at + self.result_at(begin), len);
-                let from = (self.send.loan, self.send.at + begin, len);
-                loans.write_viewing(to, from, |out, own| {
-                    combine_all(&operands, out, &views, Some(own), work);
-                })?;
-            }
-            (_, None) if apart > 0 => {
-                let own = engine
-                    .core
-                    .loans
-                    .view(self.send.loan, self.send.at + begin, len)?;
-                combine_all(&operands, helped, &views, Some(own), work);
-            }
-            (_, None) => {}
-        }
-        drop(views);
-        let members: Vec<usize> = in_place.iter().map(|&(place, _)| place).collect();
-        if !self.were_there(in_place) {
-            self.temp = temp;
-            return self.segment(engine, state, seq, shared);
-        }
-        count(engine, state, &members, len);
-        self.put_out(engine, state, (begin, len), helped)?;
-        // Who gave up has given its buffer to someone else meanwhile.
-        for place in 0..self.upto {
-            if matches!(self.from[place], From::Buffer(_) | From::Attached(_))
-                && let Some(error) = state.failure_of(place)
-            {
-                return Err(error);
-            }
-        }
-        self.temp = temp;
-        self.fetched = 0;
-        self.folded += len;
-        Ok(len)
-    }
-
-    /// Where in the receive buffer byte `begin` of the vector goes.
-    fn result_at(&self, begin: usize) -> usize {
-        if self.algorithm == Algorithm::Split
-            || self.helps
-            || self.in_place && self.to_front.is_some()
-        {
-            begin
-        } else {
-            begin - self.range.0
-        }
     }
 
     /// A short vector in a large group: up a tree, down by one line that all read.

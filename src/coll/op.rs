@@ -6,7 +6,7 @@ use super::exchange::{Exchange, Find};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
 use super::relay::Relay;
-use super::shared::{Readers, Shared};
+use super::shared::{Readers, Shared, StepContext};
 use super::state::{FLAT, State, Step};
 use super::stream::Stream;
 use super::swap::Swap;
@@ -120,16 +120,22 @@ impl Op {
             (self.at, result) = (OpState::Work, Step::Moved);
         }
         if self.at == OpState::Work {
-            let (seq, shared) = (self.seq, &mut self.shared);
+            let seq = self.seq;
+            let mut cx = StepContext {
+                engine,
+                state,
+                seq,
+                shared: &mut self.shared,
+            };
             match match &mut self.body {
-                Body::Barrier => barrier(engine, state, seq),
-                Body::Exchange(body) => body.step(engine, state, seq, shared),
-                Body::Relay(body) => body.step(engine, state, seq, shared),
-                Body::Swap(body) => body.step(engine, state, seq, shared),
-                Body::Fold(body) => body.step(engine, state, seq, shared),
-                Body::Stream(body) => body.step(engine, state, seq, shared),
-                Body::MessageExchange(body) => body.step(engine),
-                Body::MessageChain(body) => body.step(engine),
+                Body::Barrier => barrier(cx.engine, cx.state, seq),
+                Body::Exchange(body) => body.step(&mut cx),
+                Body::Relay(body) => body.step(&mut cx),
+                Body::Swap(body) => body.step(&mut cx),
+                Body::Fold(body) => body.step(&mut cx),
+                Body::Stream(body) => body.step(&mut cx),
+                Body::MessageExchange(body) => body.step(cx.engine),
+                Body::MessageChain(body) => body.step(cx.engine),
             }? {
                 Step::Idle => return Ok(result),
                 Step::Moved => {

@@ -10,7 +10,7 @@ use super::exchange::{Exchange, READ_MAX};
 use super::lines::Lines;
 use super::push::WRITTEN;
 use super::reader;
-use super::shared::{GIVEN, RESULT, Readers, Served, Shared, describe, whole};
+use super::shared::{GIVEN, RESULT, Readers, Served, Shared, StepContext, describe, whole};
 use super::source::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
 use crate::engine::Engine;
@@ -97,13 +97,14 @@ impl Relay {
         state.publish(&engine.peers, seq, kind::NOTHING, &line);
     }
 
-    pub(crate) fn step(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        let seq = *seq;
         let Some(said) = self.lines.of(state, self.root, seq)? else {
             return Ok(Step::Idle);
         };
@@ -112,7 +113,7 @@ impl Relay {
         if said.content != Content::Buffer
             || reader::view(&engine.peers, state, self.root, &first).is_some()
         {
-            return self.direct.step(engine, state, seq, shared);
+            return self.direct.step(cx);
         }
         let mut moved = 0;
         while moved < STEP_MAX {

@@ -2,6 +2,7 @@
 //! What all kinds of collectives have: ranges of buffers, who reads them, and where they are.
 
 use super::select::{Placement, placement};
+use super::state::State;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::PoolBuf;
@@ -70,6 +71,14 @@ pub(crate) struct Shared {
     pub(crate) waits: bool,
     /// Whether this rank leaves a share of the result for others to read.
     pub(crate) shares: bool,
+}
+
+/// What a step of collective `seq` works with.
+pub(crate) struct StepContext<'c> {
+    pub(crate) engine: &'c mut Engine,
+    pub(crate) state: &'c mut State,
+    pub(crate) seq: u32,
+    pub(crate) shared: &'c mut Shared,
 }
 
 /// All of a lent buffer.

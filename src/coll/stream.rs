@@ -11,7 +11,7 @@ use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
 use super::reader;
-use super::shared::{GIVEN, Piece, RESULT, Readers, Served, Shared, describe};
+use super::shared::{GIVEN, Piece, RESULT, Readers, Served, Shared, StepContext, describe};
 use super::source::{Source, Target, part};
 use super::state::{State, Step};
 use super::{ElemType, Op};
@@ -21,7 +21,7 @@ use crate::memory::pool::{Place, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
 use onecopy_shm::layout::COLL_SLOT;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanTable};
 
 const HALF: usize = COLL_SLOT / 2;
 /// Bytes of a piece that the next rank reads in a buffer.
@@ -55,6 +55,27 @@ struct Now {
     /// Which half of a slot it is in, and by which phase it is there.
     half: usize,
     phase: u32,
+}
+
+/// How pieces come to a rank and go on from it.
+struct Flow {
+    /// What the rank before says that it has; none: this is the first one.
+    before: Option<Said>,
+    /// Whether they come in the slot of the rank before.
+    slots_in: bool,
+    /// Whether they go on in this rank's slot.
+    slots_out: bool,
+    /// Bytes of a piece in a slot, and in a buffer.
+    small: usize,
+    big: usize,
+}
+
+impl Flow {
+    /// Bytes of the vector that are there in `phase` of the rank before.
+    fn there(&self, phase: u32) -> usize {
+        let unit = if self.slots_in { self.small } else { self.big };
+        (phase as usize).saturating_mul(unit)
+    }
 }
 
 impl Stream {
@@ -94,83 +115,112 @@ impl Stream {
         (small, SEGMENT / small * small)
     }
 
-    pub(crate) fn step(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &Shared,
-    ) -> Result<Step> {
+    /// How its pieces flow; none: the rank before has said nothing yet.
+    fn flow(&mut self, state: &State, seq: u32) -> Result<Option<Flow>> {
         let (small, big) = self.units();
-        let (me, last, total) = (state.me, state.size() - 1, self.send.len);
-        let slots_out = self.in_slots() && me < last;
         let mut before = None;
-        if let Some(place) = me.checked_sub(1) {
+        if let Some(place) = state.me.checked_sub(1) {
             before = self.lines.of(state, place, seq)?;
             if before.is_none() {
-                return Ok(Step::Idle);
+                return Ok(None);
             }
         }
-        let slots_in = before.is_some_and(|said| matches!(said.content, Content::Slot(_)));
-        let unit = if slots_in || slots_out { small } else { big };
+        Ok(Some(Flow {
+            before,
+            slots_in: before.is_some_and(|said| matches!(said.content, Content::Slot(_))),
+            slots_out: self.in_slots() && state.me + 1 < state.size(),
+            small,
+            big,
+        }))
+    }
+
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let Some(flow) = self.flow(cx.state, cx.seq)? else {
+            return Ok(Step::Idle);
+        };
         let mut result = Step::Idle;
-        while self.passed < total {
-            let begin = self.passed;
-            let len = if me == 0 && !slots_out {
-                total
-            } else {
-                unit.min(total - begin)
-            };
-            let index = begin / small;
-            let now = Now {
-                begin,
-                len,
-                half: index % 2 * HALF,
-                phase: index as u32 + 1,
-            };
-            let there = match me.checked_sub(1).map(|before| state.ends[before].look(seq)) {
-                None => total,
-                Some(phase) if slots_in => (phase as usize).saturating_mul(small),
-                Some(phase) => (phase as usize).saturating_mul(big),
-            };
-            // The half was read by the next rank when it held the piece before the last.
-            let free = !slots_out || now.phase <= 2 || state.ends[me + 1].ack(seq) >= now.phase - 2;
-            if there.min(total) < begin + len || !free {
+        while self.passed < self.send.len {
+            let now = self.next_piece(&flow);
+            if !self.is_ready(cx.state, cx.seq, &flow, now) {
                 return Ok(result);
             }
-            if let Some(said) = &before {
-                if !self.combine(engine, state, seq, now, said, slots_out)? {
-                    return Ok(result);
+            match &flow.before {
+                Some(said) => {
+                    if !self.combine(cx, &flow, said, now)? {
+                        return Ok(result);
+                    }
                 }
-            } else {
-                if !slots_out && me < last {
-                    hand_on(engine, state, seq, shared, total.div_ceil(big));
-                }
-                self.first(engine, state, seq, now, slots_out)?;
+                None => self.first(cx, &flow, now)?,
             }
-            self.passed += len;
-            if slots_in {
-                state.own().set_ack(seq, now.phase);
-                state.wake(&engine.peers);
-            }
-            if slots_out {
-                if now.phase == 1 {
-                    state.publish(&engine.peers, seq, kind::SLOT, &[]);
-                } else {
-                    state.advance(&engine.peers, seq, now.phase);
-                }
-            } else if me < last {
-                let ready = if self.passed == total {
-                    total.div_ceil(big)
-                } else {
-                    self.passed / big
-                };
-                hand_on(engine, state, seq, shared, ready);
-            }
+            self.passed += now.len;
+            self.pass_on(cx, &flow, now);
             result = Step::Moved;
         }
         self.temp = None;
         Ok(Step::Done)
+    }
+
+    fn next_piece(&self, flow: &Flow) -> Now {
+        let left = self.send.len - self.passed;
+        let unit = match flow {
+            // The first rank waits for nobody.
+            Flow {
+                before: None,
+                slots_out: false,
+                ..
+            } => left,
+            Flow {
+                slots_in: false,
+                slots_out: false,
+                big,
+                ..
+            } => *big,
+            Flow { small, .. } => *small,
+        };
+        let index = self.passed / flow.small;
+        Now {
+            begin: self.passed,
+            len: unit.min(left),
+            half: index % 2 * HALF,
+            phase: index as u32 + 1,
+        }
+    }
+
+    /// Whether the rank before has the piece, and there is room to hand it on.
+    fn is_ready(&self, state: &State, seq: u32, flow: &Flow, now: Now) -> bool {
+        let there = match state.me.checked_sub(1) {
+            None => self.send.len,
+            Some(before) => flow.there(state.ends[before].look(seq)),
+        };
+        // The half was read by the next rank when it held the piece before the last.
+        let free =
+            !flow.slots_out || now.phase <= 2 || state.ends[state.me + 1].ack(seq) >= now.phase - 2;
+        there.min(self.send.len) >= now.begin + now.len && free
+    }
+
+    /// Tells the rank before that the piece is read, and the next one that it is there.
+    fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: Now) {
+        let StepContext {
+            engine, state, seq, ..
+        } = cx;
+        if flow.slots_in {
+            state.own().set_ack(*seq, now.phase);
+            state.wake(&engine.peers);
+        }
+        if flow.slots_out {
+            if now.phase == 1 {
+                state.publish(&engine.peers, *seq, kind::SLOT, &[]);
+            } else {
+                state.advance(&engine.peers, *seq, now.phase);
+            }
+        } else if state.me + 1 < state.size() {
+            let ready = if self.passed == self.send.len {
+                self.passed.div_ceil(flow.big)
+            } else {
+                self.passed / flow.big
+            };
+            hand_on(cx, ready);
+        }
     }
 
     /// See [`super::op::Op::awaits`].
@@ -191,18 +241,14 @@ impl Stream {
     }
 
     /// What the first rank does: its prefix is empty.
-    fn first(
-        &self,
-        engine: &mut Engine,
-        state: &State,
-        seq: u32,
-        now: Now,
-        slots_out: bool,
-    ) -> Result<()> {
-        let loans = &mut engine.core.loans;
+    fn first(&self, cx: &mut StepContext<'_>, flow: &Flow, now: Now) -> Result<()> {
+        if !flow.slots_out && cx.state.size() > 1 {
+            hand_on(cx, self.send.len.div_ceil(flow.big));
+        }
+        let loans = &mut cx.engine.core.loans;
         let from = self.send.at + now.begin;
-        if slots_out {
-            let write = |bytes: &[u8]| state.own().write_slot(seq, now.half, bytes);
+        if flow.slots_out {
+            let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
             loans.read(self.send.loan, from, now.len, write)?;
         } else if !self.exclusive && !self.in_place {
             let (loan, at) = self.recv;
@@ -214,37 +260,25 @@ impl Stream {
     /// Combines a piece with what the rank before `said` that it has. `false`: something of that has to come first.
     fn combine(
         &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        now: Now,
+        cx: &mut StepContext<'_>,
+        flow: &Flow,
         said: &Said,
-        slots_out: bool,
+        now: Now,
     ) -> Result<bool> {
-        let Now { begin, len, .. } = now;
-        let before = state.me - 1;
-        let slots_in = matches!(said.content, Content::Slot(_));
-        let source = |buffer: usize| Source::of(said, seq, before, buffer);
-        let (given, result) = (source(GIVEN), source(RESULT));
-        let lens = (given.range.len, result.range.len);
-        if !slots_in && lens != (self.send.len as u64, self.send.len as u64) {
-            return Err(mismatch(state, before, lens.0, self.send.len));
-        }
+        let (before, len) = (cx.state.me - 1, now.len);
+        let both = self.sources(cx, flow, said)?;
         // What makes up the prefix with the vector of the rank before.
-        let both = [result, given];
-        let parts = match (slots_in, self.exclusive && before > 0) {
+        let parts = match (flow.slots_in, self.exclusive && before > 0) {
             (true, _) => &[],
             (false, true) => &both[..],
             (false, false) => &both[..1],
         };
         // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
-        let rooms = if slots_out { ROOMS + 2 } else { ROOMS };
-        if self
-            .temp
-            .as_ref()
-            .is_none_or(|temp| temp.len() < rooms * len)
-        {
-            self.temp = Some(engine.core.buffers.take(rooms * len, Place::Private)?);
+        let rooms = if flow.slots_out { ROOMS + 2 } else { ROOMS };
+        let temp = self.temp.as_ref();
+        if temp.is_none_or(|temp| temp.len() < rooms * len) {
+            let buffers = &mut cx.engine.core.buffers;
+            self.temp = Some(buffers.take(rooms * len, Place::Private)?);
             self.copied = 0;
         }
         // Taken out, so that the engine is free meanwhile.
@@ -252,10 +286,61 @@ impl Stream {
         let room = temp.as_deref_mut().unwrap_or_default();
         let (work, room) = room.split_at_mut(2 * len);
         let (copies, room) = room.split_at_mut(parts.len() * len);
-        let mut ranges: [Option<RemoteRange>; 2] = [None, None];
+        let Some(ranges) = self.fetch(cx, parts, now, copies)? else {
+            self.temp = temp;
+            return Ok(false);
+        };
+        let (state, peers) = (&*cx.state, &cx.engine.peers);
+        let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
+        if flow.slots_in {
+            let view = state.ends[before].in_slot(cx.seq, now.half, len);
+            views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
+        }
+        for (index, range) in ranges.iter().take(parts.len()).enumerate() {
+            let copied = || View::of(&copies[index * len..(index + 1) * len]);
+            let mapped = range.and_then(|r| reader::view(peers, state, before, &r));
+            views.push(Some(mapped.unwrap_or_else(copied)));
+        }
+        let loans = &mut cx.engine.core.loans;
+        if flow.slots_out {
+            let (prefix, with) = room[..2 * len].split_at_mut(len);
+            self.combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
+            state.own().write_slot(cx.seq, now.half, with);
+            let (loan, at) = self.recv;
+            loans.write(loan, at + now.begin, len, |out| out.copy_from_slice(prefix))?;
+        } else {
+            self.combine_in_place(loans, now, views, work)?;
+        }
+        self.temp = temp;
+        state.failure_of(before).map_or(Ok(true), Err)
+    }
+
+    /// What the rank before left of a prefix, and its vector.
+    fn sources(&self, cx: &StepContext<'_>, flow: &Flow, said: &Said) -> Result<[Source; 2]> {
+        let before = cx.state.me - 1;
+        let sources = [RESULT, GIVEN].map(|buffer| Source::of(said, cx.seq, before, buffer));
+        let [result, given] = sources.map(|source| source.range.len);
+        let len = self.send.len;
+        if !flow.slots_in && (given, result) != (len as u64, len as u64) {
+            return Err(mismatch(cx.state, before, given, len));
+        }
+        Ok(sources)
+    }
+
+    /// Where the parts of a piece are mapped; what is not mapped is copied. None: not all of it is there.
+    fn fetch(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        parts: &[Source],
+        now: Now,
+        copies: &mut [u8],
+    ) -> Result<Option<[Option<RemoteRange>; 2]>> {
+        let StepContext { engine, state, .. } = cx;
+        let (begin, len) = (now.begin as u64, now.len);
+        let mut ranges = [None; 2];
         for (index, source) in parts.iter().enumerate() {
-            let wanted = part(state, source, begin as u64, len)?;
-            if reader::view(&engine.peers, state, before, &wanted).is_some() {
+            let wanted = part(state, source, begin, len)?;
+            if reader::view(&engine.peers, state, source.place, &wanted).is_some() {
                 ranges[index] = Some(wanted);
                 continue;
             }
@@ -263,59 +348,72 @@ impl Stream {
                 continue;
             }
             let copy = Target::Bytes(&mut copies[index * len..(index + 1) * len]);
-            let n = reader::fetch(engine, state, source, begin as u64, len, copy)?;
-            if n < len {
-                self.temp = temp;
-                return Ok(false);
+            if reader::fetch(engine, state, source, begin, len, copy)? < len {
+                return Ok(None);
             }
             self.copied = index + 1;
         }
         self.copied = 0;
-        let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
-        if slots_in {
-            let view = state.ends[before].in_slot(seq, now.half, len);
-            views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
+        Ok(Some(ranges))
+    }
+
+    /// Combines `views` apart from the buffers: the prefix, and `with` this rank's own vector.
+    fn combine_apart(
+        &self,
+        loans: &mut LoanTable,
+        now: Now,
+        views: &[Option<View<'_>>],
+        (prefix, with): (&mut [u8], &mut [u8]),
+        work: &mut [u8],
+    ) -> Result<()> {
+        let operands = self.operands(None);
+        combine_all(&operands, prefix, views, None, work);
+        let own = loans.view(self.send.loan, self.send.at + now.begin, now.len)?;
+        let pair = [Some(View::of(prefix)), Some(own)];
+        combine_all(&operands, with, &pair, None, work);
+        Ok(())
+    }
+
+    /// Combines `views`, and this rank's own vector if the result has it, where the result goes.
+    fn combine_in_place(
+        &self,
+        loans: &mut LoanTable,
+        now: Now,
+        mut views: Vec<Option<View<'_>>>,
+        work: &mut [u8],
+    ) -> Result<()> {
+        let own = (!self.exclusive).then_some(views.len());
+        let operands = self.operands(own);
+        if own.is_some() {
+            views.push(None);
         }
-        for (index, range) in ranges.iter().take(parts.len()).enumerate() {
-            let copied = || View::of(&copies[index * len..(index + 1) * len]);
-            let mapped = range.and_then(|r| reader::view(&engine.peers, state, before, &r));
-            views.push(Some(mapped.unwrap_or_else(copied)));
-        }
-        let mut operands = Operands {
+        let to = (self.recv.0, self.recv.1 + now.begin, now.len);
+        let from = (self.send.loan, self.send.at + now.begin, now.len);
+        loans.write_viewing(to, from, |out, own| {
+            combine_all(&operands, out, &views, Some(own), work);
+        })?;
+        Ok(())
+    }
+
+    fn operands(&self, own: Option<usize>) -> Operands<'_> {
+        Operands {
             op: &self.op,
             elem: self.elem,
-            own: None,
-            alias: false,
-        };
-        let to = (self.recv.0, self.recv.1 + begin, len);
-        let from = (self.send.loan, self.send.at + begin, len);
-        let loans = &mut engine.core.loans;
-        if slots_out {
-            let (prefix, with) = room[..2 * len].split_at_mut(len);
-            combine_all(&operands, prefix, &views, None, work);
-            let own = loans.view(from.0, from.1, len)?;
-            let pair = [Some(View::of(prefix)), Some(own)];
-            combine_all(&operands, with, &pair, None, work);
-            state.own().write_slot(seq, now.half, with);
-            loans.write(to.0, to.1, len, |out| out.copy_from_slice(prefix))?;
-        } else {
-            if !self.exclusive {
-                operands.own = Some(views.len());
-                operands.alias = self.in_place;
-                views.push(None);
-            }
-            loans.write_viewing(to, from, |out, own| {
-                combine_all(&operands, out, &views, Some(own), work);
-            })?;
+            own,
+            alias: own.is_some() && self.in_place,
         }
-        drop(views);
-        self.temp = temp;
-        state.failure_of(before).map_or(Ok(true), Err)
     }
 }
 
 /// Says that so many pieces are ready in this rank's buffers.
-fn hand_on(engine: &Engine, state: &State, seq: u32, shared: &Shared, pieces: usize) {
+fn hand_on(cx: &StepContext<'_>, pieces: usize) {
+    let StepContext {
+        engine,
+        state,
+        seq,
+        shared,
+    } = cx;
+    let seq = *seq;
     let phase = u32::try_from(pieces).unwrap_or(u32::MAX);
     match state.own().look(seq) {
         0 if phase > 0 => {

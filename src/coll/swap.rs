@@ -7,7 +7,9 @@ use super::Parts;
 use super::lines::Lines;
 use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
 use super::reader;
-use super::shared::{GIVEN, Piece, Readers, Served, Shared, behind, describe, range_of_stage};
+use super::shared::{
+    GIVEN, Piece, Readers, Served, Shared, StepContext, behind, describe, range_of_stage,
+};
 use super::source::{self, Source, Target};
 use super::state::{State, Step};
 use crate::engine::Engine;
@@ -129,32 +131,24 @@ impl Swap {
         }))
     }
 
-    pub(crate) fn step(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         if self.medium == Medium::Unknown {
-            let Some(medium) = self.decide(state, seq)? else {
+            let Some(medium) = self.decide(cx.state, cx.seq)? else {
                 return Ok(Step::Idle);
             };
             self.medium = medium;
             match self.medium {
                 Medium::Buffers => {
-                    let (size, me) = (state.size(), state.me);
+                    let (size, me) = (cx.state.size(), cx.state.me);
                     self.pending = behind(size, me).collect();
                 }
-                Medium::Stages(_) => shared.readers = Readers::Everyone,
-                _ => state.need_slots(&engine.core.home)?,
+                Medium::Stages(_) => cx.shared.readers = Readers::Everyone,
+                _ => cx.state.need_slots(&cx.engine.core.home)?,
             }
         }
         match self.medium {
-            Medium::Buffers => self.in_buffers(engine, state, seq),
-            Medium::Stages(unit) | Medium::Slots(unit) => {
-                self.in_rounds(engine, state, seq, shared, unit)
-            }
+            Medium::Buffers => self.in_buffers(cx.engine, cx.state, cx.seq),
+            Medium::Stages(unit) | Medium::Slots(unit) => self.in_rounds(cx, unit),
             Medium::Unknown => Ok(Step::Idle),
         }
     }
@@ -238,91 +232,106 @@ impl Swap {
         (at + skip, (len - skip).min(unit))
     }
 
-    fn in_rounds(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-        unit: usize,
-    ) -> Result<Step> {
-        let (me, size) = (state.me, state.size());
-        let others = || (0..size).filter(move |&place| place != me);
+    fn in_rounds(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<Step> {
         let mut result = Step::Idle;
         loop {
-            let round = self.round;
-            let phase = round as u32 + 2;
             if !self.filled {
-                let active: Vec<usize> = others()
-                    .filter(|&place| self.piece(place, round, unit).1 > 0)
-                    .collect();
-                if active.is_empty() {
-                    return Ok(Step::Done);
+                match self.fill_round(cx, unit)? {
+                    Step::Moved => {}
+                    Step::Idle => return Ok(result),
+                    Step::Done => return Ok(Step::Done),
                 }
-                // What the last round left was read by all for whom it was.
-                if !others().all(|place| self.is_free(state, seq, place, unit)) {
-                    return Ok(result);
-                }
-                for &place in &active {
-                    let (at, len) = self.piece(place, round, unit);
-                    let to = place * unit;
-                    let own = state.own();
-                    engine.core.loans.read(self.recv, at, len, |bytes| {
-                        match (&mut shared.stage, self.medium) {
-                            (Some(stage), Medium::Stages(_)) => {
-                                stage[to..to + len].copy_from_slice(bytes);
-                            }
-                            _ => own.write_slot(seq, to, bytes),
-                        }
-                    })?;
-                }
-                state.advance(&engine.peers, seq, phase);
-                self.pending = active;
-                self.filled = true;
             }
-            let mut left = Vec::new();
-            for place in std::mem::take(&mut self.pending) {
-                if state.ends[place].look(seq) < phase {
-                    left.push(place);
-                    continue;
-                }
-                let (at, len) = self.piece(place, round, unit);
-                let came = match self.medium {
-                    Medium::Stages(_) => {
-                        let Some(said) = self.lines.of(state, place, seq)? else {
-                            left.push(place);
-                            continue;
-                        };
-                        let source = Source::of(&said, seq, place, GIVEN);
-                        let target = Target::Loan(self.recv, at);
-                        let from = (me * unit) as u64;
-                        reader::fetch(engine, state, &source, from, len, target)?
-                    }
-                    _ => {
-                        let view = state.ends[place].in_slot(seq, me * unit, len);
-                        let Some(view) = view else {
-                            return Err(source::mismatch(state, place, 0, len));
-                        };
-                        copy_out(engine, self.recv, at, len, view)?;
-                        len
-                    }
-                };
-                if came < len {
-                    left.push(place);
-                    continue;
-                }
+            if self.take_round(cx, unit)? {
                 result = Step::Moved;
             }
-            self.pending = left;
             if !self.pending.is_empty() {
                 return Ok(result);
             }
-            state.own().set_ack(seq, phase);
-            state.wake(&engine.peers);
+            cx.state.own().set_ack(cx.seq, self.phase());
+            cx.state.wake(&cx.engine.peers);
             self.round += 1;
             self.filled = false;
             result = Step::Moved;
         }
+    }
+
+    /// The phase by which the pieces of a round are there.
+    fn phase(&self) -> u32 {
+        self.round as u32 + 2
+    }
+
+    /// Lays out this rank's pieces of the round. Idle: pieces of the last one are not read yet; done: there are none.
+    fn fill_round(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<Step> {
+        let (state, seq, round) = (&*cx.state, cx.seq, self.round);
+        let (me, size) = (state.me, state.size());
+        let others = || (0..size).filter(move |&place| place != me);
+        let active: Vec<usize> = others()
+            .filter(|&place| self.piece(place, round, unit).1 > 0)
+            .collect();
+        if active.is_empty() {
+            return Ok(Step::Done);
+        }
+        // What the last round left was read by all for whom it was.
+        if !others().all(|place| self.is_free(state, seq, place, unit)) {
+            return Ok(Step::Idle);
+        }
+        for &place in &active {
+            let (at, len) = self.piece(place, round, unit);
+            let to = place * unit;
+            let own = state.own();
+            let loans = &mut cx.engine.core.loans;
+            loans.read(self.recv, at, len, |bytes| {
+                match (&mut cx.shared.stage, self.medium) {
+                    (Some(stage), Medium::Stages(_)) => {
+                        stage[to..to + len].copy_from_slice(bytes);
+                    }
+                    _ => own.write_slot(seq, to, bytes),
+                }
+            })?;
+        }
+        state.advance(&cx.engine.peers, seq, self.phase());
+        self.pending = active;
+        self.filled = true;
+        Ok(Step::Moved)
+    }
+
+    /// Takes the pieces of the round that have come. Whether there were any.
+    fn take_round(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<bool> {
+        let mut left = Vec::new();
+        let mut taken = false;
+        for place in std::mem::take(&mut self.pending) {
+            let came = cx.state.ends[place].look(cx.seq) >= self.phase();
+            if came && self.take_piece(cx, place, unit)? {
+                taken = true;
+            } else {
+                left.push(place);
+            }
+        }
+        self.pending = left;
+        Ok(taken)
+    }
+
+    /// Takes the piece of `place`. `false`: not all of it is there.
+    fn take_piece(&mut self, cx: &mut StepContext<'_>, place: usize, unit: usize) -> Result<bool> {
+        let StepContext {
+            engine, state, seq, ..
+        } = cx;
+        let (at, len) = self.piece(place, self.round, unit);
+        let from = state.me * unit;
+        if let Medium::Stages(_) = self.medium {
+            let Some(said) = self.lines.of(state, place, *seq)? else {
+                return Ok(false);
+            };
+            let source = Source::of(&said, *seq, place, GIVEN);
+            let target = Target::Loan(self.recv, at);
+            let came = reader::fetch(engine, state, &source, from as u64, len, target)?;
+            return Ok(came >= len);
+        }
+        let view = state.ends[place].in_slot(*seq, from, len);
+        let view = view.ok_or_else(|| source::mismatch(state, place, 0, len))?;
+        copy_out(engine, self.recv, at, len, view)?;
+        Ok(true)
     }
 }
 

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A rank's range of the vector, combined segment by segment.
+
+use super::super::Op;
+use super::super::push::place_of;
+use super::super::reader;
+use super::super::select::Algorithm;
+use super::super::shared::{GIVEN, Shared, StepContext};
+use super::super::source::{Source, Target};
+use super::super::state::State;
+use super::attach::{InPlace, count};
+use super::segment::{Operands, combine_all};
+use super::{Fold, From, mismatch};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::memory::pool::Place;
+use crate::peer::Peer;
+use onecopy_shm::coll::{View, kind};
+use onecopy_shm::loan::LoanTable;
+
+/// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several
+/// times.
+const SEGMENT_TWO: usize = 128 << 10;
+const SEGMENT_MANY: usize = 16 << 10;
+/// Bytes of a segment that is written to several places: it stays in the first cache between.
+const SEGMENT_WRITTEN: usize = 16 << 10;
+/// Bytes for what cannot be read in place.
+const FETCH_MAX: usize = 256 << 10;
+
+/// How an attempt to combine a segment went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Combined,
+    /// Something has to come first.
+    Awaited,
+    /// Bytes were not there in place, so that copies are combined.
+    Again,
+}
+
+/// A segment of the range.
+struct Segment {
+    begin: usize,
+    len: usize,
+    /// Whether the result goes where this rank's contribution stands.
+    alias: bool,
+    /// Members whose bytes are copied before they are combined.
+    absent: Vec<usize>,
+    /// Vectors of room for partial results.
+    work: usize,
+    /// Whether the result stands apart: a helper has no place of its own for it.
+    apart: bool,
+}
+
+/// Room for the result of a helper, and for partial results.
+struct Room<'r> {
+    helped: &'r mut [u8],
+    work: &'r mut [u8],
+}
+
+impl Segment {
+    /// Bytes that it takes besides the buffers of the program.
+    fn needed(&self) -> usize {
+        (self.absent.len() + self.work + usize::from(self.apart)) * self.len
+    }
+
+    /// The room for copies, and the other room.
+    fn split<'r>(&self, room: &'r mut [u8]) -> (&'r mut [u8], Room<'r>) {
+        let copies = (self.absent.len() * self.len).min(room.len());
+        let (copies, work) = room.split_at_mut(copies);
+        let (helped, work) = work.split_at_mut(usize::from(self.apart) * self.len);
+        (copies, Room { helped, work })
+    }
+}
+
+/// Where the contributions to a segment are read.
+struct Contributions<'c> {
+    peers: &'c [Option<Box<Peer>>],
+    state: &'c State,
+    seq: u32,
+    segment: &'c Segment,
+    copies: &'c [u8],
+    in_place: &'c InPlace<'c>,
+}
+
+impl<'c> Contributions<'c> {
+    /// The bytes of `place`; none: they are this rank's own, given apart.
+    fn view(&self, place: usize, from: &From) -> Result<Option<View<'c>>> {
+        let Segment { begin, len, .. } = *self.segment;
+        let end = &self.state.ends[place];
+        let view = match from {
+            From::Own => return Ok(None),
+            From::Inline => end.in_line(self.seq, begin, len),
+            From::Slot => end.in_slot(self.seq, begin, len),
+            From::Buffer(range) | From::Attached(range) => {
+                let absent = &self.segment.absent;
+                let copied = absent.iter().position(|&other| other == place);
+                let attached = self.in_place.iter().find(|(other, _)| *other == place);
+                if let Some(index) = copied {
+                    Some(View::of(&self.copies[index * len..(index + 1) * len]))
+                } else if let Some((_, bytes)) = attached {
+                    bytes.view()
+                } else {
+                    let range = range.part(begin as u64, len as u64);
+                    reader::view(self.peers, self.state, place, &range)
+                }
+            }
+        };
+        let view = view.ok_or_else(|| mismatch(self.state, place, 0, len))?;
+        Ok(Some(view))
+    }
+}
+
+impl Fold {
+    /// Combines the next segment of the range. Gives its bytes; 0: something has to come first.
+    pub(super) fn segment(&mut self, cx: &mut StepContext<'_>) -> Result<usize> {
+        loop {
+            let segment = self.next_segment(cx);
+            let needed = segment.needed();
+            if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
+                self.temp = Some(cx.engine.core.buffers.take(needed, Place::Private)?);
+                self.fetched = 0;
+            }
+            // Taken out, so that the engine is free meanwhile.
+            let mut temp = self.temp.take();
+            let (copies, room) = segment.split(temp.as_deref_mut().unwrap_or_default());
+            let outcome = self.try_segment(cx, &segment, copies, room)?;
+            self.temp = temp;
+            match outcome {
+                Outcome::Combined => {
+                    self.fetched = 0;
+                    self.folded += segment.len;
+                    return Ok(segment.len);
+                }
+                Outcome::Awaited => return Ok(0),
+                Outcome::Again => {}
+            }
+        }
+    }
+
+    /// What the next segment is, and what it takes to combine it.
+    fn next_segment(&self, cx: &StepContext<'_>) -> Segment {
+        let all = self.range.1 - self.range.0;
+        // The result goes where this rank's contribution stands.
+        let alias = self.from.contains(&From::Own)
+            && match cx.shared.stage {
+                Some(_) => self.algorithm == Algorithm::Split,
+                None => self.in_place,
+            };
+        // What has to be copied before it can be combined. What may cx out not to have been there is, where it cannot
+        // be combined again.
+        let absent: Vec<usize> = (0..self.upto)
+            .filter(|&place| match &self.from[place] {
+                From::Buffer(range) => {
+                    let first = range.part(0, range.len.min(1));
+                    reader::view(&cx.engine.peers, cx.state, place, &first).is_none()
+                }
+                From::Attached(_) => alias,
+                _ => false,
+            })
+            .collect();
+        let len = self.segment_len(absent.len()).min(all - self.folded);
+        let user = matches!(self.op, Op::User(_));
+        let partial = user || self.upto > 2 || !absent.is_empty();
+        Segment {
+            begin: self.range.0 + place_of(cx.seq, all, self.folded, len),
+            len,
+            alias,
+            absent,
+            work: if partial { 2 } else { 0 },
+            apart: self.helps && self.recv.is_none(),
+        }
+    }
+
+    /// Bytes of a segment, in whole elements, for which so many contributions are copied first.
+    fn segment_len(&self, absent: usize) -> usize {
+        let wanted = match (absent, self.upto) {
+            (0, _) if !self.targets.is_empty() => SEGMENT_WRITTEN,
+            (0, 0..=2) => SEGMENT_TWO,
+            (0, _) => SEGMENT_MANY,
+            (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
+        };
+        let size = self.elem.size();
+        (wanted / size * size).max(size)
+    }
+
+    fn try_segment(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        segment: &Segment,
+        copies: &mut [u8],
+        mut room: Room<'_>,
+    ) -> Result<Outcome> {
+        if !self.fetch_absent(cx, segment, copies)? {
+            return Ok(Outcome::Awaited);
+        }
+        let (begin, len) = (segment.begin, segment.len);
+        let Engine { core, peers, .. } = &mut *cx.engine;
+        let in_place = if segment.alias {
+            Vec::new()
+        } else if let Some(all) = self.attach(peers, cx.state, (begin, len)) {
+            all
+        } else {
+            return Ok(Outcome::Again);
+        };
+        let contributions = Contributions {
+            peers,
+            state: cx.state,
+            seq: cx.seq,
+            segment,
+            copies,
+            in_place: &in_place,
+        };
+        let mut views = Vec::with_capacity(self.upto);
+        for place in 0..self.upto {
+            views.push(contributions.view(place, &self.from[place])?);
+        }
+        self.write_segment(&mut core.loans, cx.shared, segment, &views, &mut room)?;
+        drop(views);
+        let members: Vec<usize> = in_place.iter().map(|&(place, _)| place).collect();
+        if !self.were_there(in_place) {
+            return Ok(Outcome::Again);
+        }
+        count(cx.engine, cx.state, &members, len);
+        self.put_out(cx.engine, cx.state, (begin, len), room.helped)?;
+        self.check_owners(cx.state)?;
+        Ok(Outcome::Combined)
+    }
+
+    /// Copies what cannot be combined in place. `false`: not all of it is there.
+    fn fetch_absent(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        segment: &Segment,
+        copies: &mut [u8],
+    ) -> Result<bool> {
+        let StepContext {
+            engine, state, seq, ..
+        } = cx;
+        let len = segment.len;
+        while self.fetched < segment.absent.len() {
+            let place = segment.absent[self.fetched];
+            let (From::Buffer(range) | From::Attached(range)) = self.from[place] else {
+                break;
+            };
+            let said = self.lines.of(state, place, *seq)?;
+            let source = Source {
+                seq: *seq,
+                place,
+                buffer: GIVEN,
+                range,
+                answers: said.is_some_and(|said| said.has(kind::ANSWERS)),
+            };
+            let to = Target::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
+            if reader::fetch(engine, state, &source, segment.begin as u64, len, to)? < len {
+                return Ok(false);
+            }
+            self.fetched += 1;
+        }
+        Ok(true)
+    }
+
+    /// Combines `views` where the result goes.
+    fn write_segment(
+        &self,
+        loans: &mut LoanTable,
+        shared: &mut Shared,
+        segment: &Segment,
+        views: &[Option<View<'_>>],
+        room: &mut Room<'_>,
+    ) -> Result<()> {
+        let (begin, len) = (segment.begin, segment.len);
+        let work = &mut *room.work;
+        let operands = Operands {
+            op: &self.op,
+            elem: self.elem,
+            own: views.iter().position(Option::is_none),
+            alias: segment.alias,
+        };
+        match (&mut shared.stage, self.recv) {
+            (Some(stage), _) if self.algorithm == Algorithm::Split => {
+                let out = &mut stage[begin..begin + len];
+                combine_all(&operands, out, views, None, work);
+            }
+            (Some(stage), Some((loan, at))) if operands.own.is_some() => {
+                let own = View::of(&stage[begin..begin + len]);
+                loans.write(loan, at + self.result_at(begin), len, |out| {
+                    combine_all(&operands, out, views, Some(own), work);
+                })?;
+            }
+            (_, Some((loan, at))) => {
+                let to = (loan, at + self.result_at(begin), len);
+                let from = (self.send.loan, self.send.at + begin, len);
+                loans.write_viewing(to, from, |out, own| {
+                    combine_all(&operands, out, views, Some(own), work);
+                })?;
+            }
+            (_, None) if segment.apart => {
+                let own = loans.view(self.send.loan, self.send.at + begin, len)?;
+                combine_all(&operands, room.helped, views, Some(own), work);
+            }
+            (_, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Where in the receive buffer byte `begin` of the vector goes.
+    fn result_at(&self, begin: usize) -> usize {
+        if self.algorithm == Algorithm::Split
+            || self.helps
+            || self.in_place && self.to_front.is_some()
+        {
+            begin
+        } else {
+            begin - self.range.0
+        }
+    }
+
+    /// Whether those whose buffers were read still had them: who gave up has given its buffer to someone else
+    /// meanwhile.
+    fn check_owners(&self, state: &State) -> Result<()> {
+        for place in 0..self.upto {
+            if matches!(self.from[place], From::Buffer(_) | From::Attached(_))
+                && let Some(error) = state.failure_of(place)
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
