@@ -11,9 +11,10 @@ use super::push::Gives;
 use super::relay::Relay;
 use super::select::{Algorithm, algorithm, by_message, relays, share};
 use super::shared::{Piece, Readers, whole};
+use super::state::State;
 use super::stream::Stream;
 use super::swap::Swap;
-use super::{Collective, Parts};
+use super::{Collective, ElemType, Op, Parts};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{Request, RequestId, State as RequestState, UserBuf};
@@ -100,154 +101,172 @@ impl Collective {
             _ => None,
         }
     }
+}
 
-    fn plan(&self, size: usize, me: usize, buffers: Buffers) -> Result<Plan> {
-        let Buffers { send, recv } = buffers;
-        if let Some(root) = self.root()
+/// A collective of `size` ranks as the rank `me` calls it.
+struct Planner<'c> {
+    collective: &'c Collective,
+    size: usize,
+    me: usize,
+    send: Option<Loan>,
+    recv: Option<Loan>,
+}
+
+impl Planner<'_> {
+    fn plan(&self) -> Result<Plan> {
+        let size = self.size;
+        if let Some(root) = self.collective.root()
             && root >= size
         {
             return Err(Error::NoSuchRank { rank: root, size });
         }
-        match self {
-            Self::Barrier => Ok(Plan::Barrier),
-            Self::Bcast { .. }
-            | Self::Gather { .. }
-            | Self::Scatter { .. }
-            | Self::Allgather { .. }
-            | Self::Alltoall { .. } => self.plan_exchange(size, me, send, recv),
-            _ => self.plan_fold(size, me, send, recv),
+        match self.collective {
+            Collective::Barrier => Ok(Plan::Barrier),
+            Collective::Bcast { root } => self.bcast(*root).map(Plan::Exchange),
+            Collective::Gather { root, parts } => self.gather(*root, parts).map(Plan::Exchange),
+            Collective::Scatter { root, parts } => self.scatter(*root, parts).map(Plan::Exchange),
+            Collective::Allgather { parts } => self.allgather(parts).map(Plan::Exchange),
+            Collective::Alltoall { send, recv } => self.alltoall(send, recv),
+            Collective::Reduce { elem, op, .. }
+            | Collective::Allreduce { elem, op }
+            | Collective::ReduceScatter { elem, op, .. }
+            | Collective::Scan { elem, op }
+            | Collective::Exscan { elem, op } => self.reduction(*elem, op),
         }
     }
 
-    fn plan_exchange(
-        &self,
-        size: usize,
-        me: usize,
-        send: Option<Loan>,
-        recv: Option<Loan>,
-    ) -> Result<Plan> {
-        let mut x = Exchange::new(Find::All);
-        x.recv = recv;
-        match self {
-            Self::Bcast { root } => {
-                let buffer = needed("receive", recv)?;
-                if by_message(self, buffer.len(), size) {
-                    (x.by_message, x.gives) = (true, Gives::Half);
-                    (x.says, x.open) = (*root != me, (*root != me).then(|| whole(buffer)));
-                }
-                if *root == me {
-                    (x.offer, x.readers) = (Some(whole(buffer)), Readers::Everyone);
-                } else {
-                    x.takes = Takes::From(*root, buffer.len());
-                }
+    fn bcast(&self, root: usize) -> Result<Exchange> {
+        let mut x = self.exchange(Find::All);
+        let is_root = root == self.me;
+        let buffer = needed("receive", self.recv)?;
+        if by_message(self.collective, buffer.len(), self.size) {
+            (x.by_message, x.gives) = (true, Gives::Half);
+            (x.says, x.open) = (!is_root, (!is_root).then(|| whole(buffer)));
+        }
+        if is_root {
+            (x.offer, x.readers) = (Some(whole(buffer)), Readers::Everyone);
+        } else {
+            x.takes = Takes::From(root, buffer.len());
+        }
+        Ok(x)
+    }
+
+    fn gather(&self, root: usize, parts: &Parts) -> Result<Exchange> {
+        let mut x = self.exchange(Find::All);
+        x.offer = self.send.map(whole);
+        if root == self.me {
+            check("receive", parts, self.size, self.recv)?;
+            x.takes = Takes::Each(parts.clone());
+            let (to, len) = parts.of(self.me);
+            x.own = own(self.send, 0, to, len)?;
+            (x.says, x.open) = (true, room_of(self.recv, parts, self.size));
+        } else {
+            needed("send", self.send)?;
+            x.readers = Readers::Only(root);
+            x.gives = Gives::All;
+        }
+        Ok(x)
+    }
+
+    fn scatter(&self, root: usize, parts: &Parts) -> Result<Exchange> {
+        let mut x = self.exchange(Find::Index);
+        if root == self.me {
+            check("send", parts, self.size, self.send)?;
+            x.offer = Some(whole(needed("send", self.send)?));
+            x.readers = Readers::Everyone;
+            (x.offer, x.table) = give(x.offer, parts, self.size);
+            let (from, len) = parts.of(self.me);
+            if self.recv.is_some() {
+                room(self.recv, len)?;
+                x.own = own(self.send, from, 0, len)?;
             }
-            Self::Gather { root, parts } => {
-                x.offer = send.map(whole);
-                if *root == me {
-                    check("receive", parts, size, recv)?;
-                    x.takes = Takes::Each(parts.clone());
-                    let (to, len) = parts.of(me);
-                    x.own = own(send, 0, to, len)?;
-                    (x.says, x.open) = (true, room_of(recv, parts, size));
-                } else {
-                    needed("send", send)?;
-                    x.readers = Readers::Only(*root);
-                    x.gives = Gives::All;
-                }
-            }
-            Self::Scatter { root, parts } => {
-                x.find = Find::Index;
-                if *root == me {
-                    check("send", parts, size, send)?;
-                    x.offer = Some(whole(needed("send", send)?));
-                    x.readers = Readers::Everyone;
-                    (x.offer, x.table) = give(x.offer, parts, size);
-                    let (from, len) = parts.of(me);
-                    if recv.is_some() {
-                        room(recv, len)?;
-                        x.own = own(send, from, 0, len)?;
-                    }
-                } else {
-                    x.takes = Takes::From(*root, needed("receive", recv)?.len());
-                }
-            }
-            Self::Allgather { parts } => {
-                check("receive", parts, size, recv)?;
-                let recv = needed("receive", recv)?;
-                let (to, len) = parts.of(me);
-                x.takes = Takes::Each(parts.clone());
-                x.readers = Readers::Everyone;
-                x.offer = Some(match send {
-                    Some(send) => whole(send),
-                    None => Piece {
-                        loan: recv,
-                        at: to,
-                        len,
-                    },
-                });
-                x.own = own(send, 0, to, len)?;
-                x.open = room_of(Some(recv), parts, size);
-                if x.open.is_some() {
-                    x.gives = Gives::All;
-                }
-            }
-            Self::Alltoall {
-                send: give_parts,
-                recv: parts,
-            } => {
-                check("receive", parts, size, recv)?;
-                let recv = needed("receive", recv)?;
-                let Some(send) = send else {
-                    return Ok(Plan::Swap(recv, parts.clone()));
-                };
-                check("send", give_parts, size, Some(send))?;
-                x.takes = Takes::Each(parts.clone());
-                x.readers = Readers::Everyone;
-                x.find = Find::Index;
-                (x.offer, x.table) = give(Some(whole(send)), give_parts, size);
-                let ((from, n), (to, len)) = (give_parts.of(me), parts.of(me));
-                if n != len {
-                    return Err(bad(format!(
-                        "this rank gives itself {n} bytes and takes {len}"
-                    )));
-                }
-                x.own = own(Some(send), from, to, len)?;
-                if let (Parts::Equal(part), Parts::Equal(_)) = (give_parts, parts) {
-                    x.open = room_of(Some(recv), parts, size);
-                    x.gives = Gives::Parts(*part);
-                }
-            }
-            _ => return Err(bad("no exchange")),
+        } else {
+            x.takes = Takes::From(root, needed("receive", self.recv)?.len());
+        }
+        Ok(x)
+    }
+
+    fn allgather(&self, parts: &Parts) -> Result<Exchange> {
+        let mut x = self.exchange(Find::All);
+        check("receive", parts, self.size, self.recv)?;
+        let recv = needed("receive", self.recv)?;
+        let (to, len) = parts.of(self.me);
+        x.takes = Takes::Each(parts.clone());
+        x.readers = Readers::Everyone;
+        x.offer = Some(match self.send {
+            Some(send) => whole(send),
+            None => Piece {
+                loan: recv,
+                at: to,
+                len,
+            },
+        });
+        x.own = own(self.send, 0, to, len)?;
+        x.open = room_of(Some(recv), parts, self.size);
+        if x.open.is_some() {
+            x.gives = Gives::All;
+        }
+        Ok(x)
+    }
+
+    fn alltoall(&self, give_parts: &Parts, parts: &Parts) -> Result<Plan> {
+        let mut x = self.exchange(Find::Index);
+        check("receive", parts, self.size, self.recv)?;
+        let recv = needed("receive", self.recv)?;
+        let Some(send) = self.send else {
+            return Ok(Plan::Swap(recv, parts.clone()));
+        };
+        check("send", give_parts, self.size, Some(send))?;
+        x.takes = Takes::Each(parts.clone());
+        x.readers = Readers::Everyone;
+        (x.offer, x.table) = give(Some(whole(send)), give_parts, self.size);
+        let ((from, n), (to, len)) = (give_parts.of(self.me), parts.of(self.me));
+        if n != len {
+            return Err(bad(format!(
+                "this rank gives itself {n} bytes and takes {len}"
+            )));
+        }
+        x.own = own(Some(send), from, to, len)?;
+        if let (Parts::Equal(part), Parts::Equal(_)) = (give_parts, parts) {
+            x.open = room_of(Some(recv), parts, self.size);
+            x.gives = Gives::Parts(*part);
         }
         Ok(Plan::Exchange(x))
     }
 
-    fn plan_fold(
-        &self,
-        size: usize,
-        me: usize,
-        send: Option<Loan>,
-        recv: Option<Loan>,
-    ) -> Result<Plan> {
-        let (Self::Reduce { elem, op, .. }
-        | Self::Allreduce { elem, op }
-        | Self::ReduceScatter { elem, op, .. }
-        | Self::Scan { elem, op }
-        | Self::Exscan { elem, op }) = self
-        else {
-            return Err(bad("no reduction"));
-        };
-        op.check(*elem)?;
-        let root_only = matches!(self, Self::Reduce { root, .. } if *root != me);
-        let in_place = send.is_none();
-        let mut vector = match send {
+    /// An exchange with the receive buffer of the call.
+    fn exchange(&self, find: Find) -> Exchange {
+        let mut x = Exchange::new(find);
+        x.recv = self.recv;
+        x
+    }
+
+    fn reduction(&self, elem: ElemType, op: &Op) -> Result<Plan> {
+        op.check(elem)?;
+        let vector = self.vector(elem)?;
+        let algorithm = algorithm(self.collective, vector.len, self.size);
+        let algorithm = algorithm.ok_or_else(|| bad("no reduction"))?;
+        if algorithm == Algorithm::Stream {
+            return self.stream(elem, op, vector);
+        }
+        let mut fold = Fold::new(op.clone(), elem, algorithm, vector);
+        fold.in_place = self.send.is_none();
+        fold.upto = self.size;
+        self.fold(fold)
+    }
+
+    /// What this rank gives to a reduction.
+    fn vector(&self, elem: ElemType) -> Result<Piece> {
+        let gives_only =
+            matches!(self.collective, Collective::Reduce { root, .. } if *root != self.me);
+        let mut vector = match self.send {
             Some(send) => whole(send),
-            None if root_only => return Err(bad("this rank needs a send buffer")),
-            None => whole(needed("send or receive", recv)?),
+            None if gives_only => return Err(bad("this rank needs a send buffer")),
+            None => whole(needed("send or receive", self.recv)?),
         };
-        if let Self::ReduceScatter { parts, .. } = self {
-            check("send", parts, size, Some(vector.loan))?;
-            vector.len = parts.end(size);
+        if let Collective::ReduceScatter { parts, .. } = self.collective {
+            check("send", parts, self.size, Some(vector.loan))?;
+            vector.len = parts.end(self.size);
         }
         if !vector.len.is_multiple_of(elem.size()) {
             return Err(bad(format!(
@@ -256,32 +275,34 @@ impl Collective {
                 elem.size()
             )));
         }
-        let len = vector.len;
-        let algorithm = algorithm(self, len, size).ok_or_else(|| bad("no reduction"))?;
-        let exclusive = matches!(self, Self::Exscan { .. });
-        if algorithm == Algorithm::Stream {
-            let stream = Stream {
-                op: op.clone(),
-                elem: *elem,
-                exclusive,
-                send: vector,
-                recv: (room(recv, len)?, 0),
-                in_place,
-                passed: 0,
-                temp: None,
-                copied: 0,
-                lines: Lines::default(),
-            };
-            return Ok(Plan::Stream(stream, To::Prefix { exclusive }));
-        }
-        let mut fold = Fold::new(op.clone(), *elem, algorithm, vector);
-        fold.in_place = in_place;
-        fold.upto = size;
-        let to = match self {
-            Self::Reduce { root, .. } => {
+        Ok(vector)
+    }
+
+    fn stream(&self, elem: ElemType, op: &Op, send: Piece) -> Result<Plan> {
+        let exclusive = matches!(self.collective, Collective::Exscan { .. });
+        let stream = Stream {
+            op: op.clone(),
+            elem,
+            exclusive,
+            send,
+            recv: (room(self.recv, send.len)?, 0),
+            in_place: self.send.is_none(),
+            passed: 0,
+            temp: None,
+            copied: 0,
+            lines: Lines::default(),
+        };
+        Ok(Plan::Stream(stream, To::Prefix { exclusive }))
+    }
+
+    /// Says what this rank combines of the vectors, and who needs it.
+    fn fold(&self, mut fold: Fold) -> Result<Plan> {
+        let (me, len, elem) = (self.me, fold.send.len, fold.elem);
+        let to = match self.collective {
+            Collective::Reduce { root, .. } => {
                 fold.root = Some(*root);
                 if *root == me {
-                    fold.recv = Some((room(recv, len)?, 0));
+                    fold.recv = Some((room(self.recv, len)?, 0));
                     fold.range = (0, len);
                     fold.readers = Readers::Nobody;
                 } else {
@@ -289,26 +310,27 @@ impl Collective {
                 }
                 To::Root(*root)
             }
-            Self::ReduceScatter { parts, .. } => {
+            Collective::ReduceScatter { parts, .. } => {
                 let (at, n) = parts.of(me);
                 if !at.is_multiple_of(elem.size()) || !n.is_multiple_of(elem.size()) {
                     return Err(bad("a part that is no whole number of elements"));
                 }
-                fold.recv = Some((room(recv, n)?, 0));
+                fold.recv = Some((room(self.recv, n)?, 0));
                 fold.range = (at, at + n);
-                fold.to_front = in_place.then_some((at, n));
+                fold.to_front = fold.in_place.then_some((at, n));
                 To::Parts(parts.clone())
             }
-            Self::Scan { .. } | Self::Exscan { .. } => {
-                fold.recv = Some((room(recv, len)?, 0));
+            Collective::Scan { .. } | Collective::Exscan { .. } => {
+                let exclusive = matches!(self.collective, Collective::Exscan { .. });
+                fold.recv = Some((room(self.recv, len)?, 0));
                 fold.upto = if exclusive { me } else { me + 1 };
                 fold.range = if fold.upto > 0 { (0, len) } else { (0, 0) };
                 To::Prefix { exclusive }
             }
             _ => {
-                fold.recv = Some((room(recv, len)?, 0));
-                fold.range = match algorithm {
-                    Algorithm::Split => share(len, *elem, size, me),
+                fold.recv = Some((room(self.recv, len)?, 0));
+                fold.range = match fold.algorithm {
+                    Algorithm::Split => share(len, elem, self.size, me),
                     _ => (0, len),
                 };
                 To::Everyone
@@ -362,6 +384,62 @@ fn give(offer: Option<Piece>, parts: &Parts, size: usize) -> (Option<Piece>, Opt
     }
 }
 
+impl Plan {
+    /// As it goes by the channel.
+    fn by_channel(self, collective: &Collective, state: &State) -> Body {
+        match self {
+            Self::Barrier => Body::Barrier,
+            Self::Exchange(exchange) => match (&exchange.takes, exchange.recv) {
+                (&Takes::From(root, len), Some(recv))
+                    if relays(collective, len, state.size(), state.tuning.relay_min) =>
+                {
+                    Body::Relay(Relay::new(exchange, root, recv, state.size(), state.me))
+                }
+                _ => Body::Exchange(exchange),
+            },
+            Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
+            Self::Fold(fold, _) => Body::Fold(fold),
+            Self::Stream(stream, _) => Body::Stream(stream),
+        }
+    }
+
+    /// As it goes by messages.
+    fn by_messages(self, engine: &mut Engine, state: &State, seq: u32) -> Body {
+        let chain = match self {
+            Self::Barrier => {
+                return Body::MessageExchange(MessageExchange::barrier(state, seq, engine));
+            }
+            Self::Exchange(exchange) => {
+                return Body::MessageExchange(MessageExchange::new(exchange, seq));
+            }
+            Self::Swap(recv, parts) => {
+                return Body::MessageExchange(MessageExchange::swap(recv, parts, seq));
+            }
+            Self::Fold(fold, to) => {
+                let Fold {
+                    op,
+                    elem,
+                    send,
+                    recv,
+                    ..
+                } = fold;
+                MessageChain::new(op, elem, send, recv, to, state, seq)
+            }
+            Self::Stream(stream, to) => {
+                let Stream {
+                    op,
+                    elem,
+                    send,
+                    recv,
+                    ..
+                } = stream;
+                MessageChain::new(op, elem, send, Some(recv), to, state, seq)
+            }
+        };
+        Body::MessageChain(chain)
+    }
+}
+
 impl Communicator {
     /// Starts a collective. `opened`: whether its channel could be made ready.
     pub(crate) fn start(
@@ -384,7 +462,14 @@ impl Communicator {
             return Err(error);
         }
         let Self { state, ops } = self;
-        let plan = collective.plan(state.size(), state.me, buffers)?;
+        let planner = Planner {
+            collective,
+            size: state.size(),
+            me: state.me,
+            send: buffers.send,
+            recv: buffers.recv,
+        };
+        let plan = planner.plan()?;
         let begun = call == Call::Begun;
         let seq = if begun {
             state.seq
@@ -392,54 +477,10 @@ impl Communicator {
             state.seq.wrapping_add(1)
         };
         let body = if state.has_channel() {
-            match plan {
-                Plan::Barrier => Body::Barrier,
-                Plan::Exchange(exchange) => match (&exchange.takes, exchange.recv) {
-                    (&Takes::From(root, len), Some(recv))
-                        if relays(collective, len, state.size(), state.tuning.relay_min) =>
-                    {
-                        Body::Relay(Relay::new(exchange, root, recv, state.size(), state.me))
-                    }
-                    _ => Body::Exchange(exchange),
-                },
-                Plan::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
-                Plan::Fold(fold, _) => Body::Fold(fold),
-                Plan::Stream(stream, _) => Body::Stream(stream),
-            }
+            plan.by_channel(collective, state)
         } else {
             engine.core.counters.coll_by_messages += 1;
-            match plan {
-                Plan::Barrier => {
-                    Body::MessageExchange(MessageExchange::barrier(state, seq, engine))
-                }
-                Plan::Exchange(exchange) => {
-                    Body::MessageExchange(MessageExchange::new(exchange, seq))
-                }
-                Plan::Swap(recv, parts) => {
-                    Body::MessageExchange(MessageExchange::swap(recv, parts, seq))
-                }
-                Plan::Fold(fold, to) => {
-                    let Fold {
-                        op,
-                        elem,
-                        send,
-                        recv,
-                        ..
-                    } = fold;
-                    Body::MessageChain(MessageChain::new(op, elem, send, recv, to, state, seq))
-                }
-                Plan::Stream(stream, to) => {
-                    let Stream {
-                        op,
-                        elem,
-                        send,
-                        recv,
-                        ..
-                    } = stream;
-                    let recv = Some(recv);
-                    Body::MessageChain(MessageChain::new(op, elem, send, recv, to, state, seq))
-                }
-            }
+            plan.by_messages(engine, state, seq)
         };
         state.seq = seq;
         engine.core.counters.collectives += 1;
