@@ -9,8 +9,7 @@ use super::lines::Lines;
 use super::push::{Gives, WRITTEN, place_of, reaches_all};
 use super::reader;
 use super::shared::{
-    ENTRY, GIVEN, Piece, RESULT, Readers, Served, Shared, StepContext, behind, describe,
-    range_of_stage,
+    ENTRY, GIVEN, Piece, RESULT, Readers, Served, StepContext, behind, describe, range_of_stage,
 };
 use super::source::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
@@ -84,6 +83,17 @@ pub(crate) struct Exchange {
     got: usize,
 }
 
+/// What a member has for this rank.
+struct Part {
+    place: usize,
+    said: Said,
+    /// Where it goes in the receive buffer.
+    to: usize,
+    len: usize,
+    /// Bytes from its front that this rank reads itself.
+    reads: usize,
+}
+
 impl Exchange {
     pub(crate) fn new(find: Find) -> Self {
         Self {
@@ -132,13 +142,14 @@ impl Exchange {
         }
     }
 
-    pub(crate) fn begin(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<()> {
+    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        let seq = *seq;
         self.order(state.size(), state.me);
         let flags = self.flags(engine, state, shared.waits);
         let gives = self.readers != Readers::Nobody;
@@ -160,11 +171,11 @@ impl Exchange {
                     result: self.open,
                     flags,
                 };
-                give(engine, state, seq, shared, given)?;
+                give(cx, given)?;
             }
             (Some(offer), Some(parts)) if gives => {
                 let parts = parts.clone();
-                self.give_parts(engine, state, seq, shared, offer, &parts)?;
+                self.give_parts(cx, offer, &parts)?;
             }
             _ if self.says => {
                 let mut line = [0u8; INLINE];
@@ -179,15 +190,11 @@ impl Exchange {
     }
 
     /// Publishes an offer with a table that says what is for whom.
-    fn give_parts(
-        &self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-        offer: Piece,
-        parts: &Parts,
-    ) -> Result<()> {
+    fn give_parts(&self, cx: &mut StepContext<'_>, offer: Piece, parts: &Parts) -> Result<()> {
+        let StepContext {
+            engine, state, seq, ..
+        } = cx;
+        let seq = *seq;
         state.need_slots(&engine.core.home)?;
         let size = state.size();
         let head = size * ENTRY;
@@ -225,26 +232,19 @@ impl Exchange {
             result: None,
             flags: kind::TABLE,
         };
-        expose(engine, state, seq, shared, given)
+        expose(cx, given)
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
-        let seq = *seq;
-        let (mut moved, pushed) = self.push(engine, state, seq, shared)?;
+        let (mut moved, pushed) = self.push(cx)?;
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
             if self.got > 0 && index > 0 {
                 break;
             }
-            let phase = state.ends[place].look(seq);
-            let Some(said) = self.lines.of(state, place, seq)? else {
+            let phase = cx.state.ends[place].look(cx.seq);
+            let Some(said) = self.lines.of(cx.state, place, cx.seq)? else {
                 index += 1;
                 continue;
             };
@@ -254,7 +254,14 @@ impl Exchange {
             }
             let (to, len) = self.takes.of(place);
             let reads = self.reads(&said, len);
-            let n = self.take(engine, state, seq, (place, said), to, (len, reads))?;
+            let part = Part {
+                place,
+                said,
+                to,
+                len,
+                reads,
+            };
+            let n = self.take(cx, &part)?;
             moved += n;
             self.got += n;
             if self.got == reads && (reads == len || phase >= WRITTEN) {
@@ -293,66 +300,77 @@ impl Exchange {
         (takes || self.push.awaits(place)) && lacks(1) || takes && lacks(WRITTEN) && writes()
     }
 
-    /// Takes bytes of the part that `place` has for this rank, all or the next of them; of `len` bytes it reads the
-    /// first `reads`.
-    fn take(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        (place, said): (usize, Said),
-        to: usize,
-        (len, reads): (usize, usize),
-    ) -> Result<usize> {
+    /// Takes bytes of a part for this rank, all or the next of them.
+    fn take(&mut self, cx: &mut StepContext<'_>, part: &Part) -> Result<usize> {
         let Some(recv) = self.recv else {
-            return Ok(reads);
+            return Ok(part.reads);
         };
+        let &Part {
+            place,
+            said,
+            to,
+            len,
+            ..
+        } = part;
+        let state = &*cx.state;
         // Where this rank's part is, and how long it is.
-        let (at, there) = match (self.lines.entry(state, place, seq)?, said.content) {
+        let (at, there) = match (self.lines.entry(state, place, cx.seq)?, said.content) {
             (Some(entry), _) => entry,
             (None, _) if self.find == Find::Index => (state.me.saturating_mul(len), len),
             (None, Content::Inline(all) | Content::Slot(all)) => (0, all),
             (None, _) => (0, usize::try_from(said.given.len).unwrap_or(usize::MAX)),
         };
-        let mismatch = |state: &State| source::mismatch(state, place, there as u64, len);
+        let mismatch = || source::mismatch(state, place, there as u64, len);
         if there != len {
-            return Err(mismatch(state));
+            return Err(mismatch());
         }
         match said.content {
             Content::Inline(_) | Content::Slot(_) => {
-                let Some(view) = state.ends[place].bytes(seq, &said, at, len) else {
-                    return Err(mismatch(state));
-                };
-                engine.core.loans.write(recv, to, len, |out| {
+                let view = state.ends[place].bytes(cx.seq, &said, at, len);
+                let view = view.ok_or_else(mismatch)?;
+                cx.engine.core.loans.write(recv, to, len, |out| {
                     view.copy_to(out, Kernel::Memcpy);
                 })?;
                 Ok(len)
             }
-            Content::Buffer => {
-                let source = Source::of(&said, seq, place, GIVEN);
-                if self.got == 0
-                    && at
-                        .checked_add(reads)
-                        .is_some_and(|end| end as u64 <= source.range.len)
-                {
-                    // The page tables for all of it are filled in one call.
-                    let all = source.range.part(at as u64, reads as u64);
-                    let _ = reader::view(&engine.peers, state, place, &all);
-                }
-                let most = match source.range.heap {
-                    Some(_) => READ_MAPPED,
-                    None => READ_MAX,
-                };
-                let n = (reads - self.got).min(most);
-                let next = place_of(seq, reads, self.got, n);
-                let Some(from) = at.checked_add(next) else {
-                    return Err(mismatch(state));
-                };
-                let target = Target::Loan(recv, to + next);
-                reader::fetch(engine, state, &source, from as u64, n, target)
-            }
-            Content::Nothing => Err(mismatch(state)),
+            Content::Buffer => self.take_of_buffer(cx, part, at, recv),
+            Content::Nothing => Err(mismatch()),
         }
+    }
+
+    /// Reads the next bytes of a part that begins at byte `at` of its owner's buffer.
+    fn take_of_buffer(
+        &self,
+        cx: &mut StepContext<'_>,
+        part: &Part,
+        at: usize,
+        recv: Loan,
+    ) -> Result<usize> {
+        let StepContext {
+            engine, state, seq, ..
+        } = cx;
+        let (place, reads) = (part.place, part.reads);
+        let source = Source::of(&part.said, *seq, place, GIVEN);
+        if self.got == 0
+            && at
+                .checked_add(reads)
+                .is_some_and(|end| end as u64 <= source.range.len)
+        {
+            // The page tables for all of it are filled in one call.
+            let all = source.range.part(at as u64, reads as u64);
+            let _ = reader::view(&engine.peers, state, place, &all);
+        }
+        let most = match source.range.heap {
+            Some(_) => READ_MAPPED,
+            None => READ_MAX,
+        };
+        let n = (reads - self.got).min(most);
+        let next = place_of(*seq, reads, self.got, n);
+        let Some(from) = at.checked_add(next) else {
+            return Err(source::mismatch(state, place, part.len as u64, part.len));
+        };
+        let target = Target::Loan(recv, part.to + next);
+        reader::fetch(engine, state, &source, from as u64, n, target)
     }
 }
 
@@ -370,14 +388,11 @@ pub(crate) struct Given {
 
 /// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if
 /// there is one.
-pub(crate) fn give(
-    engine: &mut Engine,
-    state: &mut State,
-    seq: u32,
-    shared: &mut Shared,
-    given: Given,
-) -> Result<()> {
-    let piece = given.piece;
+pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
+    let StepContext {
+        engine, state, seq, ..
+    } = cx;
+    let (seq, piece) = (*seq, given.piece);
     if piece.len <= INLINE {
         let Engine { core, peers, .. } = engine;
         core.loans.read(piece.loan, piece.at, piece.len, |bytes| {
@@ -398,18 +413,18 @@ pub(crate) fn give(
         state.publish(&engine.peers, seq, kind::SLOT, &len);
         return Ok(());
     }
-    expose(engine, state, seq, shared, given)
+    expose(cx, given)
 }
 
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read; what a collective leaves in its
 /// result buffer is described with it.
-pub(crate) fn expose(
-    engine: &mut Engine,
-    state: &mut State,
-    seq: u32,
-    shared: &mut Shared,
-    given: Given,
-) -> Result<()> {
+fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
+    let StepContext {
+        engine,
+        state,
+        seq,
+        shared,
+    } = cx;
     let Given {
         piece,
         unread,
@@ -440,6 +455,6 @@ pub(crate) fn expose(
         }
         _ => {}
     }
-    state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
+    state.publish(&engine.peers, *seq, kind::BUFFER | flags, &line);
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::exchange::{Given, give};
 use super::lines::{self, Lines};
 use super::push::{WRITTEN, reaches_all};
 use super::select::{Algorithm, share};
-use super::shared::{Piece, Readers, Shared, StepContext, behind};
+use super::shared::{Piece, Readers, StepContext, behind};
 use super::state::{STEP_MAX, State, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
@@ -123,13 +123,13 @@ impl Fold {
         }
     }
 
-    pub(crate) fn begin(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<()> {
+    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
+        let StepContext {
+            engine,
+            state,
+            shared,
+            ..
+        } = cx;
         if self.algorithm == Algorithm::Tree && state.children().next().is_some() {
             // Combined with the children's first.
             return Ok(());
@@ -164,7 +164,7 @@ impl Fold {
             result,
             flags,
         };
-        give(engine, state, seq, shared, given)
+        give(cx, given)
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {

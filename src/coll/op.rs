@@ -184,23 +184,33 @@ impl Op {
     }
 
     fn begin(&mut self, engine: &mut Engine, state: &mut State) -> Result<()> {
-        let (seq, shared) = (self.seq, &mut self.shared);
+        let seq = self.seq;
+        let cx = &mut StepContext {
+            engine,
+            state,
+            seq,
+            shared: &mut self.shared,
+        };
         match &mut self.body {
             Body::Barrier => {
+                let StepContext { engine, state, .. } = cx;
                 if state.children().next().is_none() {
                     state.publish(&engine.peers, seq, kind::NOTHING, &[]);
                 }
                 Ok(())
             }
-            Body::Exchange(body) => body.begin(engine, state, seq, shared),
+            Body::Exchange(body) => body.begin(cx),
             Body::Relay(body) => {
-                body.begin(engine, state, seq, shared);
+                body.begin(cx);
                 Ok(())
             }
-            Body::Swap(body) => body.begin(engine, state, seq, shared),
-            Body::Fold(body) => body.begin(engine, state, seq, shared),
-            Body::Stream(body) => body.begin(engine, state, shared),
-            Body::MessageExchange(body) => body.begin(engine, state),
+            Body::Swap(body) => {
+                body.begin(cx);
+                Ok(())
+            }
+            Body::Fold(body) => body.begin(cx),
+            Body::Stream(body) => body.begin(cx),
+            Body::MessageExchange(body) => body.begin(cx.engine, cx.state),
             Body::MessageChain(_) => Ok(()),
         }
     }

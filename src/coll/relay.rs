@@ -10,10 +10,9 @@ use super::exchange::{Exchange, READ_MAX};
 use super::lines::Lines;
 use super::push::WRITTEN;
 use super::reader;
-use super::shared::{GIVEN, RESULT, Readers, Served, Shared, StepContext, describe, whole};
+use super::shared::{GIVEN, RESULT, Readers, Served, StepContext, describe, whole};
 use super::source::{self, Source, Target};
 use super::state::{STEP_MAX, State, Step};
-use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, kind};
 use onecopy_shm::layout::PAGE;
@@ -89,12 +88,18 @@ impl Relay {
     }
 
     /// Says where this rank's share will be.
-    pub(crate) fn begin(&mut self, engine: &Engine, state: &State, seq: u32, shared: &mut Shared) {
+    pub(crate) fn begin(&self, cx: &mut StepContext<'_>) {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
         let piece = whole(self.recv);
         let mut line = [0u8; INLINE];
         describe(&engine.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));
-        state.publish(&engine.peers, seq, kind::NOTHING, &line);
+        state.publish(&engine.peers, *seq, kind::NOTHING, &line);
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {

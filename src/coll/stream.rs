@@ -11,11 +11,10 @@ use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
 use super::reader;
-use super::shared::{GIVEN, Piece, RESULT, Readers, Served, Shared, StepContext, describe};
+use super::shared::{GIVEN, Piece, RESULT, Readers, Served, StepContext, describe};
 use super::source::{Source, Target, part};
 use super::state::{State, Step};
 use super::{ElemType, Op};
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::{Place, PoolBuf};
 use onecopy_btl::RemoteRange;
@@ -79,12 +78,13 @@ impl Flow {
 }
 
 impl Stream {
-    pub(crate) fn begin(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        shared: &mut Shared,
-    ) -> Result<()> {
+    pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
+        let StepContext {
+            engine,
+            state,
+            shared,
+            ..
+        } = cx;
         if self.in_slots() {
             return state.need_slots(&engine.core.home);
         }

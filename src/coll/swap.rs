@@ -7,9 +7,7 @@ use super::Parts;
 use super::lines::Lines;
 use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
 use super::reader;
-use super::shared::{
-    GIVEN, Piece, Readers, Served, Shared, StepContext, behind, describe, range_of_stage,
-};
+use super::shared::{GIVEN, Piece, Readers, Served, StepContext, behind, describe, range_of_stage};
 use super::source::{self, Source, Target};
 use super::state::{State, Step};
 use crate::engine::Engine;
@@ -68,13 +66,14 @@ impl Swap {
     }
 
     /// Says where this rank's buffers are.
-    pub(crate) fn begin(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<()> {
+    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        let seq = *seq;
         let whole = Piece {
             loan: self.recv,
             at: 0,
@@ -102,7 +101,6 @@ impl Swap {
         }
         self.own = (flags, shared.stage.as_ref().map_or(0, |s| s.len() as u64));
         state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
-        Ok(())
     }
 
     /// How it is done; none as long as not all have come.

@@ -5,13 +5,15 @@ use super::super::push::{
     Gives, PIECE, WRITTEN, half, opened, place_of, put, reaches_all, writing,
 };
 use super::super::reader;
-use super::super::shared::{GIVEN, Piece, Readers, Shared};
+use super::super::shared::{GIVEN, Piece, Readers, StepContext};
 use super::super::state::{STEP_MAX, State};
 use super::{Exchange, Takes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, Said, kind};
+use onecopy_shm::loan::Loan;
+use std::ops::Range;
 
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone.
 const PATIENCE: u32 = 16;
@@ -186,13 +188,14 @@ impl Exchange {
 
     /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and
     /// whether that was all.
-    pub(crate) fn push(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut State,
-        seq: u32,
-        shared: &mut Shared,
-    ) -> Result<(usize, bool)> {
+    pub(crate) fn push(&mut self, cx: &mut StepContext<'_>) -> Result<(usize, bool)> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            shared,
+        } = cx;
+        let seq = *seq;
         let mut moved = 0;
         while moved < STEP_MAX {
             if self.push.job.is_none() {
@@ -208,7 +211,7 @@ impl Exchange {
             let at = place_of(seq, job.len, job.done, n);
             job.done += n;
             moved += n;
-            copy_piece(engine, state, offer, self.recv, job, at, n)?;
+            job.copy(engine, state, (offer, self.recv), at..at + n)?;
             if job.done == job.len {
                 self.push.job = None;
             }
@@ -226,38 +229,39 @@ impl Exchange {
     }
 }
 
-/// Copies `n` bytes from `at` on of what `job` is about.
-fn copy_piece(
-    engine: &mut Engine,
-    state: &State,
-    offer: Piece,
-    recv: Option<onecopy_shm::loan::Loan>,
-    job: &Job,
-    at: usize,
-    n: usize,
-) -> Result<()> {
-    let from = offer.at + job.from + at;
-    let Engine { core, peers, .. } = engine;
-    if let (Some(to), Some(recv)) = (job.own, recv) {
-        core.loans.copy(offer.loan, from, recv, to + at, n)?;
-    }
-    if job.targets.is_empty() {
-        return Ok(());
-    }
-    if job.done == n {
-        // The page tables for all of it are filled in one call.
-        for &(place, range) in &job.targets {
-            let _ = reader::view(peers, state, place, &range);
+impl Job {
+    /// Copies a piece: bytes `at..end` of what it is about.
+    fn copy(
+        &self,
+        engine: &mut Engine,
+        state: &State,
+        (offer, recv): (Piece, Option<Loan>),
+        Range { start: at, end }: Range<usize>,
+    ) -> Result<()> {
+        let n = end - at;
+        let from = offer.at + self.from + at;
+        let Engine { core, peers, .. } = engine;
+        if let (Some(to), Some(recv)) = (self.own, recv) {
+            core.loans.copy(offer.loan, from, recv, to + at, n)?;
         }
+        if self.targets.is_empty() {
+            return Ok(());
+        }
+        if self.done == n {
+            // The page tables for all of it are filled in one call.
+            for &(place, range) in &self.targets {
+                let _ = reader::view(peers, state, place, &range);
+            }
+        }
+        let places = self.targets.iter().map(|&(place, _)| place);
+        writing(state, places, || {
+            core.loans.read(offer.loan, from, n, |bytes| {
+                self.targets.iter().try_for_each(|&(place, range)| {
+                    put(peers, state, place, range.part(at as u64, n as u64), bytes)
+                })
+            })?
+        })?;
+        core.counters.put_bytes += (n * self.targets.len()) as u64;
+        Ok(())
     }
-    let places = job.targets.iter().map(|&(place, _)| place);
-    writing(state, places, || {
-        core.loans.read(offer.loan, from, n, |bytes| {
-            job.targets.iter().try_for_each(|&(place, range)| {
-                put(peers, state, place, range.part(at as u64, n as u64), bytes)
-            })
-        })?
-    })?;
-    core.counters.put_bytes += (n * job.targets.len()) as u64;
-    Ok(())
 }
