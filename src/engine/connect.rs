@@ -19,13 +19,14 @@ use onecopy_btl::Refusal;
 use onecopy_btl::contract::{Means, Terms};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
-use onecopy_btl::module::Exposed;
+use onecopy_btl::module::{Exposed, Module};
 use onecopy_btl::rcache::Limits;
 use onecopy_btl::registry::{self, LayerSet};
 use onecopy_obs::{CopyKernel, Knobs, seeds, tracepoints};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
+use onecopy_shm::layout::Geometry;
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -45,6 +46,96 @@ pub(crate) fn copy_plan(knobs: &Knobs) -> CopyPlan {
     CopyPlan { small, nt_min }
 }
 
+/// What a rank has when all have joined the job.
+struct Joined {
+    home: Home,
+    geometry: Geometry,
+    layers: LayerSet,
+    module: Module,
+    exposed: Exposed,
+    cards: Vec<Card>,
+}
+
+/// Makes the segment and joins the job; see [`Engine::start`].
+fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> Result<Joined> {
+    let size = wireup.size();
+    let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
+    let fence = HeavyFence::register();
+    let geometry = geometry(knobs, size);
+    tell_of_small_heap(knobs, &geometry);
+    let nonce = RandomState::new().hash_one(std::process::id()) | 1;
+    let home = Home::create(me, geometry, fence, nonce)?;
+    let card = Card {
+        quota_cpus: quota(),
+        ..Card::of_this_process()
+    };
+    // Before anyone can look at it.
+    prepare(&home);
+    registry::permit(knobs, None);
+    let mut layers = LayerSet::default();
+    if size > 1 {
+        layers = LayerSet::permitted(&knobs.layers);
+    }
+    let module = layers.open_module(knobs.module_abi);
+    let exposed = Exposed::new(&module, home.nonce_address());
+    let card = Card {
+        offer: exposed.offer(),
+        ..card
+    };
+    wireup.grant(exposed.grant())?;
+    fault::point("join.before");
+    let cards = wireup.join(card, home.fd())?;
+    fault::point("join.after");
+    Ok(Joined {
+        home,
+        geometry,
+        layers,
+        module,
+        exposed,
+        cards,
+    })
+}
+
+/// The core of the rank `me` of `size`, which has done nothing yet.
+fn core(
+    knobs: Knobs,
+    costs: Costs,
+    threads: Threads,
+    home: Home,
+    patience: Patience,
+    (me, size): (u32, usize),
+) -> Core {
+    let heap = home.heap();
+    Core {
+        me,
+        size: size as u32,
+        costs,
+        alone: threads == Threads::Single,
+        loans: Default::default(),
+        requests: Default::default(),
+        numbered: Default::default(),
+        posted: Default::default(),
+        unexpected: Default::default(),
+        transfers: Default::default(),
+        chunks: Chunks::new(&knobs),
+        buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
+        heap,
+        rounds: 0,
+        starved: false,
+        rewritten: Default::default(),
+        counters: Default::default(),
+        spare: Vec::new(),
+        busy: Vec::new(),
+        unacknowledged: Vec::new(),
+        broken: Vec::new(),
+        fatal: None,
+        patience,
+        waits: crate::state::Waits::new(home.bell()),
+        knobs,
+        home,
+    }
+}
+
 impl Engine {
     /// Makes the segment, joins the job and waits for all ranks. `prepare` may write to the segment before a peer sees
     /// it.
@@ -55,34 +146,16 @@ impl Engine {
         mut wireup: Box<dyn Wireup>,
         prepare: impl FnOnce(&Home),
     ) -> Result<Self> {
+        let Joined {
+            home,
+            geometry,
+            mut layers,
+            module,
+            exposed,
+            cards,
+        } = join(&knobs, &mut *wireup, prepare)?;
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
-        let fence = HeavyFence::register();
-        let geometry = geometry(&knobs, size);
-        tell_of_small_heap(&knobs, &geometry);
-        let nonce = RandomState::new().hash_one(std::process::id()) | 1;
-        let home = Home::create(me, geometry, fence, nonce)?;
-        let card = Card {
-            quota_cpus: quota(),
-            ..Card::of_this_process()
-        };
-        // Before anyone can look at it.
-        prepare(&home);
-        registry::permit(&knobs, None);
-        let mut layers = LayerSet::default();
-        if size > 1 {
-            layers = LayerSet::permitted(&knobs.layers);
-        }
-        let module = layers.open_module(knobs.module_abi);
-        let exposed = Exposed::new(&module, home.nonce_address());
-        let card = Card {
-            offer: exposed.offer(),
-            ..card
-        };
-        wireup.grant(exposed.grant())?;
-        fault::point("join.before");
-        let cards = wireup.join(card, home.fd())?;
-        fault::point("join.after");
         let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
         if geometry.heap_bytes == 0 {
@@ -97,36 +170,8 @@ impl Engine {
                 limits: attach_limits(&knobs),
             },
         };
-        let heap = home.heap();
         let patience = Patience::new(&knobs, &cards, me as usize);
-        let core = Core {
-            me,
-            size: size as u32,
-            costs,
-            alone: threads == Threads::Single,
-            loans: Default::default(),
-            requests: Default::default(),
-            numbered: Default::default(),
-            posted: Default::default(),
-            unexpected: Default::default(),
-            transfers: Default::default(),
-            chunks: Chunks::new(&knobs),
-            buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
-            heap,
-            rounds: 0,
-            starved: false,
-            rewritten: Default::default(),
-            counters: Default::default(),
-            spare: Vec::new(),
-            busy: Vec::new(),
-            unacknowledged: Vec::new(),
-            broken: Vec::new(),
-            fatal: None,
-            patience,
-            waits: crate::state::Waits::new(home.bell()),
-            knobs,
-            home,
-        };
+        let core = core(knobs, costs, threads, home, patience, (me, size));
         let none = || (0..size).map(|_| None);
         let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
         let mut engine = Self {
