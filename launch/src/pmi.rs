@@ -168,74 +168,55 @@ impl Server {
             self.clients[rank].in_block = true;
             return Ok(());
         }
-        let word = |key: &str| {
-            line.split_ascii_whitespace()
-                .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-        };
-        let command = word("cmd").ok_or_else(|| unknown(line))?;
-        match command {
-            "init" if word("pmi_version") == Some("1") => {
-                self.clients[rank].member = true;
-                self.say(rank, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1");
-            }
-            "init" => {
-                self.say(rank, "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1");
-            }
-            "get_maxes" => self.say(
-                rank,
-                &format!("cmd=maxes rc=0 kvsname_max={MAX_NAME} keylen_max={MAX_KEY} vallen_max={MAX_VALUE}"),
-            ),
-            "get_appnum" => self.say(rank, "cmd=appnum rc=0 appnum=0"),
-            "get_universe_size" => {
-                let size = self.clients.len();
-                self.say(rank, &format!("cmd=universe_size rc=0 size={size}"));
-            }
-            "get_my_kvsname" => {
-                let answer = format!("cmd=my_kvsname rc=0 kvsname={}", self.name);
-                self.say(rank, &answer);
-            }
-            "put" => {
-                let key = word("key").ok_or_else(|| unknown(line))?;
-                // Up to the end of the line: a value may have blanks.
-                let (_, value) = line.split_once(" value=").ok_or_else(|| unknown(line))?;
-                let answer = self.put(key.to_owned(), value.trim_end().to_owned());
-                self.say(rank, &answer);
-            }
-            "get" => {
-                let key = word("key").ok_or_else(|| unknown(line))?;
-                let answer = match self.table.get(key) {
-                    Some(value) => format!("cmd=get_result rc=0 msg=success value={value}"),
-                    None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".to_owned(),
-                };
-                self.say(rank, &answer);
-            }
-            "barrier_in" => {
-                self.clients[rank].waits = true;
-                if self.clients.iter().all(|client| client.waits) {
-                    for rank in 0..self.clients.len() {
-                        self.clients[rank].waits = false;
-                        self.say(rank, "cmd=barrier_out rc=0");
-                    }
-                } else {
-                    self.look_for_stuck();
-                }
-            }
-            "finalize" => {
-                self.clients[rank].member = false;
-                self.say(rank, "cmd=finalize_ack rc=0");
-            }
-            "abort" => {
-                let code = word("exitcode").and_then(|text| text.parse().ok()).unwrap_or(1);
-                self.notices.push(Notice::Abort { rank, code });
-            }
-            "publish_name" | "unpublish_name" | "lookup_name" => {
-                let kind = command.trim_end_matches("_name");
-                let answer = format!("cmd={kind}_result rc=-1 msg=names_are_not_supported");
-                self.say(rank, &answer);
-            }
-            _ => return Err(unknown(line)),
-        }
+        self.answer(rank, Command::of(line)?);
         Ok(())
+    }
+
+    fn answer(&mut self, rank: usize, command: Command<'_>) {
+        let answer = match command {
+            Command::Init { known: true } => {
+                self.clients[rank].member = true;
+                "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1".to_owned()
+            }
+            Command::Init { known: false } => {
+                "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1".to_owned()
+            }
+            Command::GetMaxes => format!(
+                "cmd=maxes rc=0 kvsname_max={MAX_NAME} keylen_max={MAX_KEY} vallen_max={MAX_VALUE}"
+            ),
+            Command::GetAppnum => "cmd=appnum rc=0 appnum=0".to_owned(),
+            Command::GetUniverseSize => {
+                format!("cmd=universe_size rc=0 size={}", self.clients.len())
+            }
+            Command::GetMyKvsname => format!("cmd=my_kvsname rc=0 kvsname={}", self.name),
+            Command::Put { key, value } => self.put(key.to_owned(), value.to_owned()),
+            Command::Get { key } => match self.table.get(key) {
+                Some(value) => format!("cmd=get_result rc=0 msg=success value={value}"),
+                None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".to_owned(),
+            },
+            Command::BarrierIn => return self.enter_barrier(rank),
+            Command::Finalize => {
+                self.clients[rank].member = false;
+                "cmd=finalize_ack rc=0".to_owned()
+            }
+            Command::Abort { code } => return self.notices.push(Notice::Abort { rank, code }),
+            Command::Names { kind } => {
+                format!("cmd={kind}_result rc=-1 msg=names_are_not_supported")
+            }
+        };
+        self.say(rank, &answer);
+    }
+
+    fn enter_barrier(&mut self, rank: usize) {
+        self.clients[rank].waits = true;
+        if self.clients.iter().all(|client| client.waits) {
+            for rank in 0..self.clients.len() {
+                self.clients[rank].waits = false;
+                self.say(rank, "cmd=barrier_out rc=0");
+            }
+        } else {
+            self.look_for_stuck();
+        }
     }
 
     fn put(&mut self, key: String, value: String) -> String {
@@ -295,6 +276,74 @@ impl Server {
         {
             self.notices.push(Notice::Stuck { missing });
         }
+    }
+}
+
+/// What a rank asks for by a line.
+enum Command<'l> {
+    /// `known`: it speaks the version that is spoken here.
+    Init {
+        known: bool,
+    },
+    GetMaxes,
+    GetAppnum,
+    GetUniverseSize,
+    GetMyKvsname,
+    Put {
+        key: &'l str,
+        value: &'l str,
+    },
+    Get {
+        key: &'l str,
+    },
+    BarrierIn,
+    Finalize,
+    Abort {
+        code: i32,
+    },
+    /// Of names that are published, which are not supported.
+    Names {
+        kind: &'l str,
+    },
+}
+
+impl<'l> Command<'l> {
+    fn of(line: &'l str) -> Result<Self, String> {
+        let word = |key: &str| {
+            line.split_ascii_whitespace()
+                .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        };
+        let needed = |key| word(key).ok_or_else(|| unknown(line));
+        Ok(match needed("cmd")? {
+            "init" => Self::Init {
+                known: word("pmi_version") == Some("1"),
+            },
+            "get_maxes" => Self::GetMaxes,
+            "get_appnum" => Self::GetAppnum,
+            "get_universe_size" => Self::GetUniverseSize,
+            "get_my_kvsname" => Self::GetMyKvsname,
+            "put" => {
+                let key = needed("key")?;
+                // Up to the end of the line: a value may have blanks.
+                let (_, value) = line.split_once(" value=").ok_or_else(|| unknown(line))?;
+                let value = value.trim_end();
+                Self::Put { key, value }
+            }
+            "get" => Self::Get {
+                key: needed("key")?,
+            },
+            "barrier_in" => Self::BarrierIn,
+            "finalize" => Self::Finalize,
+            "abort" => Self::Abort {
+                code: word("exitcode")
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(1),
+            },
+            command @ ("publish_name" | "unpublish_name" | "lookup_name") => Self::Names {
+                kind: command.trim_end_matches("_name"),
+            },
+            _ => return Err(unknown(line)),
+        })
     }
 }
 
