@@ -7,7 +7,7 @@
 
 use super::layers::{demote, get_range, note_attachments};
 use crate::peer::Peer;
-use crate::request::RequestId;
+use crate::request::{RequestId, UserBuf};
 use crate::state::Core;
 use crate::state::message::Announcement;
 use crate::state::transfer::Receiving;
@@ -196,7 +196,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     else {
         return false;
     };
-    let (id, forced, mut finished) = (
+    let (id, forced, finished) = (
         peer.announced[at].request,
         peer.announced[at].forced,
         peer.announced[at].finished,
@@ -211,36 +211,82 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     else {
         return false;
     };
-    let chunks = transfer.chunks();
-    let mut moved = false;
-    let mut out = false;
     if transfer.len > len || transfer.chunk == 0 {
         peer.announced[at].out = true;
         return false;
     }
+    let mut sending = Sending {
+        open,
+        transfer,
+        buf,
+        forced,
+        finished,
+    };
+    let (mut moved, mut out) = (false, false);
     for _ in 0..4 {
+        let step = sending.step(core, peer);
+        moved |= step != SendStep::Out { took: false };
+        if let SendStep::Out { .. } = step {
+            out = true;
+            break;
+        }
+    }
+    if let Some(announced) = peer.announced.get_mut(at) {
+        announced.finished = sending.finished;
+        announced.out |= out;
+    }
+    if moved {
+        // The receiver may sleep until our chunks are done.
+        peer.endpoint.wake();
+    }
+    moved
+}
+
+/// A transfer of the peer that this rank takes part in.
+struct Sending {
+    open: u32,
+    transfer: CoopTransfer,
+    buf: UserBuf,
+    /// Whether the receiver has asked, and waits.
+    forced: bool,
+    /// Chunks that this rank has copied.
+    finished: u32,
+}
+
+/// What a step of the sender came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SendStep {
+    /// A chunk is copied.
+    Copied,
+    /// It has no more part in the transfer; whether it took a chunk.
+    Out { took: bool },
+}
+
+impl Sending {
+    /// Takes a chunk and copies it.
+    fn step(&mut self, core: &mut Core, peer: &mut Peer) -> SendStep {
+        let (open, chunks) = (self.open, self.transfer.chunks());
         let target = RemoteRange {
-            address: transfer.address,
-            heap: transfer.heap.map(HeapOffset),
+            address: self.transfer.address,
+            heap: self.transfer.heap.map(HeapOffset),
             region: None,
-            len: transfer.len,
+            len: self.transfer.len,
         };
         let Some(layer) = peer.link.putter(&target) else {
             // Only when asked does the receiver wait for us: it must learn that we cannot.
-            if forced && let Some(chunk) = peer.endpoint.block_out().claim_back(open, chunks) {
+            if self.forced
+                && let Some(chunk) = peer.endpoint.block_out().claim_back(open, chunks)
+            {
                 peer.endpoint.block_out().sender_failed(open, chunk);
-                moved = true;
+                return SendStep::Out { took: true };
             }
-            out = true;
-            break;
+            return SendStep::Out { took: false };
         };
         let Some(chunk) = peer.endpoint.block_out().claim_back(open, chunks) else {
-            out = true;
-            break;
+            return SendStep::Out { took: false };
         };
-        moved = true;
-        let (begin, n) = transfer.range(chunk);
-        let pieces = buf.pieces(begin, n);
+        let (begin, n) = self.transfer.range(chunk);
+        let pieces = self.buf.pieces(begin, n);
         let part = [target.part(begin, n)];
         let put = match pieces.as_slice() {
             [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
@@ -251,33 +297,19 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
                 .read_many(pieces, |bytes| peer.link.put(layer, &part, bytes)),
         };
         note_attachments(core, peer, layer);
-        match put {
-            Ok(Ok(())) => {
-                finished += 1;
-                core.counters.coop_chunks_sender += 1;
-                core.counters.put_bytes += n;
-                peer.endpoint.block_out().sender_finished(open, finished);
-            }
-            Ok(Err(error)) => {
-                peer.endpoint.block_out().sender_failed(open, chunk);
-                demote(core, peer, &error);
-                out = true;
-                break;
-            }
-            Err(_) => {
-                peer.endpoint.block_out().sender_failed(open, chunk);
-                out = true;
-                break;
-            }
+        if let Ok(Ok(())) = put {
+            self.finished += 1;
+            core.counters.coop_chunks_sender += 1;
+            core.counters.put_bytes += n;
+            peer.endpoint
+                .block_out()
+                .sender_finished(open, self.finished);
+            return SendStep::Copied;
         }
+        peer.endpoint.block_out().sender_failed(open, chunk);
+        if let Ok(Err(error)) = put {
+            demote(core, peer, &error);
+        }
+        SendStep::Out { took: true }
     }
-    if let Some(announced) = peer.announced.get_mut(at) {
-        announced.finished = finished;
-        announced.out |= out;
-    }
-    if moved {
-        // The receiver may sleep until our chunks are done.
-        peer.endpoint.wake();
-    }
-    moved
 }

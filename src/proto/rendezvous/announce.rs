@@ -11,7 +11,8 @@ use crate::state::Core;
 use crate::wire::{self, Kind, LIST_ENTRY, NONE, Place, Rts};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::HeapOffset;
+use onecopy_shm::layout::{ChunkIndex, HeapOffset};
+use onecopy_shm::loan::Loan;
 
 /// Announces the send `id`. `false`: no room yet.
 #[inline]
@@ -24,66 +25,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         wire::meta(request.context, request.tag),
         request.buf.clone(),
     );
-    let mut list = None;
-    let mut list_bytes = 0;
-    let place = 'place: {
-        match &buf {
-            UserBuf::One(loan) => {
-                let heap = core.home.heap_offset_of(loan.address(), loan.len());
-                let address = loan.address() as u64;
-                let cookie = match heap {
-                    None => expose(core, peer, id, &buf, len),
-                    Some(_) => None,
-                };
-                match cookie {
-                    Some(cookie) => Place::Region { address, cookie },
-                    None => Place::One {
-                        address,
-                        heap: heap.map(|h| h.0),
-                    },
-                }
-            }
-            UserBuf::Many(loans)
-                if peer.endpoint.shares_memory()
-                    && loans.len() * LIST_ENTRY <= core.chunks.bytes =>
-            {
-                // The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the
-                // message is collected by its sender, as one in too many pieces is.
-                list_bytes = loans.len() * LIST_ENTRY;
-                if !plan::has_credit(core, peer, charge(list_bytes as u64)) {
-                    break 'place Place::Scattered;
-                }
-                let share = core.chunks.share;
-                let Some(chunk) = eager::take_chunk(core, peer, share) else {
-                    return false;
-                };
-                let mut bytes = Vec::with_capacity(loans.len() * LIST_ENTRY);
-                for loan in loans.iter() {
-                    let heap = core
-                        .home
-                        .heap_offset_of(loan.address(), loan.len())
-                        .map_or(NONE, |h| h.0);
-                    for word in [loan.address() as u64, heap, loan.len() as u64] {
-                        bytes.extend_from_slice(&word.to_le_bytes());
-                    }
-                }
-                if !peer
-                    .endpoint
-                    .write_chunk(&core.home, chunk, 0, &bytes, Kernel::Memcpy)
-                {
-                    peer.endpoint.return_chunk(&mut core.home, chunk);
-                    Place::Scattered
-                } else {
-                    list = Some(chunk);
-                    Place::List {
-                        chunk,
-                        count: loans.len() as u32,
-                        cookie: expose(core, peer, id, &buf, len),
-                    }
-                }
-            }
-            UserBuf::Many(_) => Place::Scattered,
-        }
+    let Some(Located { place, list }) = locate(core, peer, id, &buf, len) else {
+        return false;
     };
     let join = if core.knobs.coop || list.is_none() {
         join
@@ -97,14 +40,14 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         join,
     };
     if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
-        if let Some(chunk) = list {
+        if let Some((chunk, _)) = list {
             peer.endpoint.return_chunk(&mut core.home, chunk);
         }
         return false;
     }
-    if let Some(chunk) = list {
+    if let Some((chunk, bytes)) = list {
         peer.endpoint.has_named(chunk);
-        peer.credit_used += charge(list_bytes as u64);
+        peer.credit_used += charge(bytes as u64);
     }
     peer.unanswered += 1;
     if join != 0 {
@@ -124,9 +67,98 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     true
 }
 
+/// What an announcement says of where the bytes are.
+struct Located {
+    place: Place,
+    /// The chunk that holds a list of pieces, and the bytes of the list.
+    list: Option<(ChunkIndex, usize)>,
+}
+
+/// Finds out where the bytes of the send `id` are, and lists them if they are in several pieces. None: no room yet.
+#[inline]
+fn locate(
+    core: &mut Core,
+    peer: &mut Peer,
+    id: RequestId,
+    buf: &UserBuf,
+    len: u64,
+) -> Option<Located> {
+    let place = match buf {
+        UserBuf::One(loan) => {
+            let heap = core.home.heap_offset_of(loan.address(), loan.len());
+            let address = loan.address() as u64;
+            let cookie = match heap {
+                None => expose(core, peer, id, std::slice::from_ref(loan), len),
+                Some(_) => None,
+            };
+            match cookie {
+                Some(cookie) => Place::Region { address, cookie },
+                None => Place::One {
+                    address,
+                    heap: heap.map(|h| h.0),
+                },
+            }
+        }
+        UserBuf::Many(loans)
+            if peer.endpoint.shares_memory() && loans.len() * LIST_ENTRY <= core.chunks.bytes =>
+        {
+            return list(core, peer, id, loans, len);
+        }
+        UserBuf::Many(_) => Place::Scattered,
+    };
+    Some(Located { place, list: None })
+}
+
+/// Lists the pieces of a send in a chunk.
+///
+/// The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the message is
+/// collected by its sender, as one in too many pieces is.
+fn list(
+    core: &mut Core,
+    peer: &mut Peer,
+    id: RequestId,
+    loans: &[Loan],
+    len: u64,
+) -> Option<Located> {
+    let scattered = Located {
+        place: Place::Scattered,
+        list: None,
+    };
+    let list_bytes = loans.len() * LIST_ENTRY;
+    if !plan::has_credit(core, peer, charge(list_bytes as u64)) {
+        return Some(scattered);
+    }
+    let share = core.chunks.share;
+    let chunk = eager::take_chunk(core, peer, share)?;
+    let mut bytes = Vec::with_capacity(list_bytes);
+    for loan in loans {
+        let heap = core.home.heap_offset_of(loan.address(), loan.len());
+        let heap = heap.map_or(NONE, |h| h.0);
+        for word in [loan.address() as u64, heap, loan.len() as u64] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    let home = &core.home;
+    if !peer
+        .endpoint
+        .write_chunk(home, chunk, 0, &bytes, Kernel::Memcpy)
+    {
+        peer.endpoint.return_chunk(&mut core.home, chunk);
+        return Some(scattered);
+    }
+    Some(Located {
+        place: Place::List {
+            chunk,
+            count: loans.len() as u32,
+            cookie: expose(core, peer, id, loans, len),
+        },
+        list: Some((chunk, list_bytes)),
+    })
+}
+
 /// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no
 /// better way.
-fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) -> Option<u64> {
+fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64) -> Option<u64> {
     if let Some(region) = core.requests.region(id) {
         return Some(region.cookie());
     }
@@ -146,10 +178,6 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, buf: &UserBuf, len: u64) 
     if !wanted || len < from {
         return None;
     }
-    let loans = match buf {
-        UserBuf::One(loan) => std::slice::from_ref(loan),
-        UserBuf::Many(loans) => loans,
-    };
     let pieces = loans.iter().map(|loan| (loan.address(), loan.len()));
     match peer.link.expose(layer, pieces)? {
         Ok(region) => {
@@ -179,7 +207,39 @@ pub(crate) fn announced(
     if peer.incoming.is_some() {
         return Err("a message begins within another".into());
     }
-    let remote = match rts.place {
+    let remote = remote(core, peer, &rts)?;
+    let announcement = Announcement {
+        len: rts.len,
+        request: rts.request,
+        remote,
+        join: rts.join,
+    };
+    match core.match_request(&envelope) {
+        Some(id) => {
+            give_credit(core, peer, announcement.list_charge());
+            start(core, peer, envelope, announcement, id);
+        }
+        None => {
+            let most = unmatched_max(&core.knobs);
+            if peer.unmatched >= most {
+                return Err(format!(
+                    "it has announced more than {most} messages that no receive has matched; \
+                     ONECOPY_UNANSWERED_MAX must be the same on all ranks"
+                ));
+            }
+            if let Some(list) = announcement.list_bytes() {
+                eager::hold(core, peer, list)?;
+            }
+            peer.unmatched += 1;
+            core.keep_unexpected(envelope, Message::Announced(announcement));
+        }
+    }
+    Ok(())
+}
+
+/// Where the bytes of an announced message are, checked.
+fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
+    Ok(match rts.place {
         Place::One { address, heap } => {
             if let Some(offset) = heap {
                 let limit = core.home.heap_bytes();
@@ -225,34 +285,7 @@ pub(crate) fn announced(
             Remote::Many(ranges)
         }
         Place::Scattered => Remote::Unknown,
-    };
-    let announcement = Announcement {
-        len: rts.len,
-        request: rts.request,
-        remote,
-        join: rts.join,
-    };
-    match core.match_request(&envelope) {
-        Some(id) => {
-            give_credit(core, peer, announcement.list_charge());
-            start(core, peer, envelope, announcement, id);
-        }
-        None => {
-            let most = unmatched_max(&core.knobs);
-            if peer.unmatched >= most {
-                return Err(format!(
-                    "it has announced more than {most} messages that no receive has matched; \
-                     ONECOPY_UNANSWERED_MAX must be the same on all ranks"
-                ));
-            }
-            if let Some(list) = announcement.list_bytes() {
-                eager::hold(core, peer, list)?;
-            }
-            peer.unmatched += 1;
-            core.keep_unexpected(envelope, Message::Announced(announcement));
-        }
-    }
-    Ok(())
+    })
 }
 
 fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<RemoteRange>, String> {
