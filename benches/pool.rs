@@ -5,7 +5,7 @@
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use onecopy::memory::pool::{Place, Pool};
+use onecopy::memory::pool::{MemoryKind, Pool};
 use onecopy::{Options, Runtime, Threads};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn many(pool: &Pool, threads: usize, rounds: u64) -> Duration {
     let take = || {
         let begun = Instant::now();
         for _ in 0..rounds {
-            drop(pool.take(10_000, Place::Shared).expect("a buffer"));
+            drop(pool.take(10_000, MemoryKind::Shared).expect("a buffer"));
         }
         begun.elapsed()
     };
@@ -49,7 +49,7 @@ fn pool(c: &mut Criterion) {
     });
     group.bench_function("made and released", |bench| {
         bench.iter(|| {
-            drop(pool.take(10_000, Place::Shared).expect("a buffer"));
+            drop(pool.take(10_000, MemoryKind::Shared).expect("a buffer"));
             pool.release_free(u64::MAX)
         });
     });

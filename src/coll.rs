@@ -18,6 +18,7 @@
 pub(crate) mod agree;
 mod asked;
 mod communicator;
+mod contribution;
 mod copy_request;
 mod exchange;
 pub(crate) mod failed;
@@ -32,7 +33,6 @@ mod push;
 mod reader;
 mod relay;
 pub mod select;
-mod shared;
 mod source;
 mod start;
 pub(crate) mod state;

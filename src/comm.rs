@@ -10,7 +10,7 @@ pub(crate) use collective::ask;
 
 use crate::coll::Worker;
 use crate::coll::failed::Failed;
-use crate::coll::group::{Place, SUB_CONTEXTS, SUB_SHIFT};
+use crate::coll::group::{Membership, SUB_CONTEXTS, SUB_SHIFT};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -35,7 +35,7 @@ pub struct Comm {
     pub(crate) handle: Handle,
     pub(crate) context: u32,
     /// The members; none: all ranks.
-    pub(crate) place: Option<Arc<Place>>,
+    pub(crate) place: Option<Arc<Membership>>,
     /// Where the engine keeps its collectives; none: it is looked up.
     pub(crate) slot: Option<usize>,
 }
@@ -87,7 +87,7 @@ impl Comm {
         }
     }
 
-    /// The rank in the whole job of a rank of this communicator; one that does not exist gives one that does not exist.
+    /// The rank in the whole job of a rank of this communicator; `usize::MAX` if there is no such rank.
     #[inline]
     #[must_use]
     pub fn world_rank(&self, rank: usize) -> usize {
@@ -190,8 +190,8 @@ impl Comm {
         match sent {
             Sent::All => Ok(()),
             Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
-            Sent::Announced { join } => {
-                let plan = SendPlan::Announced { join };
+            Sent::Announced { coop_id } => {
+                let plan = SendPlan::Announced { coop_id };
                 self.send_mode(bytes, dest, tag, SendMode::Standard, Some(plan))
             }
             Sent::Chunks => {
@@ -458,9 +458,9 @@ impl Comm {
         }
     }
 
-    /// Returns when all ranks have called it, by messages. If one cannot any more, the others meet all the same, and
-    /// get the error that names it; but they wait for one another for [`REGROUP`] only: a rank that does not come may
-    /// wait for one that is here, and learns by its leaving.
+    /// Returns when all ranks have called it, by messages. If a rank has died, the others meet all the same and get the
+    /// error that names it. They then wait no longer than [`REGROUP`] for one another: a rank that does not come may
+    /// itself wait for one of them, and learns of the loss when that one leaves.
     pub(crate) fn meet(&self) -> Result<()> {
         let own = Self {
             context: self.context | OWN_CONTEXTS,
@@ -533,7 +533,7 @@ const REGROUP: Duration = Duration::from_secs(2);
 
 /// A status of the engine as a communicator with these members counts ranks.
 #[inline]
-pub(crate) fn local_status(place: Option<&Place>, status: Status) -> Status {
+pub(crate) fn local_status(place: Option<&Membership>, status: Status) -> Status {
     match place {
         None => status,
         Some(place) => Status {

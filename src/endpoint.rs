@@ -20,7 +20,7 @@ pub(crate) use onecopy_shm::coop::CoopBlock;
 pub(crate) use onecopy_shm::doorbell::Woken;
 pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
-pub(crate) use shared::{OpenError, Shared};
+pub(crate) use shared::{OpenError, SharedMemory};
 #[cfg(feature = "socket-endpoint")]
 pub(crate) use socket::Socket;
 
@@ -35,7 +35,7 @@ use onecopy_shm::ring;
 #[derive(Debug)]
 pub(crate) enum Endpoint {
     /// Each maps the other's segment.
-    Shared(Shared),
+    SharedMemory(SharedMemory),
     /// A stream leads to it; for tests.
     #[cfg(feature = "socket-endpoint")]
     Socket(Socket),
@@ -76,7 +76,7 @@ impl Claim<'_> {
 macro_rules! each {
     ($self:expr, $endpoint:ident => $call:expr) => {
         match $self {
-            Self::Shared($endpoint) => $call,
+            Self::SharedMemory($endpoint) => $call,
             #[cfg(feature = "socket-endpoint")]
             Self::Socket($endpoint) => $call,
         }

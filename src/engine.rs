@@ -13,7 +13,7 @@ use crate::matching::{Envelope, Pattern};
 use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
-use crate::request::{Request, RequestId, SendPlan, State, Status, UserBuf};
+use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::numbered::Waiting;
 use crate::state::{Core, Message};
 use crate::wireup::Wireup;
@@ -50,12 +50,12 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Whether `rank` shares memory with this one.
-    pub(crate) fn is_near(&self, rank: u32) -> bool {
+    pub(crate) fn shares_node(&self, rank: u32) -> bool {
         self.nodes[rank as usize] == self.nodes[self.core.me as usize]
     }
 
     /// Whether these ranks share memory, each with each.
-    pub(crate) fn are_near(&self, ranks: &[u32]) -> bool {
+    pub(crate) fn share_node(&self, ranks: &[u32]) -> bool {
         let node = |&rank: &u32| self.nodes[rank as usize];
         ranks
             .windows(2)
@@ -97,7 +97,7 @@ impl Engine {
         sent: u64,
     ) -> RequestId {
         let len = buf.len();
-        let state = State::Queued(Some(SendPlan::Chunks { sent }));
+        let state = RequestState::Queued(Some(SendPlan::Chunks { sent }));
         let request = Request {
             state,
             peer: dest,
@@ -150,7 +150,7 @@ impl Engine {
         }
         let len = buf.len();
         let request = Request {
-            state: State::Queued(plan),
+            state: RequestState::Queued(plan),
             peer: dest,
             context,
             tag,
@@ -206,7 +206,7 @@ impl Engine {
         } = begun.envelope;
         let id = self.core.requests.insert(Request {
             peer: source,
-            ..Request::receive(State::Receiving, context, tag, buf)
+            ..Request::receive(RequestState::Receiving, context, tag, buf)
         });
         if let Some(peer) = &mut self.peers[source as usize] {
             peer.incoming = Some(Incoming {
@@ -279,7 +279,7 @@ impl Engine {
     pub(crate) fn receive_as(&mut self, pattern: Pattern, buf: UserBuf) -> RequestId {
         let unexpected = self.core.unexpected.find(&pattern);
         let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
-        let request = Request::receive(State::Receiving, context, tag, buf);
+        let request = Request::receive(RequestState::Receiving, context, tag, buf);
         let id = self.core.requests.insert(request);
         if let Some(entry) = unexpected {
             self.accept_entry(entry, id);
@@ -287,7 +287,7 @@ impl Engine {
         }
         let entry = self.core.posted.post(pattern, Waiting::Request(id));
         if let Some(request) = self.core.requests.get_mut(id) {
-            request.state = State::Posted(entry);
+            request.state = RequestState::Posted(entry);
         }
         id
     }
@@ -338,7 +338,7 @@ impl Engine {
         let Some(request) = self.core.requests.get(id) else {
             return false;
         };
-        let State::Posted(entry) = request.state else {
+        let RequestState::Posted(entry) = request.state else {
             return false;
         };
         self.core.posted.cancel(entry);
@@ -359,7 +359,7 @@ impl Engine {
         let Some(request) = self.core.requests.abandon(id) else {
             return;
         };
-        if let State::Queued(Some(SendPlan::Chunks { sent: 1.. })) = request.state
+        if let RequestState::Queued(Some(SendPlan::Chunks { sent: 1.. })) = request.state
             && let Some(peer) = &mut self.peers[request.peer as usize]
         {
             proto::broken::break_off(&mut self.core, peer);
@@ -375,7 +375,7 @@ impl Engine {
     #[inline]
     pub(crate) fn take_result(&mut self, id: RequestId) -> Option<Result<Status>> {
         match self.core.requests.get(id) {
-            Some(request) if request.state != State::Done => None,
+            Some(request) if request.state != RequestState::Done => None,
             Some(_) => self.core.requests.finish(id),
             None => Some(Err(Error::Cancelled)),
         }

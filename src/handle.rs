@@ -12,7 +12,7 @@ use onecopy_shm::loan::{LoanTable, WithLoans};
 use std::sync::Arc;
 
 /// What communicators, requests and the runtime share.
-pub(crate) struct Shared {
+pub(crate) struct RankInner {
     pub(crate) gate: Gate<Worker>,
     /// Beside the gate, as the thread that ends the job may be in it.
     pub(crate) emergency: Arc<dyn Emergency>,
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
 
 /// A handle on the engine.
 #[derive(Clone)]
-pub(crate) struct Handle(pub(crate) Arc<Shared>);
+pub(crate) struct Handle(pub(crate) Arc<RankInner>);
 
 impl WithLoans for Handle {
     fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
@@ -38,14 +38,14 @@ impl WithLoans for Handle {
 }
 
 impl std::ops::Deref for Handle {
-    type Target = Shared;
+    type Target = RankInner;
     #[inline(always)]
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &RankInner {
         &self.0
     }
 }
 
-impl Shared {
+impl RankInner {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
         wait::until(&self.gate, &self.bell, done)
     }

@@ -7,7 +7,7 @@
 mod collective;
 
 use crate::coll::Worker;
-use crate::coll::group::Place;
+use crate::coll::group::Membership;
 use crate::comm::{AbortOnUnwind, Comm, local_status};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub struct Request<B> {
     id: RequestId,
     result: Option<Result<Status>>,
     /// The members of the communicator, to name the source.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<Membership>>,
 }
 
 impl<B> Request<B> {
@@ -169,7 +169,7 @@ impl Engine {
         self.core
             .requests
             .get(id)
-            .is_none_or(|request| request.state == crate::request::State::Done)
+            .is_none_or(|request| request.state == crate::request::RequestState::Done)
     }
 }
 
@@ -578,7 +578,12 @@ impl Engine {
         let (context, tag) = (envelope.context, envelope.tag);
         let request = crate::request::Request {
             peer: envelope.source,
-            ..crate::request::Request::receive(crate::request::State::Receiving, context, tag, buf)
+            ..crate::request::Request::receive(
+                crate::request::RequestState::Receiving,
+                context,
+                tag,
+                buf,
+            )
         };
         let id = self.core.requests.insert(request);
         match &self.gone[envelope.source as usize] {

@@ -121,7 +121,7 @@ pub(crate) struct PipeOut {
 /// A cooperative transfer that this rank, the sender, may take part in.
 #[derive(Debug)]
 pub(crate) struct Announced {
-    pub(crate) join: u32,
+    pub(crate) coop_id: u32,
     pub(crate) request: RequestId,
     /// The receiver cannot copy: take part whether waiting or not.
     pub(crate) forced: bool,
@@ -212,7 +212,7 @@ pub(crate) struct Peer {
     pub(crate) held_back: HeldBack,
     pub(crate) pipes: VecDeque<PipeOut>,
     pub(crate) announced: VecDeque<Announced>,
-    pub(crate) next_join: u32,
+    pub(crate) next_coop_id: u32,
     /// Messages to the peer that it has to answer, and has not, and how many there may be.
     pub(crate) unanswered: u32,
     pub(crate) unanswered_max: u32,

@@ -26,7 +26,7 @@ pub(crate) mod rendezvous;
 use crate::endpoint::{Claim, Record};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
-use crate::request::{RequestId, SendPlan, State, Status};
+use crate::request::{RequestId, RequestState, SendPlan, Status};
 use crate::state::message::charge;
 use crate::state::{Core, Message};
 use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
@@ -54,8 +54,8 @@ pub(crate) enum Drain {
 
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
 ///
-/// When receives were completed and none is left, what comes next may be for those that the caller is about to post: it
-/// stays in the ring, where they find it without its being held meanwhile. A caller that goes on waiting comes again.
+/// If this call completed the last posted receive, the next message stays in the ring: the caller may be about to post
+/// the receive for it. A caller that goes on waiting calls again.
 pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<(), String> {
     let mut room = false;
     let completed = core.requests.completed;
@@ -149,10 +149,9 @@ fn awaiting(
     last: bool,
 ) -> Result<Option<RequestId>, String> {
     let id = RequestId(request);
-    let waits = core
-        .requests
-        .get(id)
-        .is_some_and(|found| found.peer == peer.rank && matches!(found.state, State::Awaiting(_)));
+    let waits = core.requests.get(id).is_some_and(|found| {
+        found.peer == peer.rank && matches!(found.state, RequestState::Awaiting(_))
+    });
     if waits {
         Ok(Some(id))
     } else if core.requests.is_abandoned(id, peer.rank, last) {
@@ -324,7 +323,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
             peer.pop_outbox();
             continue;
         };
-        let State::Queued(plan) = request.state else {
+        let RequestState::Queued(plan) = request.state else {
             peer.pop_outbox();
             continue;
         };
@@ -347,7 +346,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         let gone_out = match plan {
             SendPlan::Slots => eager::send_slots(core, peer, id),
             SendPlan::Chunks { sent } => eager::send_chunks(core, peer, id, sent, &mut moved),
-            SendPlan::Announced { join } => rendezvous::announce(core, peer, id, join),
+            SendPlan::Announced { coop_id } => rendezvous::announce(core, peer, id, coop_id),
             // Nothing that is queued was announced before.
             SendPlan::Piped { .. } => true,
         };
@@ -372,7 +371,7 @@ fn has_begun(core: &Core, peer: &Peer) -> bool {
     first.is_some_and(|request| {
         matches!(
             request.state,
-            State::Queued(Some(SendPlan::Chunks { sent: 1.. }))
+            RequestState::Queued(Some(SendPlan::Chunks { sent: 1.. }))
         )
     })
 }
@@ -386,7 +385,7 @@ pub(crate) fn accept(
     id: RequestId,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = State::Receiving;
+        request.state = RequestState::Receiving;
         request.peer = peer.rank;
     }
     match message {

@@ -145,7 +145,7 @@ impl Comm {
         match engine.send_now(dest, self.context, tag, bytes) {
             Sent::All => true,
             // However much room there is: it is the receiver's turn.
-            Sent::Announced { join: 1.. } => false,
+            Sent::Announced { coop_id: 1.. } => false,
             _ => self.send_after_progress(&mut engine, bytes, dest, tag),
         }
     }

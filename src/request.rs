@@ -112,15 +112,15 @@ pub(crate) enum SendPlan {
     Slots,
     /// In chunks; so many bytes are sent.
     Chunks { sent: u64 },
-    /// Announced, or about to be. `join` names it for a cooperative transfer.
-    Announced { join: u32 },
+    /// Announced, or about to be. `coop_id` names it for a cooperative transfer.
+    Announced { coop_id: u32 },
     /// Announced, and the receiver has been promised a range of it in chunks.
-    Piped { join: u32 },
+    Piped { coop_id: u32 },
 }
 
 /// Where a request is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RequestState {
     /// A send in its peer's outbox; none: how it goes is to be decided when its turn comes.
     Queued(Option<SendPlan>),
     /// A send that waits for the receiver: announced, or synchronous.
@@ -137,7 +137,7 @@ pub(crate) enum State {
 
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) state: State,
+    pub(crate) state: RequestState,
     /// The peer of a send; of a receive, the peer once it is matched.
     pub(crate) peer: u32,
     pub(crate) context: u32,
@@ -152,7 +152,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// A receive whose sender is not known yet.
-    pub(crate) fn receive(state: State, context: u32, tag: i32, buf: UserBuf) -> Self {
+    pub(crate) fn receive(state: RequestState, context: u32, tag: i32, buf: UserBuf) -> Self {
         Self {
             state,
             peer: u32::MAX,
@@ -170,7 +170,7 @@ impl Request {
         let buf = UserBuf::Many(Arc::default());
         Self {
             result: Some(result),
-            ..Self::receive(State::Done, 0, 0, buf)
+            ..Self::receive(RequestState::Done, 0, 0, buf)
         }
     }
 }
@@ -232,9 +232,9 @@ impl Requests {
     /// Completes a request, unless it is complete already.
     pub(crate) fn complete(&mut self, id: RequestId, result: Result<Status, Error>) {
         if let Some(request) = self.get_mut(id)
-            && request.state != State::Done
+            && request.state != RequestState::Done
         {
-            request.state = State::Done;
+            request.state = RequestState::Done;
             request.result = Some(result.map_err(Box::new));
             self.count_completed();
             self.end_region(id);
@@ -277,7 +277,7 @@ impl Requests {
     /// Gives up a request whose end nobody waits for any more, and gives it.
     pub(crate) fn abandon(&mut self, id: RequestId) -> Option<Request> {
         let request = self.remove(id)?;
-        if matches!(request.state, State::Awaiting(_)) {
+        if matches!(request.state, RequestState::Awaiting(_)) {
             self.abandoned.insert(id, request.peer);
         }
         Some(request)
@@ -341,8 +341,8 @@ mod tests {
             sync: false,
             result: None,
         };
-        let announced = requests.insert(send(State::Awaiting(SendPlan::Slots)));
-        let queued = requests.insert(send(State::Queued(None)));
+        let announced = requests.insert(send(RequestState::Awaiting(SendPlan::Slots)));
+        let queued = requests.insert(send(RequestState::Queued(None)));
         requests.abandon(announced);
         requests.abandon(queued);
         assert!(requests.get(announced).is_none() && requests.get(queued).is_none());
@@ -357,7 +357,7 @@ mod tests {
             !requests.is_abandoned(announced, 3, true),
             "the last answer has come"
         );
-        let again = requests.insert(send(State::Awaiting(SendPlan::Slots)));
+        let again = requests.insert(send(RequestState::Awaiting(SendPlan::Slots)));
         requests.abandon(again);
         requests.forget_abandoned(3);
         assert!(!requests.is_abandoned(again, 3, false));

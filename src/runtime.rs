@@ -4,7 +4,7 @@
 use crate::coll::Worker;
 use crate::comm::Comm;
 use crate::error::{Error, Result};
-use crate::handle::{Handle, Shared};
+use crate::handle::{Handle, RankInner};
 use crate::memory::pool::Pool;
 use crate::wireup::{self, Emergency, Wireup};
 use onecopy_btl::cost::Costs;
@@ -103,7 +103,7 @@ impl Runtime {
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
         let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
         let emergency = engine.wireup.emergency();
-        let shared = Shared {
+        let shared = RankInner {
             gate: Gate::new(options.threads, engine),
             emergency,
             bell,
@@ -165,7 +165,7 @@ impl Runtime {
     /// });
     /// ```
     pub fn alloc(&self, bytes: usize) -> Result<HeapBuf> {
-        let Shared { heap, buffers, .. } = &*self.handle;
+        let RankInner { heap, buffers, .. } = &*self.handle;
         let buffer = heap.alloc(bytes).or_else(|error| {
             // The program comes before what lies free in the pool.
             if buffers.release_free(u64::MAX) == 0 {

@@ -41,9 +41,8 @@ pub struct Thresholds {
 /// Largest payload that fits into the slots of one record.
 pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
 
-/// Slots of the largest record that always finds room in an emptied ring of `slots`: it may need as many again, less
-/// one, to fill the ring's end, one slot stays free, and the consumer may keep back a quarter of the ring that it has
-/// not given back yet.
+/// Slots of the largest record that always fits an emptied ring of `slots`. It may waste as many slots, less one, at
+/// the ring's end. One slot stays free, and the consumer may not have returned a quarter of the ring yet.
 const fn largest_record(slots: usize) -> usize {
     let kept_back = slots / 4 - 1;
     (slots - kept_back) / 2

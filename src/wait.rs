@@ -46,7 +46,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// Moves what can move, and looks. Who asks again and again in vain makes room as one who waits.
+/// Makes progress, then looks. A caller that looks in vain too often yields its processor, as one that waits does.
 #[inline]
 pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -> R) -> R {
     let mut engine = gate.enter();

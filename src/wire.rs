@@ -181,7 +181,7 @@ impl ChunkBody {
 
 /// Where an announced message's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SourceLayout {
     /// In one piece.
     One { address: u64, heap: Option<u64> },
     /// In one piece, in no heap, exposed as a region by this cookie.
@@ -202,23 +202,23 @@ pub(crate) struct Rts {
     pub(crate) len: u64,
     /// The sender's request.
     pub(crate) request: u64,
-    pub(crate) place: Place,
+    pub(crate) place: SourceLayout,
     /// Names a cooperative transfer of this message; 0: the sender will not take part in one.
-    pub(crate) join: u32,
+    pub(crate) coop_id: u32,
 }
 
 impl Rts {
     pub(crate) fn encode(&self) -> [u8; BODY] {
         let (shape, a, b) = match self.place {
-            Place::One { address, heap } => (0, address, heap.unwrap_or(NONE)),
-            Place::List {
+            SourceLayout::One { address, heap } => (0, address, heap.unwrap_or(NONE)),
+            SourceLayout::List {
                 chunk,
                 count,
                 cookie: None,
             } => (1, pair(chunk.0, count), 0),
-            Place::Scattered => (2, 0, 0),
-            Place::Region { address, cookie } => (3, address, cookie),
-            Place::List {
+            SourceLayout::Scattered => (2, 0, 0),
+            SourceLayout::Region { address, cookie } => (3, address, cookie),
+            SourceLayout::List {
                 chunk,
                 count,
                 cookie: Some(cookie),
@@ -226,27 +226,27 @@ impl Rts {
         };
         seal(
             Kind::Rts,
-            [self.len, self.request, a, b, pair(self.join, shape)],
+            [self.len, self.request, a, b, pair(self.coop_id, shape)],
         )
     }
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [len, request, a, b, last] = open(Kind::Rts, bytes)?;
-        let (join, shape) = halves(last);
+        let (coop_id, shape) = halves(last);
         let place = match shape {
-            0 => Place::One {
+            0 => SourceLayout::One {
                 address: a,
                 heap: (b != NONE).then_some(b),
             },
             1 | 4 => {
                 let (chunk, count) = halves(a);
-                Place::List {
+                SourceLayout::List {
                     chunk: ChunkIndex(chunk),
                     count,
                     cookie: (shape == 4).then_some(b),
                 }
             }
-            2 => Place::Scattered,
-            3 => Place::Region {
+            2 => SourceLayout::Scattered,
+            3 => SourceLayout::Region {
                 address: a,
                 cookie: b,
             },
@@ -261,7 +261,7 @@ impl Rts {
             len,
             request,
             place,
-            join,
+            coop_id,
         })
     }
 }
@@ -352,15 +352,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, join: u32, count: u32, shape in 0u8..5) {
+        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, coop_id: u32, count: u32, shape in 0u8..5) {
             let place = match shape {
-                0 => Place::One { address: a, heap: (b % 2 == 0).then_some(b) },
-                1 => Place::List { chunk: ChunkIndex(join), count, cookie: None },
-                3 => Place::Region { address: a, cookie: b },
-                4 => Place::List { chunk: ChunkIndex(join), count, cookie: Some(b) },
-                _ => Place::Scattered,
+                0 => SourceLayout::One { address: a, heap: (b % 2 == 0).then_some(b) },
+                1 => SourceLayout::List { chunk: ChunkIndex(coop_id), count, cookie: None },
+                3 => SourceLayout::Region { address: a, cookie: b },
+                4 => SourceLayout::List { chunk: ChunkIndex(coop_id), count, cookie: Some(b) },
+                _ => SourceLayout::Scattered,
             };
-            let rts = Rts { len, request, place, join };
+            let rts = Rts { len, request, place, coop_id };
             prop_assert_eq!(Rts::decode(&rts.encode()), Ok(rts));
             let wanted = if shape == 0 { Wanted::Join } else { Wanted::Chunks { offset: a, len: b } };
             let cts = Cts { request, transfer: len, wanted };
@@ -369,7 +369,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_found(len: u64, request: u64, address: u64, bit in 0usize..BODY * 8) {
-            let mut bytes = Rts { len, request, place: Place::One { address, heap: None }, join: 1 }.encode();
+            let mut bytes = Rts { len, request, place: SourceLayout::One { address, heap: None }, coop_id: 1 }.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(Rts::decode(&bytes).is_err());
             let mut bytes = Fin { request }.encode();

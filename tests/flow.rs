@@ -9,7 +9,7 @@ mod processes;
 mod resident;
 
 use bytes::{check, pattern};
-use onecopy::memory::pool::Place;
+use onecopy::memory::pool::MemoryKind;
 use onecopy::{ChunkCopy, Knobs, Options, Runtime};
 use processes::{Ranks, say};
 use resident::resident;
@@ -365,7 +365,11 @@ fn burst(rt: &Runtime) {
         .sendrecv(&[1u8], peer, 2, &mut one, peer, 2)
         .expect("sendrecv");
     let mut temporary: Vec<_> = (0..20)
-        .map(|_| rt.buffers().take(1 << 20, Place::Shared).expect("take"))
+        .map(|_| {
+            rt.buffers()
+                .take(1 << 20, MemoryKind::Shared)
+                .expect("take")
+        })
         .collect();
     temporary.iter_mut().for_each(|buf| buf.fill(1));
     drop(temporary);

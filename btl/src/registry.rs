@@ -154,7 +154,7 @@ pub enum Proven {
     Copy(Box<dyn CopyLayer>),
 }
 
-/// What a row has of which there is nothing to say.
+/// What a row has by default.
 const NONE: Layer = Layer {
     id: LayerId::Own,
     name: "",
@@ -327,7 +327,7 @@ fn within(_: &Here) -> Probe {
     }
 }
 
-/// What a failed call means of which nothing more is known.
+/// What a failed call means, by default.
 fn plain(call: &str, peer: u32, error: &io::Error) -> Refusal {
     let reason = format!("{call} with rank {peer}: {error}");
     Refusal::new(reason, "it failed in use; the pair goes on without it")

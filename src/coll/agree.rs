@@ -6,17 +6,16 @@
 //! way, and on a number that tells the channel's users apart. They tell each other what is free with them, in rounds,
 //! until one comes in which the ids of all of them are this agreement's.
 //!
-//! Threads may form several communicators at a time. One agreement holds a rank's ids, for the length of a round: the
-//! [`Turn`] that is the lowest of all that wait there. Turns have the same order on all ranks, so the lowest of all of
-//! them comes first wherever it waits, and is over after a round or two; nothing else is waited for, because **an
-//! agreement waits for its turn only after all its members have come to it**: its first round says nothing but that.
-//! Otherwise one that waits for a thread, which on another rank is still busy with an older agreement, would keep back
-//! what that one waits for.
+//! Threads may form several communicators at a time. On each rank one agreement holds the ids for the length of a
+//! round: the one with the lowest [`Turn`] of those that wait there. Turns are ordered alike on all ranks, so the
+//! lowest finishes first. **An agreement queues for its turn only after all its members have arrived**; its first round
+//! says nothing else. Otherwise two agreements could wait for each other: one for a thread that another rank still
+//! keeps busy with the other.
 
 use super::communicator::Communicator;
-use super::group::{CHANNEL_RANKS, Place, sub_context};
+use super::group::{CHANNEL_RANKS, Membership, sub_context};
 use super::ids::{IDS, Turn, WORDS};
-use super::state::State;
+use super::state::CommState;
 use super::worker::{Retired, Worker};
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
@@ -158,14 +157,19 @@ impl Worker {
     }
 
     /// Makes the state of a communicator that this rank is a member of.
-    pub(crate) fn settle(&mut self, agreed: &Agreed, members: &Arc<[u32]>, me: usize) -> Place {
+    pub(crate) fn settle(
+        &mut self,
+        agreed: &Agreed,
+        members: &Arc<[u32]>,
+        me: usize,
+    ) -> Membership {
         let ids = &mut self.collectives.ids;
         ids.used[agreed.id as usize / 64] |= 1 << (agreed.id % 64);
         ids.next = (agreed.id + 1) % IDS;
         ids.users = (agreed.tag >> 32) as u32;
         let context = sub_context(agreed.id) | OWN_CONTEXTS;
         // Members that do not share memory, which all know, send messages.
-        let channel = agreed.channel.filter(|_| self.engine.are_near(members));
+        let channel = agreed.channel.filter(|_| self.engine.share_node(members));
         if let Some(channel) = channel {
             self.collectives.channels |= 1 << channel;
         }
@@ -177,7 +181,7 @@ impl Worker {
         {
             end.open(agreed.tag, 0);
         }
-        let mut state = State::new(
+        let mut state = CommState::new(
             Arc::clone(members),
             me,
             context,
@@ -189,7 +193,7 @@ impl Worker {
         state.failed = reserved.err();
         let slot = self.collectives.add(state);
         self.collectives.ids.of_slots.push((slot, agreed.id));
-        Place {
+        Membership {
             members: Arc::clone(members),
             me,
             id: agreed.id,

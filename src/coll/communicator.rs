@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A communicator with its collectives under way: how they move, and how they end when a member is lost.
 
+use super::contribution::{Served, behind};
 use super::failed::Failed;
-use super::op::Op;
-use super::shared::{Served, behind};
-use super::state::{State, Step};
+use super::op::Operation;
+use super::state::{CommState, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Gone;
@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 
 /// A communicator's state, and its collectives under way in the order in which they began. The two are borrowed apart.
 pub(crate) struct Communicator {
-    pub(crate) state: State,
-    pub(crate) ops: VecDeque<Op>,
+    pub(crate) state: CommState,
+    pub(crate) ops: VecDeque<Operation>,
 }
 
 impl Communicator {
-    pub(crate) fn new(state: State) -> Self {
+    pub(crate) fn new(state: CommState) -> Self {
         Self {
             state,
             ops: VecDeque::new(),
@@ -156,8 +156,8 @@ impl Communicator {
                 continue;
             }
             match &engine.gone[rank as usize] {
-                // All that it wrote has been taken up by now: what is missing of its part stays missing. Who waits for
-                // another one that lives hears from that one.
+                // All that it wrote has been taken up by now: what is missing of its part stays missing. A rank that
+                // waits for a living member gets the error from that member.
                 Some(Gone::Left) if has_channel && self.state.has_read(place, last) => {
                     if self.awaits(place) {
                         return Some(Gone::Left.error(rank));
@@ -225,12 +225,12 @@ impl Communicator {
                             );
                             served |= answered.is_ok();
                         }
-                        Some(Some(Served::Stage)) => {
+                        Some(Some(Served::Temp)) => {
                             let bytes = op
                                 .shared
-                                .stage
+                                .temp
                                 .as_ref()
-                                .and_then(|stage| stage.get(offset..offset.checked_add(len)?));
+                                .and_then(|temp| temp.get(offset..offset.checked_add(len)?));
                             if let Some(bytes) = bytes {
                                 end.answer(stage, &request, bytes);
                                 served = true;
@@ -250,7 +250,7 @@ impl Communicator {
 
 /// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one
 /// that writes comes to the end of its segment, or it ends.
-fn await_writers(engine: &mut Engine, state: &State) {
+fn await_writers(engine: &mut Engine, state: &CommState) {
     for (place, end) in state.ends.iter().enumerate() {
         let mut polls = 0u32;
         while place != state.me && end.is_writing() {

@@ -4,7 +4,7 @@
 
 use super::asked::Run;
 use super::source::{Source, Target, part};
-use super::state::State;
+use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::CopyRequest;
@@ -15,7 +15,7 @@ use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
 /// until `Ok(len)`.
 pub(crate) fn fetch(
     engine: &mut Engine,
-    state: &mut State,
+    state: &mut CommState,
     source: &Source,
     at: u64,
     len: usize,

@@ -5,14 +5,14 @@
 mod push;
 
 use super::Parts;
+use super::contribution::{
+    ENTRY, GIVEN, Piece, RESULT, Readers, Served, StepContext, behind, describe, range_of_temp,
+};
 use super::lines::Lines;
 use super::push::{Gives, WRITTEN, place_of, reaches_all};
 use super::reader;
-use super::shared::{
-    ENTRY, GIVEN, Piece, RESULT, Readers, Served, StepContext, behind, describe, range_of_stage,
-};
 use super::source::{self, Source, Target};
-use super::state::{STEP_MAX, State, Step};
+use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, Said, kind};
@@ -288,7 +288,7 @@ impl Exchange {
     }
 
     /// See [`super::op::Op::awaits`].
-    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+    pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
         let takes = self.pending.contains(&place);
         // What it writes to this rank's buffer is there with its second phase.
@@ -433,21 +433,21 @@ fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
         mut flags,
     } = given;
     let mut line = [0u8; INLINE];
-    shared.stage = engine.stage(&piece, unread, state.tuning.stage_max)?;
+    shared.temp = engine.temp(&piece, unread, state.tuning.temp_max)?;
     shared.readers = readers;
-    if let Some(stage) = &shared.stage {
-        describe(&range_of_stage(stage), &mut line[..24]);
-        shared.served[GIVEN] = Some(Served::Stage);
+    if let Some(temp) = &shared.temp {
+        describe(&range_of_temp(temp), &mut line[..24]);
+        shared.served[GIVEN] = Some(Served::Temp);
     } else {
         describe(&engine.range_of(&piece), &mut line[..24]);
         shared.served[GIVEN] = Some(Served::Loan(piece));
     }
-    match (&shared.stage, result) {
+    match (&shared.temp, result) {
         // A share of the result is left in the temporary buffer, too.
-        (Some(stage), _) if shared.shares => {
+        (Some(temp), _) if shared.shares => {
             flags &= !kind::OPEN;
-            describe(&range_of_stage(stage), &mut line[24..]);
-            shared.served[RESULT] = Some(Served::Stage);
+            describe(&range_of_temp(temp), &mut line[24..]);
+            shared.served[RESULT] = Some(Served::Temp);
         }
         (_, Some(result)) => {
             describe(&engine.range_of(&result), &mut line[24..]);

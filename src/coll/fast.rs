@@ -4,7 +4,7 @@
 
 use super::communicator::Communicator;
 use super::select::{Algorithm, algorithm};
-use super::state::State;
+use super::state::CommState;
 use super::worker::Worker;
 use super::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::engine::Engine;
@@ -107,7 +107,7 @@ impl Short {
 
     /// Publishes `bytes` in the line of `seq`, or in the slot next to it.
     #[inline(always)]
-    fn give(&self, state: &State, peers: &[Option<Box<Peer>>], seq: u32, bytes: &[u8]) {
+    fn give(&self, state: &CommState, peers: &[Option<Box<Peer>>], seq: u32, bytes: &[u8]) {
         if self.len <= INLINE {
             state.publish(peers, seq, kind::INLINE, bytes);
             return;
@@ -342,7 +342,7 @@ impl Worker {
 
 /// The lines of a short collective, from which a step takes what has come.
 struct Lines<'l> {
-    state: &'l mut State,
+    state: &'l mut CommState,
     seq: u32,
     /// Bytes of each contribution.
     len: usize,
@@ -458,7 +458,12 @@ impl Lines<'_> {
 
 /// Polls a line for a while. Gives what it says, which may be that it has no short contribution.
 #[inline]
-fn poll_line(state: &mut State, place: usize, seq: u32, mut polls: usize) -> Result<Brief, Stop> {
+fn poll_line(
+    state: &mut CommState,
+    place: usize,
+    seq: u32,
+    mut polls: usize,
+) -> Result<Brief, Stop> {
     while state.ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {

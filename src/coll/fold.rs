@@ -7,16 +7,16 @@ mod range;
 pub(super) mod segment;
 mod spread;
 
+use super::contribution::{Piece, Readers, StepContext, behind};
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
 use super::push::{WRITTEN, reaches_all};
 use super::select::{Algorithm, share};
-use super::shared::{Piece, Readers, StepContext, behind};
-use super::state::{STEP_MAX, State, Step};
+use super::state::{CommState, STEP_MAX, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::memory::pool::{Place, PoolBuf};
+use crate::memory::pool::{MemoryKind, PoolBuf};
 use crate::peer::Peer;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, INLINE, View, kind};
@@ -263,12 +263,12 @@ impl Fold {
             .collect();
         // The result of a split reduction stands in the stage; a root's holds what it gave.
         if self.algorithm == Algorithm::Split
-            && let (Some(stage), Some((loan, at))) = (&shared.stage, self.recv)
+            && let (Some(temp), Some((loan, at))) = (&shared.temp, self.recv)
         {
             let (begin, end) = self.range;
             let loans = &mut engine.core.loans;
             loans.write(loan, at + begin, end - begin, |out| {
-                out.copy_from_slice(&stage[begin..end]);
+                out.copy_from_slice(&temp[begin..end]);
             })?;
         }
         self.at = if self.helps {
@@ -280,7 +280,7 @@ impl Fold {
     }
 
     /// At a root: waits until its helpers have written their shares.
-    fn await_helpers(&mut self, state: &State, seq: u32) -> Step {
+    fn await_helpers(&mut self, state: &CommState, seq: u32) -> Step {
         self.pending
             .retain(|&place| state.ends[place].look(seq) < WRITTEN);
         if self.pending.is_empty() {
@@ -291,7 +291,7 @@ impl Fold {
     }
 
     /// Finds out where all contributions are, once they are there.
-    fn find(&mut self, engine: &Engine, state: &mut State, seq: u32) -> Result<bool> {
+    fn find(&mut self, engine: &Engine, state: &mut CommState, seq: u32) -> Result<bool> {
         while self.from.len() < self.upto {
             let place = self.from.len();
             if place == state.me {
@@ -326,7 +326,7 @@ impl Fold {
     }
 
     /// A short vector in a large group: up a tree, down by one line that all read.
-    fn step_tree(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
+    fn step_tree(&mut self, engine: &mut Engine, state: &mut CommState, seq: u32) -> Result<Step> {
         let mut result = Step::Idle;
         let len = self.send.len;
         if self.at == FoldState::Contributions {
@@ -338,7 +338,10 @@ impl Fold {
                     return Ok(Step::Idle);
                 }
                 state.need_slots(&engine.core.home)?;
-                let mut work = engine.core.buffers.take(3 * COLL_SLOT, Place::Private)?;
+                let mut work = engine
+                    .core
+                    .buffers
+                    .take(3 * COLL_SLOT, MemoryKind::Private)?;
                 let (out, work) = work.split_at_mut(COLL_SLOT);
                 let out = &mut out[..len];
                 let own = (self.send.loan, self.send.at, len);
@@ -386,7 +389,7 @@ impl Fold {
 }
 
 /// How the bytes of a member's buffer are combined: in place, if a layer maps them; asked once per collective.
-fn reach(engine: &Engine, state: &State, place: usize, range: RemoteRange) -> From {
+fn reach(engine: &Engine, state: &CommState, place: usize, range: RemoteRange) -> From {
     let peer = engine.peers[state.members[place] as usize].as_ref();
     let attaches = |peer: &Peer| {
         let first = range.part(0, range.len.min(1));
@@ -399,7 +402,7 @@ fn reach(engine: &Engine, state: &State, place: usize, range: RemoteRange) -> Fr
 }
 
 /// A short contribution of a member.
-fn small(state: &State, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
+fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
     let said = lines::read(state, place, seq)?;
     let there = match said.content {
         Content::Inline(there) | Content::Slot(there) => there as u64,
@@ -411,7 +414,7 @@ fn small(state: &State, place: usize, seq: u32, len: usize) -> Result<View<'_>> 
         .ok_or_else(|| mismatch(state, place, there, len))
 }
 
-pub(super) fn mismatch(state: &State, place: usize, there: u64, len: usize) -> Error {
+pub(super) fn mismatch(state: &CommState, place: usize, there: u64, len: usize) -> Error {
     Error::Collective {
         reason: format!(
             "rank {} gave a vector of {there} bytes where {len} were expected",

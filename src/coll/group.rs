@@ -101,7 +101,7 @@ impl Group {
 }
 
 /// A communicator's members and this rank's place among them. The communicator ends with the last handle on it.
-pub(crate) struct Place {
+pub(crate) struct Membership {
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
     pub(crate) id: u32,
@@ -109,7 +109,7 @@ pub(crate) struct Place {
     pub(crate) freed_slots: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Place {
+impl Membership {
     /// The place of a rank of the job.
     pub(crate) fn of(&self, rank: usize) -> usize {
         let place = self
@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Membership {
     fn drop(&mut self) {
         self.freed_slots
             .lock()

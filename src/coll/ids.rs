@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 pub(super) const IDS: u32 = 2048;
 pub(super) const WORDS: usize = IDS as usize / 64;
 
-/// What agreements are told apart and ordered by, the same on all members: the context of the parent, and the tag of
-/// those that only a part of its members takes part in.
+/// Identifies and orders agreements, the same on all members: context of the parent, and the tag if only a part of its
+/// members takes part.
 pub(crate) type Turn = (u32, u32);
 
 /// Ids of communicators.

@@ -2,8 +2,8 @@
 //! What members' lines say of a collective under way. Each line is read and checked once; every later step uses that
 //! copy, as the owner may write to the line meanwhile.
 
-use super::shared::ENTRY;
-use super::state::State;
+use super::contribution::ENTRY;
+use super::state::CommState;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Described, Said, kind};
@@ -24,7 +24,7 @@ pub(crate) struct Lines(Vec<Option<Known>>);
 
 impl Lines {
     /// What the line of `place` says of `seq`; none as long as it is not there. An error fails the member.
-    pub(crate) fn of(&mut self, state: &State, place: usize, seq: u32) -> Result<Option<Said>> {
+    pub(crate) fn of(&mut self, state: &CommState, place: usize, seq: u32) -> Result<Option<Said>> {
         Ok(self.known(state, place, seq)?.map(|known| known.said))
     }
 
@@ -33,7 +33,7 @@ impl Lines {
         self.0.get(place)?.map(|known| known.said)
     }
 
-    fn known(&mut self, state: &State, place: usize, seq: u32) -> Result<Option<&mut Known>> {
+    fn known(&mut self, state: &CommState, place: usize, seq: u32) -> Result<Option<&mut Known>> {
         if self.0.is_empty() {
             self.0.resize(state.size(), None);
         }
@@ -53,7 +53,7 @@ impl Lines {
     /// Where in its offer `place` has this rank's part, by the table in its slot, and how long that is.
     pub(crate) fn entry(
         &mut self,
-        state: &State,
+        state: &CommState,
         place: usize,
         seq: u32,
     ) -> Result<Option<(usize, usize)>> {
@@ -75,7 +75,7 @@ impl Lines {
 }
 
 /// What the line of `place` says, which is there. For a collective that looks at it once and needs no [`Lines`].
-pub(crate) fn read(state: &State, place: usize, seq: u32) -> Result<Said> {
+pub(crate) fn read(state: &CommState, place: usize, seq: u32) -> Result<Said> {
     state.ends[place].said(seq).map_err(|bad| Error::Protocol {
         rank: state.members[place] as usize,
         detail: bad.to_string(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collectives by messages, for communicators that have no channel. Slower, and always possible.
 
+use super::contribution::{Piece, Readers};
 use super::exchange::{Exchange, Takes};
-use super::shared::{Piece, Readers};
-use super::state::{State, Step};
+use super::state::{CommState, Step};
 use super::{ElemType, Op, Parts};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(state: &State, seq: u32) -> Self {
+    fn new(state: &CommState, seq: u32) -> Self {
         Self {
             members: Arc::clone(&state.members),
             me: state.me,
@@ -156,7 +156,7 @@ impl MessageExchange {
         }
     }
 
-    pub(crate) fn begin(&mut self, engine: &mut Engine, state: &State) -> Result<()> {
+    pub(crate) fn begin(&mut self, engine: &mut Engine, state: &CommState) -> Result<()> {
         let lane = Lane::new(state, self.seq);
         self.lane = Some(lane.clone());
         if self.swap.is_some() {
@@ -279,7 +279,7 @@ impl MessageChain {
         send: Piece,
         recv: Option<(Loan, usize)>,
         to: To,
-        state: &State,
+        state: &CommState,
         seq: u32,
     ) -> Self {
         Self {
@@ -424,7 +424,7 @@ impl MessageChain {
 }
 
 /// Tells all members that this rank has given the communicator up.
-pub(crate) fn poison(engine: &mut Engine, state: &State, word: u64) {
+pub(crate) fn poison(engine: &mut Engine, state: &CommState, word: u64) {
     for (place, &rank) in state.members.iter().enumerate() {
         if place != state.me {
             let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
@@ -442,7 +442,7 @@ pub(crate) fn poison(engine: &mut Engine, state: &State, word: u64) {
 }
 
 /// Whether a member has said that it has given the communicator up.
-pub(crate) fn poisoned(engine: &Engine, state: &State) -> Option<Error> {
+pub(crate) fn poisoned(engine: &Engine, state: &CommState) -> Option<Error> {
     let pattern = Pattern {
         context: state.context,
         source: None,
@@ -455,7 +455,7 @@ pub(crate) fn poisoned(engine: &Engine, state: &State) -> Option<Error> {
 
 impl MessageExchange {
     /// A barrier: an exchange with a root and back would take two collectives; here each sends a byte to all.
-    pub(crate) fn barrier(state: &State, seq: u32, engine: &mut Engine) -> Self {
+    pub(crate) fn barrier(state: &CommState, seq: u32, engine: &mut Engine) -> Self {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
         let mut exchange = Exchange::new(super::exchange::Find::All);

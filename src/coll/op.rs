@@ -2,12 +2,12 @@
 //! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its
 //! buffers, and is over.
 
+use super::contribution::{Contribution, Readers, StepContext};
 use super::exchange::{Exchange, Find};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
 use super::relay::Relay;
-use super::shared::{Readers, Shared, StepContext};
-use super::state::{FLAT, State, Step};
+use super::state::{CommState, FLAT, Step};
 use super::stream::Stream;
 use super::swap::Swap;
 use crate::engine::Engine;
@@ -38,7 +38,7 @@ enum OpState {
 }
 
 /// A collective under way.
-pub(crate) struct Op {
+pub(crate) struct Operation {
     pub(crate) id: RequestId,
     pub(crate) seq: u32,
     at: OpState,
@@ -46,10 +46,10 @@ pub(crate) struct Op {
     /// It is in [`Self::step`]; after that, a function of the program has panicked there.
     stepping: bool,
     pub(crate) body: Body,
-    pub(crate) shared: Shared,
+    pub(crate) shared: Contribution,
 }
 
-impl Op {
+impl Operation {
     /// A collective that is to begin. `begun` says that this rank's contribution is published already, `waits` that the
     /// program waits.
     pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool, waits: bool) -> Self {
@@ -60,10 +60,10 @@ impl Op {
             has_read: false,
             stepping: false,
             body,
-            shared: Shared {
+            shared: Contribution {
                 readers: Readers::Nobody,
                 served: [None, None],
-                stage: None,
+                temp: None,
                 waits,
                 shares: false,
             },
@@ -79,7 +79,7 @@ impl Op {
     }
 
     /// An exchange that goes better by messages becomes one.
-    fn turn(&mut self, engine: &mut Engine, state: &State) -> Result<()> {
+    fn turn(&mut self, engine: &mut Engine, state: &CommState) -> Result<()> {
         if let Body::Exchange(exchange) = &mut self.body
             && exchange.turned
         {
@@ -98,7 +98,7 @@ impl Op {
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
     /// next step is an error.
-    pub(crate) fn step(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
+    pub(crate) fn step(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
         if std::mem::replace(&mut self.stepping, true) {
             return Err(Error::Collective {
                 reason: "a function of the program panicked in it".into(),
@@ -109,7 +109,7 @@ impl Op {
         step
     }
 
-    fn go_on(&mut self, engine: &mut Engine, state: &mut State) -> Result<Step> {
+    fn go_on(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
         let mut result = Step::Idle;
         if self.at == OpState::Begin {
             if state.has_channel() && !state.has_room(self.seq) {
@@ -155,7 +155,7 @@ impl Op {
             if let Body::Fold(fold) = &mut self.body {
                 fold.finish(engine)?;
             }
-            self.shared.stage = None;
+            self.shared.temp = None;
             (self.at, result) = (OpState::Over, Step::Moved);
             let status = Status {
                 source: state.me,
@@ -168,7 +168,7 @@ impl Op {
     }
 
     /// Whether it can only go on when `place` has written more than it has by now.
-    pub(crate) fn awaits(&self, state: &State, place: usize) -> bool {
+    pub(crate) fn awaits(&self, state: &CommState, place: usize) -> bool {
         let seq = self.seq;
         self.at == OpState::Work
             && match &self.body {
@@ -183,7 +183,7 @@ impl Op {
             }
     }
 
-    fn begin(&mut self, engine: &mut Engine, state: &mut State) -> Result<()> {
+    fn begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<()> {
         let seq = self.seq;
         let cx = &mut StepContext {
             engine,
@@ -222,13 +222,13 @@ impl Op {
             Body::MessageChain(body) => body.abandon(engine),
             _ => {}
         }
-        self.shared.stage = None;
+        self.shared.temp = None;
         self.at = OpState::Over;
     }
 }
 
-fn barrier(engine: &Engine, state: &mut State, seq: u32) -> Result<Step> {
-    let arrived = |state: &State, place: usize| state.ends[place].look(seq) > 0;
+fn barrier(engine: &Engine, state: &mut CommState, seq: u32) -> Result<Step> {
+    let arrived = |state: &CommState, place: usize| state.ends[place].look(seq) > 0;
     if state.size() <= FLAT {
         let all = (0..state.size()).all(|place| arrived(state, place));
         return Ok(if all { Step::Done } else { Step::Idle });
@@ -246,7 +246,7 @@ fn barrier(engine: &Engine, state: &mut State, seq: u32) -> Result<Step> {
     })
 }
 
-fn barrier_awaits(state: &State, seq: u32, place: usize) -> bool {
+fn barrier_awaits(state: &CommState, seq: u32, place: usize) -> bool {
     let needed = if state.size() <= FLAT {
         true
     } else if state.own().look(seq) == 0 {

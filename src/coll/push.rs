@@ -9,7 +9,7 @@
 //! written.
 
 use super::lines;
-use super::state::State;
+use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -27,9 +27,9 @@ pub(crate) const PIECE: usize = 16 << 10;
 pub(crate) enum Gives {
     /// Members read all of it themselves.
     Nothing,
-    /// All of it, as this rank's of equal parts.
+    /// All of it: into the member's part for this rank, of equal parts.
     All,
-    /// The member's of equal parts of so many bytes, as this rank's of equal parts.
+    /// Of equal parts of so many bytes, the one for the member: into the member's part for this rank.
     Parts(usize),
     /// What lies behind [`half`] of it, to the same place; the member reads the front itself.
     Half,
@@ -47,7 +47,7 @@ pub(crate) fn place_of(seq: u32, len: usize, done: usize, n: usize) -> usize {
 }
 
 /// Whether this rank maps the memory of all members.
-pub(crate) fn reaches_all(engine: &Engine, state: &State) -> bool {
+pub(crate) fn reaches_all(engine: &Engine, state: &CommState) -> bool {
     let reaches = |rank: u32| {
         let peer = engine.peers[rank as usize].as_ref();
         peer.is_some_and(|peer| peer.link.has(LayerId::MAP))
@@ -67,7 +67,7 @@ pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
 /// Lets `f` write into buffers of `places`, unless one of them has given the communicator up: what belonged to it may
 /// be used for something else.
 pub(crate) fn writing<R>(
-    state: &State,
+    state: &CommState,
     places: impl IntoIterator<Item = usize>,
     f: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
@@ -82,7 +82,7 @@ pub(crate) fn writing<R>(
 /// Writes `bytes` to `to` in the memory of `place`; within [`writing`].
 pub(crate) fn put(
     peers: &[Option<Box<Peer>>],
-    state: &State,
+    state: &CommState,
     place: usize,
     to: RemoteRange,
     bytes: &[u8],

@@ -2,7 +2,7 @@
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
 use super::source::{Source, Target, part};
-use super::state::State;
+use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -16,7 +16,7 @@ use std::io::IoSliceMut;
 /// The bytes in place, where a layer maps them.
 pub(crate) fn view<'p>(
     peers: &'p [Option<Box<Peer>>],
-    state: &State,
+    state: &CommState,
     place: usize,
     range: &RemoteRange,
 ) -> Option<View<'p>> {
@@ -27,7 +27,7 @@ pub(crate) fn view<'p>(
 /// The bytes in place, where the kernel module has attached them.
 pub(crate) fn attached<'p>(
     peers: &'p [Option<Box<Peer>>],
-    state: &State,
+    state: &CommState,
     place: usize,
     range: &RemoteRange,
 ) -> Option<Attached<'p>> {
@@ -38,7 +38,7 @@ pub(crate) fn attached<'p>(
 /// Reads `len` bytes from `at` on of a member's buffer; as many as `Ok` says are there now, the others come later.
 pub(crate) fn fetch(
     engine: &mut Engine,
-    state: &mut State,
+    state: &mut CommState,
     source: &Source,
     at: u64,
     len: usize,
@@ -89,7 +89,7 @@ pub(crate) fn fetch(
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.
-fn still_good(state: &State, source: &Source) -> Result<()> {
+fn still_good(state: &CommState, source: &Source) -> Result<()> {
     onecopy_shm::fault::point("coll.read");
     state.failure_of(source.place).map_or(Ok(()), Err)
 }

@@ -6,13 +6,13 @@
 //! Nobody waits for a share: what no member has yet comes from the root, too. A rank's second phase says that its share
 //! stands in its buffer; from then on it must not give the buffer back before all have read.
 
+use super::contribution::{GIVEN, RESULT, Readers, Served, StepContext, describe, whole};
 use super::exchange::{Exchange, READ_MAX};
 use super::lines::Lines;
 use super::push::WRITTEN;
 use super::reader;
-use super::shared::{GIVEN, RESULT, Readers, Served, StepContext, describe, whole};
 use super::source::{self, Source, Target};
-use super::state::{STEP_MAX, State, Step};
+use super::state::{CommState, STEP_MAX, Step};
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, kind};
 use onecopy_shm::layout::PAGE;
@@ -155,12 +155,12 @@ impl Relay {
     }
 
     /// See [`super::op::Op::awaits`]. Nobody waits for a share, and what is asked for is in the copy requests.
-    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+    pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         place == self.root && state.lacks(place, seq, 1) || self.direct.awaits(state, seq, place)
     }
 
     /// What comes next, and from whom.
-    fn next(&mut self, state: &State, seq: u32) -> Result<Option<Piecemeal>> {
+    fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<Piecemeal>> {
         let has = |part: &Part| !self.own && state.ends[part.owner].look(seq) >= WRITTEN;
         let there = self.left.iter().position(has);
         let part = there.unwrap_or(0);

@@ -113,12 +113,12 @@ pub enum Placement {
 
 /// Where a contribution of `len` bytes stands; `mapped` says that peers can map the buffer.
 #[must_use]
-pub fn placement(len: usize, mapped: bool, stage_max: usize) -> Placement {
+pub fn placement(len: usize, mapped: bool, temp_max: usize) -> Placement {
     if len <= INLINE {
         Placement::Line
     } else if len <= COLL_SLOT {
         Placement::Slot
-    } else if mapped || len > stage_max {
+    } else if mapped || len > temp_max {
         Placement::Buffer
     } else {
         Placement::Copy
@@ -128,20 +128,19 @@ pub fn placement(len: usize, mapped: bool, stage_max: usize) -> Placement {
 /// Up to this size a copy that peers can map, made before they read it, is cheaper than their reading the buffer by the
 /// kernel.
 #[must_use]
-pub fn stage_max(costs: &Costs) -> usize {
+pub fn temp_max(costs: &Costs) -> usize {
     let [map, call] = [LayerId::MAP, LayerId::CALL].map(|layer| costs.by[layer].alone);
-    // The writer first takes the copy's lines away from who read the last one, as a message in chunks does, of which
-    // nothing overlaps here.
+    // The writer must first regain the lines from their last reader, as with chunks. Nothing overlaps that here.
     let copied = |bytes: u64| costs.eager.estimate(bytes) + map.estimate(bytes);
     let sizes = std::iter::successors(Some(8 << 10), |size| Some(size * 2));
     let cheaper = sizes
-        .take_while(|&size| size <= STAGE_LIMIT as u64)
+        .take_while(|&size| size <= TEMP_LIMIT as u64)
         .take_while(|&size| copied(size) < call.estimate(size));
     cheaper.last().unwrap_or(COLL_SLOT as u64) as usize
 }
 
 /// Bytes of the largest temporary copy, whatever the costs: no collective's temporary memory grows with the payload.
-pub const STAGE_LIMIT: usize = 128 << 10;
+pub const TEMP_LIMIT: usize = 128 << 10;
 
 /// Why a contribution stands where it does.
 #[must_use]
@@ -176,13 +175,13 @@ mod tests {
     #[test]
     fn temporary_copies_are_bounded_whatever_the_costs() {
         let mut costs = Costs::default();
-        let usual = stage_max(&costs);
-        assert!((COLL_SLOT..=STAGE_LIMIT).contains(&usual));
+        let usual = temp_max(&costs);
+        assert!((COLL_SLOT..=TEMP_LIMIT).contains(&usual));
         costs.by[LayerId::CALL].alone.setup_ns = 1e9;
-        assert_eq!(stage_max(&costs), STAGE_LIMIT);
+        assert_eq!(temp_max(&costs), TEMP_LIMIT);
         costs.by[LayerId::CALL].alone.setup_ns = 0.0;
         costs.by[LayerId::CALL].alone.per_kib_ns = 0.0;
-        assert_eq!(stage_max(&costs), COLL_SLOT);
+        assert_eq!(temp_max(&costs), COLL_SLOT);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A member's buffer as another one reads it, and where the bytes go.
 
-use super::shared::RESULT;
-use super::state::State;
+use super::contribution::RESULT;
+use super::state::CommState;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Said, kind};
@@ -61,7 +61,7 @@ impl Target<'_> {
 }
 
 /// A part of the source's range, checked.
-pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Result<RemoteRange> {
+pub(crate) fn part(state: &CommState, source: &Source, at: u64, len: usize) -> Result<RemoteRange> {
     if at
         .checked_add(len as u64)
         .is_none_or(|end| end > source.range.len)
@@ -78,7 +78,7 @@ pub(crate) fn part(state: &State, source: &Source, at: u64, len: usize) -> Resul
 }
 
 /// A member gave more or less than what all should give.
-pub(crate) fn mismatch(state: &State, place: usize, given: u64, expected: usize) -> Error {
+pub(crate) fn mismatch(state: &CommState, place: usize, given: u64, expected: usize) -> Error {
     Error::Collective {
         reason: format!(
             "rank {} gave {given} bytes where {expected} were expected",

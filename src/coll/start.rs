@@ -2,22 +2,22 @@
 //! From what the program asks for to a collective under way.
 
 use super::communicator::Communicator;
+use super::contribution::{Piece, Readers, whole};
 use super::exchange::{Exchange, Find, Takes};
 use super::fold::Fold;
 use super::lines::Lines;
 use super::messages::{MessageChain, MessageExchange, To};
-use super::op::{Body, Op as Running};
+use super::op::{Body, Operation};
 use super::push::Gives;
 use super::relay::Relay;
 use super::select::{Algorithm, algorithm, by_message, relays, share};
-use super::shared::{Piece, Readers, whole};
-use super::state::State;
+use super::state::CommState;
 use super::stream::Stream;
 use super::swap::Swap;
 use super::{Collective, ElemType, Op, Parts};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::request::{Request, RequestId, State as RequestState, UserBuf};
+use crate::request::{Request, RequestId, RequestState, UserBuf};
 use onecopy_shm::loan::Loan;
 use std::sync::Arc;
 
@@ -386,7 +386,7 @@ fn give(offer: Option<Piece>, parts: &Parts, size: usize) -> (Option<Piece>, Opt
 
 impl Plan {
     /// As it goes by the channel.
-    fn by_channel(self, collective: &Collective, state: &State) -> Body {
+    fn by_channel(self, collective: &Collective, state: &CommState) -> Body {
         match self {
             Self::Barrier => Body::Barrier,
             Self::Exchange(exchange) => match (&exchange.takes, exchange.recv) {
@@ -404,7 +404,7 @@ impl Plan {
     }
 
     /// As it goes by messages.
-    fn by_messages(self, engine: &mut Engine, state: &State, seq: u32) -> Body {
+    fn by_messages(self, engine: &mut Engine, state: &CommState, seq: u32) -> Body {
         let chain = match self {
             Self::Barrier => {
                 return Body::MessageExchange(MessageExchange::barrier(state, seq, engine));
@@ -487,7 +487,7 @@ impl Communicator {
         let nothing = UserBuf::Many(Arc::from([]));
         let request = Request::receive(RequestState::External, state.context, 0, nothing);
         let id = engine.core.requests.insert(request);
-        let mut op = Running::new(id, seq, body, begun, call != Call::GoesOn);
+        let mut op = Operation::new(id, seq, body, begun, call != Call::GoesOn);
         if begun {
             op.resume(state.size(), state.me);
         }

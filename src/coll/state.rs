@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tuning {
     /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
-    pub(crate) stage_max: usize,
+    pub(crate) temp_max: usize,
     /// From this size on receivers of a broadcast take shares of it from each other.
     pub(crate) relay_min: usize,
     /// Whether ranks that wait are asked for what would be read by the kernel.
@@ -24,7 +24,7 @@ pub(crate) struct Tuning {
 }
 
 /// A communicator as its collectives see it.
-pub(crate) struct State {
+pub(crate) struct CommState {
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
     /// Context of the messages of collectives that have no channel.
@@ -67,7 +67,7 @@ pub(crate) enum Step {
     Done,
 }
 
-impl State {
+impl CommState {
     pub(crate) fn new(
         members: Arc<[u32]>,
         me: usize,
@@ -138,9 +138,8 @@ impl State {
         self.ends[place].look(seq) < phase
     }
 
-    /// Whether the line of `seq` may be written: everyone has read what stood in it, this rank too. It reads its own
-    /// contribution from there, and may come to it last, although its collectives are stepped in their order: what the
-    /// older one waits for can come between the two.
+    /// Whether the line of `seq` may be written: all members have read what stood in it, this rank too. It reads its
+    /// own contribution from there, and may be the last to do so.
     #[inline]
     pub(crate) fn has_room(&mut self, seq: u32) -> bool {
         let needed = seq.wrapping_sub(COLL_DEPTH as u32);
@@ -256,7 +255,7 @@ pub(crate) const FLAT: usize = 8;
 /// Children of an inner node of a tree.
 const ARITY: usize = 4;
 
-impl State {
+impl CommState {
     /// The members whose contributions this rank combines with its own in a tree: a node stands for a run of places
     /// that begins with its own, so that the order of the places is kept. No tree: none.
     pub(crate) fn children(&self) -> impl Iterator<Item = usize> + use<> {
@@ -295,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_line_is_free_when_all_have_read_it_and_its_owner_too() {
-        let mut state = State::new(Arc::new([0, 1, 2]), 1, 0, 0, None, Tuning::default());
+        let mut state = CommState::new(Arc::new([0, 1, 2]), 1, 0, 0, None, Tuning::default());
         let depth = COLL_DEPTH as u32;
         (state.seq, state.done) = (depth, 4);
         // The others are ahead.

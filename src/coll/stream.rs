@@ -2,21 +2,21 @@
 //! Prefix reductions of long vectors: each rank takes the prefix of the one before it, piece by piece, adds its own
 //! vector and hands on the result.
 //!
-//! The prefix with a rank's own vector is what `Scan` leaves in its receive buffer; `Exscan` leaves there what that and
-//! the send buffer make up. So the next rank reads these buffers, and its line says how many pieces are ready. Only
-//! where the vector of an `Exscan` is replaced by the result is the prefix handed on in halves of the slot. Each rank
-//! chooses by its own buffers; its line says which it is.
+//! After `Scan` the receive buffer holds what the next rank needs. After `Exscan` that is the receive buffer combined
+//! with the send buffer. So the next rank reads these buffers, and the line says how many pieces are ready. Only where
+//! the result of an `Exscan` replaces its vector is the prefix handed on in halves of the slot. Each rank chooses by
+//! its own buffers; its line says which it is.
 
+use super::contribution::{GIVEN, Piece, RESULT, Readers, Served, StepContext, describe};
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
 use super::reader;
-use super::shared::{GIVEN, Piece, RESULT, Readers, Served, StepContext, describe};
 use super::source::{Source, Target, part};
-use super::state::{State, Step};
+use super::state::{CommState, Step};
 use super::{ElemType, Op};
 use crate::error::Result;
-use crate::memory::pool::{Place, PoolBuf};
+use crate::memory::pool::{MemoryKind, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
 use onecopy_shm::layout::COLL_SLOT;
@@ -116,7 +116,7 @@ impl Stream {
     }
 
     /// How its pieces flow; none: the rank before has said nothing yet.
-    fn flow(&mut self, state: &State, seq: u32) -> Result<Option<Flow>> {
+    fn flow(&mut self, state: &CommState, seq: u32) -> Result<Option<Flow>> {
         let (small, big) = self.units();
         let mut before = None;
         if let Some(place) = state.me.checked_sub(1) {
@@ -187,7 +187,7 @@ impl Stream {
     }
 
     /// Whether the rank before has the piece, and there is room to hand it on.
-    fn is_ready(&self, state: &State, seq: u32, flow: &Flow, now: Now) -> bool {
+    fn is_ready(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
         let there = match state.me.checked_sub(1) {
             None => self.send.len,
             Some(before) => flow.there(state.ends[before].look(seq)),
@@ -224,7 +224,7 @@ impl Stream {
     }
 
     /// See [`super::op::Op::awaits`].
-    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+    pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let (me, last) = (state.me, state.size() - 1);
         let slots_out = self.in_slots() && me < last;
         let (small, big) = self.units();
@@ -278,7 +278,7 @@ impl Stream {
         let temp = self.temp.as_ref();
         if temp.is_none_or(|temp| temp.len() < rooms * len) {
             let buffers = &mut cx.engine.core.buffers;
-            self.temp = Some(buffers.take(rooms * len, Place::Private)?);
+            self.temp = Some(buffers.take(rooms * len, MemoryKind::Private)?);
             self.copied = 0;
         }
         // Taken out, so that the engine is free meanwhile.

@@ -4,12 +4,14 @@
 //! slots, that hold a piece for each member.
 
 use super::Parts;
+use super::contribution::{
+    GIVEN, Piece, Readers, Served, StepContext, behind, describe, range_of_temp,
+};
 use super::lines::Lines;
 use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
 use super::reader;
-use super::shared::{GIVEN, Piece, Readers, Served, StepContext, behind, describe, range_of_stage};
 use super::source::{self, Source, Target};
-use super::state::{State, Step};
+use super::state::{CommState, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
@@ -19,7 +21,7 @@ use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
 /// Bytes of a temporary buffer, for all pieces of a round.
-const STAGE: usize = 64 << 10;
+const TEMP: usize = 64 << 10;
 /// Pieces that are not longer than those that fit into a slot are not worth a temporary buffer.
 const WORTH: usize = 4;
 
@@ -80,7 +82,7 @@ impl Swap {
             len: self.recv.len(),
         };
         let (range, size) = (engine.range_of(&whole), state.size());
-        // Who gives parts of different lengths has them where the others do not know.
+        // Parts of different lengths lie at offsets that others do not know, so they cannot write there.
         let equal = matches!(self.parts, Parts::Equal(_));
         let mut flags = 0;
         let mut line = [0u8; INLINE];
@@ -93,18 +95,18 @@ impl Swap {
         }
         let long = (0..size).any(|place| self.parts.of(place).1 > COLL_SLOT / size);
         if long && flags != kind::OPEN | kind::WRITES {
-            shared.stage = engine.core.buffers.try_take_collective(STAGE);
+            shared.temp = engine.core.buffers.try_take_collective(TEMP);
         }
-        if let Some(stage) = &shared.stage {
-            describe(&range_of_stage(stage), &mut line[..24]);
-            shared.served[GIVEN] = Some(Served::Stage);
+        if let Some(temp) = &shared.temp {
+            describe(&range_of_temp(temp), &mut line[..24]);
+            shared.served[GIVEN] = Some(Served::Temp);
         }
-        self.own = (flags, shared.stage.as_ref().map_or(0, |s| s.len() as u64));
+        self.own = (flags, shared.temp.as_ref().map_or(0, |s| s.len() as u64));
         state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
     }
 
     /// How it is done; none as long as not all have come.
-    fn decide(&mut self, state: &State, seq: u32) -> Result<Option<Medium>> {
+    fn decide(&mut self, state: &CommState, seq: u32) -> Result<Option<Medium>> {
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
         let (flags, mut least) = self.own;
@@ -121,9 +123,9 @@ impl Swap {
             return Ok(Some(Medium::Buffers));
         }
         let unit = |bytes: usize| bytes / size / 16 * 16;
-        let staged = unit(least.min(STAGE as u64) as usize);
-        Ok(Some(if staged >= WORTH * unit(COLL_SLOT) && staged > 0 {
-            Medium::Stages(staged)
+        let in_temp = unit(least.min(TEMP as u64) as usize);
+        Ok(Some(if in_temp >= WORTH * unit(COLL_SLOT) && in_temp > 0 {
+            Medium::Stages(in_temp)
         } else {
             Medium::Slots(unit(COLL_SLOT))
         }))
@@ -152,7 +154,7 @@ impl Swap {
     }
 
     /// Swaps this rank's half of what it has with each of the others.
-    fn in_buffers(&mut self, engine: &mut Engine, state: &mut State, seq: u32) -> Result<Step> {
+    fn in_buffers(&mut self, engine: &mut Engine, state: &mut CommState, seq: u32) -> Result<Step> {
         let me = state.me;
         let mut room = [0u8; PIECE];
         while let Some(&place) = self.pending.first() {
@@ -197,7 +199,7 @@ impl Swap {
     }
 
     /// See [`super::op::Op::awaits`].
-    pub(crate) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+    pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         match self.medium {
             Medium::Unknown => state.lacks(place, seq, 1),
             Medium::Buffers => state.lacks(place, seq, WRITTEN),
@@ -213,7 +215,7 @@ impl Swap {
     }
 
     /// Whether `place` has read what the last round left for it.
-    fn is_free(&self, state: &State, seq: u32, place: usize, unit: usize) -> bool {
+    fn is_free(&self, state: &CommState, seq: u32, place: usize, unit: usize) -> bool {
         let Some(last) = self.round.checked_sub(1) else {
             return true;
         };
@@ -280,9 +282,9 @@ impl Swap {
             let own = state.own();
             let loans = &mut cx.engine.core.loans;
             loans.read(self.recv, at, len, |bytes| {
-                match (&mut cx.shared.stage, self.medium) {
-                    (Some(stage), Medium::Stages(_)) => {
-                        stage[to..to + len].copy_from_slice(bytes);
+                match (&mut cx.shared.temp, self.medium) {
+                    (Some(temp), Medium::Stages(_)) => {
+                        temp[to..to + len].copy_from_slice(bytes);
                     }
                     _ => own.write_slot(seq, to, bytes),
                 }
@@ -343,7 +345,7 @@ fn copy_out(engine: &mut Engine, to: Loan, at: usize, len: usize, view: View<'_>
 /// Copies a range of a member's buffer, which is mapped.
 fn take(
     engine: &Engine,
-    state: &State,
+    state: &CommState,
     place: usize,
     range: &RemoteRange,
     out: &mut [u8],

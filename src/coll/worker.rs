@@ -8,7 +8,7 @@ use super::group::CHANNEL_RANKS;
 use super::ids::Ids;
 use super::select;
 use super::start::{Buffers, Call};
-use super::state::{State, Tuning};
+use super::state::{CommState, Tuning};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
@@ -52,7 +52,7 @@ pub(crate) struct Retired {
 
 impl Collectives {
     /// Finds a slot for a communicator.
-    pub(crate) fn add(&mut self, state: State) -> usize {
+    pub(crate) fn add(&mut self, state: CommState) -> usize {
         let comm = Some(Box::new(Communicator::new(state)));
         match self.slots.iter().position(Option::is_none) {
             Some(slot) => {
@@ -73,7 +73,7 @@ impl Collectives {
             return slot;
         }
         let own = context | OWN_CONTEXTS;
-        let state = State::new(Arc::clone(members), me, own, 0, None, self.tuning);
+        let state = CommState::new(Arc::clone(members), me, own, 0, None, self.tuning);
         let slot = self.add(state);
         self.ids.by_context.push((context, slot));
         slot
@@ -142,7 +142,7 @@ impl Worker {
         let core = &engine.core;
         let crowded = core.patience.crowded;
         let tuning = Tuning {
-            stage_max: select::stage_max(&core.costs),
+            temp_max: select::temp_max(&core.costs),
             relay_min: select::relay_min(&core.knobs, crowded),
             asks: select::asks(&core.knobs, &core.costs, crowded),
         };
@@ -152,7 +152,7 @@ impl Worker {
             ..Collectives::default()
         };
         let (all, me) = ((0..core.size).collect(), core.me as usize);
-        collectives.add(State::new(all, me, OWN_CONTEXTS, 1, channel, tuning));
+        collectives.add(CommState::new(all, me, OWN_CONTEXTS, 1, channel, tuning));
         Ok(Self {
             engine,
             collectives,

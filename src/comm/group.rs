@@ -4,8 +4,8 @@
 use super::Comm;
 use crate::coll::Worker;
 use crate::coll::agree::Share;
-use crate::coll::group::{Group, Place};
-use crate::coll::state::State;
+use crate::coll::group::{Group, Membership};
+use crate::coll::state::CommState;
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
 use std::sync::Arc;
@@ -101,8 +101,7 @@ impl Comm {
     }
 
     /// A communicator of the members of `group` whose collectives go by messages of this one's context, under `tag`.
-    /// Its members agree on nothing, so nobody waits for anybody here; at a time, the pair of context and `tag` is its
-    /// alone.
+    /// No agreement is needed, so nobody waits here. The pair of context and `tag` must be unique while it lives.
     pub fn by_messages(&self, group: &Group, tag: u32) -> Result<Self> {
         self.check_group(group)?;
         let me = self.world_rank(self.rank());
@@ -112,7 +111,7 @@ impl Comm {
         let members = Arc::clone(&group.0);
         let own = self.context | OWN_CONTEXTS;
         let mut engine = self.handle.gate.enter();
-        let mut state = State::new(
+        let mut state = CommState::new(
             Arc::clone(&members),
             place,
             own,
@@ -127,7 +126,7 @@ impl Comm {
         Ok(Self {
             handle: self.handle.clone(),
             context: self.context,
-            place: Some(Arc::new(Place {
+            place: Some(Arc::new(Membership {
                 members,
                 me: place,
                 id: 0,

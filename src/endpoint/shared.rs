@@ -26,7 +26,7 @@ pub(crate) enum OpenError {
 
 /// The two rings of a pair with what belongs to them.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMemory {
     /// The peer's segment.
     pub(crate) segment: PeerSegment,
     /// Whether this rank must use full fences when it tells the peer of something.
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     chunks_held: u32,
 }
 
-impl Shared {
+impl SharedMemory {
     /// Opens the segment of `rank` that came as `fd`. Up to `chunks_held` of its chunks are kept back before they are
     /// given back.
     pub(crate) fn open(
@@ -77,7 +77,7 @@ impl Shared {
 }
 
 /// To the peer.
-impl Shared {
+impl SharedMemory {
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.tx.is_some()
@@ -213,7 +213,7 @@ impl Shared {
 }
 
 /// From the peer.
-impl Shared {
+impl SharedMemory {
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.rx.is_empty()
@@ -295,7 +295,7 @@ impl Shared {
 }
 
 /// What is shared besides.
-impl Shared {
+impl SharedMemory {
     #[inline]
     pub(super) fn shares_memory(&self) -> bool {
         true

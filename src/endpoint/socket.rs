@@ -41,7 +41,7 @@ struct Next {
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: OwnedFd,
-    /// Bytes that wait to be written; of the first `written` that is over.
+    /// Bytes to write; the first `written` are done.
     out: Vec<u8>,
     written: usize,
     /// The chunk that the next record names.

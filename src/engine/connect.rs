@@ -2,7 +2,7 @@
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
 use super::{Core, Engine};
-use crate::endpoint::{Endpoint, Home, OpenError, Shared};
+use crate::endpoint::{Endpoint, Home, OpenError, SharedMemory};
 use crate::error::{Error, Result};
 use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
@@ -189,7 +189,7 @@ impl Engine {
         };
         // Whoever does not ring is polled from the beginning.
         for rank in 0..engine.core.size {
-            if !engine.is_near(rank) {
+            if !engine.shares_node(rank) {
                 engine.connect(rank)?;
             }
         }
@@ -216,7 +216,7 @@ impl Engine {
         }
         let introduction = self.wireup.introduce(rank as usize)?;
         let chunks_held = self.chunks_held();
-        let opened = Shared::open(&self.core.home, introduction.segment, rank, chunks_held);
+        let opened = SharedMemory::open(&self.core.home, introduction.segment, rank, chunks_held);
         let mut shared = match opened {
             Ok(shared) => shared,
             Err(OpenError::Foreign(reason)) => {
@@ -248,7 +248,7 @@ impl Engine {
             }
         }
         tracepoints::peer_connected(rank as usize, &proven.join(","));
-        let endpoint = Endpoint::Shared(shared);
+        let endpoint = Endpoint::SharedMemory(shared);
         let peer = Peer {
             pidfd: introduction.pidfd,
             pid: introduction.pid,
@@ -290,7 +290,7 @@ impl Engine {
             held_back: Default::default(),
             pipes: Default::default(),
             announced: Default::default(),
-            next_join: 1,
+            next_coop_id: 1,
             unanswered: 0,
             unanswered_max: knobs.unanswered_max as u32,
             credit_used: 0,

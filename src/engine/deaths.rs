@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
-use crate::request::State;
+use crate::request::RequestState;
 use crate::state::Message;
 use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
@@ -175,11 +175,9 @@ impl Engine {
         for receive in self.core.posted.take_where(|_, _| true) {
             self.core.complete_posted(receive, Err(error.clone()));
         }
-        for id in self
-            .core
-            .requests
-            .ids_where(|request| !matches!(request.state, State::Done | State::External))
-        {
+        for id in self.core.requests.ids_where(|request| {
+            !matches!(request.state, RequestState::Done | RequestState::External)
+        }) {
             self.core.requests.complete(id, Err(error.clone()));
         }
     }
@@ -264,7 +262,7 @@ impl Engine {
         for id in self
             .core
             .requests
-            .ids_where(|request| request.peer == rank && request.state != State::Done)
+            .ids_where(|request| request.peer == rank && request.state != RequestState::Done)
         {
             self.core.requests.complete(id, Err(error.clone()));
         }

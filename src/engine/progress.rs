@@ -79,9 +79,9 @@ impl Engine {
     /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its
     /// message behind that. Says whether it should look.
     ///
-    /// Who reads close behind a sender takes the lines from it. Where a message is a few of them, and the two
-    /// processors are far from one another, that costs more than is gained, so such a sender is left alone for a while;
-    /// one that writes to chunks is left alone altogether.
+    /// A reader that follows the sender closely steals its cache lines. Between distant processors that costs more than
+    /// it gains for messages of a few lines. So their sender is polled less often, and one that writes chunks not at
+    /// all.
     #[inline]
     pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
         if FEW_SLOTS.contains(&slots_for(len))

@@ -57,7 +57,7 @@ impl crate::peer::Peer {
     /// Whether output that waits could go out now.
     fn could_move(&mut self, share: usize) -> bool {
         let joined = self.endpoint.block_out().open_id();
-        if joined != 0 && self.announced.iter().any(|a| !a.out && a.join == joined) {
+        if joined != 0 && self.announced.iter().any(|a| !a.out && a.coop_id == joined) {
             return true;
         }
         let waits_for_answers = self.unanswered >= self.unanswered_max

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 /// Where a buffer's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryKind {
     /// The rank's segment: peers can read and write it in place. Private memory if the segment's heap is off or full.
     Shared = 0,
     /// Memory of this process alone.
@@ -218,7 +218,7 @@ impl Pool {
     }
 
     /// Takes a buffer of `bytes` bytes. What stands in it is whatever its last user left, or zeros.
-    pub fn take(&self, bytes: usize, place: Place) -> Result<PoolBuf> {
+    pub fn take(&self, bytes: usize, place: MemoryKind) -> Result<PoolBuf> {
         let here = THREAD.with(|&number| number as usize) & (self.shards.len() - 1);
         let shard = &self.shards[here];
         let buf = |block, bucket| PoolBuf {
@@ -241,7 +241,7 @@ impl Pool {
     }
 
     /// A free buffer from this thread's shard or, without waiting, from another.
-    fn find(&self, here: usize, place: Place, bucket: usize) -> Option<Block> {
+    fn find(&self, here: usize, place: MemoryKind, bucket: usize) -> Option<Block> {
         if let Some(block) = self.shards[here].shelves().pop(place, bucket) {
             return Some(block);
         }
@@ -256,7 +256,7 @@ impl Pool {
 
     /// Makes a block of `size` bytes.
     #[cold]
-    fn grow(&self, size: usize, place: Place) -> Result<Block> {
+    fn grow(&self, size: usize, place: MemoryKind) -> Result<Block> {
         let common = self.common();
         let bytes = size as u64;
         common.misses.fetch_add(1, Ordering::Relaxed);
@@ -284,9 +284,9 @@ impl Pool {
         })
     }
 
-    fn make(&self, size: usize, place: Place) -> Result<HeapBuf, AllocError> {
+    fn make(&self, size: usize, place: MemoryKind) -> Result<HeapBuf, AllocError> {
         let heap = &self.common().heap;
-        if place == Place::Shared {
+        if place == MemoryKind::Shared {
             if let Ok(memory) = heap.alloc(size) {
                 return Ok(memory);
             }
@@ -336,7 +336,7 @@ impl Pool {
             .collective
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge);
         let buf = charged.is_ok().then(|| {
-            let mut buf = self.take(bytes, Place::Shared).ok();
+            let mut buf = self.take(bytes, MemoryKind::Shared).ok();
             match &mut buf {
                 Some(buf) => buf.charged = true,
                 None => {
@@ -439,7 +439,7 @@ pub struct PoolBuf {
     /// There until the buffer is dropped.
     block: Option<Block>,
     shard: Arc<Shard>,
-    place: Place,
+    place: MemoryKind,
     /// None: larger than any bucket.
     bucket: Option<usize>,
     len: usize,
@@ -509,7 +509,7 @@ impl Drop for PoolBuf {
         }
         // Private memory that stands in for shared would keep later users from the shared memory that may be there by
         // then.
-        let stand_in = self.place == Place::Shared
+        let stand_in = self.place == MemoryKind::Shared
             && block.memory.offset().is_none()
             && common.heap.limit() > 0;
         let beyond = common.size.load(Ordering::Relaxed) > common.settings.cap;

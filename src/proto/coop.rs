@@ -30,11 +30,10 @@ fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
         let (least, most) = wide(seeds::COOP_CALL);
         ((len / 2).clamp(4 << 10, least), most)
     };
-    let pages = (len / seeds::COOP_STEPS as u64)
+    let size = (len / seeds::COOP_STEPS as u64)
         .next_power_of_two()
         .clamp(least, most);
-    pages
-        .max(len.div_ceil(u64::from(MAX_CHUNKS)))
+    size.max(len.div_ceil(u64::from(MAX_CHUNKS)))
         .next_multiple_of(4096)
 }
 
@@ -62,7 +61,7 @@ impl Receiving {
         layer: Option<LayerId>,
     ) -> Self {
         let transfer = CoopTransfer {
-            id: announcement.join,
+            id: announcement.coop_id,
             address: loan.address() as u64,
             heap: heap.map(|h| h.0),
             len,
@@ -192,7 +191,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     let Some(at) = peer
         .announced
         .iter()
-        .position(|a| a.join == open && !a.out && (waiting || a.forced))
+        .position(|a| a.coop_id == open && !a.out && (waiting || a.forced))
     else {
         return false;
     };

@@ -15,7 +15,7 @@ use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, Status};
 use crate::state::Core;
-use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Place, Rts};
+use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
 
@@ -27,7 +27,7 @@ pub(crate) enum Sent {
     /// So many bytes are sent; the rest must follow before anything else goes to this peer.
     Part(u64),
     /// Nothing; it will be announced, with this number.
-    Announced { join: u32 },
+    Announced { coop_id: u32 },
     /// Nothing; it will go in chunks.
     Chunks,
     /// Nothing.
@@ -92,7 +92,9 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     match plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
         SendPlan::Chunks { .. } => send_chunks(core, peer, context, tag, bytes),
-        SendPlan::Announced { join } | SendPlan::Piped { join } => Sent::Announced { join },
+        SendPlan::Announced { coop_id } | SendPlan::Piped { coop_id } => {
+            Sent::Announced { coop_id }
+        }
     }
 }
 
@@ -301,7 +303,7 @@ fn receive_mapped(
     let Ok(Rts {
         len,
         request,
-        place: Place::One {
+        place: SourceLayout::One {
             address,
             heap: Some(heap),
         },

@@ -11,7 +11,7 @@ use crate::endpoint::{ChunkIndex, Claim, Record, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
-use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::numbered::Waiting;
@@ -129,7 +129,7 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
 fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
     match core.requests.get_mut(id) {
         Some(request) if request.sync => {
-            request.state = State::Awaiting(plan);
+            request.state = RequestState::Awaiting(plan);
             peer.unanswered += 1;
         }
         _ => complete_send(core, id),
@@ -302,9 +302,9 @@ pub(crate) fn send_chunks(
         Chunked::NoRoom => {
             // It may be over: nothing can go to the peer.
             if let Some(request) = core.requests.get_mut(id)
-                && matches!(request.state, State::Queued(_))
+                && matches!(request.state, RequestState::Queued(_))
             {
-                request.state = State::Queued(Some(plan));
+                request.state = RequestState::Queued(Some(plan));
             }
             return false;
         }
@@ -446,7 +446,7 @@ pub(crate) fn first_chunk(
     let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
         Some(id) => {
             if let Some(request) = core.requests.get_mut(id) {
-                request.state = State::Receiving;
+                request.state = RequestState::Receiving;
                 request.peer = peer.rank;
                 request.tag = envelope.tag;
             }
@@ -559,7 +559,7 @@ pub(crate) fn adopt(
     total: u64,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = State::Receiving;
+        request.state = RequestState::Receiving;
         request.peer = peer.rank;
         request.tag = envelope.tag;
     }

@@ -5,7 +5,7 @@
 use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::request::{RequestId, SendPlan, State};
+use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::numbered::Waiting;
 
@@ -17,7 +17,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
     let Some(request) = core.requests.get_mut(id) else {
         return;
     };
-    request.state = State::Awaiting(SendPlan::Slots);
+    request.state = RequestState::Awaiting(SendPlan::Slots);
     let envelope = Envelope {
         context: request.context,
         source: core.me,
@@ -63,7 +63,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
 /// Gives a message of this rank to its receive.
 pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, receive: RequestId) {
     if let Some(request) = core.requests.get_mut(receive) {
-        request.state = State::Receiving;
+        request.state = RequestState::Receiving;
         request.peer = core.me;
     }
     match message {

@@ -6,7 +6,7 @@ use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
 use super::rendezvous;
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
-use crate::request::{RequestId, SendPlan, State};
+use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::wire::{ChunkBody, Kind};
 
@@ -30,13 +30,13 @@ pub(crate) fn wanted(
         return Err(format!("it wants {len} bytes at {offset} of {total}"));
     };
     // One range at a time: so no more wait here than there are messages announced.
-    let State::Awaiting(SendPlan::Announced { join }) = request.state else {
+    let RequestState::Awaiting(SendPlan::Announced { coop_id }) = request.state else {
         return Err(format!(
             "it wants chunks of request {:#x}, which was not announced, or of which others are on their way",
             id.0
         ));
     };
-    request.state = State::Awaiting(SendPlan::Piped { join });
+    request.state = RequestState::Awaiting(SendPlan::Piped { coop_id });
     peer.pipes.push_back(PipeOut {
         request: id,
         transfer,
@@ -92,9 +92,9 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             if pipe.offset == end {
                 peer.pipes.pop_front();
                 if let Some(request) = core.requests.get_mut(id)
-                    && let State::Awaiting(SendPlan::Piped { join }) = request.state
+                    && let RequestState::Awaiting(SendPlan::Piped { coop_id }) = request.state
                 {
-                    request.state = State::Awaiting(SendPlan::Announced { join });
+                    request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
                 }
                 warm_chunks(core, peer, total, step);
             }

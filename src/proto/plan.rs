@@ -4,7 +4,7 @@
 
 use super::charge;
 use crate::peer::Peer;
-use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::SendProtocol;
 use crate::state::Core;
 use onecopy_shm::loan::Loan;
@@ -54,7 +54,7 @@ pub(crate) fn plan(
         SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
         // One that is announced for want of credit only is too short to be shared.
         SendProtocol::Announced if len < peer.thresholds.announce_from(in_heap) => {
-            SendPlan::Announced { join: 0 }
+            SendPlan::Announced { coop_id: 0 }
         }
         SendProtocol::Announced
             if credit && peer.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
@@ -62,9 +62,9 @@ pub(crate) fn plan(
             SendPlan::Chunks { sent: 0 }
         }
         SendProtocol::Announced => {
-            let join = peer.next_join;
-            peer.next_join = peer.next_join.checked_add(1).unwrap_or(1);
-            SendPlan::Announced { join }
+            let coop_id = peer.next_coop_id;
+            peer.next_coop_id = peer.next_coop_id.checked_add(1).unwrap_or(1);
+            SendPlan::Announced { coop_id }
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> S
         loan.is_some_and(|loan| core.loans.read(loan, 0, loan.len(), look).unwrap_or(false))
     });
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = State::Queued(Some(plan).filter(|&plan| plan != SendPlan::Slots));
+        request.state = RequestState::Queued(Some(plan).filter(|&plan| plan != SendPlan::Slots));
     }
     plan
 }

@@ -15,7 +15,7 @@ use super::layers::{demote, get_range};
 use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
-use crate::request::{RequestId, State, UserBuf};
+use crate::request::{RequestId, RequestState, UserBuf};
 use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
@@ -44,7 +44,7 @@ pub(crate) fn start(
         send_fin(core, peer, announcement.request);
         return;
     };
-    request.state = State::Receiving;
+    request.state = RequestState::Receiving;
     request.peer = peer.rank;
     request.tag = envelope.tag;
     let len = announcement.len.min(request.len);
@@ -246,7 +246,7 @@ impl Facts for Known<'_> {
     fn block_free(&self) -> bool {
         self.in_one_piece
             && self.block_free
-            && self.transfer.announcement.join != 0
+            && self.transfer.announcement.coop_id != 0
             && self.offset == 0
             && self.len == self.transfer.len
     }

@@ -7,8 +7,8 @@ use crate::comm::Comm;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
-use crate::request::{RequestId, State, Status, UserBuf};
-use crate::state::numbered::{Stage, Waiting};
+use crate::request::{RequestId, RequestState, Status, UserBuf};
+use crate::state::numbered::{Phase, Waiting};
 use onecopy_shm::failing;
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
@@ -33,18 +33,18 @@ impl Poll<'_> {
     pub fn take_numbered(&mut self, number: u32) -> Taken {
         let core = &mut self.0.core;
         match core.numbered.get(number) {
-            Stage::Free => Taken::Unknown,
-            Stage::Posted { .. } => Taken::Active,
-            Stage::Over(status) => {
+            Phase::Free => Taken::Unknown,
+            Phase::Posted { .. } => Taken::Active,
+            Phase::Over(status) => {
                 core.numbered.free(number);
                 Taken::Over(Ok(status))
             }
-            Stage::Failed => {
+            Phase::Failed => {
                 let error = core.numbered.take_error(number);
                 core.numbered.free(number);
                 Taken::Over(Err(Box::new(error)))
             }
-            Stage::Request(id) => self.take_request(number, id),
+            Phase::Request(id) => self.take_request(number, id),
         }
     }
 
@@ -58,7 +58,7 @@ impl Poll<'_> {
         let core = &mut self.0.core;
         let mut lent = None;
         if let Some(request) = core.requests.get(id) {
-            if request.state != State::Done {
+            if request.state != RequestState::Done {
                 return Taken::Active;
             }
             lent = Some(Lent::Message(request.buf.clone()));
@@ -80,11 +80,11 @@ impl Poll<'_> {
     ) -> Option<Option<std::result::Result<Status, &Error>>> {
         let core = &mut self.0.core;
         Some(match core.numbered.get(number) {
-            Stage::Free => return None,
-            Stage::Posted { .. } => None,
-            Stage::Over(status) => Some(Ok(status)),
-            Stage::Failed => core.numbered.error(number).map(Err),
-            Stage::Request(id) => match &core.requests.get(id)?.result {
+            Phase::Free => return None,
+            Phase::Posted { .. } => None,
+            Phase::Over(status) => Some(Ok(status)),
+            Phase::Failed => core.numbered.error(number).map(Err),
+            Phase::Request(id) => match &core.requests.get(id)?.result {
                 None => None,
                 Some(Ok(status)) => Some(Ok(*status)),
                 Some(Err(error)) => Some(Err(error)),
@@ -95,7 +95,7 @@ impl Poll<'_> {
     /// As [`Self::cancel`].
     pub fn cancel_numbered(&mut self, number: u32) -> bool {
         let core = &mut self.0.core;
-        let Stage::Posted { entry, .. } = core.numbered.get(number) else {
+        let Phase::Posted { entry, .. } = core.numbered.get(number) else {
             return false;
         };
         let waiting = core.posted.cancel(entry);
@@ -129,14 +129,14 @@ impl Engine {
             return Ok(None);
         };
         // A message that came before is given to a request, whatever it is.
-        let stage = if self.core.unexpected.find(&pattern).is_some() {
+        let phase = if self.core.unexpected.find(&pattern).is_some() {
             let loan = self.core.loans.lend_span(span);
-            Stage::Request(self.receive_as(pattern, UserBuf::One(loan)))
+            Phase::Request(self.receive_as(pattern, UserBuf::One(loan)))
         } else {
             let entry = self.core.posted.post(pattern, Waiting::Numbered(slot));
-            Stage::Posted { entry, span }
+            Phase::Posted { entry, span }
         };
-        Ok(Some(self.core.numbered.start(slot, stage)))
+        Ok(Some(self.core.numbered.start(slot, phase)))
     }
 }
 
@@ -158,7 +158,7 @@ impl Starting<'_> {
         }
         let source = u32::try_from(comm.world_rank(source)).ok()?;
         let status = comm.receive_into(engine, bytes, source, tag)?;
-        engine.core.numbered.insert(Stage::Over(status))
+        engine.core.numbered.insert(Phase::Over(status))
     }
 
     /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 /// Transfers smaller than this are not timed.
 pub(crate) const MIN: u64 = 32 << 10;
-/// After so many transfers in one way, at least, the other is tried; and so seldom that tries take a hundredth of the
-/// time at most.
+/// The slower way is tried after so many transfers by the other, or less often if tries would take more than this part
+/// of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
 /// So many times: the first finds nothing where it left it, neither chunks nor the kernel's tables in the caches, and
 /// is not counted.
 const TRIES: u32 = 3;
 /// The other way is not tried if it is known to take more than so many times as long.
-const HOPELESS: f64 = 4.0;
+const TRY_FACTOR: f64 = 4.0;
 
 /// The two ways that compete for plain memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Observed {
         self.since += 1;
         let slower = call.max(pipeline) / call.min(pipeline);
         let pause = (f64::from(TRIES) * (slower - 1.0) / TIME_FOR_TRIES).max(RETRY);
-        if f64::from(self.since) >= pause && slower < HOPELESS {
+        if f64::from(self.since) >= pause && slower < TRY_FACTOR {
             self.since = 0;
             self.tries = TRIES;
             self.cold = Some(if call < pipeline {

@@ -2,7 +2,7 @@
 //! The bytes of a message that came before its receive.
 
 use super::Core;
-use crate::memory::pool::{Place, PoolBuf};
+use crate::memory::pool::{MemoryKind, PoolBuf};
 
 /// From this length on a message is held in a buffer of the pool; of a shorter one a page would be mostly waste.
 const POOLED: usize = 2 << 10;
@@ -54,7 +54,7 @@ impl Core {
     /// A place for a message of `len` bytes, empty.
     pub(crate) fn place_to_hold(&mut self, len: usize) -> Held {
         if len >= POOLED
-            && let Ok(buf) = self.buffers.take(len, Place::Private)
+            && let Ok(buf) = self.buffers.take(len, MemoryKind::Private)
         {
             return Held::Pooled { buf, filled: 0 };
         }

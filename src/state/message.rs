@@ -78,7 +78,7 @@ pub(crate) struct Announcement {
     pub(crate) len: u64,
     pub(crate) request: u64,
     pub(crate) remote: Remote,
-    pub(crate) join: u32,
+    pub(crate) coop_id: u32,
 }
 
 impl Announcement {

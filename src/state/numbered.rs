@@ -9,7 +9,7 @@ use super::message::receipt_for;
 use crate::endpoint::{Endpoint, Record};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
-use crate::request::{Request, RequestId, State, Status, UserBuf};
+use crate::request::{Request, RequestId, RequestState, Status, UserBuf};
 use crate::wire::ChunkBody;
 use onecopy_shm::loan::Span;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub(crate) enum Waiting {
 
 /// Where a numbered receive is in its life.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Stage {
+pub(crate) enum Phase {
     /// There is none.
     Free,
     /// No message has matched it.
@@ -46,7 +46,7 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    stage: Stage,
+    phase: Phase,
 }
 
 /// The numbered receives of an engine.
@@ -72,7 +72,7 @@ impl NumberedReceives {
         }
         self.slots.push(Slot {
             generation: 0,
-            stage: Stage::Free,
+            phase: Phase::Free,
         });
         Some(self.slots.len() as u32 - 1)
     }
@@ -88,18 +88,18 @@ impl NumberedReceives {
 
     /// Makes a receive of a slot and gives its number.
     #[inline(always)]
-    pub(crate) fn start(&mut self, index: u32, stage: Stage) -> u32 {
+    pub(crate) fn start(&mut self, index: u32, phase: Phase) -> u32 {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.stage = stage;
+        slot.phase = phase;
         (slot.generation & GENERATIONS) << SLOT_BITS | index
     }
 
     /// Makes a receive and gives its number; `None`: there are too many.
     #[inline]
-    pub(crate) fn insert(&mut self, stage: Stage) -> Option<u32> {
+    pub(crate) fn insert(&mut self, phase: Phase) -> Option<u32> {
         let slot = self.reserve()?;
-        Some(self.start(slot, stage))
+        Some(self.start(slot, phase))
     }
 
     #[inline(always)]
@@ -110,21 +110,21 @@ impl NumberedReceives {
 
     /// Where the receive of a number is.
     #[inline(always)]
-    pub(crate) fn get(&mut self, number: u32) -> Stage {
-        self.find(number).map_or(Stage::Free, |slot| slot.stage)
+    pub(crate) fn get(&mut self, number: u32) -> Phase {
+        self.find(number).map_or(Phase::Free, |slot| slot.phase)
     }
 
     /// Frees the slot of a receive that is there; its number names nothing any more.
     #[inline(always)]
     pub(crate) fn free(&mut self, number: u32) {
-        self.slots[slot_of(number) as usize].stage = Stage::Free;
+        self.slots[slot_of(number) as usize].phase = Phase::Free;
         self.free.push(slot_of(number));
     }
 
     /// Ends the receive of a number if it is over without an error.
     #[inline(always)]
     pub(crate) fn forget(&mut self, number: u32) -> bool {
-        let over = matches!(self.get(number), Stage::Over(_));
+        let over = matches!(self.get(number), Phase::Over(_));
         if over {
             self.free(number);
         }
@@ -133,10 +133,10 @@ impl NumberedReceives {
 
     /// The receive of a slot, which is posted.
     #[inline(always)]
-    fn posted(&mut self, slot: u32) -> Option<(&mut Stage, Span)> {
-        let stage = &mut self.slots.get_mut(slot as usize)?.stage;
-        match *stage {
-            Stage::Posted { span, .. } => Some((stage, span)),
+    fn posted(&mut self, slot: u32) -> Option<(&mut Phase, Span)> {
+        let phase = &mut self.slots.get_mut(slot as usize)?.phase;
+        match *phase {
+            Phase::Posted { span, .. } => Some((phase, span)),
             _ => None,
         }
     }
@@ -183,12 +183,12 @@ impl Core {
         match waiting {
             Waiting::Request(id) => Some(id),
             Waiting::Numbered(slot) => {
-                let (stage, span) = self.numbered.posted(slot)?;
+                let (phase, span) = self.numbered.posted(slot)?;
                 let buf = UserBuf::One(self.loans.lend_span(span));
                 let (context, tag) = (envelope.context, envelope.tag);
-                let request = Request::receive(State::Receiving, context, tag, buf);
+                let request = Request::receive(RequestState::Receiving, context, tag, buf);
                 let id = self.requests.insert(request);
-                *stage = Stage::Request(id);
+                *phase = Phase::Request(id);
                 Some(id)
             }
         }
@@ -203,11 +203,11 @@ impl Core {
     }
 
     fn complete_numbered(&mut self, slot: u32, result: Result<Status>) {
-        if let Some((stage, _)) = self.numbered.posted(slot) {
+        if let Some((phase, _)) = self.numbered.posted(slot) {
             match result {
-                Ok(status) => *stage = Stage::Over(status),
+                Ok(status) => *phase = Phase::Over(status),
                 Err(error) => {
-                    *stage = Stage::Failed;
+                    *phase = Phase::Failed;
                     self.numbered.errors.insert(slot, error);
                 }
             }
@@ -228,11 +228,11 @@ impl Core {
         skip: usize,
     ) {
         if let Waiting::Numbered(slot) = waiting
-            && let Some((stage, span)) = self.numbered.posted(slot)
+            && let Some((phase, span)) = self.numbered.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
         {
             from.read(record, skip, out);
-            *stage = Stage::Over(Status {
+            *phase = Phase::Over(Status {
                 source: envelope.source as usize,
                 tag: envelope.tag,
                 bytes: len,
@@ -256,11 +256,11 @@ impl Core {
     ) -> bool {
         let len = body.piece as usize;
         if len as u64 == body.total
-            && let Some((stage, span)) = self.numbered.posted(slot)
+            && let Some((phase, span)) = self.numbered.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
             && from.read_chunk(body.chunk, 0, out).is_ok()
         {
-            *stage = Stage::Over(Status {
+            *phase = Phase::Over(Status {
                 source: envelope.source as usize,
                 tag: envelope.tag,
                 bytes: len,
@@ -327,19 +327,19 @@ impl Core {
     /// Makes a request of a numbered receive, which has a number no more. `None`: there is none of that number.
     pub(crate) fn adopt_numbered(&mut self, number: u32) -> Option<RequestId> {
         let id = match self.numbered.get(number) {
-            Stage::Free => return None,
-            Stage::Request(id) => id,
-            Stage::Posted { entry, span } => {
+            Phase::Free => return None,
+            Phase::Request(id) => id,
+            Phase::Posted { entry, span } => {
                 let buf = UserBuf::One(self.loans.lend_span(span));
                 let pattern = self.posted.pattern(entry);
                 let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
-                let request = Request::receive(State::Posted(entry), context, tag, buf);
+                let request = Request::receive(RequestState::Posted(entry), context, tag, buf);
                 let id = self.requests.insert(request);
                 self.posted.replace(entry, Waiting::Request(id));
                 id
             }
-            Stage::Over(status) => self.requests.insert(Request::over(Ok(status))),
-            Stage::Failed => {
+            Phase::Over(status) => self.requests.insert(Request::over(Ok(status))),
+            Phase::Failed => {
                 let error = self.numbered.take_error(number);
                 self.requests.insert(Request::over(Err(Box::new(error))))
             }
@@ -361,7 +361,7 @@ mod tests {
             tag: 0,
             bytes: 0,
         };
-        let over = Stage::Over(status);
+        let over = Phase::Over(status);
         let other = numbered.insert(over).expect("few receives");
         for round in 0..100 {
             let number = numbered.insert(over).expect("few receives");
@@ -369,15 +369,15 @@ mod tests {
                 number >> NUMBER_BITS == 0 && number != other,
                 "round {round}"
             );
-            assert!(matches!(numbered.get(number), Stage::Over(_)));
+            assert!(matches!(numbered.get(number), Phase::Over(_)));
             assert!(numbered.forget(number) && !numbered.forget(number));
-            assert!(matches!(numbered.get(number), Stage::Free));
-            let failed = numbered.insert(Stage::Failed).expect("few receives");
+            assert!(matches!(numbered.get(number), Phase::Free));
+            let failed = numbered.insert(Phase::Failed).expect("few receives");
             assert!(!numbered.forget(failed), "there is an error to report");
             numbered.free(failed);
         }
-        assert!(matches!(numbered.get(other), Stage::Over(_)));
-        assert!(matches!(numbered.get((1 << NUMBER_BITS) - 1), Stage::Free));
+        assert!(matches!(numbered.get(other), Phase::Over(_)));
+        assert!(matches!(numbered.get((1 << NUMBER_BITS) - 1), Phase::Free));
         let slot = size_of::<Slot>();
         assert!(slot <= 64, "{slot} bytes: more than a cache line");
     }
@@ -386,12 +386,12 @@ mod tests {
     fn there_are_only_so_many_numbers() {
         let mut numbered = NumberedReceives::default();
         for _ in 0..1 << SLOT_BITS {
-            assert!(numbered.insert(Stage::Failed).is_some());
+            assert!(numbered.insert(Phase::Failed).is_some());
         }
-        assert!(numbered.is_full() && numbered.insert(Stage::Failed).is_none());
+        assert!(numbered.is_full() && numbered.insert(Phase::Failed).is_none());
         numbered.free(7 | 1 << SLOT_BITS);
         assert!(!numbered.is_full());
-        let number = numbered.insert(Stage::Failed).expect("a free slot");
+        let number = numbered.insert(Phase::Failed).expect("a free slot");
         assert_eq!(slot_of(number), 7);
     }
 }

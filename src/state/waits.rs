@@ -61,8 +61,7 @@ impl Core {
         }
     }
 
-    /// The calling thread has asked whether something is complete, and something `moved` or not: whether it has asked
-    /// in vain so often that it makes room.
+    /// Counts a test for completion in which something `moved` or not. Gives whether the thread should yield.
     #[inline]
     pub(crate) fn asked(&mut self, moved: bool) -> bool {
         let (waits, patience) = (&mut self.waits, &self.patience);

@@ -44,7 +44,7 @@ pub enum Notice {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ClientState {
     /// Has not joined yet; perhaps it never will.
     Outside,
     Joined,
@@ -54,7 +54,7 @@ enum State {
 
 #[derive(Debug)]
 struct Client {
-    state: State,
+    state: ClientState,
     socket: Option<OwnedFd>,
     queue: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
     /// Since when the kernel refuses to take the first message of the queue, and when it is asked again.
@@ -125,7 +125,7 @@ impl Broker {
     /// Adds the next rank: our end of its socket, and its process.
     pub fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
         self.clients.push(Client {
-            state: State::Outside,
+            state: ClientState::Outside,
             socket: Some(socket),
             queue: VecDeque::new(),
             stuck: None,
@@ -146,7 +146,7 @@ impl Broker {
     /// Room for `ranks` ranks that have not come yet.
     pub fn make_room(&mut self, ranks: usize) {
         self.clients.extend((0..ranks).map(|_| Client {
-            state: State::Outside,
+            state: ClientState::Outside,
             socket: None,
             queue: VecDeque::new(),
             stuck: None,
@@ -202,7 +202,10 @@ impl Broker {
 
     /// Whether this rank is out of the job, in whatever way.
     pub fn is_out(&self, rank: usize) -> bool {
-        matches!(self.clients[rank].state, State::Left | State::Gone)
+        matches!(
+            self.clients[rank].state,
+            ClientState::Left | ClientState::Gone
+        )
     }
 
     /// Whether all that was to be said is out.
@@ -223,7 +226,7 @@ impl Broker {
                     let write = !client.queue.is_empty() && client.stuck.is_none();
                     (Source::Socket(rank), socket.as_fd(), read, write)
                 });
-                let watched = client.state == State::Joined && client.ending.is_none();
+                let watched = client.state == ClientState::Joined && client.ending.is_none();
                 let process = client.process.as_ref().filter(|_| watched);
                 let process = process.map(|fd| (Source::Process(rank), fd.as_fd(), true, false));
                 socket.into_iter().chain(process)
@@ -348,8 +351,8 @@ impl Broker {
             ToLauncher::Join { card } => self.join(rank, card, from, fds, now)?,
             ToLauncher::Introduce { peer } => self.introduce(rank, peer),
             ToLauncher::Leave => {
-                if self.clients[rank].state == State::Joined {
-                    self.clients[rank].state = State::Left;
+                if self.clients[rank].state == ClientState::Joined {
+                    self.clients[rank].state = ClientState::Left;
                     self.announce(rank, Event::Left { rank });
                 }
             }
@@ -371,7 +374,7 @@ impl Broker {
         now: Instant,
     ) -> Result<(), String> {
         let client = &mut self.clients[rank];
-        if client.state != State::Outside {
+        if client.state != ClientState::Outside {
             return Err("a second join".to_owned());
         }
         let mut fds = fds.into_iter();
@@ -388,7 +391,7 @@ impl Broker {
                 .map(Arc::new),
             _ => None,
         };
-        client.state = State::Joined;
+        client.state = ClientState::Joined;
         self.first_join.get_or_insert(now);
         match self.phase {
             Phase::GaveUp { waited_ms } => {
@@ -400,7 +403,7 @@ impl Broker {
             _ if self
                 .clients
                 .iter()
-                .any(|client| client.state == State::Gone) =>
+                .any(|client| client.state == ClientState::Gone) =>
             {
                 self.give_up(None)
             }
@@ -427,7 +430,9 @@ impl Broker {
     fn missing(&self) -> Vec<Missing> {
         let clients = self.clients.iter().enumerate();
         clients
-            .filter(|(_, client)| client.state == State::Outside || client.state == State::Gone)
+            .filter(|(_, client)| {
+                client.state == ClientState::Outside || client.state == ClientState::Gone
+            })
             .map(|(rank, client)| Missing {
                 rank,
                 running: client.child_death.is_none(),
@@ -445,7 +450,7 @@ impl Broker {
         self.phase = Phase::GaveUp { waited_ms };
         let missing = self.missing();
         for rank in 0..self.clients.len() {
-            if self.clients[rank].state == State::Joined {
+            if self.clients[rank].state == ClientState::Joined {
                 self.tell_absent(rank, waited_ms, missing.clone());
             }
         }
@@ -484,7 +489,7 @@ impl Broker {
     fn announce(&mut self, from: usize, event: Event) {
         let message = ToRank::Event(event).encode();
         for rank in 0..self.clients.len() {
-            if rank != from && self.clients[rank].state == State::Joined {
+            if rank != from && self.clients[rank].state == ClientState::Joined {
                 self.send(rank, message.clone(), Vec::new());
             }
         }
@@ -540,8 +545,8 @@ impl Broker {
         client.queue.clear();
         client.stuck = None;
         match client.state {
-            State::Outside | State::Joined => _ = client.ending.get_or_insert(now),
-            State::Left | State::Gone => {}
+            ClientState::Outside | ClientState::Joined => _ = client.ending.get_or_insert(now),
+            ClientState::Left | ClientState::Gone => {}
         }
     }
 
@@ -562,20 +567,20 @@ impl Broker {
         client.ending = None;
         let was = client.state;
         match was {
-            State::Outside => client.state = State::Gone,
-            State::Joined => {
-                client.state = State::Gone;
+            ClientState::Outside => client.state = ClientState::Gone,
+            ClientState::Joined => {
+                client.state = ClientState::Gone;
                 if !client.disconnected {
                     self.notices.push(Notice::Deserted { rank });
                 }
                 self.announce(rank, Event::Died { rank, how });
             }
-            State::Left | State::Gone => return,
+            ClientState::Left | ClientState::Gone => return,
         }
         let waiting = self
             .clients
             .iter()
-            .any(|client| client.state == State::Joined);
+            .any(|client| client.state == ClientState::Joined);
         if self.phase == Phase::Gathering && waiting {
             self.give_up(None);
         }

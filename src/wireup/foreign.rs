@@ -22,7 +22,7 @@ use onecopy_shm::fdpass;
 use super::alone::Alone;
 use super::host::{HOST, Host, Plan};
 use super::launched::Launched;
-use super::meet::{Address, BASES, Door, DoorKind, Folder, Place};
+use super::meet::{Address, BASES, Door, DoorKind, Folder, Namespaces};
 use super::{
     Card, Emergency, Event, Introduction, Wireup, WireupError, environment, exit_code, pmi,
 };
@@ -100,7 +100,7 @@ impl Foreign {
                 rest: Rest::new(Some(table), None),
             });
         }
-        let here = Place::of_this_process();
+        let here = Namespaces::of_this_process();
         table.put(CALL, &format!("onecopy-place-{rank}"), &here.encode())?;
         table.barrier(CALL)?;
         let mut found = None;
@@ -251,13 +251,13 @@ fn unusable(launcher: &str, reason: impl Into<String>) -> WireupError {
 /// A door to which a way leads from all ranks, whose places are in the table.
 fn open_for_all(
     table: &mut pmi::Client,
-    here: &Place,
+    here: &Namespaces,
 ) -> Result<(Door, Address, [u8; 16]), String> {
     let mut places = Vec::with_capacity(table.size());
     for rank in 0..table.size() {
         let key = format!("onecopy-place-{rank}");
         let word = table.get(CALL, &key).map_err(|error| error.to_string())?;
-        let place = Place::decode(&word);
+        let place = Namespaces::decode(&word);
         places.push(place.ok_or_else(|| {
             format!("rank {rank} is not of this onecopy release (its place is {word:?})")
         })?);

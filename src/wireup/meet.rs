@@ -393,7 +393,7 @@ fn belongs_to_us(found: &Metadata) -> bool {
 
 /// What decides which ways lead from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Namespaces {
     /// The node, by the number of its boot.
     node: String,
     net: u64,
@@ -411,7 +411,7 @@ pub(super) enum DoorKind {
     Path,
 }
 
-impl Place {
+impl Namespaces {
     /// Where this process is.
     pub(super) fn of_this_process() -> Self {
         let number = |path: &str| std::fs::metadata(path).map_or(0, |found| found.ino());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
+use super::super::contribution::{GIVEN, Piece, Readers, StepContext};
 use super::super::push::{
     Gives, PIECE, WRITTEN, half, opened, place_of, put, reaches_all, writing,
 };
 use super::super::reader;
-use super::super::shared::{GIVEN, Piece, Readers, StepContext};
-use super::super::state::{STEP_MAX, State};
+use super::super::state::{CommState, STEP_MAX};
 use super::{Exchange, Takes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ impl Push {
 
 impl Exchange {
     /// Flags for the line, by what this rank can do and what its buffers are.
-    pub(crate) fn flags(&mut self, engine: &Engine, state: &State, waits: bool) -> u8 {
+    pub(crate) fn flags(&mut self, engine: &Engine, state: &CommState, waits: bool) -> u8 {
         let open = self
             .open
             .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
@@ -110,7 +110,7 @@ impl Exchange {
     }
 
     /// Takes up the next part: what members are ready for, and what this rank takes from itself.
-    fn next_job(&mut self, state: &State, seq: u32) -> Result<Option<Job>> {
+    fn next_job(&mut self, state: &CommState, seq: u32) -> Result<Option<Job>> {
         let (size, me) = (state.size(), state.me);
         let mut ready = Vec::new();
         let mut targets = std::mem::take(&mut self.push.targets);
@@ -120,7 +120,7 @@ impl Exchange {
             Ok(Some(said)) => {
                 let range = opened(&said);
                 ready.extend(range.map(|range| (place, range)));
-                // Who is not open reads.
+                // A member without an open buffer reads for itself.
                 range.is_some()
             }
             Err(error) => {
@@ -234,7 +234,7 @@ impl Job {
     fn copy(
         &self,
         engine: &mut Engine,
-        state: &State,
+        state: &CommState,
         (offer, recv): (Piece, Option<Loan>),
         Range { start: at, end }: Range<usize>,
     ) -> Result<()> {

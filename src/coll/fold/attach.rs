@@ -3,7 +3,7 @@
 //! afterwards: then the segment counts, or it is combined again from copies, which tell why they cannot be had.
 
 use super::super::reader;
-use super::super::state::State;
+use super::super::state::CommState;
 use super::{Fold, From};
 use crate::engine::Engine;
 use crate::peer::Peer;
@@ -18,7 +18,7 @@ impl Fold {
     pub(super) fn attach<'p>(
         &mut self,
         peers: &'p [Option<Box<Peer>>],
-        state: &State,
+        state: &CommState,
         (begin, len): (usize, usize),
     ) -> Option<InPlace<'p>> {
         let mut all = Vec::new();
@@ -50,8 +50,8 @@ impl Fold {
         all
     }
 
-    /// Copies of the segment under way stand in the order of the members that have one, so with another such member
-    /// they are none.
+    /// Copies of the segment under way are stored in member order. One more copied member shifts them, so they are made
+    /// again.
     fn copy_from_now_on(&mut self, place: usize) {
         if let From::Attached(range) = self.from[place] {
             self.from[place] = From::Buffer(range);
@@ -61,7 +61,7 @@ impl Fold {
 }
 
 /// Counts a segment of which these members' contributions were combined in place.
-pub(super) fn count(engine: &mut Engine, state: &State, members: &[usize], len: usize) {
+pub(super) fn count(engine: &mut Engine, state: &CommState, members: &[usize], len: usize) {
     let Engine { core, peers, .. } = engine;
     for &place in members {
         if let Some(peer) = &peers[state.members[place] as usize] {

@@ -2,18 +2,18 @@
 //! A rank's range of the vector, combined segment by segment.
 
 use super::super::Op;
+use super::super::contribution::{Contribution, GIVEN, StepContext};
 use super::super::push::place_of;
 use super::super::reader;
 use super::super::select::Algorithm;
-use super::super::shared::{GIVEN, Shared, StepContext};
 use super::super::source::{Source, Target};
-use super::super::state::State;
+use super::super::state::CommState;
 use super::attach::{InPlace, count};
 use super::segment::{Operands, combine_all};
 use super::{Fold, From, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::memory::pool::Place;
+use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
 use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
@@ -75,7 +75,7 @@ impl Segment {
 /// Where the contributions to a segment are read.
 struct Contributions<'c> {
     peers: &'c [Option<Box<Peer>>],
-    state: &'c State,
+    state: &'c CommState,
     seq: u32,
     segment: &'c Segment,
     copies: &'c [u8],
@@ -117,7 +117,7 @@ impl Fold {
             let segment = self.next_segment(cx);
             let needed = segment.needed();
             if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
-                self.temp = Some(cx.engine.core.buffers.take(needed, Place::Private)?);
+                self.temp = Some(cx.engine.core.buffers.take(needed, MemoryKind::Private)?);
                 self.fetched = 0;
             }
             // Taken out, so that the engine is free meanwhile.
@@ -142,7 +142,7 @@ impl Fold {
         let all = self.range.1 - self.range.0;
         // The result goes where this rank's contribution stands.
         let alias = self.from.contains(&From::Own)
-            && match cx.shared.stage {
+            && match cx.shared.temp {
                 Some(_) => self.algorithm == Algorithm::Split,
                 None => self.in_place,
             };
@@ -263,7 +263,7 @@ impl Fold {
     fn write_segment(
         &self,
         loans: &mut LoanTable,
-        shared: &mut Shared,
+        shared: &mut Contribution,
         segment: &Segment,
         views: &[Option<View<'_>>],
         room: &mut Room<'_>,
@@ -276,13 +276,13 @@ impl Fold {
             own: views.iter().position(Option::is_none),
             alias: segment.alias,
         };
-        match (&mut shared.stage, self.recv) {
-            (Some(stage), _) if self.algorithm == Algorithm::Split => {
-                let out = &mut stage[begin..begin + len];
+        match (&mut shared.temp, self.recv) {
+            (Some(temp), _) if self.algorithm == Algorithm::Split => {
+                let out = &mut temp[begin..begin + len];
                 combine_all(&operands, out, views, None, work);
             }
-            (Some(stage), Some((loan, at))) if operands.own.is_some() => {
-                let own = View::of(&stage[begin..begin + len]);
+            (Some(temp), Some((loan, at))) if operands.own.is_some() => {
+                let own = View::of(&temp[begin..begin + len]);
                 loans.write(loan, at + self.result_at(begin), len, |out| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
@@ -317,7 +317,7 @@ impl Fold {
 
     /// Whether those whose buffers were read still had them: who gave up has given its buffer to someone else
     /// meanwhile.
-    fn check_owners(&self, state: &State) -> Result<()> {
+    fn check_owners(&self, state: &CommState) -> Result<()> {
         for place in 0..self.upto {
             if matches!(self.from[place], From::Buffer(_) | From::Attached(_))
                 && let Some(error) = state.failure_of(place)

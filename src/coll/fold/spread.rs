@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
+use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
 use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
 use super::super::reader;
 use super::super::select::{Algorithm, share};
-use super::super::shared::{RESULT, Readers, Shared};
 use super::super::source::{Source, Target};
-use super::super::state::{STEP_MAX, State, Step};
+use super::super::state::{CommState, STEP_MAX, Step};
 use super::{EVERYWHERE, Fold, FoldState, HELPED_MIN, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -24,9 +24,9 @@ impl Fold {
     pub(super) fn share_out(
         &mut self,
         engine: &Engine,
-        state: &mut State,
+        state: &mut CommState,
         seq: u32,
-        shared: &mut Shared,
+        shared: &mut Contribution,
     ) -> Result<bool> {
         let Some(root) = self.root.filter(|_| self.has_helpers()) else {
             return Ok(true);
@@ -73,7 +73,7 @@ impl Fold {
     }
 
     /// See [`super::super::op::Op::awaits`].
-    pub(in super::super) fn awaits(&self, state: &State, seq: u32, place: usize) -> bool {
+    pub(in super::super) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
         if self.algorithm == Algorithm::Tree {
             let needed = match state.own().look(seq) {
@@ -101,12 +101,12 @@ impl Fold {
     pub(super) fn find_targets(
         &mut self,
         engine: &Engine,
-        state: &State,
+        state: &CommState,
         seq: u32,
-        shared: &Shared,
+        shared: &Contribution,
     ) -> Result<()> {
         if self.algorithm != Algorithm::Split
-            || shared.stage.is_some()
+            || shared.temp.is_some()
             || !reaches_all(engine, state)
         {
             return Ok(());
@@ -127,7 +127,7 @@ impl Fold {
     pub(super) fn put_out(
         &self,
         engine: &mut Engine,
-        state: &State,
+        state: &CommState,
         (begin, len): (usize, usize),
         helped: &[u8],
     ) -> Result<()> {
@@ -154,9 +154,9 @@ impl Fold {
     pub(super) fn spread(
         &mut self,
         engine: &mut Engine,
-        state: &mut State,
+        state: &mut CommState,
         seq: u32,
-        shared: &mut Shared,
+        shared: &mut Contribution,
     ) -> Result<Step> {
         let Some((loan, to)) = self.recv else {
             return Ok(Step::Done);

@@ -3,7 +3,7 @@
 
 use super::{
     Algorithm, MESSAGE_MIN, Placement, algorithm, by_message, placement, relay_min, relays,
-    stage_max, why, why_placed,
+    temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::state::FLAT;
@@ -39,7 +39,7 @@ pub struct Table {
     /// Channels that each rank has; none: collectives go by messages.
     pub channels: u32,
     /// Up to this size a temporary copy is made of memory that peers cannot map.
-    pub stage_max: usize,
+    pub temp_max: usize,
     /// From this size on receivers of a broadcast take shares of it from each other; none: never.
     pub relay_min: Option<usize>,
     /// The lines.
@@ -104,7 +104,7 @@ impl Table {
             } else {
                 Geometry::channels_for(knobs.coll_pool, ranks)
             },
-            stage_max: stage_max(costs),
+            temp_max: temp_max(costs),
             relay_min,
             lines: Vec::new(),
             heap: knobs.layers.allows(LayerId::MAP.name()),
@@ -117,7 +117,7 @@ impl Table {
 
     fn add(&mut self, title: &'static str, collective: &Collective) {
         // Decisions change at these sizes only.
-        let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.stage_max + 1];
+        let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.temp_max + 1];
         if by_message(collective, MESSAGE_MIN, self.ranks) {
             edges.push(MESSAGE_MIN);
         }
@@ -186,7 +186,7 @@ impl Table {
                 );
             }
         };
-        let limit = if self.heap { self.stage_max } else { 0 };
+        let limit = if self.heap { self.temp_max } else { 0 };
         let (mapped, plain) = (
             placement(len, self.heap, limit),
             placement(len, false, limit),

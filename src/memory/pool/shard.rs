@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One of the parts that a pool's free buffers lie in, so that threads seldom meet.
 
-use super::{Common, Place, Registration};
+use super::{Common, MemoryKind, Registration};
 use crossbeam_utils::CachePadded;
 use onecopy_shm::heap::HeapBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -50,14 +50,14 @@ pub(super) struct Shelves {
 }
 
 impl Shelves {
-    pub(super) fn pop(&mut self, place: Place, bucket: usize) -> Option<Block> {
+    pub(super) fn pop(&mut self, place: MemoryKind, bucket: usize) -> Option<Block> {
         let block = self.shelves[place as usize][bucket].pop()?;
         self.hits += 1;
         self.free_bytes -= block.memory.len() as u64;
         Some(block)
     }
 
-    pub(super) fn push(&mut self, place: Place, bucket: usize, block: Block) {
+    pub(super) fn push(&mut self, place: MemoryKind, bucket: usize, block: Block) {
         self.free_bytes += block.memory.len() as u64;
         self.shelves[place as usize][bucket].push(block);
     }

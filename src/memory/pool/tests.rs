@@ -68,16 +68,16 @@ fn bears(buf: &PoolBuf, mark: u64) -> bool {
 #[test]
 fn a_buffer_given_back_is_found_again() {
     let pool = pool(1 << 20, 1);
-    let mut a = pool.take(10_000, Place::Shared).unwrap();
+    let mut a = pool.take(10_000, MemoryKind::Shared).unwrap();
     assert_eq!((a.len(), a.capacity()), (10_000, 12 << 10));
     let offset = a.offset().unwrap();
     a.fill(9);
     drop(a);
-    let b = pool.take(9000, Place::Shared).unwrap();
+    let b = pool.take(9000, MemoryKind::Shared).unwrap();
     assert_eq!(b.offset(), Some(offset));
     assert!(b.iter().all(|&byte| byte == 9));
     // The same bucket of the other place is another.
-    let c = pool.take(9000, Place::Private).unwrap();
+    let c = pool.take(9000, MemoryKind::Private).unwrap();
     assert_eq!(c.offset(), None);
     let stats = pool.stats();
     assert_eq!((stats.hits, stats.misses, stats.bytes), (1, 2, 24 << 10));
@@ -87,8 +87,8 @@ fn a_buffer_given_back_is_found_again() {
 #[test]
 fn a_larger_free_buffer_does_not_serve_a_smaller_request() {
     let pool = pool(1 << 20, 1);
-    drop(pool.take(64 << 10, Place::Private).unwrap());
-    let small = pool.take(100, Place::Private).unwrap();
+    drop(pool.take(64 << 10, MemoryKind::Private).unwrap());
+    let small = pool.take(100, MemoryKind::Private).unwrap();
     assert_eq!(small.capacity(), PAGE);
 }
 
@@ -105,7 +105,7 @@ fn a_registration_lasts_as_long_as_the_memory() {
     let pool = pool(1 << 20, 1);
     let ended = Arc::new(AtomicU64::new(0));
     for _ in 0..5 {
-        let mut buf = pool.take(5000, Place::Shared).unwrap();
+        let mut buf = pool.take(5000, MemoryKind::Shared).unwrap();
         if buf.registration::<Registered>().is_none() {
             assert!(buf.register(Registered(Arc::clone(&ended))).is_none());
         }
@@ -121,7 +121,7 @@ fn a_registration_lasts_as_long_as_the_memory() {
 fn requests_beyond_the_capacity_are_served_counted_and_not_retained() {
     let pool = pool(64 << 10, 1);
     let buffers: Vec<_> = (0..10)
-        .map(|_| pool.take(16 << 10, Place::Shared).unwrap())
+        .map(|_| pool.take(16 << 10, MemoryKind::Shared).unwrap())
         .collect();
     let stats = pool.stats();
     assert_eq!((stats.bytes, stats.beyond_cap), (160 << 10, 6));
@@ -131,13 +131,13 @@ fn requests_beyond_the_capacity_are_served_counted_and_not_retained() {
     assert_eq!((stats.releases, stats.released_bytes), (6, 96 << 10));
     assert_eq!(stats.peak_bytes, 160 << 10);
     // Growth near the capacity releases what is free.
-    let other = pool.take(30 << 10, Place::Shared).unwrap();
+    let other = pool.take(30 << 10, MemoryKind::Shared).unwrap();
     let stats = pool.stats();
     assert!(stats.bytes <= pool.settings().near(), "{stats:?}");
     assert_eq!(stats.beyond_cap, 6);
     drop(other);
     // Larger than any bucket: served, not retained.
-    let huge = pool.take(1 << 20, Place::Shared).unwrap();
+    let huge = pool.take(1 << 20, MemoryKind::Shared).unwrap();
     assert_eq!(pool.stats().beyond_cap, 7);
     drop(huge);
     assert!(pool.stats().bytes <= 64 << 10);
@@ -147,15 +147,15 @@ fn requests_beyond_the_capacity_are_served_counted_and_not_retained() {
 fn a_full_heap_is_emptied_of_free_buffers_and_then_stood_in_for() {
     let pool = Pool::new(settings(1 << 30, 1), Heap::new(segment(256 << 10)));
     let all: Vec<_> = (0..4)
-        .map(|_| pool.take(64 << 10, Place::Shared).unwrap())
+        .map(|_| pool.take(64 << 10, MemoryKind::Shared).unwrap())
         .collect();
     assert!(all.iter().all(|buf| buf.offset().is_some()));
-    let one_more = pool.take(128 << 10, Place::Shared).unwrap();
+    let one_more = pool.take(128 << 10, MemoryKind::Shared).unwrap();
     assert_eq!(one_more.offset(), None);
     assert!(pool.try_take_collective(PAGE).is_none());
     assert_eq!(pool.stats().collective_bytes, 0);
     drop(all);
-    let now_it_fits = pool.take(128 << 10, Place::Shared).unwrap();
+    let now_it_fits = pool.take(128 << 10, MemoryKind::Shared).unwrap();
     assert!(now_it_fits.offset().is_some());
     drop(one_more);
     assert_eq!(
@@ -168,7 +168,7 @@ fn a_full_heap_is_emptied_of_free_buffers_and_then_stood_in_for() {
 #[test]
 fn without_a_heap_everything_is_private_and_collectives_get_nothing() {
     let pool = Pool::new(settings(1 << 20, 1), Heap::new(segment(0)));
-    let buf = pool.take(5000, Place::Shared).unwrap();
+    let buf = pool.take(5000, MemoryKind::Shared).unwrap();
     assert_eq!(buf.offset(), None);
     drop(buf);
     assert_eq!(pool.stats().free_bytes, 8192);
@@ -178,12 +178,12 @@ fn without_a_heap_everything_is_private_and_collectives_get_nothing() {
 #[test]
 fn what_cannot_be_had_at_all_is_an_error() {
     let pool = pool(1 << 20, 1);
-    drop(pool.take(5000, Place::Private).unwrap());
-    assert!(pool.take(usize::MAX / 2, Place::Private).is_err());
-    assert!(pool.take(usize::MAX, Place::Shared).is_err());
+    drop(pool.take(5000, MemoryKind::Private).unwrap());
+    assert!(pool.take(usize::MAX / 2, MemoryKind::Private).is_err());
+    assert!(pool.take(usize::MAX, MemoryKind::Shared).is_err());
     let stats = pool.stats();
     assert_eq!(stats.bytes, stats.free_bytes);
-    pool.take(5000, Place::Private).unwrap();
+    pool.take(5000, MemoryKind::Private).unwrap();
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn collectives_have_a_share_and_no_more() {
     assert!(a.offset().is_some() && b.offset().is_some());
     assert!(pool.try_take_collective(1).is_none());
     // Others are not held to the share.
-    let c = pool.take(128 << 10, Place::Shared).unwrap();
+    let c = pool.take(128 << 10, MemoryKind::Shared).unwrap();
     drop(a);
     let d = pool.try_take_collective(20 << 10).unwrap();
     let stats = pool.stats();
@@ -238,8 +238,8 @@ fn memory_is_back_at_its_start_after_a_burst() {
     let (shared_before, private_before) = (blocks(&segment), memory("Anonymous:"));
     let burst = || -> Vec<PoolBuf> {
         let take = |place| (0..120).map(move |_| (place, 200 << 10));
-        take(Place::Shared)
-            .chain(take(Place::Private))
+        take(MemoryKind::Shared)
+            .chain(take(MemoryKind::Private))
             .map(|(place, bytes)| {
                 let mut buf = pool.take(bytes, place).unwrap();
                 buf.fill(1);
@@ -270,7 +270,7 @@ fn memory_is_back_at_its_start_after_a_burst() {
 fn what_is_needed_does_not_age() {
     let pool = pool(16 << 20, 1);
     let mut buffers: Vec<_> = (0..8)
-        .map(|_| pool.take(PAGE, Place::Private).unwrap())
+        .map(|_| pool.take(PAGE, MemoryKind::Private).unwrap())
         .collect();
     buffers.truncate(0);
     pool.age_out();
@@ -278,7 +278,7 @@ fn what_is_needed_does_not_age() {
     for _ in 0..50 {
         // Three at a time are in use.
         let three: Vec<_> = (0..3)
-            .map(|_| pool.take(PAGE, Place::Private).unwrap())
+            .map(|_| pool.take(PAGE, MemoryKind::Private).unwrap())
             .collect();
         drop(three);
         pool.age_out();
@@ -297,7 +297,7 @@ fn a_look_is_due_once_per_period_and_sooner_near_the_capacity() {
     };
     let pool = Pool::new(settings, Heap::new(segment(1 << 20)));
     let start = Instant::now();
-    drop(pool.take(PAGE, Place::Private).unwrap());
+    drop(pool.take(PAGE, MemoryKind::Private).unwrap());
     pool.tick(start + age / 2);
     pool.tick(start + age + age / 100);
     assert_eq!(
@@ -311,7 +311,7 @@ fn a_look_is_due_once_per_period_and_sooner_near_the_capacity() {
     assert_eq!(pool.stats().free_bytes, 0);
 
     let later = start + age * 2 + age / 50;
-    let hold = pool.take(60 << 10, Place::Private).unwrap();
+    let hold = pool.take(60 << 10, MemoryKind::Private).unwrap();
     assert!(pool.stats().bytes > pool.settings().near());
     drop(hold);
     pool.tick(later + age / 5);
@@ -321,7 +321,7 @@ fn a_look_is_due_once_per_period_and_sooner_near_the_capacity() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Take(usize, Place),
+    Take(usize, MemoryKind),
     Collective(usize),
     Give(usize),
     Age,
@@ -333,7 +333,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => 0usize..256 << 10,
         1 => 0usize..600 << 10
     ];
-    let place = prop_oneof![Just(Place::Shared), Just(Place::Private)];
+    let place = prop_oneof![Just(MemoryKind::Shared), Just(MemoryKind::Private)];
     prop_oneof![
         6 => (bytes.clone(), place).prop_map(|(bytes, place)| Step::Take(bytes, place)),
         1 => bytes.prop_map(Step::Collective),
@@ -360,7 +360,7 @@ proptest! {
                     let mut buf = pool.take(bytes, place).unwrap();
                     prop_assert_eq!(buf.len(), bytes);
                     prop_assert_eq!(buf.as_ptr() as usize % PAGE, 0);
-                    prop_assert_eq!(buf.offset().is_some(), place == Place::Shared);
+                    prop_assert_eq!(buf.offset().is_some(), place == MemoryKind::Shared);
                     let expected = pool.settings().buckets.of(bytes)
                         .map_or(bytes.next_multiple_of(PAGE), |bucket| pool.settings().buckets.size(bucket));
                     prop_assert_eq!(buf.capacity(), expected);
@@ -437,7 +437,7 @@ fn work(
         let bytes = (random() % [5000, 60_000, 300_000][(choice >> 32) as usize % 3]) as usize;
         match choice % 8 {
             0..4 => {
-                let place = [Place::Shared, Place::Private][(choice >> 16) as usize % 2];
+                let place = [MemoryKind::Shared, MemoryKind::Private][(choice >> 16) as usize % 2];
                 let mut buf = pool.take(bytes, place).expect("served");
                 *counts.get_mut("takes").expect("there") += 1;
                 assert!(buf.len() == bytes && buf.capacity() >= bytes);

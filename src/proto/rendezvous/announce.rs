@@ -5,10 +5,10 @@ use super::{Announcement, Remote, start};
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer, unmatched_max};
 use crate::proto::{Message, charge, eager, give_credit, plan, put_body};
-use crate::request::{RequestId, SendPlan, State, UserBuf};
+use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
 use crate::state::Core;
-use crate::wire::{self, Kind, LIST_ENTRY, NONE, Place, Rts};
+use crate::wire::{self, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{ChunkIndex, HeapOffset};
@@ -16,7 +16,7 @@ use onecopy_shm::loan::Loan;
 
 /// Announces the send `id`. `false`: no room yet.
 #[inline]
-pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u32) -> bool {
+pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id: u32) -> bool {
     let Some(request) = core.requests.get(id) else {
         return true;
     };
@@ -28,8 +28,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
     let Some(Located { place, list }) = locate(core, peer, id, &buf, len) else {
         return false;
     };
-    let join = if core.knobs.coop || list.is_none() {
-        join
+    let coop_id = if core.knobs.coop || list.is_none() {
+        coop_id
     } else {
         0
     };
@@ -37,7 +37,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         len,
         request: id.0,
         place,
-        join,
+        coop_id,
     };
     if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
         if let Some((chunk, _)) = list {
@@ -50,9 +50,9 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         peer.credit_used += charge(bytes as u64);
     }
     peer.unanswered += 1;
-    if join != 0 {
+    if coop_id != 0 {
         peer.announced.push_back(Announced {
-            join,
+            coop_id,
             request: id,
             forced: false,
             finished: 0,
@@ -60,7 +60,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
         });
     }
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = State::Awaiting(SendPlan::Announced { join });
+        request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
     }
     core.counters.sends_rendezvous += 1;
     core.counters.bytes_sent += len;
@@ -69,7 +69,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, join: u3
 
 /// What an announcement says of where the bytes are.
 struct Located {
-    place: Place,
+    place: SourceLayout,
     /// The chunk that holds a list of pieces, and the bytes of the list.
     list: Option<(ChunkIndex, usize)>,
 }
@@ -92,8 +92,8 @@ fn locate(
                 Some(_) => None,
             };
             match cookie {
-                Some(cookie) => Place::Region { address, cookie },
-                None => Place::One {
+                Some(cookie) => SourceLayout::Region { address, cookie },
+                None => SourceLayout::One {
                     address,
                     heap: heap.map(|h| h.0),
                 },
@@ -104,7 +104,7 @@ fn locate(
         {
             return list(core, peer, id, loans, len);
         }
-        UserBuf::Many(_) => Place::Scattered,
+        UserBuf::Many(_) => SourceLayout::Scattered,
     };
     Some(Located { place, list: None })
 }
@@ -121,7 +121,7 @@ fn list(
     len: u64,
 ) -> Option<Located> {
     let scattered = Located {
-        place: Place::Scattered,
+        place: SourceLayout::Scattered,
         list: None,
     };
     let list_bytes = loans.len() * LIST_ENTRY;
@@ -147,7 +147,7 @@ fn list(
         return Some(scattered);
     }
     Some(Located {
-        place: Place::List {
+        place: SourceLayout::List {
             chunk,
             count: loans.len() as u32,
             cookie: expose(core, peer, id, loans, len),
@@ -212,7 +212,7 @@ pub(crate) fn announced(
         len: rts.len,
         request: rts.request,
         remote,
-        join: rts.join,
+        coop_id: rts.coop_id,
     };
     match core.match_request(&envelope) {
         Some(id) => {
@@ -240,7 +240,7 @@ pub(crate) fn announced(
 /// Where the bytes of an announced message are, checked.
 fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
     Ok(match rts.place {
-        Place::One { address, heap } => {
+        SourceLayout::One { address, heap } => {
             if let Some(offset) = heap {
                 let limit = core.home.heap_bytes();
                 onecopy_shm::layout::check_range("the sender's heap", offset, rts.len, limit)
@@ -253,13 +253,13 @@ fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
                 len: rts.len,
             })
         }
-        Place::Region { address, cookie } => Remote::One(RemoteRange {
+        SourceLayout::Region { address, cookie } => Remote::One(RemoteRange {
             address,
             heap: None,
             region: Some(RegionPart { cookie, offset: 0 }),
             len: rts.len,
         }),
-        Place::List {
+        SourceLayout::List {
             chunk,
             count,
             cookie,
@@ -284,7 +284,7 @@ fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
             }
             Remote::Many(ranges)
         }
-        Place::Scattered => Remote::Unknown,
+        SourceLayout::Scattered => Remote::Unknown,
     })
 }
 

@@ -318,6 +318,6 @@ fn client_and_broker_understand_each_other() {
         broker
             .clients
             .iter()
-            .all(|client| client.state == State::Left)
+            .all(|client| client.state == ClientState::Left)
     );
 }

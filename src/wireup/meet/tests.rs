@@ -158,30 +158,30 @@ fn words_carry_addresses_and_places() {
         assert_eq!(Address::decode(&address.encode()), Some(address));
     }
     assert_eq!(Address::decode("p:1"), None);
-    let place = Place::of_this_process();
-    assert_eq!(Place::decode(&place.encode()), Some(place));
-    assert_eq!(Place::decode("a:1:2"), None);
+    let place = Namespaces::of_this_process();
+    assert_eq!(Namespaces::decode(&place.encode()), Some(place));
+    assert_eq!(Namespaces::decode("a:1:2"), None);
 }
 
 #[test]
 fn the_best_common_way_is_chosen() {
-    let here = Place {
+    let here = Namespaces {
         node: "n".to_owned(),
         net: 1,
         user: 2,
         proc: 3,
         bases: [(4, 1), (5, 1)],
     };
-    let way = |change: &dyn Fn(&mut Place)| {
+    let way = |change: &dyn Fn(&mut Namespaces)| {
         let mut other = here.clone();
         change(&mut other);
         here.door_kind(&[here.clone(), other])
     };
     assert_eq!(way(&|_| {}), Ok(DoorKind::Abstract));
     assert_eq!(way(&|other| other.net = 9), Ok(DoorKind::Process));
-    let hidden = |other: &mut Place| (other.net, other.proc) = (9, 9);
+    let hidden = |other: &mut Namespaces| (other.net, other.proc) = (9, 9);
     assert_eq!(way(&hidden), Ok(DoorKind::Path));
-    let apart = |other: &mut Place| {
+    let apart = |other: &mut Namespaces| {
         hidden(other);
         other.bases = [(8, 8), (5, 1)];
     };

@@ -148,8 +148,8 @@ impl Channel {
         self.lines().failed.load(Ordering::Acquire)
     }
 
-    /// The owner is about to write into members' buffers. It may write into the buffer of who has not given the
-    /// communicator up by now: such a member waits for the end of the writes before its buffers go back to the program.
+    /// The owner is about to write into members' buffers. It may write to members that have not given the communicator
+    /// up by now: these wait for `end_writes` before their buffers go back to the program.
     #[inline]
     pub fn begin_writes(&self) {
         self.lines().writing.0.store(1, Ordering::Relaxed);

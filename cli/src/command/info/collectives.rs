@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let listing = Listing {
         ranks: table.ranks,
         channels: table.channels,
-        copies_up_to: table.stage_max,
+        copies_up_to: table.temp_max,
         collectives: table.lines.into_iter().map(Row::from).collect(),
     };
     if args.json || json {

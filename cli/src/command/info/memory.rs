@@ -7,7 +7,7 @@ use serde::Serialize;
 use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
-use onecopy::memory::pool::{Place, Pool, PoolBuf, Settings, Stats};
+use onecopy::memory::pool::{MemoryKind, Pool, PoolBuf, Settings, Stats};
 use onecopy::{Options, Result, Runtime, Threads};
 
 #[derive(Debug, clap::Args)]
@@ -91,7 +91,7 @@ fn one_of_each(pool: &Pool) -> Result<Vec<PoolBuf>> {
             left = left.saturating_sub(size as u64);
             fits
         })
-        .map(|&size| pool.take(size, Place::Shared))
+        .map(|&size| pool.take(size, MemoryKind::Shared))
         .collect()
 }
 

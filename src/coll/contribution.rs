@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What all kinds of collectives have: ranges of buffers, who reads them, and where they are.
+//! What a rank contributes to a collective, of any kind: ranges of buffers, who reads them, and where they are.
 
 use super::select::{Placement, placement};
-use super::state::State;
+use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::PoolBuf;
@@ -58,15 +58,15 @@ pub(crate) fn behind(size: usize, me: usize) -> impl Iterator<Item = usize> {
 pub(crate) enum Served {
     Loan(Piece),
     /// The temporary buffer of the collective.
-    Stage,
+    Temp,
 }
 
-/// What all collectives have, besides their own.
-pub(crate) struct Shared {
+/// What a rank serves to the others in one collective.
+pub(crate) struct Contribution {
     /// Who reads this rank's buffers.
     pub(crate) readers: Readers,
     pub(crate) served: [Option<Served>; 2],
-    pub(crate) stage: Option<PoolBuf>,
+    pub(crate) temp: Option<PoolBuf>,
     /// Whether the program waits in the call.
     pub(crate) waits: bool,
     /// Whether this rank leaves a share of the result for others to read.
@@ -76,9 +76,9 @@ pub(crate) struct Shared {
 /// What a step of collective `seq` works with.
 pub(crate) struct StepContext<'c> {
     pub(crate) engine: &'c mut Engine,
-    pub(crate) state: &'c mut State,
+    pub(crate) state: &'c mut CommState,
     pub(crate) seq: u32,
-    pub(crate) shared: &'c mut Shared,
+    pub(crate) shared: &'c mut Contribution,
 }
 
 /// All of a lent buffer.
@@ -116,7 +116,7 @@ impl Engine {
 
     /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`, if that is better than
     /// having them read the buffer itself. Up to `limit` bytes that peers cannot map are copied.
-    pub(crate) fn stage(
+    pub(crate) fn temp(
         &mut self,
         piece: &Piece,
         unread: Range<usize>,
@@ -126,26 +126,26 @@ impl Engine {
         if placement(piece.len, range.heap.is_some(), limit) != Placement::Copy {
             return Ok(None);
         }
-        let Some(mut stage) = self.core.buffers.try_take_collective(piece.len) else {
+        let Some(mut temp) = self.core.buffers.try_take_collective(piece.len) else {
             return Ok(None);
         };
         self.core
             .loans
             .read(piece.loan, piece.at, piece.len, |bytes| {
                 for part in [0..unread.start, unread.end..bytes.len()] {
-                    stage[part.clone()].copy_from_slice(&bytes[part]);
+                    temp[part.clone()].copy_from_slice(&bytes[part]);
                 }
             })?;
-        Ok(Some(stage))
+        Ok(Some(temp))
     }
 }
 
 /// Where a temporary buffer is, for a peer.
-pub(crate) fn range_of_stage(stage: &PoolBuf) -> RemoteRange {
+pub(crate) fn range_of_temp(temp: &PoolBuf) -> RemoteRange {
     RemoteRange {
-        address: stage.as_ptr() as u64,
-        heap: stage.offset(),
+        address: temp.as_ptr() as u64,
+        heap: temp.offset(),
         region: None,
-        len: stage.len() as u64,
+        len: temp.len() as u64,
     }
 }
