@@ -92,6 +92,8 @@ mknod -m 600 /dev/onecopy c 10 244
 [ -d /sys/module/onecopy ] || fail "the open has not loaded it"
 echo "$before" >/proc/sys/kernel/modprobe
 inside udevadm settle
+# The kernel removes only the nodes that it made itself.
+rm /dev/onecopy
 
 say "removed: $(cat "$tree/root/remove.sh")"
 inside sh -exc 'cd /root && . ./remove.sh'
