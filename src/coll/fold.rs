@@ -25,10 +25,6 @@ use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use segment::{Operands, combine_all};
 
-/// From this length on all combine a range of a reduction for its root: below, one more hand-off costs more than the
-/// halves save.
-const HELPED_MIN: usize = 128 << 10;
-
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
 /// others, too.
 const EVERYWHERE: u32 = WRITTEN + 1;

@@ -16,6 +16,9 @@ use onecopy_shm::layout::{COLL_SLOT, LINE};
 pub enum Algorithm {
     /// Everyone combines all it needs itself.
     Flat,
+    /// Everyone combines its share of the vector for the root, if the root's buffer is open and all others write;
+    /// otherwise the root combines all.
+    Helped,
     /// Partial results go up a tree of ranks; all read the result of its root.
     Tree,
     /// Everyone combines its share of the vector for all.
@@ -50,12 +53,17 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
         Collective::Allreduce { .. } if short => Some(Algorithm::Flat),
         Collective::Allreduce { .. } => Some(Algorithm::Split),
         Collective::Reduce { .. } if tree => Some(Algorithm::Tree),
+        Collective::Reduce { .. } if len >= HELPED_MIN => Some(Algorithm::Helped),
         Collective::Reduce { .. } | Collective::ReduceScatter { .. } => Some(Algorithm::Flat),
         Collective::Scan { .. } | Collective::Exscan { .. } if short => Some(Algorithm::Flat),
         Collective::Scan { .. } | Collective::Exscan { .. } => Some(Algorithm::Stream),
         _ => None,
     }
 }
+
+/// From this length on all combine a share of a reduction for its root: below, one more hand-off costs more than the
+/// shares save.
+pub const HELPED_MIN: usize = 128 << 10;
 
 /// From this size on both of two ranks copy in a broadcast.
 pub const MESSAGE_MIN: usize = 128 << 10;
@@ -160,6 +168,9 @@ pub fn why_placed(placement: Placement) -> &'static str {
 pub fn why(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Flat => "everyone reads what it needs itself: a single hand-off",
+        Algorithm::Helped => {
+            "a long vector: everyone combines its share for the root, where that is open to all; else the root combines all"
+        }
         Algorithm::Tree => "a short vector in a large group: nobody polls more than a few lines",
         Algorithm::Split => {
             "a long vector: everyone combines its share, which the others then take"

@@ -8,7 +8,7 @@ use super::super::reader;
 use super::super::select::{Algorithm, share};
 use super::super::source::{Source, Target};
 use super::super::state::{CommState, STEP_MAX, Step};
-use super::{EVERYWHERE, Fold, FoldState, HELPED_MIN, mismatch};
+use super::{EVERYWHERE, Fold, FoldState, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::kind;
@@ -16,7 +16,7 @@ use onecopy_shm::coll::kind;
 impl Fold {
     /// Whether members may combine ranges of the result for the root.
     pub(super) fn has_helpers(&self) -> bool {
-        self.root.is_some() && self.algorithm == Algorithm::Flat && self.send.len >= HELPED_MIN
+        self.algorithm == Algorithm::Helped
     }
 
     /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all

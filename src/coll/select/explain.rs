@@ -2,8 +2,8 @@
 //! How each collective is done at each size, and why: the runtime's own decisions, made for every size.
 
 use super::{
-    Algorithm, MESSAGE_MIN, Placement, algorithm, by_message, placement, relay_min, relays,
-    temp_max, why, why_placed,
+    Algorithm, HELPED_MIN, MESSAGE_MIN, Placement, algorithm, by_message, placement, relay_min,
+    relays, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::state::FLAT;
@@ -121,6 +121,9 @@ impl Table {
         if by_message(collective, MESSAGE_MIN, self.ranks) {
             edges.push(MESSAGE_MIN);
         }
+        if matches!(collective, Collective::Reduce { .. }) {
+            edges.push(HELPED_MIN);
+        }
         let relay_min = self
             .relay_min
             .filter(|&min| relays(collective, min, self.ranks, min));
@@ -176,6 +179,7 @@ impl Table {
         let label = match how {
             None => "move",
             Some(Algorithm::Flat) => "flat",
+            Some(Algorithm::Helped) => "helped",
             Some(Algorithm::Tree) => "tree",
             Some(Algorithm::Split) => "split",
             Some(Algorithm::Stream) => {
@@ -224,6 +228,11 @@ mod tests {
             at("allreduce", 1 << 20),
             Some(("split", ("buffer", "buffer")))
         );
+        assert_eq!(
+            at("reduce", (128 << 10) - 1).map(|line| line.0),
+            Some("flat")
+        );
+        assert_eq!(at("reduce", 128 << 10).map(|line| line.0), Some("helped"));
         assert_eq!(at("bcast", 4097), Some(("move", ("buffer", "copy"))));
         assert_eq!(at("bcast", 1 << 20), Some(("shares", ("buffer", "buffer"))));
         assert_eq!(at("scan", 1 << 20), Some(("stream", ("buffer", "buffer"))));
