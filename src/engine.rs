@@ -22,7 +22,8 @@ use onecopy_shm::layout::Geometry;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SendMode {
+pub enum SendMode {
+    /// Complete when the buffer may be used again.
     Standard,
     /// Complete only when matched.
     Synchronous,

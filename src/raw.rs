@@ -11,22 +11,14 @@ pub use numbered::{NUMBER_BITS, Starting, Taken};
 
 use crate::coll::{Buffers, Collective, Worker};
 use crate::comm::{AbortOnUnwind, Comm};
-use crate::engine::{Engine, SendMode};
+use crate::engine::Engine;
+pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{RequestId, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
-
-/// How a send is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Complete when the buffer may be used again.
-    Standard,
-    /// Complete only when matched.
-    Synchronous,
-}
 
 /// An operation under way.
 #[derive(Debug)]
@@ -198,10 +190,6 @@ impl Comm {
         tag: i32,
         mode: Mode,
     ) -> Result<Operation> {
-        let mode = match mode {
-            Mode::Standard => SendMode::Standard,
-            Mode::Synchronous => SendMode::Synchronous,
-        };
         let dest = self.world_rank(dest);
         self.handle.gate.enter().begin(spans, |engine, buf| {
             engine.send(dest, self.context, tag, buf, mode)

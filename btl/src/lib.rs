@@ -23,6 +23,7 @@ pub mod layers;
 pub mod link;
 pub mod module;
 mod pieces;
+mod populated;
 pub mod rcache;
 mod refusal;
 pub mod registry;

@@ -4,25 +4,22 @@
 
 use crate::contract::{CopyLayer, Failure, Probe, Refusal, RemoteRange};
 use crate::pieces::{pieces, pieces_mut, walk};
+use crate::populated::Populated;
 use onecopy_shm::coll::View;
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::layout::{HeapOffset, OutOfBounds};
 use onecopy_shm::segment::{PeerHeap, PeerSegment};
+use std::convert::Infallible;
 use std::io::{self, IoSlice, IoSliceMut};
-
-/// Ranges at least this large get their page tables filled in one call before the first copy.
-const POPULATE_MIN: u64 = 256 << 10;
 
 /// The layer, for one peer.
 #[derive(Debug)]
 pub struct HeapLayer {
     heap: PeerHeap,
     plan: CopyPlan,
-    /// Which parts of the peer's heap have had their page tables filled, in units of [`POPULATE_UNIT`].
-    populated: std::cell::RefCell<std::collections::HashSet<u64>>,
+    /// Which parts of the peer's heap have had their page tables filled, by their offsets.
+    populated: Populated,
 }
-
-const POPULATE_UNIT: u64 = 2 << 20;
 
 /// Whether ranks of this machine can have heaps.
 #[must_use]
@@ -53,22 +50,16 @@ impl HeapLayer {
         Ok(Self {
             heap,
             plan,
-            populated: std::cell::RefCell::default(),
+            populated: Populated::default(),
         })
     }
 
     fn populate(&self, offset: HeapOffset, len: u64) {
-        if len < POPULATE_MIN {
-            return;
-        }
-        let mut done = self.populated.borrow_mut();
-        for unit in offset.0 / POPULATE_UNIT..=(offset.0 + len - 1) / POPULATE_UNIT {
-            if done.insert(unit) {
-                let begin = offset.0.max(unit * POPULATE_UNIT);
-                let end = (offset.0 + len).min((unit + 1) * POPULATE_UNIT);
-                self.heap.populate(HeapOffset(begin), end - begin);
-            }
-        }
+        let filled = self.populated.fill(offset.0, len, |begin, len| {
+            self.heap.populate(HeapOffset(begin), len);
+            Ok::<_, Infallible>(())
+        });
+        filled.unwrap_or_else(|never| match never {});
     }
 
     /// Bytes of the peer to be read in place, if they lie in its heap.

@@ -18,20 +18,17 @@ use crate::contract::{
 };
 use crate::module::{Guarantees, interface, no_offer};
 use crate::pieces::{pieces, pieces_mut, walk};
+use crate::populated::Populated;
 use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::layout::PAGE;
 use onecopy_shm::segment::PeerSegment;
 use onecopy_shm::sync::{Ordering, fence};
 use onecopy_sys::{ONECOPY_SEGMENT_WRITE, ONECOPY_STATE_ALIVE, ONECOPY_STATE_OWNER_GONE};
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
 
 use std::sync::Arc;
-
-/// Copies of at least so many bytes have the pages of their window mapped by one call before.
-const POPULATE_MIN: u64 = 256 << 10;
-const POPULATE_UNIT: u64 = 2 << 20;
 
 /// The end of a process's address space where the module does not say it.
 #[cfg(target_arch = "x86_64")]
@@ -82,8 +79,8 @@ pub struct XpmemLayer {
     end: u64,
     /// Windows and bytes at the last count.
     reported: Cell<(i64, i64)>,
-    /// Units of the peer's memory whose pages were mapped by a call, since their window was made.
-    populated: RefCell<HashSet<u64>>,
+    /// Parts of the peer's memory whose pages were mapped by a call, since their window was made.
+    populated: Populated,
 }
 
 /// What a copy came to, before it is known whose error it is.
@@ -169,7 +166,7 @@ impl XpmemLayer {
             can_write,
             end: limits.end,
             reported: Cell::default(),
-            populated: RefCell::default(),
+            populated: Populated::default(),
         };
         layer.prove_by_transfer(peer).map(|()| layer)
     }
@@ -212,10 +209,7 @@ impl XpmemLayer {
 
     fn attach(&self, begin: u64, len: u64) -> io::Result<Window> {
         let bytes = usize::try_from(len).map_err(io::Error::other)?;
-        let units = begin / POPULATE_UNIT..=(begin + len - 1) / POPULATE_UNIT;
-        self.populated
-            .borrow_mut()
-            .retain(|unit| !units.contains(unit));
+        self.populated.forget(begin, len);
         let window = match &self.access {
             Access::Extension { segment, base, .. } => segment
                 .map(begin.wrapping_sub(*base), bytes, self.can_write)
@@ -235,19 +229,10 @@ impl XpmemLayer {
         let Access::Extension { device, .. } = &self.access else {
             return Ok(());
         };
-        if len < POPULATE_MIN {
-            return Ok(());
-        }
-        let mut done = self.populated.borrow_mut();
-        for unit in address / POPULATE_UNIT..=(address + len - 1) / POPULATE_UNIT {
-            if !done.insert(unit) {
-                continue;
-            }
-            let begin = address.max(unit * POPULATE_UNIT);
-            let end = (address + len).min((unit + 1) * POPULATE_UNIT);
+        self.populated.fill(address, len, |begin, len| {
             let here = window.address(at + (begin - address));
-            let (first, last) = (here & !4095, here + (end - begin) as usize);
-            let bytes = (last.next_multiple_of(4096) - first) as u64;
+            let (first, last) = (here & !(PAGE - 1), here + len as usize);
+            let bytes = (last.next_multiple_of(PAGE) - first) as u64;
             let mapped = device.prefault(first, bytes, self.can_write);
             if let Err(error) = mapped.result
                 && error.raw_os_error() == Some(libc::EFAULT)
@@ -261,8 +246,8 @@ impl XpmemLayer {
                     return Err(Failed::Hole);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Accesses so far, of anybody, that found no memory of the peer.
