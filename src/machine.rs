@@ -126,11 +126,28 @@ fn numbered(directory: &str, prefix: &str, suffix: &str) -> Vec<u64> {
 /// Processor model of this machine.
 #[must_use]
 pub fn processor() -> String {
-    let cpuinfo = read("/proc/cpuinfo");
+    let cpuinfo = first_processor();
     ["model name", "Model", "cpu"]
         .iter()
         .find_map(|name| field(&cpuinfo, name))
         .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))
+}
+
+/// What tells processors of one name apart.
+pub(crate) fn stepping() -> Vec<Option<String>> {
+    let cpuinfo = first_processor();
+    let names = ["vendor_id", "cpu family", "model", "stepping", "CPU part"];
+    names.iter().map(|name| field(&cpuinfo, name)).collect()
+}
+
+/// What the kernel says of one processor: it says as much of each of hundreds.
+fn first_processor() -> String {
+    use std::io::Read;
+    let mut text = Vec::new();
+    let read =
+        fs::File::open("/proc/cpuinfo").map(|file| file.take(8 << 10).read_to_end(&mut text));
+    drop(read);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Kernel release of this machine.

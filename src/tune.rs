@@ -2,13 +2,18 @@
 //! The tune file: this machine's cost curves and copy kernels, written by `onecopy tune`, read when a runtime starts.
 //!
 //! `ONECOPY_TUNE_FILE` names it. Without that variable the user's own is looked for, `onecopy/tune.json` below
-//! `$XDG_CONFIG_HOME` or `~/.config`, and used if it was written on this machine. Without such a file it is the profile
-//! that the first `onecopy run` on the machine wrote ([`crate::profile`]). `ONECOPY_TUNE_FILE=none` uses none.
+//! `$XDG_CONFIG_HOME` or `~/.config`, and used if it was written on this machine. What it does not say of the stores is
+//! taken from the machine's [`profile`]. `ONECOPY_TUNE_FILE=none` uses neither.
+
+mod file;
+pub mod profile;
 
 use crate::error::{Error, Result};
 use crate::machine;
+use file::Trust;
 use onecopy_btl::cost::{Costs, Curve};
-use onecopy_obs::{Knobs, Origins, UnknownVariable};
+use onecopy_obs::{ChunkCopy, Knobs, Origins, UnknownVariable};
+use profile::Profile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -121,7 +126,11 @@ pub struct TuneFile {
 impl TuneFile {
     /// Reads and checks a file. The error says what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        Self::read_as(path, Trust::Named)
+    }
+
+    fn read_as(path: &Path, trust: Trust) -> Result<Self, String> {
+        let text = file::read(path, trust)?;
         let file: Self = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         if file.format != FORMAT {
             return Err(format!("format {} instead of {FORMAT}", file.format));
@@ -147,20 +156,9 @@ impl TuneFile {
         Ok(costs)
     }
 
-    /// Writes the file, whole or not at all.
-    pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        if let Some(parent) = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-        {
-            std::fs::create_dir_all(parent)?;
-        }
-        let mut text = serde_json::to_string_pretty(self)?;
-        text.push('\n');
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}", std::process::id()));
-        std::fs::write(&beside, text)?;
-        std::fs::rename(&beside, path)
+    /// The text of the file.
+    pub fn text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
     }
 }
 
@@ -168,12 +166,6 @@ impl TuneFile {
 #[must_use]
 pub fn default_path() -> Option<PathBuf> {
     in_home("XDG_CONFIG_HOME", ".config", "tune.json")
-}
-
-/// The profile that the first run on this machine writes, whether it exists or not; none without a home.
-#[must_use]
-pub fn profile_path() -> Option<PathBuf> {
-    in_home("XDG_CACHE_HOME", ".cache", "profile.json")
 }
 
 fn in_home(variable: &str, folder: &str, file: &str) -> Option<PathBuf> {
@@ -197,15 +189,17 @@ pub struct Settings {
     pub unknown: Vec<UnknownVariable>,
     /// The cost curves.
     pub costs: Costs,
-    /// The tune file, or the profile, that was used.
+    /// The tune file that was used.
     pub file: Option<PathBuf>,
-    /// Whether a first run may write the profile: no file was used, and none was forbidden.
+    /// The machine's profile that was used.
+    pub profile: Option<PathBuf>,
+    /// Whether a run should have the profile measured: nothing says how chunks are written, and nothing forbids it.
     pub lacks_profile: bool,
     /// What is odd about the tune file.
     pub warnings: Vec<String>,
 }
 
-/// A file of figures, read.
+/// A tune file, read.
 struct Source {
     path: PathBuf,
     file: TuneFile,
@@ -219,15 +213,11 @@ impl Source {
         }
     }
 
-    fn read(path: PathBuf) -> Result<Self> {
-        match TuneFile::read(&path) {
+    fn read(path: PathBuf, trust: Trust) -> Result<Self> {
+        match TuneFile::read_as(&path, trust) {
             Ok(file) => Ok(Self { path, file }),
             Err(reason) => Err(Self::refusal(&path, reason)),
         }
-    }
-
-    fn is_from(&self, here: &Fingerprint) -> bool {
-        self.file.machine == *here
     }
 
     fn warning(&self, here: &Fingerprint, why: &str) -> String {
@@ -236,42 +226,47 @@ impl Source {
     }
 }
 
-/// The file that counts: the named one; else the user's own if it is from this machine; else the machine's profile.
-/// What is odd about it goes to `warnings`.
+/// The tune file that counts: the named one, or the user's own if it is from this machine. What is odd about it goes to
+/// `warnings`.
 fn source(named: Option<PathBuf>, warnings: &mut Vec<String>) -> Result<Option<Source>> {
-    let here = Fingerprint::here();
-    if let Some(path) = named {
-        let source = Source::read(path)?;
-        if !source.is_from(&here) {
-            warnings.push(source.warning(&here, "measured"));
+    let (path, trust, why) = match named {
+        Some(path) => (Some(path), Trust::Named, "measured"),
+        None => {
+            let own = default_path().filter(|path| path.exists());
+            (own, Trust::Found, "not used, as it was measured")
         }
+    };
+    let Some(path) = path else { return Ok(None) };
+    let source = Source::read(path, trust)?;
+    let here = Fingerprint::here();
+    if source.file.machine == here {
         return Ok(Some(source));
     }
-    if let Some(path) = default_path().filter(|path| path.exists()) {
-        let source = Source::read(path)?;
-        if source.is_from(&here) {
-            return Ok(Some(source));
-        }
-        warnings.push(source.warning(&here, "not used, as it was measured"));
-    }
-    // Nobody wrote the profile by hand: one that cannot be used is as good as none, and the next run replaces it.
-    let profile = profile_path().and_then(|path| Source::read(path).ok());
-    Ok(profile.filter(|source| source.is_from(&here)))
+    warnings.push(source.warning(&here, why));
+    Ok((trust == Trust::Named).then_some(source))
 }
 
-/// Reads the environment and the tune file. Nothing is logged.
+/// Reads the environment, the tune file and the profile. Nothing is logged.
 pub fn settings() -> Result<Settings> {
     let pairs = onecopy_obs::knobs::env_pairs()?;
     let set = Knobs::from_iter(pairs_of(&pairs))?.0.tune_file;
-    let mut warnings = Vec::new();
     let is_set = set.is_some();
+    let mut warnings = Vec::new();
     let source = match set {
         Some(None) => None,
-        Some(named) => source(named, &mut warnings)?,
-        None => source(None, &mut warnings)?,
+        named => source(named.flatten(), &mut warnings)?,
     };
-    let from_file = source.as_ref().map(|source| source.file.knobs.clone());
-    let (knobs, origins, unknown) = Knobs::load(pairs, from_file.unwrap_or_default())?;
+    // Nobody wrote the profile by hand: one that cannot be used is as good as none.
+    let profile = if is_set { None } else { Profile::here() };
+    let is_current = profile.as_ref().is_some_and(Profile::is_current);
+    let mut from_file = BTreeMap::new();
+    if let Some(value) = profile.as_ref().and_then(|p| p.chunk_copy.clone()) {
+        from_file.insert(profile::KNOB.to_owned(), value);
+    }
+    if let Some(source) = &source {
+        from_file.extend(source.file.knobs.clone());
+    }
+    let (knobs, origins, unknown) = Knobs::load(pairs, from_file)?;
     let mut costs = Costs::seeds(&knobs);
     if let Some(Source { path, file }) = &source {
         costs = file
@@ -279,12 +274,13 @@ pub fn settings() -> Result<Settings> {
             .map_err(|reason| Source::refusal(path, reason))?;
     }
     Ok(Settings {
+        lacks_profile: !is_set && !is_current && knobs.chunk_copy == ChunkCopy::Auto,
         knobs,
         origins,
         unknown,
         costs,
-        lacks_profile: source.is_none() && !is_set,
         file: source.map(|source| source.path),
+        profile: profile.and_then(|_| profile::path()),
         warnings,
     })
 }
@@ -343,7 +339,7 @@ mod tests {
 
     fn written(file: &TuneFile, name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("onecopy-tune-{}-{name}", std::process::id()));
-        file.write(&path).expect("written");
+        std::fs::write(&path, file.text().expect("text")).expect("written");
         path
     }
 

@@ -40,6 +40,12 @@ pub fn prefer_vectors(on: bool) {
     hint::set_vectors(on && arch::has_vectors());
 }
 
+/// What was said last.
+#[must_use]
+pub fn prefers_vectors() -> bool {
+    hint::vectors()
+}
+
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
 #[inline]

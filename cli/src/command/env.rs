@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy env`.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use onecopy::Costs;
@@ -51,6 +51,7 @@ struct Unknown {
 #[derive(Serialize)]
 struct Listing {
     tune_file: Option<String>,
+    profile: Option<String>,
     warnings: Vec<String>,
     knobs: Vec<Line>,
     unknown: Vec<Unknown>,
@@ -159,11 +160,13 @@ fn table(lines: &[Line], all: bool) -> String {
 fn json(
     lines: Vec<Line>,
     unknown: Vec<UnknownVariable>,
-    file: Option<&Path>,
+    [tune_file, profile]: [Option<PathBuf>; 2],
     warnings: Vec<String>,
 ) -> Result<String, CliError> {
+    let text = |path: PathBuf| path.display().to_string();
     let listing = Listing {
-        tune_file: file.map(|path| path.display().to_string()),
+        tune_file: tune_file.map(text),
+        profile: profile.map(text),
         warnings,
         knobs: lines,
         unknown: unknown
@@ -182,11 +185,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         file,
         warnings,
         costs,
+        profile,
         lacks_profile: _,
     } = onecopy::tune::settings()?;
     let lines = lines(&knobs, &origins, &costs);
     if args.json {
-        let text = json(lines, unknown, file.as_deref(), warnings)?;
+        let text = json(lines, unknown, [file, profile], warnings)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
         let text = table(&lines, args.all);
@@ -196,8 +200,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             if hidden > 0 {
                 writeln!(out, "and {hidden} knobs for experts: onecopy env --all")?;
             }
-            if let Some(file) = file {
-                writeln!(out, "tune file: {}", file.display())?;
+            for (what, file) in [("tune file", &file), ("profile", &profile)] {
+                if let Some(file) = file {
+                    writeln!(out, "{what}: {}", file.display())?;
+                }
             }
             for warning in warnings {
                 writeln!(out, "warning: {warning}")?;
@@ -271,7 +277,7 @@ mod tests {
     #[test]
     fn the_json_tells_values_origins_and_unknown_variables() {
         let (lines, unknown) = sample();
-        let text = json(lines, unknown, None, Vec::new()).expect("serializable");
+        let text = json(lines, unknown, [None, None], Vec::new()).expect("serializable");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let knobs = value["knobs"].as_array().expect("a list");
         assert_eq!(knobs.len(), KNOBS.len());

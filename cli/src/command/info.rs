@@ -157,6 +157,7 @@ struct Info<'a> {
     /// What our kernel module shows of exports and pins.
     shown: Option<shown::Shown>,
     tune_file: Option<String>,
+    profile: Option<String>,
     machine: &'a Machine,
 }
 
@@ -285,7 +286,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let modules = layers::modules(&settings.knobs);
     let shown = shown::shown();
     let lacks_profile = settings.lacks_profile;
-    let file = settings.file.map(|path| path.display().to_string());
+    let name = |path: std::path::PathBuf| path.display().to_string();
+    let (file, profile) = (settings.file.map(name), settings.profile.map(name));
     if args.json {
         let text = text::json(&Info {
             onecopy: env!("CARGO_PKG_VERSION"),
@@ -294,7 +296,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             questions: onecopy_btl::module::QUESTIONS,
             modules: &modules,
             shown,
-            tune_file: file,
+            tune_file: file.clone(),
+            profile: profile.clone(),
             machine: &machine,
         })?;
         print(|out| writeln!(out, "{text}"))?;
@@ -315,17 +318,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             for (name, fact) in facts(&machine) {
                 writeln!(out, "{name:<16} {fact}")?;
             }
+            match &profile {
+                Some(profile) => writeln!(out, "{:<16} {profile}", "profile")?,
+                None if lacks_profile => writeln!(
+                    out,
+                    "{:<16} none: onecopy run measures which stores fill chunks",
+                    "profile"
+                )?,
+                None => {}
+            }
             match &file {
                 Some(file) => writeln!(out, "{:<16} {file}", "tune file"),
                 None => writeln!(
                     out,
-                    "{:<16} none: cost curves are the built-in ones{}",
-                    "tune file",
-                    if lacks_profile {
-                        "; the first onecopy run measures which stores fill chunks"
-                    } else {
-                        ""
-                    }
+                    "{:<16} none: cost curves are the built-in ones",
+                    "tune file"
                 ),
             }
         })?;

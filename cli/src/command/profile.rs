@@ -2,12 +2,21 @@
 //! The machine's profile, measured before the first job that is run on it.
 
 use super::CliError;
-use onecopy::{profile, tune};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, geteuid, getppid};
+use onecopy::machine::spread_processors;
+use onecopy::stores;
+use onecopy::tune::{self, profile};
+use onecopy_launch::guard;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
 
-/// How long the stores are compared.
+/// How long the stores are compared, where the machine is not busy.
 const TIME: Duration = Duration::from_millis(40);
 /// A measurement that lasts so long is given up.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -15,71 +24,97 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// not touched.
 pub(super) const COMMAND: &str = "__profile";
 
-/// Has the profile measured if this machine has none. A job does without it, so nothing that fails here is an error.
-pub(super) fn ensure() {
-    if let Err(error) = try_ensure() {
+/// Has the profile measured if this machine has none. `env`: what the ranks are given besides. A job does without the
+/// profile, so nothing that fails here is an error.
+pub(super) fn ensure(env: &[(String, String)]) {
+    // The command is started again to guard itself.
+    if guard::is_second() {
+        return;
+    }
+    if let Err(error) = try_ensure(env) {
         tracing::info!("the machine's profile was not written: {error}");
     }
 }
 
-fn try_ensure() -> Result<(), CliError> {
-    let settings = tune::settings()?;
-    let chosen = settings.knobs.chunk_copy != onecopy::ChunkCopy::Auto;
-    if !settings.lacks_profile || chosen || onecopy::wireup::own_processors().len() < 2 {
+fn try_ensure(env: &[(String, String)]) -> Result<(), CliError> {
+    let decided =
+        |(name, _): &(String, String)| name == "ONECOPY_TUNE_FILE" || name == profile::KNOB;
+    let wanted = tune::settings()?.lacks_profile && !env.iter().any(decided);
+    if !wanted || spread_processors().len() < 2 || profile::path().is_none() {
         return Ok(());
     }
-    let Some(path) = tune::profile_path() else {
-        return Ok(());
-    };
-    // Before the measurement, which would be made with each run otherwise.
-    can_write(&path).map_err(CliError::io(path.display().to_string()))?;
     let program = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
+    let what = "the process that measures";
     let mut child = Command::new(program)
         .arg(COMMAND)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(CliError::io("the process that measures"))?;
+        .map_err(CliError::io(what))?;
     let begin = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => {
-                return Err(CliError::Failed(format!("it ended with {status}").into()));
-            }
-            Ok(None) if begin.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(2)),
-            late => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(late
-                    .map_err(CliError::io("the process that measures"))
-                    .map_or_else(
-                        |error| error,
-                        |_| CliError::Failed("it took too long".into()),
-                    ));
-            }
+    let ended = loop {
+        match child.try_wait().map_err(CliError::io(what))? {
+            None if begin.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(2)),
+            ended => break ended,
+        }
+    };
+    match ended {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(CliError::Failed(format!("{what}: {status}").into())),
+        None => {
+            // One that ended just now is not there to be killed.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(CliError::Failed(format!("{what} took too long").into()))
         }
     }
 }
 
-/// Whether a file can be made beside `path`.
-fn can_write(path: &Path) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+/// Measures the profile and writes it, for the process that started this one and no longer than it lives.
+pub(super) fn run() -> Result<ExitCode, CliError> {
+    let dies_with_parent = prctl::set_pdeathsig(Signal::SIGKILL);
+    dies_with_parent.map_err(|errno| CliError::Failed(format!("prctl: {errno}").into()))?;
+    if getppid() == Pid::from_raw(1) {
+        return Ok(ExitCode::FAILURE);
     }
-    let trial = path.with_extension(format!("trial-{}", std::process::id()));
-    std::fs::write(&trial, b"trial")?;
-    std::fs::remove_file(trial)
+    let path = profile::path().ok_or_else(|| CliError::Usage("there is no home".into()))?;
+    // Before the measurement, which each run would make again otherwise.
+    let mut file = beside(&path)?;
+    let stores = stores::measure(TIME).map_err(|error| CliError::Failed(error.into()))?;
+    let text = stores.profile().text();
+    let text = text.map_err(|error| CliError::Failed(error.into()))?;
+    let place = || path.display().to_string();
+    file.write_all(text.as_bytes())
+        .map_err(CliError::io(place()))?;
+    file.persist(&path)
+        .map_err(|failed| CliError::io(place())(failed.error))?;
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Measures the profile and writes it.
-pub(super) fn run() -> Result<ExitCode, CliError> {
-    let path = tune::profile_path().ok_or_else(|| CliError::Usage("there is no home".into()))?;
-    let stores = profile::measure(TIME).map_err(|error| CliError::Failed(error.into()))?;
-    stores
-        .file()
-        .write(&path)
-        .map_err(CliError::io(path.display().to_string()))?;
-    Ok(ExitCode::SUCCESS)
+/// A file that can take the place of `path`. It is gone if it does not.
+fn beside(path: &Path) -> Result<NamedTempFile, CliError> {
+    let place = path.display().to_string();
+    let refused = |why: &str| CliError::Failed(format!("{place}: {why}").into());
+    let own = geteuid().as_raw();
+    match path.symlink_metadata() {
+        Ok(there) if !there.is_file() => return Err(refused("it is no regular file")),
+        Ok(there) if there.uid() != own => return Err(refused("it belongs to another user")),
+        _ => {}
+    }
+    // Root with the home of a user would leave files there that the user cannot replace.
+    let existing = path
+        .ancestors()
+        .skip(1)
+        .find_map(|folder| folder.metadata().ok());
+    if existing.is_none_or(|folder| folder.uid() != own) {
+        return Err(refused("its folder belongs to another user"));
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder);
+    made.and_then(|()| NamedTempFile::new_in(folder))
+        .map_err(CliError::io(place))
 }

@@ -117,7 +117,7 @@ fn preload(front: PathBuf, env: &[(String, String)]) -> OsString {
 /// Runs the job.
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let join_timeout = args.join_timeout()?;
-    super::profile::ensure();
+    super::profile::ensure(&args.env);
     let code = args.conduct(join_timeout).unwrap_or_else(|error| {
         // A message that cannot be written has no other place to go.
         let _ = writeln!(std::io::stderr(), "onecopy run: {error}");

@@ -6,7 +6,10 @@ mod kernels;
 mod rank;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use onecopy::profile::{self, Stores};
+use onecopy::stores::{self, Stores};
 use onecopy::tune::{self, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_btl::registry::Power;
@@ -206,7 +209,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
     // First, as the curves through chunks depend on them.
     progress.set_message("stores");
-    let stores = profile::measure(STORES).map_err(|error| CliError::Failed(error.into()))?;
+    let stores = stores::measure(STORES).map_err(|error| CliError::Failed(error.into()))?;
     progress.inc(1);
     let mut knobs = stores.knobs();
     let mut found = Vec::new();
@@ -268,8 +271,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             }
         }
     }
-    file.write(&output)
-        .map_err(CliError::io(output.display().to_string()))?;
+    let text = file.text();
+    write(
+        &output,
+        &text.map_err(|error| CliError::Failed(error.into()))?,
+    )
+    .map_err(CliError::io(output.display().to_string()))?;
     let table = rows.build().with(Style::psql()).to_string();
     print(|out| {
         writeln!(out, "{}", file.machine)?;
@@ -287,6 +294,21 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file, whole or not at all. Others may read it, as the user's mask says.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    std::fs::create_dir_all(folder)?;
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map_err(|failed| failed.error)?;
+    Ok(())
 }
 
 /// What was found about the stores that fill chunks.

@@ -3,6 +3,7 @@
 
 use super::{ALONE, command, json, onecopy, text};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
@@ -71,81 +72,171 @@ fn tune_writes_a_file_that_is_then_used() {
     std::fs::remove_dir_all(dir).expect("removed");
 }
 
-/// A first run measures, once; what it cannot use or write is no reason to fail a job.
+/// A process with the profile's home, in which nothing else says how chunks are written.
+fn in_home(args: &[&str], home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(args).env_remove("ONECOPY_TUNE_FILE");
+    command
+        .env("XDG_CONFIG_HOME", home)
+        .env("XDG_CACHE_HOME", home);
+    command
+}
+
+fn run(command: &mut Command) -> Vec<u8> {
+    let output = command::limit::output(command);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
+    output.stdout
+}
+
+/// The files of a home.
+fn files(home: &Path) -> Vec<PathBuf> {
+    let listed = std::fs::read_dir(home.join("onecopy"))
+        .into_iter()
+        .flatten();
+    listed
+        .map(|entry| entry.expect("readable").path())
+        .collect()
+}
+
+const START: [&str; 4] = ["run", "-n", "2", "true"];
+
+/// A first run measures, once; what it finds is what the ranks then do.
 #[test]
 fn the_first_run_on_a_machine_measures_its_profile() {
     let _alone = ALONE
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
-    let dir = std::env::temp_dir().join(format!("onecopy-profile-{}", std::process::id()));
-    let path = dir.join("onecopy").join("profile.json");
-    let program = env!("CARGO_BIN_EXE_onecopy");
-    let command = |args: &[&str], home: &std::path::Path| {
-        let mut command = Command::new(program);
-        command.args(args).env_remove("ONECOPY_TUNE_FILE");
-        command
-            .env("XDG_CONFIG_HOME", home)
-            .env("XDG_CACHE_HOME", home);
-        command
-    };
-    let run = |mut command: Command| {
-        let output = command::limit::output(&mut command);
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
-        output.stdout
-    };
-    let started = ["run", "-n", "2", "true"];
-    let mut forbidden = command(&started, &dir);
-    run({
-        forbidden.env("ONECOPY_TUNE_FILE", "none");
-        forbidden
-    });
-    let mut decided = command(&started, &dir);
-    run({
-        decided.env("ONECOPY_CHUNK_COPY", "owned");
-        decided
-    });
-    assert!(!path.exists(), "nothing was asked");
-    run(command(&started, &dir));
-    if onecopy::wireup::own_processors().len() < 2 {
-        assert!(!path.exists(), "there is nothing to compare");
+    let home = std::env::temp_dir().join(format!("onecopy-profile-{}", std::process::id()));
+    std::fs::create_dir_all(&home).expect("made");
+    run(in_home(&START, &home).env("ONECOPY_TUNE_FILE", "none"));
+    run(in_home(&START, &home).env("ONECOPY_CHUNK_COPY", "owned"));
+    let given = [
+        "run",
+        "-n",
+        "2",
+        "--env",
+        "ONECOPY_CHUNK_COPY=owned",
+        "true",
+    ];
+    run(&mut in_home(&given, &home));
+    assert_eq!(
+        files(&home),
+        [""; 0].map(PathBuf::from),
+        "nothing was asked"
+    );
+    run(&mut in_home(&START, &home));
+    if onecopy::machine::spread_processors().len() < 2 {
+        assert!(files(&home).is_empty(), "there is nothing to compare");
         return;
     }
-    let first = std::fs::read_to_string(&path).expect("written");
-    let used = || -> Value {
-        serde_json::from_slice(&run(command(&["env", "--json"], &dir))).expect("JSON")
+    let made = files(&home);
+    let [path] = &made[..] else {
+        panic!("{made:?}")
     };
-    assert_eq!(used()["tune_file"].as_str(), path.to_str());
-
-    // What the ranks do follows from the file.
-    let mut edited: Value = serde_json::from_str(&first).expect("JSON");
-    edited["date"] = "2000-01-01".into();
-    for kind in ["owned", "string"] {
-        edited["knobs"] = serde_json::json!({ "ONECOPY_CHUNK_COPY": kind });
-        std::fs::write(&path, edited.to_string()).expect("written");
-        run(command(&started, &dir));
-        let kept = std::fs::read_to_string(&path).expect("there");
-        assert_eq!(kept, edited.to_string(), "a profile is measured once");
-        let listing = used();
+    let first = std::fs::read_to_string(path).expect("written");
+    let mut profile: Value = serde_json::from_str(&first).expect("JSON");
+    let used = || -> (Value, Value) {
+        let listing = run(&mut in_home(&["env", "--json"], &home));
+        let listing: Value = serde_json::from_slice(&listing).expect("JSON");
         let knobs = listing["knobs"].as_array().expect("a list");
-        let knob = knobs
-            .iter()
-            .find(|knob| knob["name"] == "ONECOPY_CHUNK_COPY");
-        assert_eq!(knob.expect("listed")["value"], kind);
+        let mut knobs = knobs.iter();
+        let knob = knobs.find(|knob| knob["name"] == "ONECOPY_CHUNK_COPY");
+        let value = knob.expect("listed")["value"].clone();
+        (listing["profile"].clone(), value)
+    };
+    let kept = |profile: &str| {
+        std::fs::write(path, profile).expect("written");
+        run(&mut in_home(&START, &home));
+        std::fs::read_to_string(path).expect("there") == profile
+    };
+    for kind in ["owned", "string"] {
+        profile["chunk_copy"] = kind.into();
+        assert!(kept(&profile.to_string()), "a profile is measured once");
+        assert_eq!(used(), (path.to_str().into(), kind.into()));
     }
+    // What nothing follows from counts for a day.
+    profile["chunk_copy"] = Value::Null;
+    assert!(kept(&profile.to_string()));
+    assert_eq!(used(), (path.to_str().into(), "auto".into()));
+    profile["date"] = "2000-01-01".into();
+    assert!(!kept(&profile.to_string()));
 
-    // Another machine's, or half a file: measured again.
-    edited["machine"]["kernel"] = "another".into();
-    for useless in [edited.to_string(), first[..first.len() / 2].to_owned()] {
-        std::fs::write(&path, &useless).expect("written");
-        assert!(used()["tune_file"].is_null());
-        run(command(&started, &dir));
-        assert_ne!(std::fs::read_to_string(&path).expect("there"), useless);
+    // Another version's, half a file, or one that says more than a profile does: measured again.
+    profile["chunk_copy"] = "owned".into();
+    let with = |key: &str, value: &str| {
+        let mut other = profile.clone();
+        other[key] = value.into();
+        other.to_string()
+    };
+    for useless in [
+        with("onecopy", "0.0.0"),
+        with("chunk_copy", "fast"),
+        with("ONECOPY_LAYERS", "cico"),
+        first[..first.len() / 2].to_owned(),
+    ] {
+        std::fs::write(path, &useless).expect("written");
+        assert_eq!(used(), (Value::Null, "auto".into()), "{useless}");
+        assert!(!kept(&useless), "{useless}");
     }
-    std::fs::remove_dir_all(&dir).expect("removed");
+    assert_eq!(files(&home), made, "nothing else is left");
+    std::fs::remove_dir_all(&home).expect("removed");
+}
 
+/// What is in the way of the profile, or of the tune file, keeps no job from running, and none waiting.
+#[test]
+fn what_is_in_the_place_of_a_profile_does_no_harm() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let home = std::env::temp_dir().join(format!("onecopy-no-profile-{}", std::process::id()));
+    std::fs::create_dir_all(&home).expect("made");
+    run(&mut in_home(&START, &home));
+    let Some(path) = files(&home).pop() else {
+        return;
+    };
+    let victim = home.join("victim");
+    std::fs::write(&victim, "kept").expect("written");
+    let remove = |path: &Path| match path.is_dir() && !path.is_symlink() {
+        true => std::fs::remove_dir(path),
+        false => std::fs::remove_file(path),
+    };
+    let make_pipe = |path: &Path| {
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    };
+    let link = |to: &Path| {
+        std::os::unix::fs::symlink(to, &path).expect("made");
+    };
+    let ways: [&dyn Fn(); 4] = [
+        &|| make_pipe(&path),
+        &|| link(&victim),
+        &|| link(Path::new("/dev/zero")),
+        &|| std::fs::create_dir(&path).expect("made"),
+    ];
+    for (index, way) in ways.into_iter().enumerate() {
+        remove(&path).expect("removed");
+        way();
+        run(&mut in_home(&START, &home));
+        assert_eq!(
+            files(&home),
+            std::slice::from_ref(&path),
+            "{index}: nothing is left beside"
+        );
+        assert_eq!(
+            std::fs::read(&victim).expect("readable"),
+            b"kept",
+            "{index}"
+        );
+    }
+    remove(&path).expect("removed");
+    let tune = path.with_file_name("tune.json");
+    make_pipe(&tune);
+    let output = command::limit::output(&mut in_home(&START, &home));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no regular file"));
+    std::fs::remove_dir_all(&home).expect("removed");
     // There is no folder to write to, and none can be made.
-    std::fs::write(&dir, "a file").expect("written");
-    run(command(&started, &dir));
-    std::fs::remove_file(&dir).expect("removed");
+    std::fs::write(&home, "a file").expect("written");
+    run(&mut in_home(&START, &home));
+    std::fs::remove_file(&home).expect("removed");
 }

@@ -84,7 +84,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "profile",
+        "stores",
         &["comm", "error", "machine", "runtime", "tune", "wireup"],
     ),
     (

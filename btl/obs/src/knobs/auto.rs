@@ -365,5 +365,5 @@ pub(super) static NT_MIN: Auto = Auto::Cases(
     Value::Size(seeds::NT_MIN),
 );
 pub(super) static TUNE_FILE: Auto = Auto::Found(
-    "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine",
+    "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine, beside the machine's profile below $XDG_CACHE_HOME or ~/.cache",
 );

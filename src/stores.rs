@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine's profile: which stores fill chunks faster between two of its processors.
+//! Which stores fill chunks faster between two processors of this machine.
 //!
 //! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages:
-//! `onecopy tune` does, and so does the first `onecopy run` on a machine (`onecopy/profile.json` below
-//! `$XDG_CACHE_HOME` or `~/.cache`). Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
+//! `onecopy tune` does, and so does the first `onecopy run` on a machine, which keeps the result as the machine's
+//! [profile](crate::tune::profile). Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
 
+use crate::comm::Comm;
 use crate::error::Result;
+use crate::machine::spread_processors;
 use crate::runtime::{Options, Runtime};
-use crate::tune::{FORMAT, Fingerprint, TuneFile};
-use crate::wireup::{self, own_processors};
-use crate::{comm::Comm, machine};
+use crate::tune::profile::{self, Profile};
+use crate::wireup;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy_btl::LayerId;
 use onecopy_obs::{ChunkCopy, Knobs};
+use onecopy_shm::copy;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
@@ -65,27 +67,23 @@ impl Stores {
     #[must_use]
     pub fn knobs(&self) -> BTreeMap<String, String> {
         let kind = self.faster.map(|kind| kind.to_string());
-        let name = || "ONECOPY_CHUNK_COPY".to_owned();
+        let name = || profile::KNOB.to_owned();
         kind.into_iter().map(|kind| (name(), kind)).collect()
     }
 
-    /// The file that keeps it.
+    /// The profile that keeps it.
     #[must_use]
-    pub fn file(&self) -> TuneFile {
-        TuneFile {
-            format: FORMAT,
-            onecopy: env!("CARGO_PKG_VERSION").to_owned(),
-            date: machine::today(),
-            machine: Fingerprint::here(),
-            curves: BTreeMap::new(),
-            knobs: self.knobs(),
-        }
+    pub fn profile(&self) -> Profile {
+        let kind = self.faster.map(|kind| kind.to_string());
+        Profile::new(self.rounds, self.ratio, kind)
     }
 }
 
-/// Compares the stores for this long, between the first two processors that this thread may run on.
+/// Compares the stores for this long, or up to four times as long on a busy machine, between two processors that this
+/// thread may run on: two cores, if there are. Whether this process copies by vectors ([`copy::prefer_vectors`]) is as
+/// before in the end.
 pub fn measure(time: Duration) -> Result<Stores> {
-    let processors = own_processors();
+    let processors = spread_processors();
     let [first, second, ..] = processors[..] else {
         return Ok(Stores::of(Vec::new()));
     };
@@ -100,16 +98,18 @@ pub fn measure(time: Duration) -> Result<Stores> {
         }
     }
     let sides = ranks.into_iter().zip([first, second]);
-    std::thread::scope(|scope| {
+    let before = copy::prefers_vectors();
+    let found = std::thread::scope(|scope| {
         let threads: Vec<_> = sides
             .map(|(wireups, processor)| scope.spawn(move || side(wireups, processor, time)))
             .collect();
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        let ratios: Vec<Vec<f64>> = ended.collect::<Result<_>>()?;
-        Ok(Stores::of(ratios.into_iter().flatten().collect()))
-    })
+        ended.collect::<Result<Vec<Vec<f64>>>>()
+    });
+    copy::prefer_vectors(before);
+    Ok(Stores::of(found?.into_iter().flatten().collect()))
 }
 
 /// One of the two ranks of both jobs. Gives the ratios, on rank 0.
@@ -138,7 +138,9 @@ fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> R
     let mut ratios = Vec::new();
     let begin = Instant::now();
     loop {
-        let mut again = [u8::from(begin.elapsed() < time)];
+        let elapsed = begin.elapsed();
+        let more = elapsed < time || ratios.len() < ROUNDS_MIN && elapsed < 4 * time;
+        let mut again = [u8::from(more)];
         worlds[0].bcast(&mut again, 0)?;
         if again == [0] {
             break;
@@ -147,6 +149,8 @@ fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> R
         // Each kind is first in every other round.
         let first = ratios.len() % 2;
         for at in [first, 1 - first] {
+            // The runtimes share this switch of the process.
+            copy::prefer_vectors(KINDS[at] == ChunkCopy::String);
             batch(&worlds[at], &mut buffer)?;
             times[at] = batch(&worlds[at], &mut buffer)?;
         }
@@ -207,7 +211,7 @@ mod tests {
     #[test]
     fn the_stores_of_this_machine_are_compared() {
         let found = measure(Duration::from_millis(100)).expect("measured");
-        if own_processors().len() > 1 {
+        if spread_processors().len() > 1 {
             assert!(found.rounds > 0 && found.ratio > 0.0, "{found:?}");
         } else {
             assert_eq!(found.rounds, 0);

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machine's profile: what the first `onecopy run` on a machine found about its stores ([`crate::stores`]), in a file
+//! of its own below `$XDG_CACHE_HOME` or `~/.cache`.
+//!
+//! It says one thing only, so that a file that somebody put there can do no more. The name of the file holds what the
+//! figures hold for: machines that share a home have a file each, and so has each version and kind of build.
+
+use super::file::{self, Trust};
+use super::{Fingerprint, in_home};
+use crate::machine;
+use onecopy_obs::Knobs;
+use serde::{Deserialize, Serialize};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+
+const FORMAT: u32 = 1;
+/// The knob that it sets.
+pub const KNOB: &str = "ONECOPY_CHUNK_COPY";
+
+/// A profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    format: u32,
+    onecopy: String,
+    /// Day of the measurement.
+    pub date: String,
+    machine: Fingerprint,
+    /// Rounds of the measurement.
+    pub rounds: usize,
+    /// What they found, as [`crate::stores::Stores`] has it.
+    pub ratio: f64,
+    /// The value of the knob; none: neither kind of stores was clearly faster.
+    pub chunk_copy: Option<String>,
+}
+
+impl Profile {
+    /// What was found on this machine today.
+    #[must_use]
+    pub fn new(rounds: usize, ratio: f64, chunk_copy: Option<String>) -> Self {
+        Self {
+            format: FORMAT,
+            onecopy: env!("CARGO_PKG_VERSION").to_owned(),
+            date: machine::today(),
+            machine: Fingerprint::here(),
+            rounds,
+            ratio,
+            chunk_copy,
+        }
+    }
+
+    /// The text of its file.
+    pub fn text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+
+    /// This machine's, if there is one that can be used.
+    pub(super) fn here() -> Option<Self> {
+        let text = file::read(&path()?, Trust::Found).ok()?;
+        let profile: Self = serde_json::from_str(&text).ok()?;
+        let knob = profile.chunk_copy.iter().map(|value| (KNOB, value));
+        let counts = profile.format == FORMAT
+            && profile.onecopy == env!("CARGO_PKG_VERSION")
+            && profile.machine == Fingerprint::here()
+            && Knobs::from_iter(knob).is_ok();
+        counts.then_some(profile)
+    }
+
+    /// Whether it counts today: what found nothing may have met a busy machine, and is tried again on another day.
+    pub(super) fn is_current(&self) -> bool {
+        self.chunk_copy.is_some() || self.date == machine::today()
+    }
+}
+
+/// The file of this machine's profile, whether it exists or not; none without a home.
+#[must_use]
+pub fn path() -> Option<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    let here = Fingerprint::here();
+    (&here.processor, &here.processors, &here.kernel).hash(&mut hasher);
+    machine::stepping().hash(&mut hasher);
+    // A build without optimisation copies at other speeds.
+    (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)).hash(&mut hasher);
+    let name = format!("profile-{:016x}.json", hasher.finish());
+    in_home("XDG_CACHE_HOME", ".cache", &name)
+}
