@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which parts of a peer's memory have had their page tables filled here: one call before the first copy of a large range
-//! costs less than a fault for each page.
+//! Which parts of a peer's memory have had their page tables filled here: one call before the first copy of a large
+//! range costs less than a fault for each page.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -56,7 +56,7 @@ enum Command {
     Run(run::Args),
     /// Measures the machine's profile
     #[command(name = profile::COMMAND, hide = true)]
-    Profile,
+    Profile(profile::Args),
     /// Measure latency, bandwidth and message rate of each mechanism, and the distance to the machine's limits
     Bench(bench::Args),
     /// A rank of 'bench'
@@ -79,7 +79,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Prove => info::run_rank(),
         Command::TuneRank(args) => tune::run_rank(&args),
         Command::Run(args) => run::run(args),
-        Command::Profile => profile::run(),
+        Command::Profile(args) => profile::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::BenchRank => bench::run_rank(),
         Command::Vm(args) => vm::run(&args),
@@ -106,7 +106,7 @@ impl Command {
                 Ok((knobs.log, unknown.iter().map(ToString::to_string).collect()))
             }
             // What they start themselves is silent about what was said before.
-            Self::Prove | Self::Profile | Self::TuneRank(_) => Ok((LogLevel::Warn, Vec::new())),
+            Self::Prove | Self::Profile(_) | Self::TuneRank(_) => Ok((LogLevel::Warn, Vec::new())),
             _ => {
                 let settings = onecopy::tune::settings()?;
                 let unknown = settings.unknown.iter().map(ToString::to_string);

@@ -46,7 +46,7 @@ fn try_ensure(env: &[(String, String)]) -> Result<(), CliError> {
     let program = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
     let what = "the process that measures";
     let mut child = Command::new(program)
-        .arg(COMMAND)
+        .args([COMMAND, &std::process::id().to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -71,11 +71,17 @@ fn try_ensure(env: &[(String, String)]) -> Result<(), CliError> {
     }
 }
 
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// The process that waits for this one
+    parent: i32,
+}
+
 /// Measures the profile and writes it, for the process that started this one and no longer than it lives.
-pub(super) fn run() -> Result<ExitCode, CliError> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let dies_with_parent = prctl::set_pdeathsig(Signal::SIGKILL);
     dies_with_parent.map_err(|errno| CliError::Failed(format!("prctl: {errno}").into()))?;
-    if getppid() == Pid::from_raw(1) {
+    if getppid() != Pid::from_raw(args.parent) {
         return Ok(ExitCode::FAILURE);
     }
     let path = profile::path().ok_or_else(|| CliError::Usage("there is no home".into()))?;
