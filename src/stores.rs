@@ -3,7 +3,7 @@
 //!
 //! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages:
 //! `onecopy tune` does, and so does the first `onecopy run` on a machine, which keeps the result as the machine's
-//! [profile](crate::tune::profile). Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
+//! [`profile`]. Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
 
 use crate::comm::Comm;
 use crate::error::Result;

@@ -287,7 +287,7 @@ impl Exchange {
         })
     }
 
-    /// See [`super::op::Op::awaits`].
+    /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
         let takes = self.pending.contains(&place);

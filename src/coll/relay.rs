@@ -154,7 +154,7 @@ impl Relay {
         Ok(if moved > 0 { Step::Moved } else { Step::Idle })
     }
 
-    /// See [`super::op::Op::awaits`]. Nobody waits for a share, and what is asked for is in the copy requests.
+    /// See [`super::op::Operation::awaits`]. Nobody waits for a share, and what is asked for is in the copy requests.
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         place == self.root && state.lacks(place, seq, 1) || self.direct.awaits(state, seq, place)
     }

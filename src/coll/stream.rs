@@ -223,7 +223,7 @@ impl Stream {
         }
     }
 
-    /// See [`super::op::Op::awaits`].
+    /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let (me, last) = (state.me, state.size() - 1);
         let slots_out = self.in_slots() && me < last;

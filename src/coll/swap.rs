@@ -198,7 +198,7 @@ impl Swap {
         Ok(if all { Step::Done } else { Step::Idle })
     }
 
-    /// See [`super::op::Op::awaits`].
+    /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         match self.medium {
             Medium::Unknown => state.lacks(place, seq, 1),

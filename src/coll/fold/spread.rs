@@ -72,7 +72,7 @@ impl Fold {
         Ok(true)
     }
 
-    /// See [`super::super::op::Op::awaits`].
+    /// See [`super::super::op::Operation::awaits`].
     pub(in super::super) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
         if self.algorithm == Algorithm::Tree {
