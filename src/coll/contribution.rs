@@ -81,6 +81,14 @@ pub(crate) struct StepContext<'c> {
     pub(crate) shared: &'c mut Contribution,
 }
 
+impl StepContext<'_> {
+    /// All of it, borrowed apart.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&mut Engine, &mut CommState, u32, &mut Contribution) {
+        (self.engine, self.state, self.seq, self.shared)
+    }
+}
+
 /// All of a lent buffer.
 pub(crate) fn whole(loan: Loan) -> Piece {
     Piece {

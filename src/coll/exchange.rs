@@ -143,13 +143,7 @@ impl Exchange {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
-        let seq = *seq;
+        let (engine, state, seq, shared) = cx.parts();
         self.order(state.size(), state.me);
         let flags = self.flags(engine, state, shared.waits);
         let gives = self.readers != Readers::Nobody;
@@ -191,10 +185,7 @@ impl Exchange {
 
     /// Publishes an offer with a table that says what is for whom.
     fn give_parts(&self, cx: &mut StepContext<'_>, offer: Piece, parts: &Parts) -> Result<()> {
-        let StepContext {
-            engine, state, seq, ..
-        } = cx;
-        let seq = *seq;
+        let (engine, state, seq, _) = cx.parts();
         state.need_slots(&engine.core.home)?;
         let size = state.size();
         let head = size * ENTRY;
@@ -346,11 +337,9 @@ impl Exchange {
         at: usize,
         recv: Loan,
     ) -> Result<usize> {
-        let StepContext {
-            engine, state, seq, ..
-        } = cx;
+        let (engine, state, seq, _) = cx.parts();
         let (place, reads) = (part.place, part.reads);
-        let source = Source::of(&part.said, *seq, place, GIVEN);
+        let source = Source::of(&part.said, seq, place, GIVEN);
         if self.got == 0
             && at
                 .checked_add(reads)
@@ -365,7 +354,7 @@ impl Exchange {
             None => READ_MAX,
         };
         let n = (reads - self.got).min(most);
-        let next = place_of(*seq, reads, self.got, n);
+        let next = place_of(seq, reads, self.got, n);
         let Some(from) = at.checked_add(next) else {
             return Err(source::mismatch(state, place, part.len as u64, part.len));
         };
@@ -389,10 +378,8 @@ pub(crate) struct Given {
 /// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if
 /// there is one.
 pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
-    let StepContext {
-        engine, state, seq, ..
-    } = cx;
-    let (seq, piece) = (*seq, given.piece);
+    let (engine, state, seq, _) = cx.parts();
+    let piece = given.piece;
     if piece.len <= INLINE {
         let Engine { core, peers, .. } = engine;
         core.loans.read(piece.loan, piece.at, piece.len, |bytes| {
@@ -419,12 +406,7 @@ pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read; what a collective leaves in its
 /// result buffer is described with it.
 fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
-    let StepContext {
-        engine,
-        state,
-        seq,
-        shared,
-    } = cx;
+    let (engine, state, seq, shared) = cx.parts();
     let Given {
         piece,
         unread,
@@ -455,6 +437,6 @@ fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
         }
         _ => {}
     }
-    state.publish(&engine.peers, *seq, kind::BUFFER | flags, &line);
+    state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
     Ok(())
 }

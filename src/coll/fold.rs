@@ -120,12 +120,7 @@ impl Fold {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let StepContext {
-            engine,
-            state,
-            shared,
-            ..
-        } = cx;
+        let (engine, state, _, shared) = cx.parts();
         if self.algorithm == Algorithm::Tree && state.children().next().is_some() {
             // Combined with the children's first.
             return Ok(());
@@ -195,13 +190,8 @@ impl Fold {
 
     /// Waits until it is known what this rank combines and where that is.
     fn await_contributions(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
-        if !self.share_out(engine, state, *seq, shared)? {
+        let (engine, state, seq, shared) = cx.parts();
+        if !self.share_out(engine, state, seq, shared)? {
             return Ok(Step::Idle);
         }
         if self.range.0 == self.range.1 || self.upto == 0 {
@@ -209,10 +199,10 @@ impl Fold {
                 return Ok(Step::Done);
             }
         } else {
-            if !self.find(engine, state, *seq)? {
+            if !self.find(engine, state, seq)? {
                 return Ok(Step::Idle);
             }
-            self.find_targets(engine, state, *seq, shared)?;
+            self.find_targets(engine, state, seq, shared)?;
         }
         self.at = FoldState::Range;
         Ok(Step::Moved)
@@ -239,15 +229,10 @@ impl Fold {
 
     /// Says that this rank's share of the result is there, and turns to the others' shares.
     fn hand_on(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
+        let (engine, state, seq, shared) = cx.parts();
         let everywhere = self.algorithm == Algorithm::Split && !self.targets.is_empty();
         let phase = if everywhere { EVERYWHERE } else { WRITTEN };
-        state.advance(&engine.peers, *seq, phase);
+        state.advance(&engine.peers, seq, phase);
         if self.helps && self.root != Some(state.me) {
             return Ok(Step::Done);
         }

@@ -89,27 +89,16 @@ impl Relay {
 
     /// Says where this rank's share will be.
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
+        let (engine, state, seq, shared) = cx.parts();
         let piece = whole(self.recv);
         let mut line = [0u8; INLINE];
         describe(&engine.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));
-        state.publish(&engine.peers, *seq, kind::NOTHING, &line);
+        state.publish(&engine.peers, seq, kind::NOTHING, &line);
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
-        let seq = *seq;
+        let (engine, state, seq, shared) = cx.parts();
         let Some(said) = self.lines.of(state, self.root, seq)? else {
             return Ok(Step::Idle);
         };

@@ -79,12 +79,7 @@ impl Flow {
 
 impl Stream {
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
-        let StepContext {
-            engine,
-            state,
-            shared,
-            ..
-        } = cx;
+        let (engine, state, _, shared) = cx.parts();
         if self.in_slots() {
             return state.need_slots(&engine.core.home);
         }
@@ -200,18 +195,16 @@ impl Stream {
 
     /// Tells the rank before that the piece is read, and the next one that it is there.
     fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: Now) {
-        let StepContext {
-            engine, state, seq, ..
-        } = cx;
+        let (engine, state, seq, _) = cx.parts();
         if flow.slots_in {
-            state.own().set_ack(*seq, now.phase);
+            state.own().set_ack(seq, now.phase);
             state.wake(&engine.peers);
         }
         if flow.slots_out {
             if now.phase == 1 {
-                state.publish(&engine.peers, *seq, kind::SLOT, &[]);
+                state.publish(&engine.peers, seq, kind::SLOT, &[]);
             } else {
-                state.advance(&engine.peers, *seq, now.phase);
+                state.advance(&engine.peers, seq, now.phase);
             }
         } else if state.me + 1 < state.size() {
             let ready = if self.passed == self.send.len {
@@ -406,14 +399,8 @@ impl Stream {
 }
 
 /// Says that so many pieces are ready in this rank's buffers.
-fn hand_on(cx: &StepContext<'_>, pieces: usize) {
-    let StepContext {
-        engine,
-        state,
-        seq,
-        shared,
-    } = cx;
-    let seq = *seq;
+fn hand_on(cx: &mut StepContext<'_>, pieces: usize) {
+    let (engine, state, seq, shared) = cx.parts();
     let phase = u32::try_from(pieces).unwrap_or(u32::MAX);
     match state.own().look(seq) {
         0 if phase > 0 => {

@@ -69,13 +69,7 @@ impl Swap {
 
     /// Says where this rank's buffers are.
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
-        let seq = *seq;
+        let (engine, state, seq, shared) = cx.parts();
         let whole = Piece {
             loan: self.recv,
             at: 0,
@@ -314,21 +308,19 @@ impl Swap {
 
     /// Takes the piece of `place`. `false`: not all of it is there.
     fn take_piece(&mut self, cx: &mut StepContext<'_>, place: usize, unit: usize) -> Result<bool> {
-        let StepContext {
-            engine, state, seq, ..
-        } = cx;
+        let (engine, state, seq, _) = cx.parts();
         let (at, len) = self.piece(place, self.round, unit);
         let from = state.me * unit;
         if let Medium::Stages(_) = self.medium {
-            let Some(said) = self.lines.of(state, place, *seq)? else {
+            let Some(said) = self.lines.of(state, place, seq)? else {
                 return Ok(false);
             };
-            let source = Source::of(&said, *seq, place, GIVEN);
+            let source = Source::of(&said, seq, place, GIVEN);
             let target = Target::Loan(self.recv, at);
             let came = reader::fetch(engine, state, &source, from as u64, len, target)?;
             return Ok(came >= len);
         }
-        let view = state.ends[place].in_slot(*seq, from, len);
+        let view = state.ends[place].in_slot(seq, from, len);
         let view = view.ok_or_else(|| source::mismatch(state, place, 0, len))?;
         copy_out(engine, self.recv, at, len, view)?;
         Ok(true)

@@ -189,13 +189,7 @@ impl Exchange {
     /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and
     /// whether that was all.
     pub(crate) fn push(&mut self, cx: &mut StepContext<'_>) -> Result<(usize, bool)> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            shared,
-        } = cx;
-        let seq = *seq;
+        let (engine, state, seq, shared) = cx.parts();
         let mut moved = 0;
         while moved < STEP_MAX {
             if self.push.job.is_none() {

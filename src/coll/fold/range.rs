@@ -233,18 +233,16 @@ impl Fold {
         segment: &Segment,
         copies: &mut [u8],
     ) -> Result<bool> {
-        let StepContext {
-            engine, state, seq, ..
-        } = cx;
+        let (engine, state, seq, _) = cx.parts();
         let len = segment.len;
         while self.fetched < segment.absent.len() {
             let place = segment.absent[self.fetched];
             let (From::Buffer(range) | From::Attached(range)) = self.from[place] else {
                 break;
             };
-            let said = self.lines.of(state, place, *seq)?;
+            let said = self.lines.of(state, place, seq)?;
             let source = Source {
-                seq: *seq,
+                seq,
                 place,
                 buffer: GIVEN,
                 range,
