@@ -69,6 +69,7 @@ fn run(program: &Path, library: &Path, ranks: usize, args: &[&str]) -> Ran {
     for name in TRACES {
         command.env_remove(name);
     }
+    command.env("ONECOPY_TUNE_FILE", "none");
     finish(command.env("LD_LIBRARY_PATH", library.join("lib")))
 }
 

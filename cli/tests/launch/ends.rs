@@ -150,6 +150,7 @@ fn too_few_descriptors_are_told_before_anything_starts() {
         env!("CARGO_BIN_EXE_onecopy")
     );
     let mut command = std::process::Command::new("sh");
+    command.env("ONECOPY_TUNE_FILE", "none");
     let output = limit::output(command.args(["-c", &text]));
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{err}");

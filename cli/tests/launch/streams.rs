@@ -107,7 +107,7 @@ fn the_malloc_front_is_preloaded_before_others_or_its_absence_is_an_error() {
             "-c",
             "echo $LD_PRELOAD",
         ];
-        limit::output(started.args(line))
+        limit::output(started.env("ONECOPY_TUNE_FILE", "none").args(line))
     };
     let without = start();
     let text = String::from_utf8_lossy(&without.stderr).into_owned();
