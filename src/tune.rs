@@ -155,11 +155,6 @@ impl TuneFile {
         }
         Ok(costs)
     }
-
-    /// The text of the file.
-    pub fn text(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self).map(|text| text + "\n")
-    }
 }
 
 /// The user's own tune file, whether it exists or not; none without a home.
@@ -257,10 +252,11 @@ pub fn settings() -> Result<Settings> {
         named => source(named.flatten(), &mut warnings)?,
     };
     // Nobody wrote the profile by hand: one that cannot be used is as good as none.
-    let profile = if is_set { None } else { Profile::here() };
-    let is_current = profile.as_ref().is_some_and(Profile::is_current);
+    let found = if is_set { None } else { Profile::find() };
+    let (profile, found) = found.unzip();
+    let is_current = found.as_ref().is_some_and(Profile::is_current);
     let mut from_file = BTreeMap::new();
-    if let Some(value) = profile.as_ref().and_then(|p| p.chunk_copy.clone()) {
+    if let Some(value) = found.and_then(|profile| profile.chunk_copy) {
         from_file.insert(profile::KNOB.to_owned(), value);
     }
     if let Some(source) = &source {
@@ -280,7 +276,7 @@ pub fn settings() -> Result<Settings> {
         unknown,
         costs,
         file: source.map(|source| source.path),
-        profile: profile.and_then(|_| profile::path()),
+        profile,
         warnings,
     })
 }
@@ -339,7 +335,7 @@ mod tests {
 
     fn written(file: &TuneFile, name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("onecopy-tune-{}-{name}", std::process::id()));
-        std::fs::write(&path, file.text().expect("text")).expect("written");
+        std::fs::write(&path, serde_json::to_string(file).expect("text")).expect("written");
         path
     }
 

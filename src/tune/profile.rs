@@ -14,6 +14,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 const FORMAT: u32 = 1;
+/// What names the folder of its file, and where that is in a home.
+const VARIABLE: &str = "XDG_CACHE_HOME";
+const FOLDER: &str = ".cache";
 /// The knob that it sets.
 pub const KNOB: &str = "ONECOPY_CHUNK_COPY";
 
@@ -49,21 +52,20 @@ impl Profile {
         }
     }
 
-    /// The text of its file.
-    pub fn text(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self).map(|text| text + "\n")
-    }
-
-    /// This machine's, if there is one that can be used.
-    pub(super) fn here() -> Option<Self> {
-        let text = file::read(&path()?, Trust::Found).ok()?;
+    /// This machine's and its file, if there is one that can be used.
+    pub(super) fn find() -> Option<(PathBuf, Self)> {
+        // Ranks that find no folder need not ask what machine this is.
+        in_home(VARIABLE, FOLDER, "")?.is_dir().then_some(())?;
+        let here = Fingerprint::here();
+        let path = path_for(&here)?;
+        let text = file::read(&path, Trust::Found).ok()?;
         let profile: Self = serde_json::from_str(&text).ok()?;
         let knob = profile.chunk_copy.iter().map(|value| (KNOB, value));
         let counts = profile.format == FORMAT
             && profile.onecopy == env!("CARGO_PKG_VERSION")
-            && profile.machine == Fingerprint::here()
+            && profile.machine == here
             && Knobs::from_iter(knob).is_ok();
-        counts.then_some(profile)
+        counts.then_some((path, profile))
     }
 
     /// Whether it counts today: what found nothing may have met a busy machine, and is tried again on another day.
@@ -75,12 +77,15 @@ impl Profile {
 /// The file of this machine's profile, whether it exists or not; none without a home.
 #[must_use]
 pub fn path() -> Option<PathBuf> {
+    path_for(&Fingerprint::here())
+}
+
+fn path_for(here: &Fingerprint) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    let here = Fingerprint::here();
     (&here.processor, &here.processors, &here.kernel).hash(&mut hasher);
     machine::stepping().hash(&mut hasher);
     // A build without optimisation copies at other speeds.
     (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)).hash(&mut hasher);
     let name = format!("profile-{:016x}.json", hasher.finish());
-    in_home("XDG_CACHE_HOME", ".cache", &name)
+    in_home(VARIABLE, FOLDER, &name)
 }

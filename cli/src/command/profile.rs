@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine's profile, measured before the first job that is run on it.
 
-use super::CliError;
+use super::{CliError, text};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, geteuid, getppid};
@@ -88,11 +88,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     // Before the measurement, which each run would make again otherwise.
     let mut file = beside(&path)?;
     let stores = stores::measure(TIME).map_err(|error| CliError::Failed(error.into()))?;
-    let text = stores.profile().text();
-    let text = text.map_err(|error| CliError::Failed(error.into()))?;
+    let text = text::json(&stores.profile())?;
     let place = || path.display().to_string();
-    file.write_all(text.as_bytes())
-        .map_err(CliError::io(place()))?;
+    writeln!(file, "{text}").map_err(CliError::io(place()))?;
     file.persist(&path)
         .map_err(|failed| CliError::io(place())(failed.error))?;
     Ok(ExitCode::SUCCESS)

@@ -271,12 +271,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             }
         }
     }
-    let text = file.text();
-    write(
-        &output,
-        &text.map_err(|error| CliError::Failed(error.into()))?,
-    )
-    .map_err(CliError::io(output.display().to_string()))?;
+    write(&output, &text::json(&file)?).map_err(CliError::io(output.display().to_string()))?;
     let table = rows.build().with(Style::psql()).to_string();
     print(|out| {
         writeln!(out, "{}", file.machine)?;
@@ -296,7 +291,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a file, whole or not at all. Others may read it, as the user's mask says.
+/// Writes a file, whole or not at all. Others may read it, as the user's mask says; nobody else may write to it, or it
+/// would not be used.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -304,9 +300,9 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     };
     std::fs::create_dir_all(folder)?;
     let mut file = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o666))
+        .permissions(Permissions::from_mode(0o644))
         .tempfile_in(folder)?;
-    file.write_all(text.as_bytes())?;
+    writeln!(file, "{text}")?;
     file.persist(path).map_err(|failed| failed.error)?;
     Ok(())
 }
