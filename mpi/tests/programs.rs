@@ -131,6 +131,7 @@ fn run_on(
 fn job(library: &Path, options: &[&str], program: &Path) -> Command {
     let mut command = Command::new(&place().launcher);
     command
+        .env("ONECOPY_TUNE_FILE", "none")
         .arg("run")
         .args(options)
         .arg(program)
