@@ -100,6 +100,7 @@ impl Comm {
         }
     }
 
+    #[inline]
     fn in_world(&self, source: Source) -> Source {
         match (source, &self.place) {
             (Source::Rank(rank), Some(_)) => Source::Rank(self.world_rank(rank)),

@@ -34,5 +34,6 @@ pub mod shell;
 pub mod source;
 pub mod toolchain;
 pub mod userland;
+pub mod version;
 
 pub use error::{Error, Result};
