@@ -20,6 +20,7 @@ pub mod message;
 pub mod pmi;
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use onecopy_btl::module::Offer;
 use onecopy_shm::fdpass::FdPassError;
 
 /// Version of the messages between ranks and launcher, and of what a [`Card`] means.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Environment variable with the number of the descriptor that leads to the launcher.
 pub const ENV_FD: &str = "ONECOPY_JOB_FD";
@@ -55,6 +56,17 @@ pub struct Card {
     pub version: u32,
     /// Numbers by which peers may reach its memory through a kernel module.
     pub offer: Offer,
+    /// Where it accepts connections of ranks on other nodes; none in a job of one node.
+    pub listens: Option<SocketAddr>,
+}
+
+/// What a rank of a job of several nodes needs to meet those on other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Net {
+    /// The address of its own node by which the others reach it.
+    pub address: IpAddr,
+    /// What only ranks of the job know. It never travels; who connects proves that it knows it.
+    pub secret: [u8; 32],
 }
 
 impl Card {
@@ -71,6 +83,7 @@ impl Card {
             quota_cpus: 0.0,
             version: PROTOCOL_VERSION,
             offer: Offer::default(),
+            listens: None,
         }
     }
 }
@@ -345,6 +358,11 @@ pub trait Wireup: Send {
     fn node(&self, rank: usize) -> u32 {
         let _ = rank;
         0
+    }
+
+    /// What this rank needs to meet ranks on other nodes; none in a job of one node. Known before [`join`](Self::join).
+    fn net(&self) -> Option<Net> {
+        None
     }
 
     /// A stream to a peer on another node, for one side of the pair each. To be asked for once.

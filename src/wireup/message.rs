@@ -6,6 +6,7 @@
 //! [`onecopy_shm::fdpass`].
 
 use super::{Card, Death, Event, Missing, Offer};
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// Longest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -179,12 +180,25 @@ impl Writer {
             self.u32(number.is_some().into());
             self.u64(number.unwrap_or(0));
         }
+        self.address(card.listens);
         let ranges = ranges(&card.affinity);
         self.count(ranges.len());
         for (first, len) in ranges {
             self.u16(first);
             self.u16(len);
         }
+    }
+
+    /// The family's number, 16 bytes of address, the port.
+    fn address(&mut self, address: Option<SocketAddr>) {
+        let (family, bytes, port) = match address {
+            None => (0, [0; 16], 0),
+            Some(SocketAddr::V4(v4)) => (4, v4.ip().to_ipv6_mapped().octets(), v4.port()),
+            Some(SocketAddr::V6(v6)) => (6, v6.ip().octets(), v6.port()),
+        };
+        self.u32(family);
+        self.0.extend_from_slice(&bytes);
+        self.u16(port);
     }
 
     fn death(&mut self, how: Death) {
@@ -311,6 +325,20 @@ impl<'a> Reader<'a> {
         Ok(there.then_some(value))
     }
 
+    fn address(&mut self) -> Result<Option<SocketAddr>, DecodeError> {
+        let family = self.u32()?;
+        let ip = Ipv6Addr::from(self.array::<16>()?);
+        let port = self.u16()?;
+        let bad = |field, value| Err(DecodeError::Value { field, value });
+        match (family, ip.to_ipv4_mapped()) {
+            (0, _) if ip.is_unspecified() && port == 0 => Ok(None),
+            (4, Some(v4)) => Ok(Some(SocketAddr::from((v4, port)))),
+            (6, _) => Ok(Some(SocketAddr::from((ip, port)))),
+            (0 | 4, _) => bad("listens", port.into()),
+            _ => bad("listens", family.into()),
+        }
+    }
+
     fn card(&mut self) -> Result<Card, DecodeError> {
         let pid_ns = self.u64()?;
         let user_ns = self.u64()?;
@@ -328,6 +356,7 @@ impl<'a> Reader<'a> {
             segid: self.number("segid")?.map(u64::cast_signed),
             proof: self.number("proof")?,
         };
+        let listens = self.address()?;
         let mut affinity = Vec::new();
         let mut free = 0_u32;
         for _ in 0..self.count("affinity", MAX_RANGES)? {
@@ -351,6 +380,7 @@ impl<'a> Reader<'a> {
             quota_cpus,
             version,
             offer,
+            listens,
         })
     }
 
@@ -434,7 +464,7 @@ impl ToRank {
             let mut size = 0;
             let mut end = first;
             while end < cards.len() && size < CARDS_MESSAGE {
-                size += 56 + 4 * ranges(&cards[end].affinity).len();
+                size += 80 + 4 * ranges(&cards[end].affinity).len();
                 end += 1;
             }
             let message = Self::Cards {

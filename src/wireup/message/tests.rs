@@ -13,9 +13,10 @@ fn card() -> impl Strategy<Value = Card> {
         0.0_f32..1e6,
         any::<u32>(),
         any::<(Option<i64>, Option<u64>)>(),
+        any::<Option<(std::net::IpAddr, u16)>>(),
     )
         .prop_map(
-            |(pid_ns, user_ns, uid, cpus, quota_cpus, version, (segid, proof))| Card {
+            |(pid_ns, user_ns, uid, cpus, quota_cpus, version, (segid, proof), listens)| Card {
                 pid_ns,
                 user_ns,
                 uid,
@@ -23,6 +24,7 @@ fn card() -> impl Strategy<Value = Card> {
                 quota_cpus,
                 version,
                 offer: Offer { segid, proof },
+                listens: listens.map(SocketAddr::from),
             },
         )
 }

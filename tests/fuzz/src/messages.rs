@@ -55,6 +55,7 @@ fn card() -> Card {
         quota_cpus: 1.5,
         version: onecopy::wireup::PROTOCOL_VERSION,
         offer: Default::default(),
+        listens: Some(([10, 0, 0, 1], 4000).into()),
     }
 }
 
