@@ -21,10 +21,11 @@ const LIBRARY: &str = "src/lib.rs";
 /// Each part of the library with what it may import, from the bottom up.
 const ARROWS: &[(&str, &[&str])] = &[
     ("matching", &[]),
-    ("endpoint", &["error"]),
+    ("endpoint", &["error", "proof"]),
     ("select", &["endpoint"]),
     ("wire", &[]),
-    ("wireup", &[]),
+    ("proof", &[]),
+    ("wireup", &["proof"]),
     ("error", &["wireup"]),
     ("machine", &["wireup"]),
     ("memory", &["error"]),
