@@ -18,6 +18,7 @@ mod meet;
 pub mod message;
 #[doc(hidden)]
 pub mod pmi;
+mod table;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

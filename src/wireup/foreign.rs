@@ -23,6 +23,7 @@ use super::alone::Alone;
 use super::host::{HOST, Host, Plan};
 use super::launched::Launched;
 use super::meet::{Address, BASES, Door, DoorKind, Folder, Namespaces};
+use super::table::Table;
 use super::{
     Card, Emergency, Event, Introduction, Wireup, WireupError, environment, exit_code, pmi,
 };
@@ -45,14 +46,14 @@ pub(super) struct Foreign {
 /// What the end of a job needs besides.
 #[derive(Debug)]
 struct Rest {
-    pmi: Mutex<Option<pmi::Client>>,
+    table: Mutex<Option<Box<dyn Table>>>,
     host: Mutex<Option<Host>>,
 }
 
 impl Rest {
-    fn new(pmi: Option<pmi::Client>, host: Option<Host>) -> Arc<Self> {
+    fn new(table: Option<Box<dyn Table>>, host: Option<Host>) -> Arc<Self> {
         Arc::new(Self {
-            pmi: Mutex::new(pmi),
+            table: Mutex::new(table),
             host: Mutex::new(host),
         })
     }
@@ -82,7 +83,7 @@ impl Foreign {
         if pmi::is_present() {
             let limit = join_timeout()?;
             if let Some(client) = pmi::Client::from_environment(limit)? {
-                return Self::by_table(client, limit).map(Some);
+                return Self::by_table(Box::new(client), limit).map(Some);
             }
         }
         match environment::find()? {
@@ -92,8 +93,8 @@ impl Foreign {
     }
 
     /// Meets the others by what rank 0 leaves in the job's table.
-    fn by_table(mut table: pmi::Client, limit: Duration) -> Result<Self, WireupError> {
-        let (rank, size) = (table.rank(), table.size());
+    fn by_table(mut table: Box<dyn Table>, limit: Duration) -> Result<Self, WireupError> {
+        let (rank, size, launcher) = (table.rank(), table.size(), table.launcher());
         if size == 1 {
             return Ok(Self {
                 inner: Inner::Alone(Alone::new()),
@@ -105,7 +106,7 @@ impl Foreign {
         table.barrier(CALL)?;
         let mut found = None;
         if rank == HOST {
-            let (opened, word) = match open_for_all(&mut table, &here) {
+            let (opened, word) = match open_for_all(&mut *table, &here) {
                 Ok((door, address, secret)) => {
                     let word = format!("{}|{}", hex(&secret), address.encode());
                     (Ok((door, secret)), word)
@@ -122,7 +123,7 @@ impl Foreign {
         table.barrier(CALL)?;
         let (inner, host) = match found {
             Some(opened) => {
-                let (door, secret) = opened.map_err(|reason| unusable(PMI, reason))?;
+                let (door, secret) = opened.map_err(|reason| unusable(launcher, reason))?;
                 let plan = Plan {
                     size,
                     secret,
@@ -134,11 +135,11 @@ impl Foreign {
                 (Launched::new(socket, rank, size)?, Some(host))
             }
             None => {
-                let word = table.get(CALL, DOOR)?;
-                let (address, secret) = read_door(&word)?;
+                let word = table.get(CALL, HOST, DOOR)?;
+                let (address, secret) = read_door(launcher, &word)?;
                 let socket = address.connect_within(limit).map_err(|error| {
                     unusable(
-                        PMI,
+                        launcher,
                         format!("cannot reach rank 0 at {}: {error}", address.encode()),
                     )
                 })?;
@@ -236,7 +237,6 @@ fn places(name: &str, round: u64) -> Vec<Address> {
     found
 }
 
-const PMI: &str = "a launcher that speaks PMI";
 /// Where in the table rank 0 leaves the way to its door.
 const DOOR: &str = "onecopy-door";
 
@@ -250,13 +250,15 @@ fn unusable(launcher: &str, reason: impl Into<String>) -> WireupError {
 
 /// A door to which a way leads from all ranks, whose places are in the table.
 fn open_for_all(
-    table: &mut pmi::Client,
+    table: &mut dyn Table,
     here: &Namespaces,
 ) -> Result<(Door, Address, [u8; 16]), String> {
     let mut places = Vec::with_capacity(table.size());
     for rank in 0..table.size() {
         let key = format!("onecopy-place-{rank}");
-        let word = table.get(CALL, &key).map_err(|error| error.to_string())?;
+        let word = table
+            .get(CALL, rank, &key)
+            .map_err(|error| error.to_string())?;
         let place = Namespaces::decode(&word);
         places.push(place.ok_or_else(|| {
             format!("rank {rank} is not of this onecopy release (its place is {word:?})")
@@ -291,10 +293,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn read_door(word: &str) -> Result<(Address, [u8; 16]), WireupError> {
+fn read_door(launcher: &str, word: &str) -> Result<(Address, [u8; 16]), WireupError> {
     let bad = || {
         unusable(
-            PMI,
+            launcher,
             format!(
                 "rank 0 left {word:?} in the table, which says nothing; are all ranks of the same onecopy release?"
             ),
@@ -302,7 +304,7 @@ fn read_door(word: &str) -> Result<(Address, [u8; 16]), WireupError> {
     };
     let (secret, address) = word.split_once('|').ok_or_else(bad)?;
     if secret == "no" {
-        return Err(unusable(PMI, address.replace('_', " ")));
+        return Err(unusable(launcher, address.replace('_', " ")));
     }
     let number = u128::from_str_radix(secret, 16).map_err(|_| bad())?;
     let address = Address::decode(address).ok_or_else(bad)?;
@@ -346,9 +348,10 @@ impl Wireup for Foreign {
     fn leave(&mut self) -> Result<(), WireupError> {
         let left = self.wireup().leave();
         self.rest.wait_until_told();
-        let mut pmi = self.rest.pmi.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pmi) = &mut *pmi {
-            pmi.finalize()?;
+        let table = &self.rest.table;
+        let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = &mut *table {
+            table.finalize()?;
         }
         left
     }
@@ -382,13 +385,13 @@ impl Emergency for Both {
         {
             host.wait_until_told();
         }
-        if let Ok(mut pmi) = self.rest.pmi.try_lock()
-            && let Some(pmi) = &mut *pmi
-            && pmi.abort(code).is_ok()
+        if let Ok(mut table) = self.rest.table.try_lock()
+            && let Some(table) = &mut *table
+            && table.abort(code).is_ok()
         {
             std::thread::sleep(ABORT_GRACE);
         }
-        // Without PMI a launcher hears of it in one way only: by how a rank ends.
+        // Without a table a launcher hears of it in one way only: by how a rank ends.
         std::process::exit(code)
     }
 }

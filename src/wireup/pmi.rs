@@ -16,6 +16,7 @@ use onecopy_shm::process;
 
 use super::WireupError;
 use super::message::MAX_RANKS;
+use super::table::Table;
 
 /// Environment variable with the number of the descriptor that leads to the server.
 pub const ENV_FD: &str = "PMI_FD";
@@ -23,6 +24,9 @@ pub const ENV_FD: &str = "PMI_FD";
 pub const ENV_RANK: &str = "PMI_RANK";
 /// Environment variable with the number of ranks.
 pub const ENV_SIZE: &str = "PMI_SIZE";
+
+/// What errors call the launcher.
+const LAUNCHER: &str = "a launcher that speaks PMI";
 
 /// Longest line of a server; the longest value that one announces is 4096 bytes.
 const MAX_LINE: usize = 16 * 1024;
@@ -56,7 +60,7 @@ impl Answer {
 fn failed(call: &'static str, reason: impl Into<String>) -> WireupError {
     WireupError::Foreign {
         call,
-        launcher: "a launcher that speaks PMI".to_owned(),
+        launcher: LAUNCHER.to_owned(),
         reason: reason.into(),
     }
 }
@@ -155,14 +159,6 @@ impl Client {
         let name = table.get("kvsname").map(str::to_owned);
         this.table = name.ok_or_else(|| unexpected(CALL, "kvsname", &table.0))?;
         Ok(this)
-    }
-
-    pub(super) fn rank(&self) -> usize {
-        self.rank
-    }
-
-    pub(super) fn size(&self) -> usize {
-        self.size
     }
 
     /// Puts a value, which has no blanks, into the job's table. Others see it after a barrier.
@@ -276,6 +272,46 @@ impl Client {
                 Err(errno) => return Err(failed(call, format!("recv on {ENV_FD}: {errno}"))),
             }
         }
+    }
+}
+
+impl Table for Client {
+    fn launcher(&self) -> &'static str {
+        LAUNCHER
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn longest_value(&self) -> usize {
+        // One byte is for the end of the text, where a server counts it.
+        self.longest_value.saturating_sub(1)
+    }
+
+    fn put(&mut self, call: &'static str, key: &str, value: &str) -> Result<(), WireupError> {
+        Self::put(self, call, key, value)
+    }
+
+    /// Of this protocol's tables a key alone says what is meant.
+    fn get(&mut self, call: &'static str, _rank: usize, key: &str) -> Result<String, WireupError> {
+        Self::get(self, call, key)
+    }
+
+    fn barrier(&mut self, call: &'static str) -> Result<(), WireupError> {
+        Self::barrier(self, call)
+    }
+
+    fn finalize(&mut self) -> Result<(), WireupError> {
+        Self::finalize(self)
+    }
+
+    fn abort(&mut self, code: i32) -> Result<(), WireupError> {
+        Self::abort(self, code)
     }
 }
 

@@ -159,15 +159,15 @@ fn ranks_that_do_not_come_are_named() {
 fn a_word_in_the_table_says_where_the_door_is_or_why_there_is_none() {
     let secret = [0xab; 16];
     let word = format!("{}|a:name", hex(&secret));
-    let (address, read) = read_door(&word).expect("good");
+    let (address, read) = read_door("it", &word).expect("good");
     assert_eq!(
         (address, read),
         (Address::Abstract("name".to_owned()), secret)
     );
-    let error = read_door("no|the_ranks_run_on_several_nodes").expect_err("no door");
+    let error = read_door("it", "no|the_ranks_run_on_several_nodes").expect_err("no door");
     assert!(
         error.to_string().contains("run on several nodes"),
         "{error}"
     );
-    assert!(read_door("zz|a:name").is_err() && read_door("a:name").is_err());
+    assert!(read_door("it", "zz|a:name").is_err() && read_door("it", "a:name").is_err());
 }
