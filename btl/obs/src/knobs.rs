@@ -17,8 +17,8 @@ use self::auto::{Auto, Situation, Value};
 pub use self::origin::{Origin, Origins};
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
-    LogLevel, MIB, ModuleAbi, OneOf, PageMultiple, PowerOfTwo, Ptracer, Size, Span, Switch, TIB,
-    WaitSleep, show_size,
+    LogLevel, MIB, ModuleAbi, Name, NetAddress, NetAddresses, OneOf, PageMultiple, PowerOfTwo,
+    Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -327,6 +327,20 @@ knobs! {
         /// How long a rank waits at the start for the others to join.
         User ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30),
             Span { unit_ms: 1000, min: 1, max: 86_400 };
+    }
+
+    "network" {
+        /// Of a job that spans nodes: the address by which the ranks of other nodes reach this one. A name or a subnet
+        /// serves for all nodes at once.
+        User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,
+            OrAuto(NetAddresses), auto::NET_ADDRESS;
+        /// A node from which nothing is heard for so long is dead, and with it its ranks. That of rank 0 counts for
+        /// all nodes.
+        User ONECOPY_NODE_TIMEOUT => node_timeout: Duration = Duration::from_secs(1),
+            Span { unit_ms: 1000, min: 1, max: 3600 };
+        /// The name of this rank's node. Ranks of one machine that have different names share no memory, as if they
+        /// were on several machines.
+        Expert ONECOPY_NODE => node: Option<String> = None, OrAuto(Name), auto::NODE;
     }
 
     "copies" {

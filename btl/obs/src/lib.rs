@@ -23,4 +23,6 @@ pub mod values;
 pub use counters::{COUNTERS, CounterInfo, CounterKind, CounterSnapshot, Counters};
 pub use knobs::{KNOBS, KnobError, KnobInfo, Knobs, Origin, Origins, UnknownVariable};
 pub use tracepoints::{TRACEPOINTS, TracepointInfo};
-pub use values::{ChunkCopy, CopyKernel, LayerList, LogLevel, ModuleAbi, Ptracer, WaitSleep};
+pub use values::{
+    ChunkCopy, CopyKernel, LayerList, LogLevel, ModuleAbi, NetAddress, Ptracer, WaitSleep,
+};

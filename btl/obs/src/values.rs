@@ -4,9 +4,13 @@
 //! A [`Kind`] is a range together with a syntax. What a kind shows, it also reads:
 //! `parse(show(v)) == v` for every value in range.
 
+mod network;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use network::{Name, NetAddress, NetAddresses};
 
 /// A syntax and a range of values.
 pub trait Kind {

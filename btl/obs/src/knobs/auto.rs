@@ -367,3 +367,9 @@ pub(super) static NT_MIN: Auto = Auto::Cases(
 pub(super) static TUNE_FILE: Auto = Auto::Found(
     "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine, beside the machine's profile below $XDG_CACHE_HOME or ~/.cache",
 );
+pub(super) static NET_ADDRESS: Auto = Auto::Found(
+    "the address by which the nodes found one another: one that is up and reaches beyond its link, or a loopback address where all ranks share one network namespace",
+);
+pub(super) static NODE: Auto = Auto::Found(
+    "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",
+);
