@@ -6,18 +6,24 @@
 //! started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the introduction
 //! two ranks talk through their segments only.
 
+mod address;
 pub mod alone;
 #[doc(hidden)]
 pub mod broker;
+mod digest;
 pub(crate) mod environment;
 mod foreign;
 mod host;
 pub mod launched;
+pub(crate) mod link;
+mod links;
 pub mod local;
 mod meet;
 pub mod message;
+pub(crate) mod nodes;
 #[doc(hidden)]
 pub mod pmi;
+mod port;
 mod table;
 
 use std::fmt;
@@ -125,6 +131,10 @@ pub enum Death {
     Signal(i32),
     /// It is gone, but how is not known: for example, it was not the launcher's own child.
     Unknown,
+    /// Its node does not answer any more.
+    NodeLost,
+    /// Its node may be well, but nobody is left who would bring news of it.
+    Unheard,
 }
 
 impl fmt::Display for Death {
@@ -136,6 +146,10 @@ impl fmt::Display for Death {
                 Err(_) => write!(f, "killed by signal {signal}"),
             },
             Self::Unknown => f.write_str("ended or closed its connection to the job"),
+            Self::NodeLost => f.write_str("its node does not answer any more"),
+            Self::Unheard => f.write_str(
+                "its node is not heard of any more, as the rank or node that brought news of it is gone",
+            ),
         }
     }
 }
@@ -261,6 +275,18 @@ pub enum WireupError {
         rank: usize,
         /// Ranks in the job.
         size: usize,
+    },
+    /// There is no memory to be shared.
+    #[error(
+        "{call}: rank {rank} is on another node (node {node}), and shares no memory with this one"
+    )]
+    OtherNode {
+        /// The call.
+        call: &'static str,
+        /// The rank asked for.
+        rank: usize,
+        /// Its node.
+        node: u32,
     },
     /// A call came out of order.
     #[error("{call}: {reason}")]

@@ -13,6 +13,12 @@ mod ends;
 mod guests;
 #[path = "foreign/meeting.rs"]
 mod meeting;
+#[path = "foreign/namespaces.rs"]
+mod namespaces;
+#[path = "foreign/nodes.rs"]
+mod nodes;
+#[path = "foreign/table.rs"]
+mod table;
 
 use onecopy::Runtime;
 use processes::{body, say};
@@ -23,6 +29,9 @@ fn as_rank() {
     let Some(body) = body() else { return };
     if body == "squat" {
         return ends::squat();
+    }
+    if let Some(what) = body.strip_prefix("nodes-") {
+        return nodes::as_rank(what);
     }
     let runtime = match Runtime::init() {
         Ok(runtime) => runtime,

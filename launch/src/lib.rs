@@ -332,7 +332,7 @@ impl Cause {
             Self::Rank { how, .. } => match how {
                 Death::Code(code) => exit_code(code),
                 Death::Signal(signal) => 128 + signal,
-                Death::Unknown => 1,
+                Death::Unknown | Death::NodeLost | Death::Unheard => 1,
             },
             Self::Abort { code, .. } => exit_code(code),
             Self::Timeout => 124,

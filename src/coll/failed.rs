@@ -18,6 +18,8 @@ impl Failed {
                 Death::Code(code) => (*rank, 1 | u64::from(*code as u32 & 0xFFFF) << 8),
                 Death::Signal(signal) => (*rank, 2 | u64::from(*signal as u32 & 0xFFFF) << 8),
                 Death::Unknown => (*rank, 3),
+                Death::NodeLost => (*rank, 5),
+                Death::Unheard => (*rank, 6),
             },
             Some(Error::PeerLeft { rank }) => (*rank, 4),
             // This rank is cut off from another one in some other way; only the fact is told.
@@ -36,6 +38,8 @@ impl Failed {
             1 => Death::Code(detail),
             2 => Death::Signal(detail),
             4 => return Err(Error::PeerLeft { rank }),
+            5 => Death::NodeLost,
+            6 => Death::Unheard,
             _ => Death::Unknown,
         };
         Err(Error::PeerDied { rank, how })

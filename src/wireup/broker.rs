@@ -6,6 +6,13 @@
 //! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: who
 //! sends is known from the credentials that come with each message. One misbehaving rank loses its connection; the
 //! others do not notice more than its death.
+//!
+//! In a job that spans nodes each has a broker of its own, which serves the ranks there and hears of the others from
+//! other brokers (`beyond.rs`).
+
+mod beyond;
+
+use beyond::Beyond;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +23,7 @@ use nix::unistd::Pid;
 use onecopy_shm::fdpass::{self, Credentials, FdPassError, Wait};
 use onecopy_shm::process;
 
+use crate::wireup::link::Word;
 use crate::wireup::message::{MAX_MESSAGE, ToLauncher, ToRank};
 use crate::wireup::{Card, Death, Event, Missing};
 
@@ -96,6 +104,7 @@ pub struct Broker {
     first_join: Option<Instant>,
     notices: Vec<Notice>,
     buffer: Vec<u8>,
+    beyond: Option<Beyond>,
 }
 
 /// What to poll for.
@@ -119,6 +128,7 @@ impl Broker {
             first_join: None,
             notices: Vec::new(),
             buffer: vec![0; MAX_MESSAGE],
+            beyond: None,
         }
     }
 
@@ -200,6 +210,16 @@ impl Broker {
         clients.all(|client| client.socket.is_none() && client.ending.is_none())
     }
 
+    /// Whether every rank that is served here is out of the job, in whatever way.
+    pub fn all_are_out(&self) -> bool {
+        (0..self.clients.len()).all(|rank| {
+            let client = &self.clients[rank];
+            let gone = client.socket.is_none() && client.ending.is_none();
+            let came = client.seated || self.is_settled();
+            self.is_out(rank) || !self.is_here(rank) || gone && came
+        })
+    }
+
     /// Whether this rank is out of the job, in whatever way.
     pub fn is_out(&self, rank: usize) -> bool {
         matches!(
@@ -275,7 +295,9 @@ impl Broker {
                 }
             }
         }
-        if let (Phase::Gathering, Some(first)) = (self.phase, self.first_join) {
+        if let (Phase::Gathering, Some(first)) = (self.phase, self.first_join)
+            && self.decides()
+        {
             let waited = now.duration_since(first);
             if waited >= self.join_timeout {
                 self.give_up(Some(waited));
@@ -292,7 +314,8 @@ impl Broker {
             .clients
             .iter()
             .filter_map(|client| Some(client.stuck?.1));
-        let joining = self.first_join.filter(|_| self.phase == Phase::Gathering);
+        let gathers = self.phase == Phase::Gathering && self.decides();
+        let joining = self.first_join.filter(|_| gathers);
         let joining = joining.and_then(|first| first.checked_add(self.join_timeout));
         ending.into_iter().chain(joining).chain(stuck).min()
     }
@@ -379,7 +402,7 @@ impl Broker {
         }
         let mut fds = fds.into_iter();
         let segment = fds.next().ok_or("a join without segment")?;
-        client.card = Some(card);
+        client.card = Some(card.clone());
         client.segment = Some(Arc::new(segment));
         client.grant = fds.next().map(Arc::new);
         client.joined_as = Some(from);
@@ -392,12 +415,22 @@ impl Broker {
             _ => None,
         };
         client.state = ClientState::Joined;
+        if !self.decides() {
+            self.tell_beyond(Some(rank), || Word::Joined { rank, card });
+        }
+        self.joined(rank, now);
+        Ok(())
+    }
+
+    /// One more has joined: who is to hear of it?
+    fn joined(&mut self, rank: usize, now: Instant) {
         self.first_join.get_or_insert(now);
         match self.phase {
             Phase::GaveUp { waited_ms } => {
                 let missing = self.missing();
                 self.tell_absent(rank, waited_ms, missing);
             }
+            _ if !self.decides() => {}
             _ if self.clients.iter().all(|client| client.card.is_some()) => self.complete(),
             // Someone who can no longer come has been waited for already.
             _ if self
@@ -409,7 +442,6 @@ impl Broker {
             }
             _ => {}
         }
-        Ok(())
     }
 
     fn complete(&mut self) {
@@ -419,15 +451,20 @@ impl Broker {
             .iter()
             .filter_map(|client| client.card.clone())
             .collect();
-        let messages = ToRank::all_cards(&cards);
-        for rank in 0..self.clients.len() {
-            for message in &messages {
-                self.send(rank, message.clone(), Vec::new());
+        for message in ToRank::all_cards(&cards) {
+            for rank in 0..self.clients.len() {
+                if self.is_here(rank) {
+                    self.send(rank, message.clone(), Vec::new());
+                }
             }
+            self.tell_beyond(None, || Word::Encoded(message));
         }
     }
 
     fn missing(&self) -> Vec<Missing> {
+        if let Some(told) = self.beyond.as_ref().and_then(Beyond::absent) {
+            return told.to_vec();
+        }
         let clients = self.clients.iter().enumerate();
         clients
             .filter(|(_, client)| {
@@ -454,10 +491,17 @@ impl Broker {
                 self.tell_absent(rank, waited_ms, missing.clone());
             }
         }
+        if self.decides() {
+            let missing = missing.clone();
+            self.tell_beyond(None, || Word::Absent { waited_ms, missing });
+        }
         self.notices.push(Notice::GaveUp { missing, waited });
     }
 
     fn tell_absent(&mut self, rank: usize, waited_ms: u32, missing: Vec<Missing>) {
+        if !self.is_here(rank) {
+            return;
+        }
         let message = ToRank::Absent { waited_ms, missing };
         self.send(rank, message.encode(), Vec::new());
     }
@@ -470,7 +514,12 @@ impl Broker {
             Some((client.segment.clone()?, fds, who))
         });
         let Some((segment, (process, grant), who)) = found else {
-            let reason = format!("rank {peer} has not joined");
+            let reason = match self.is_here(peer as usize) {
+                true => format!("rank {peer} has not joined"),
+                false => {
+                    format!("rank {peer} is on another node, and shares no memory with this one")
+                }
+            };
             return self.send(rank, ToRank::Refused { reason }.encode(), Vec::new());
         };
         let message = ToRank::Introduction {
@@ -485,14 +534,16 @@ impl Broker {
         self.send(rank, message.encode(), fds);
     }
 
-    /// Tells all other members.
+    /// Tells all other members, and other brokers.
     fn announce(&mut self, from: usize, event: Event) {
         let message = ToRank::Event(event).encode();
         for rank in 0..self.clients.len() {
-            if rank != from && self.clients[rank].state == ClientState::Joined {
+            let joined = self.clients[rank].state == ClientState::Joined;
+            if rank != from && joined && self.is_here(rank) {
                 self.send(rank, message.clone(), Vec::new());
             }
         }
+        self.tell_beyond(Some(from), || Word::Event(event));
     }
 
     fn send(&mut self, rank: usize, message: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
@@ -567,7 +618,12 @@ impl Broker {
         client.ending = None;
         let was = client.state;
         match was {
-            ClientState::Outside => client.state = ClientState::Gone,
+            ClientState::Outside => {
+                client.state = ClientState::Gone;
+                if !self.decides() {
+                    self.tell_beyond(Some(rank), || Word::Event(Event::Died { rank, how }));
+                }
+            }
             ClientState::Joined => {
                 client.state = ClientState::Gone;
                 if !client.disconnected {
@@ -581,7 +637,7 @@ impl Broker {
             .clients
             .iter()
             .any(|client| client.state == ClientState::Joined);
-        if self.phase == Phase::Gathering && waiting {
+        if self.phase == Phase::Gathering && waiting && self.decides() {
             self.give_up(None);
         }
     }

@@ -2,15 +2,16 @@
 //! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1, Open MPI's mpirun
 //! and plain `srun` by what they leave in the environment.
 //!
-//! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a PMI
-//! server, its table, which only the job's ranks see, carries the secret and the way to the door. Where there is only
-//! the environment, the door's name is derived from the launcher's number of the job, and who may come in is decided by
-//! the user id that the kernel tells.
+//! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a
+//! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the door, and the job may
+//! span nodes: `gather.rs`. Where there is only the environment, the door's name is derived from the launcher's number
+//! of the job, and who may come in is decided by the user id that the kernel tells.
 //!
 //! A launcher that is there but of no use is an error, never a job of one rank: N copies of a program, each taking
 //! itself for the whole job, would overwrite one another's results.
 
-use std::io::Read;
+mod gather;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +21,13 @@ use onecopy_obs::Knobs;
 use onecopy_shm::fdpass;
 
 use super::alone::Alone;
-use super::host::{HOST, Host, Plan};
+use super::host::{FIRST, Host, Plan};
 use super::launched::Launched;
-use super::meet::{Address, BASES, Door, DoorKind, Folder, Namespaces};
+use super::meet::{Address, BASES, Door, Folder};
+use super::nodes::Nodes;
 use super::table::Table;
 use super::{
-    Card, Emergency, Event, Introduction, Wireup, WireupError, environment, exit_code, pmi,
+    Card, Emergency, Event, Introduction, Net, Wireup, WireupError, environment, exit_code, pmi,
 };
 
 const CALL: &str = "join";
@@ -41,6 +43,8 @@ const ABORT_GRACE: Duration = Duration::from_secs(1);
 pub(super) struct Foreign {
     inner: Inner,
     rest: Arc<Rest>,
+    /// In a job that spans nodes: which rank is where, and what this one needs to meet others.
+    between: Option<(Arc<Nodes>, Net)>,
 }
 
 /// What the end of a job needs besides.
@@ -58,11 +62,12 @@ impl Rest {
         })
     }
 
-    /// Waits until rank 0's thread has told the others.
-    fn wait_until_told(&self) {
+    /// Waits until a host's thread has told the others, and until its node can do without it.
+    fn wait_until_over(&self) {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(host) = &*host {
             host.wait_until_told();
+            host.wait_until_over();
         }
     }
 }
@@ -76,106 +81,62 @@ enum Inner {
 impl Foreign {
     /// The wire-up that a foreign launcher's traces in the environment lead to; none if there are none.
     pub(super) fn from_environment() -> Result<Option<Self>, WireupError> {
-        let join_timeout = || match Knobs::from_env() {
-            Ok((knobs, ..)) => Ok(knobs.join_timeout),
+        let knobs = || match Knobs::from_env() {
+            Ok((knobs, ..)) => Ok(knobs),
             Err(error) => Err(unusable("a launcher", error.to_string())),
         };
         if pmi::is_present() {
-            let limit = join_timeout()?;
-            if let Some(client) = pmi::Client::from_environment(limit)? {
-                return Self::by_table(Box::new(client), limit).map(Some);
+            let knobs = knobs()?;
+            if let Some(client) = pmi::Client::from_environment(knobs.join_timeout)? {
+                return gather::by_table(Box::new(client), &knobs).map(Some);
             }
         }
         match environment::find()? {
-            Some(job) => Self::by_name(&job, join_timeout()?).map(Some),
+            Some(job) => Self::by_name(&job, knobs()?.join_timeout).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Meets the others by what rank 0 leaves in the job's table.
-    fn by_table(mut table: Box<dyn Table>, limit: Duration) -> Result<Self, WireupError> {
-        let (rank, size, launcher) = (table.rank(), table.size(), table.launcher());
-        if size == 1 {
-            return Ok(Self {
-                inner: Inner::Alone(Alone::new()),
-                rest: Rest::new(Some(table), None),
-            });
+    fn new(inner: Inner, rest: Arc<Rest>) -> Self {
+        Self {
+            inner,
+            rest,
+            between: None,
         }
-        let here = Namespaces::of_this_process();
-        table.put(CALL, &format!("onecopy-place-{rank}"), &here.encode())?;
-        table.barrier(CALL)?;
-        let mut found = None;
-        if rank == HOST {
-            let (opened, word) = match open_for_all(&mut *table, &here) {
-                Ok((door, address, secret)) => {
-                    let word = format!("{}|{}", hex(&secret), address.encode());
-                    (Ok((door, secret)), word)
-                }
-                // The others wait for a word in the table: let them know as well.
-                Err(reason) => {
-                    let short: String = reason.chars().take(200).collect();
-                    (Err(reason), format!("no|{}", short.replace(' ', "_")))
-                }
-            };
-            table.put(CALL, DOOR, &word)?;
-            found = Some(opened);
+    }
+
+    /// A rank of a job that spans nodes.
+    fn on_node(inner: Inner, rest: Arc<Rest>, nodes: Arc<Nodes>, net: Net) -> Self {
+        let between = Some((nodes, net));
+        Self {
+            inner,
+            rest,
+            between,
         }
-        table.barrier(CALL)?;
-        let (inner, host) = match found {
-            Some(opened) => {
-                let (door, secret) = opened.map_err(|reason| unusable(launcher, reason))?;
-                let plan = Plan {
-                    size,
-                    secret,
-                    join_timeout: limit,
-                    doors: vec![door],
-                    late: None,
-                };
-                let (host, socket) = Host::start(plan)?;
-                (Launched::new(socket, rank, size)?, Some(host))
-            }
-            None => {
-                let word = table.get(CALL, HOST, DOOR)?;
-                let (address, secret) = read_door(launcher, &word)?;
-                let socket = address.connect_within(limit).map_err(|error| {
-                    unusable(
-                        launcher,
-                        format!("cannot reach rank 0 at {}: {error}", address.encode()),
-                    )
-                })?;
-                let inner = Launched::at_host(socket, (rank, size), (HOST, secret), limit)?;
-                (inner, None)
-            }
-        };
-        Ok(Self {
-            inner: Inner::Launched(inner),
-            rest: Rest::new(Some(table), host),
-        })
     }
 
     /// Meets the others at a name that all of them derive from the number of the job.
     fn by_name(job: &environment::Job, limit: Duration) -> Result<Self, WireupError> {
         let (rank, size) = (job.rank, job.size);
-        let done = |inner, host| Self {
-            inner,
-            rest: Rest::new(None, host),
-        };
+        let done = |inner, host| Self::new(inner, Rest::new(None, host));
         if size == 1 {
             return Ok(done(Inner::Alone(Alone::new()), None));
         }
         let name = job.name();
-        if rank == HOST {
+        if rank == FIRST {
             // If the name is taken (by another user: names are no secret) there is still the other door, at once.
             let (doors, late) = match Door::at_abstract(&name) {
                 Ok(door) => (vec![door], LATE),
                 Err(_) => (Vec::new(), Duration::ZERO),
             };
             let plan = Plan {
+                rank,
                 size,
                 secret: [0; 16],
                 join_timeout: limit,
                 doors,
                 late: Some((late, name)),
+                links: None,
             };
             let (host, socket) = Host::start(plan)?;
             let inner = Launched::new(socket, rank, size)?;
@@ -192,7 +153,7 @@ impl Foreign {
                 };
                 // The name is no secret: whoever listens there must be of our user.
                 if fdpass::peer_credentials(socket.as_fd()).is_ok_and(|who| who.uid == own) {
-                    match Launched::at_host(socket, (rank, size), (HOST, [0; 16]), limit) {
+                    match Launched::at_host(socket, (rank, size), (FIRST, [0; 16]), limit) {
                         Ok(inner) => return Ok(done(Inner::Launched(inner), None)),
                         // The door was closed at this moment.
                         Err(WireupError::HostGone { .. }) => {}
@@ -237,78 +198,12 @@ fn places(name: &str, round: u64) -> Vec<Address> {
     found
 }
 
-/// Where in the table rank 0 leaves the way to its door.
-const DOOR: &str = "onecopy-door";
-
 fn unusable(launcher: &str, reason: impl Into<String>) -> WireupError {
     WireupError::Foreign {
         call: CALL,
         launcher: launcher.to_owned(),
         reason: reason.into(),
     }
-}
-
-/// A door to which a way leads from all ranks, whose places are in the table.
-fn open_for_all(
-    table: &mut dyn Table,
-    here: &Namespaces,
-) -> Result<(Door, Address, [u8; 16]), String> {
-    let mut places = Vec::with_capacity(table.size());
-    for rank in 0..table.size() {
-        let key = format!("onecopy-place-{rank}");
-        let word = table
-            .get(CALL, rank, &key)
-            .map_err(|error| error.to_string())?;
-        let place = Namespaces::decode(&word);
-        places.push(place.ok_or_else(|| {
-            format!("rank {rank} is not of this onecopy release (its place is {word:?})")
-        })?);
-    }
-    let way = here.door_kind(&places)?;
-    let (secret, name) = random().map_err(|error| format!("/dev/urandom: {error}"))?;
-    let name = format!("onecopy-{}", hex(&name));
-    let opened = match way {
-        DoorKind::Abstract => Door::at_abstract(&name).map(|door| (door, Address::Abstract(name))),
-        DoorKind::Process => Door::at_process(&name),
-        DoorKind::Path => Door::at_path(&name).and_then(|door| {
-            let address = door.address().ok_or(std::io::ErrorKind::NotFound)?;
-            Ok((door, address))
-        }),
-    };
-    let (door, address) =
-        opened.map_err(|error| format!("rank 0 cannot listen for the others: {error}"))?;
-    Ok((door, address, secret))
-}
-
-/// Two numbers that nobody can guess.
-fn random() -> std::io::Result<([u8; 16], [u8; 16])> {
-    let mut both = ([0; 16], [0; 16]);
-    let mut source = std::fs::File::open("/dev/urandom")?;
-    source.read_exact(&mut both.0)?;
-    source.read_exact(&mut both.1)?;
-    Ok(both)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn read_door(launcher: &str, word: &str) -> Result<(Address, [u8; 16]), WireupError> {
-    let bad = || {
-        unusable(
-            launcher,
-            format!(
-                "rank 0 left {word:?} in the table, which says nothing; are all ranks of the same onecopy release?"
-            ),
-        )
-    };
-    let (secret, address) = word.split_once('|').ok_or_else(bad)?;
-    if secret == "no" {
-        return Err(unusable(launcher, address.replace('_', " ")));
-    }
-    let number = u128::from_str_radix(secret, 16).map_err(|_| bad())?;
-    let address = Address::decode(address).ok_or_else(bad)?;
-    Ok((address, number.to_be_bytes()))
 }
 
 impl Wireup for Foreign {
@@ -331,7 +226,24 @@ impl Wireup for Foreign {
     }
 
     fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError> {
+        let node = self.node(peer);
+        if peer < self.size() && node != self.node(self.rank()) {
+            return Err(WireupError::OtherNode {
+                call: "introduce",
+                rank: peer,
+                node,
+            });
+        }
         self.wireup().introduce(peer)
+    }
+
+    fn node(&self, rank: usize) -> u32 {
+        let nodes = self.between.as_ref().map(|(nodes, _)| nodes);
+        nodes.and_then(|nodes| nodes.of(rank)).unwrap_or(0)
+    }
+
+    fn net(&self) -> Option<Net> {
+        self.between.as_ref().map(|(_, net)| net.clone())
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -347,7 +259,7 @@ impl Wireup for Foreign {
 
     fn leave(&mut self) -> Result<(), WireupError> {
         let left = self.wireup().leave();
-        self.rest.wait_until_told();
+        self.rest.wait_until_over();
         let table = &self.rest.table;
         let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = &mut *table {

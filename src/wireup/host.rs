@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What rank 0 does for the others when a foreign launcher started the job: a thread that lets them in and introduces
-//! them, as our launcher does for its own ranks, by the same [`Broker`].
+//! What the lowest rank of a node does for the others there when a foreign launcher started the job: a thread that lets
+//! them in and introduces them, as our launcher does for its own ranks, by the same [`Broker`]. In a job that spans
+//! nodes the threads are joined by [`Links`].
 //!
-//! The thread sleeps unless a rank talks to it. It ends when nobody is connected any more, or with the process.
+//! The thread sleeps unless somebody talks to it. It ends when nobody is connected any more, or with the process.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,20 +19,24 @@ use onecopy_shm::process;
 
 use super::WireupError;
 use super::broker::{Broker, Notice, Source};
+use super::link::Word;
+use super::links::{self, Links, News};
 use super::meet::Door;
 use super::message::{MAX_MESSAGE, ToLauncher, ToRank};
 
-/// Rank 0 introduces the others.
-pub(super) const HOST: usize = 0;
+/// The rank that others look for first: it introduces those of its node, and its host joins all nodes.
+pub(super) const FIRST: usize = 0;
 
 /// Enough for the event loop; the default would be address space for nothing.
 const STACK: usize = 512 << 10;
-/// How long rank 0 waits for its own departure to be told to the others.
+/// How long a host waits for its own departure to be told to the others.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the host is to do.
 #[derive(Debug)]
 pub(super) struct Plan {
+    /// The host's own rank.
+    pub(super) rank: usize,
     /// Ranks in the job.
     pub(super) size: usize,
     /// What a rank must say to be let in.
@@ -42,16 +47,20 @@ pub(super) struct Plan {
     pub(super) doors: Vec<Door>,
     /// The name of one more door, in a file system, and after which time it is opened if ranks are missing still.
     pub(super) late: Option<(Duration, String)>,
+    /// In a job that spans nodes: how this host is joined to others.
+    pub(super) links: Option<links::Plan>,
 }
 
-/// The thread, as rank 0 sees it.
+/// The thread, as its rank sees it.
 #[derive(Debug)]
 pub(super) struct Host {
     told: Receiver<()>,
+    /// Ends with the thread; none in a job of one node, where nobody waits for that.
+    over: Option<Receiver<()>>,
 }
 
 impl Host {
-    /// Starts the thread; returns it and rank 0's own connection.
+    /// Starts the thread; returns it and its rank's own connection.
     pub(super) fn start(plan: Plan) -> Result<(Self, OwnedFd), WireupError> {
         const CALL: &str = "join";
         let system = |what| {
@@ -68,11 +77,19 @@ impl Host {
         broker.make_room(plan.size);
         let who = fdpass::peer_credentials(socket.as_fd()).map_err(transport)?;
         let itself = process::peer_process(socket.as_fd()).map(Arc::new);
-        broker.seat(HOST, socket, who, itself);
+        broker.seat(plan.rank, socket, who, itself);
         let (tell, told) = channel();
         let now = Instant::now();
+        if let Some(links) = &plan.links {
+            broker.serve_node(Arc::clone(&links.nodes), links.own);
+        }
+        let links = plan.links.map(|links| Links::new(links, now)).transpose();
+        let links = links.map_err(system("the connection to rank 0's node"))?;
+        let (running, over) = channel();
+        let over = links.is_some().then_some(over);
         let mut thread = Thread {
             broker,
+            own: plan.rank,
             secret: plan.secret,
             size: plan.size,
             patience: plan.join_timeout,
@@ -81,9 +98,11 @@ impl Host {
                 .late
                 .map(|(delay, name)| (now.checked_add(delay).unwrap_or(now), name)),
             guests: VecDeque::new(),
+            links,
             tell: Some(tell),
             aborted: false,
             buffer: vec![0; MAX_MESSAGE],
+            _running: running,
         };
         // The program's signals are not for this thread: it inherits the mask.
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
@@ -96,13 +115,20 @@ impl Host {
             let _ = before.thread_set_mask();
         }
         started.map_err(system("start the thread that introduces ranks"))?;
-        Ok((Self { told }, own))
+        Ok((Self { told, over }, own))
     }
 
-    /// Waits until the others were told that rank 0 has left or aborts the job.
+    /// Waits until the others were told that this rank has left or aborts the job.
     pub(super) fn wait_until_told(&self) {
         // If the thread has ended, nobody is left to be told.
         let _ = self.told.recv_timeout(TELL_LIMIT);
+    }
+
+    /// In a job that spans nodes, waits until all ranks that hear of other nodes by this thread are out of the job: the
+    /// end of this process would be the end of their node.
+    pub(super) fn wait_until_over(&self) {
+        // Nothing is ever sent.
+        let _ = self.over.as_ref().map(Receiver::recv);
     }
 }
 
@@ -114,15 +140,19 @@ struct Guest {
 
 struct Thread {
     broker: Broker,
+    own: usize,
     secret: [u8; 16],
     size: usize,
     patience: Duration,
     doors: Vec<Door>,
     late: Option<(Instant, String)>,
     guests: VecDeque<Guest>,
+    links: Option<Links>,
     tell: Option<Sender<()>>,
     aborted: bool,
     buffer: Vec<u8>,
+    /// Dropped with this.
+    _running: Sender<()>,
 }
 
 #[derive(Clone, Copy)]
@@ -130,6 +160,7 @@ enum Ready {
     Door(usize),
     Guest(usize),
     Broker(Source),
+    Links(links::Source),
 }
 
 impl Thread {
@@ -137,7 +168,12 @@ impl Thread {
         loop {
             let now = Instant::now();
             self.look_after(now);
-            if self.broker.is_deserted() {
+            let over = match &mut self.links {
+                None => self.broker.is_deserted(),
+                // The ranks here need no more than to be out: one of them waits for this end.
+                Some(links) => self.broker.all_are_out() && links.is_done(now),
+            };
+            if over {
                 return;
             }
             let ready = self.wait(now);
@@ -146,6 +182,14 @@ impl Thread {
             for ready in ready.into_iter().rev() {
                 match ready {
                     Ready::Broker(source) => self.broker.ready(source, Instant::now()),
+                    Ready::Links(source) => {
+                        let now = Instant::now();
+                        let links = self.links.as_mut();
+                        let news = links
+                            .map(|links| links.ready(source, now))
+                            .unwrap_or_default();
+                        self.take(news, now);
+                    }
                     Ready::Guest(number) => self.hear(number),
                     Ready::Door(number) => self.let_in(number),
                 }
@@ -153,7 +197,35 @@ impl Thread {
         }
     }
 
+    /// What links brought.
+    fn take(&mut self, news: Vec<News>, now: Instant) {
+        let mut over = Vec::new();
+        for news in news {
+            let (node, why) = match news {
+                News::Word(node, _) | News::Lost(node, _) if over.contains(&node) => continue,
+                // Whoever has not left by now does not live there any more.
+                News::Word(node, Word::Farewell) => (node, None),
+                News::Word(node, word) => match self.broker.hear(node, word, now) {
+                    Ok(()) => continue,
+                    Err(text) => (node, Some(text)),
+                },
+                News::Lost(node, end) => (node, Some(end.to_string())),
+            };
+            if let Some(links) = &mut self.links {
+                links.remove(node);
+            }
+            if let Some(why) = why.filter(|_| !self.broker.all_are_out()) {
+                tracing::warn!("node {node} is lost: {why}");
+            }
+            self.broker.lose_node(node);
+            over.push(node);
+        }
+    }
+
     fn look_after(&mut self, now: Instant) {
+        let links = self.links.as_mut();
+        let news = links.map(|links| links.tick(now)).unwrap_or_default();
+        self.take(news, now);
         for notice in self.broker.tick(now) {
             match notice {
                 Notice::Abort { .. } => self.aborted = true,
@@ -164,7 +236,15 @@ impl Thread {
                 Notice::GaveUp { .. } | Notice::Deserted { .. } => {}
             }
         }
-        if (self.aborted || self.broker.is_out(HOST)) && self.broker.nothing_to_send() {
+        let words = self.broker.words();
+        if let Some(links) = &mut self.links {
+            for (about, word) in words {
+                links.tell(about, &word, now);
+            }
+        }
+        let flushed = self.links.as_ref().is_none_or(Links::is_flushed);
+        let told = flushed && self.broker.nothing_to_send();
+        if (self.aborted || self.broker.is_out(self.own)) && told {
             // Who waits for it may have given up.
             let _ = self.tell.take().map(|tell| tell.send(()));
         }
@@ -172,6 +252,9 @@ impl Thread {
             self.doors.clear();
             self.guests.clear();
             self.late = None;
+            if let Some(links) = &mut self.links {
+                links.close_port();
+            }
         }
         if let Some((_, name)) = self.late.take_if(|(at, _)| *at <= now) {
             match Door::at_path(&name) {
@@ -209,9 +292,17 @@ impl Thread {
             flags.set(PollFlags::POLLOUT, write);
             watch(fd, flags, Ready::Broker(source));
         }
+        for (source, fd, read, write) in self.links.iter().flat_map(Links::sources) {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::POLLIN, read);
+            flags.set(PollFlags::POLLOUT, write);
+            watch(fd, flags, Ready::Links(source));
+        }
         let guests = self.guests.iter().map(|guest| guest.since + self.patience);
         let late = self.late.as_ref().map(|(at, _)| *at);
-        let due = guests.chain(late).chain(self.broker.deadline()).min();
+        let links = self.links.as_ref().and_then(Links::due);
+        let due = guests.chain(late).chain(links);
+        let due = due.chain(self.broker.deadline()).min();
         let timeout = due.map_or(PollTimeout::NONE, |at| {
             // Rounded up, so that what is due then is due when we wake.
             let left = at.saturating_duration_since(now).as_micros().div_ceil(1000);
@@ -292,6 +383,9 @@ impl Thread {
             return Err(format!(
                 "rank {rank} of {size} does not belong to this job of {own}"
             ));
+        }
+        if !self.broker.is_here(rank) {
+            return Err(format!("rank {rank} does not belong to this node"));
         }
         if !self.broker.is_vacant(rank) {
             return Err(format!("rank {rank} has come already"));

@@ -60,6 +60,8 @@ struct Host {
     left: bool,
     /// The connection is of no use any more.
     lost: bool,
+    /// Ranks of other nodes, of which it brings the news.
+    beyond: Vec<usize>,
 }
 
 /// An answer with its descriptors.
@@ -172,6 +174,7 @@ impl Launched {
             process,
             left: false,
             lost: false,
+            beyond: Vec::new(),
         });
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let hello = ToLauncher::Hello {
@@ -183,6 +186,13 @@ impl Launched {
         match this.answer(CALL, Some(limit))?.0 {
             ToRank::Welcome => Ok(this),
             _ => this.unexpected(CALL, "answer to hello"),
+        }
+    }
+
+    /// The host is the one that brings news of these ranks: without it nobody hears of them.
+    pub(crate) fn hears_by_host_of(&mut self, beyond: Vec<usize>) {
+        if let Some(host) = &mut self.host {
+            host.beyond = beyond;
         }
     }
 
@@ -199,6 +209,14 @@ impl Launched {
             rank: host.rank,
             how: super::Death::Unknown,
         };
+        let how = super::Death::Unheard;
+        let beyond = std::mem::take(&mut host.beyond);
+        if !beyond.is_empty() {
+            // Refuses only when its counter is full: then it is readable already.
+            let _ = self.bell.write(1);
+        }
+        let unheard = beyond.into_iter().map(|rank| Event::Died { rank, how });
+        self.aside.extend(unheard);
         (!host.left).then(|| (ToRank::Event(died), Vec::new()))
     }
 

@@ -35,6 +35,8 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use onecopy_shm::fdpass;
 
+use super::nodes::Nodes;
+
 /// File systems in which ranks of one node may see the same files, in the order in which they are tried.
 pub(super) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
 
@@ -394,8 +396,8 @@ fn belongs_to_us(found: &Metadata) -> bool {
 /// What decides which ways lead from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Namespaces {
-    /// The node, by the number of its boot.
-    node: String,
+    /// The machine, by the number of its boot, and the name of the node if it was given one.
+    machine: String,
     net: u64,
     user: u64,
     /// The instance of `/proc`; 0 if there is none.
@@ -411,14 +413,32 @@ pub(super) enum DoorKind {
     Path,
 }
 
+impl DoorKind {
+    /// As one letter.
+    pub(super) fn letter(self) -> char {
+        match self {
+            Self::Abstract => 'a',
+            Self::Process => 'p',
+            Self::Path => 'f',
+        }
+    }
+
+    /// The way that this letter means.
+    pub(super) fn of_letter(letter: char) -> Option<Self> {
+        let all = [Self::Abstract, Self::Process, Self::Path];
+        all.into_iter().find(|kind| kind.letter() == letter)
+    }
+}
+
 impl Namespaces {
     /// Where this process is.
-    pub(super) fn of_this_process() -> Self {
+    pub(super) fn of_this_process(node: Option<&str>) -> Self {
         let number = |path: &str| std::fs::metadata(path).map_or(0, |found| found.ino());
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let proc = std::fs::symlink_metadata("/proc/self").map_or(0, |found| found.dev());
+        let name = node.map(|name| format!("+{name}")).unwrap_or_default();
         Self {
-            node: boot.trim().to_owned(),
+            machine: format!("{}{name}", boot.trim()),
             net: number("/proc/self/ns/net"),
             user: number("/proc/self/ns/user"),
             proc,
@@ -430,7 +450,7 @@ impl Namespaces {
 
     /// As one word.
     pub(super) fn encode(&self) -> String {
-        let mut text = format!("{}:{}:{}:{}", self.node, self.net, self.user, self.proc);
+        let mut text = format!("{}:{}:{}:{}", self.machine, self.net, self.user, self.proc);
         for (dev, ino) in self.bases {
             text += &format!(":{dev}:{ino}");
         }
@@ -440,7 +460,7 @@ impl Namespaces {
     /// The place in this word.
     pub(super) fn decode(text: &str) -> Option<Self> {
         let mut words = text.split(':');
-        let node = words.next()?.to_owned();
+        let machine = words.next()?.to_owned();
         let mut number = || words.next()?.parse::<u64>().ok();
         let (net, user, proc) = (number()?, number()?, number()?);
         let mut bases = [(0, 0); BASES.len()];
@@ -448,7 +468,7 @@ impl Namespaces {
             *base = (number()?, number()?);
         }
         Some(Self {
-            node,
+            machine,
             net,
             user,
             proc,
@@ -456,14 +476,39 @@ impl Namespaces {
         })
     }
 
-    /// The best way that leads here from all `others`; in words why there is none.
+    /// Whether it is the same network namespace as that of all `others`. One that could not be told apart (0) is not
+    /// believed to be the same.
+    pub(super) fn shares_network(&self, others: &[Self]) -> bool {
+        let boot = |place: &Self| place.machine.split('+').next().map(str::to_owned);
+        let same = |other: &Self| other.net == self.net && boot(other) == boot(self);
+        self.net != 0 && others.iter().all(same)
+    }
+
+    /// Which of these ranks are on one node: those of one machine and name between which a way leads. Where one leads
+    /// from the first of them to some only, those that are alike in all are together.
+    pub(super) fn nodes(places: &[Self]) -> Nodes {
+        let machines = Nodes::by_keys(places.iter().map(|place| &place.machine));
+        let together = |node: u32| {
+            let others: Vec<Self> = machines
+                .ranks(node)
+                .map(|rank| places[rank].clone())
+                .collect();
+            others[0].door_kind(&others).is_ok()
+        };
+        let machine_count = u32::try_from(machines.count()).unwrap_or(u32::MAX);
+        let together: Vec<bool> = (0..machine_count).map(together).collect();
+        Nodes::by_keys(places.iter().enumerate().map(|(rank, place)| {
+            let machine = machines.of(rank).unwrap_or(0);
+            let whole = together[machine as usize];
+            let rest = (!whole).then_some((place.net, place.user, place.proc, place.bases));
+            (machine, rest)
+        }))
+    }
+
+    /// The best way that leads here from all `others`, which are on this machine; in words why there is none.
     pub(super) fn door_kind(&self, others: &[Self]) -> Result<DoorKind, &'static str> {
         let all = |same: &dyn Fn(&Self) -> bool| others.iter().all(same);
-        if !all(&|other| other.node == self.node) {
-            return Err("the ranks run on several nodes; onecopy connects the ranks of one node");
-        }
-        // A namespace that could not be told apart (0) is not believed to be the same.
-        if self.net != 0 && all(&|other| other.net == self.net) {
+        if self.shares_network(others) {
             return Ok(DoorKind::Abstract);
         }
         if self.proc != 0 && all(&|other| (other.proc, other.user) == (self.proc, self.user)) {

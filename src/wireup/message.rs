@@ -142,15 +142,19 @@ pub enum DecodeError {
     },
 }
 
-struct Writer(Vec<u8>);
+pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new(kind: u16) -> Self {
+    pub(super) fn new(kind: u16) -> Self {
         let mut writer = Self(Vec::with_capacity(64));
         writer.u32(MAGIC);
         writer.u16(super::PROTOCOL_VERSION as u16);
         writer.u16(kind);
         writer
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
     }
 
     fn u16(&mut self, value: u16) {
@@ -166,11 +170,11 @@ impl Writer {
     }
 
     /// A count that the caller has bounded by one of the limits above.
-    fn count(&mut self, value: usize) {
+    pub(super) fn count(&mut self, value: usize) {
         self.u32(u32::try_from(value).unwrap_or(u32::MAX));
     }
 
-    fn card(&mut self, card: &Card) {
+    pub(super) fn card(&mut self, card: &Card) {
         self.u64(card.pid_ns);
         self.u64(card.user_ns);
         self.u32(card.uid);
@@ -206,6 +210,8 @@ impl Writer {
             Death::Code(code) => (0, code),
             Death::Signal(signal) => (1, signal),
             Death::Unknown => (2, 0),
+            Death::NodeLost => (3, 0),
+            Death::Unheard => (4, 0),
         };
         self.u32(kind);
         self.u32(value.cast_unsigned());
@@ -231,14 +237,14 @@ fn ranges(numbers: &[u16]) -> Vec<(u16, u16)> {
     out
 }
 
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
     /// A reader behind the head, and the kind.
-    fn new(bytes: &'a [u8]) -> Result<(Self, u16), DecodeError> {
+    pub(super) fn new(bytes: &'a [u8]) -> Result<(Self, u16), DecodeError> {
         let mut reader = Self { bytes, at: 0 };
         if reader.u32()? != MAGIC {
             return Err(DecodeError::Magic);
@@ -296,7 +302,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn rank(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+    pub(super) fn rank(&mut self, field: &'static str) -> Result<u32, DecodeError> {
         let value = self.u32()?;
         if value >= MAX_RANKS {
             return Err(DecodeError::Value {
@@ -339,7 +345,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn card(&mut self) -> Result<Card, DecodeError> {
+    pub(super) fn card(&mut self) -> Result<Card, DecodeError> {
         let pid_ns = self.u64()?;
         let user_ns = self.u64()?;
         let uid = self.u32()?;
@@ -391,6 +397,8 @@ impl<'a> Reader<'a> {
             0 => Ok(Death::Code(value)),
             1 => Ok(Death::Signal(value)),
             2 => Ok(Death::Unknown),
+            3 => Ok(Death::NodeLost),
+            4 => Ok(Death::Unheard),
             other => Err(DecodeError::Value {
                 field: "death",
                 value: other.into(),
@@ -398,7 +406,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn end<T>(self, value: T) -> Result<T, DecodeError> {
+    pub(super) fn end<T>(self, value: T) -> Result<T, DecodeError> {
         match self.bytes.len() - self.at {
             0 => Ok(value),
             count => Err(DecodeError::Trailing { count }),

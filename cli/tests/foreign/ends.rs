@@ -18,7 +18,7 @@ use crate::processes::limit::{Limited, start, wait_until};
 use crate::processes::say;
 
 /// A rank that this program plays the launcher of: by the environment that one would leave.
-fn rank(env: &[(&str, &str)], wrapper: &[&str], body: &str) -> Command {
+pub(crate) fn rank(env: &[(&str, &str)], wrapper: &[&str], body: &str) -> Command {
     let own = std::env::current_exe().expect("own path");
     let mut command = match wrapper {
         [] => Command::new(own),

@@ -14,18 +14,17 @@ fn host(size: usize, what: &str, limit: Duration) -> (Foreign, Address, [u8; 16]
     let name = format!("test-{what}-{}", std::process::id());
     let secret = [7; 16];
     let plan = Plan {
+        rank: FIRST,
         size,
         secret,
         join_timeout: limit,
         doors: vec![Door::at_abstract(&name).expect("door")],
         late: None,
+        links: None,
     };
     let (host, socket) = Host::start(plan).expect("host");
-    let inner = Launched::new(socket, HOST, size).expect("rank 0");
-    let rank = Foreign {
-        inner: Inner::Launched(inner),
-        rest: Rest::new(None, Some(host)),
-    };
+    let inner = Launched::new(socket, FIRST, size).expect("rank 0");
+    let rank = Foreign::new(Inner::Launched(inner), Rest::new(None, Some(host)));
     (rank, Address::Abstract(name), secret)
 }
 
@@ -39,7 +38,7 @@ fn guest(
     Launched::at_host(
         socket,
         (rank, size),
-        (HOST, secret),
+        (FIRST, secret),
         Duration::from_secs(20),
     )
 }
@@ -153,21 +152,4 @@ fn ranks_that_do_not_come_are_named() {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-#[test]
-fn a_word_in_the_table_says_where_the_door_is_or_why_there_is_none() {
-    let secret = [0xab; 16];
-    let word = format!("{}|a:name", hex(&secret));
-    let (address, read) = read_door("it", &word).expect("good");
-    assert_eq!(
-        (address, read),
-        (Address::Abstract("name".to_owned()), secret)
-    );
-    let error = read_door("it", "no|the_ranks_run_on_several_nodes").expect_err("no door");
-    assert!(
-        error.to_string().contains("run on several nodes"),
-        "{error}"
-    );
-    assert!(read_door("it", "zz|a:name").is_err() && read_door("it", "a:name").is_err());
 }

@@ -158,7 +158,7 @@ fn words_carry_addresses_and_places() {
         assert_eq!(Address::decode(&address.encode()), Some(address));
     }
     assert_eq!(Address::decode("p:1"), None);
-    let place = Namespaces::of_this_process();
+    let place = Namespaces::of_this_process(None);
     assert_eq!(Namespaces::decode(&place.encode()), Some(place));
     assert_eq!(Namespaces::decode("a:1:2"), None);
 }
@@ -166,7 +166,7 @@ fn words_carry_addresses_and_places() {
 #[test]
 fn the_best_common_way_is_chosen() {
     let here = Namespaces {
-        node: "n".to_owned(),
+        machine: "n".to_owned(),
         net: 1,
         user: 2,
         proc: 3,
@@ -186,5 +186,48 @@ fn the_best_common_way_is_chosen() {
         other.bases = [(8, 8), (5, 1)];
     };
     assert!(way(&apart).is_err());
-    assert!(way(&|other| other.node = "m".to_owned()).is_err());
+}
+
+#[test]
+fn ranks_between_which_no_way_leads_are_on_several_nodes() {
+    let here = Namespaces {
+        machine: "n".to_owned(),
+        net: 1,
+        user: 2,
+        proc: 3,
+        bases: [(4, 1), (5, 1)],
+    };
+    let nodes = |change: &dyn Fn(&mut Namespaces)| {
+        let mut other = here.clone();
+        change(&mut other);
+        let places = [here.clone(), other.clone(), here.clone(), other];
+        let nodes = Namespaces::nodes(&places);
+        (0..4)
+            .map(|rank| nodes.of(rank).expect("a rank"))
+            .collect::<Vec<_>>()
+    };
+    let together = [0, 0, 0, 0];
+    let apart = [0, 1, 0, 1];
+    assert_eq!(nodes(&|_| {}), together);
+    assert_eq!(nodes(&|other| other.machine = "m".to_owned()), apart);
+    assert_eq!(nodes(&|other| other.machine = "n+name".to_owned()), apart);
+    // Each of these leaves a way.
+    assert_eq!(nodes(&|other| other.net = 9), together);
+    assert_eq!(nodes(&|other| (other.net, other.proc) = (9, 9)), together);
+    let none = |other: &mut Namespaces| {
+        (other.net, other.proc) = (9, 9);
+        other.bases[0] = (8, 8);
+    };
+    assert_eq!(nodes(&none), apart);
+    // A name makes nodes of one machine, whose ranks reach each other all the same.
+    let named = Namespaces {
+        machine: "n+name".to_owned(),
+        ..here.clone()
+    };
+    assert!(here.shares_network(&[named]));
+    let far = Namespaces {
+        machine: "m".to_owned(),
+        ..here.clone()
+    };
+    assert!(!here.shares_network(&[far]));
 }

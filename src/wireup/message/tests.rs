@@ -48,6 +48,8 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
         any::<i32>().prop_map(Death::Code),
         any::<i32>().prop_map(Death::Signal),
         Just(Death::Unknown),
+        Just(Death::NodeLost),
+        Just(Death::Unheard),
     ];
     let identity = any::<(u32, i32, u64, bool, bool)>();
     prop_oneof![

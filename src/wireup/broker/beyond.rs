@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a broker has to do with ranks of other nodes: it serves none of them, and hears of them from other brokers.
+//!
+//! The broker of rank 0's node *decides* whether all ranks have joined; the others tell it who has, and give its answer
+//! to their ranks. Who loses that broker decides alone, with no news of anyone any more.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Broker, ClientState, Notice, Phase};
+use crate::wireup::link::Word;
+use crate::wireup::nodes::Nodes;
+use crate::wireup::{Death, Event, Missing};
+
+/// What a broker knows besides, in a job that spans nodes.
+#[derive(Debug)]
+pub(super) struct Beyond {
+    nodes: Arc<Nodes>,
+    /// The node whose ranks this broker serves.
+    own: u32,
+    decides: bool,
+    /// For other brokers: the rank that it is about, if any, and the word.
+    out: Vec<(Option<usize>, Word)>,
+    /// How many cards have come.
+    cards: usize,
+    /// Who is missing, by the word of the broker that decides.
+    absent: Option<Vec<Missing>>,
+    aborted: bool,
+}
+
+impl Beyond {
+    pub(super) fn absent(&self) -> Option<&[Missing]> {
+        self.absent.as_deref()
+    }
+}
+
+impl Broker {
+    /// From now on only the ranks of node `own` are this broker's to serve.
+    pub(crate) fn serve_node(&mut self, nodes: Arc<Nodes>, own: u32) {
+        self.beyond = Some(Beyond {
+            nodes,
+            own,
+            decides: own == 0,
+            out: Vec::new(),
+            cards: 0,
+            absent: None,
+            aborted: false,
+        });
+    }
+
+    /// Whether this rank is one that the broker serves.
+    pub(crate) fn is_here(&self, rank: usize) -> bool {
+        let beyond = self.beyond.as_ref();
+        beyond.is_none_or(|beyond| beyond.nodes.of(rank) == Some(beyond.own))
+    }
+
+    pub(super) fn decides(&self) -> bool {
+        self.beyond.as_ref().is_none_or(|beyond| beyond.decides)
+    }
+
+    pub(super) fn tell_beyond(&mut self, about: Option<usize>, word: impl FnOnce() -> Word) {
+        if let Some(beyond) = &mut self.beyond {
+            beyond.out.push((about, word()));
+        }
+    }
+
+    /// What is to be told to other brokers, and about whom.
+    pub(crate) fn words(&mut self) -> Vec<(Option<usize>, Word)> {
+        let beyond = self.beyond.as_mut();
+        beyond
+            .map(|beyond| std::mem::take(&mut beyond.out))
+            .unwrap_or_default()
+    }
+
+    /// The broker of this node says something. An error, in words, if it is not for it to say.
+    pub(crate) fn hear(&mut self, node: u32, word: Word, now: Instant) -> Result<(), String> {
+        let Some(beyond) = &mut self.beyond else {
+            return Err("this job has one node".to_owned());
+        };
+        let (own, decides) = (beyond.own, beyond.decides);
+        let nodes = Arc::clone(&beyond.nodes);
+        let its = |rank: usize| match nodes.of(rank) {
+            // The first broker brings news of everyone else's ranks.
+            Some(of) if of == node || node == 0 && of != own => Ok(rank),
+            _ => Err(format!("news of rank {rank}, which is not for it to bring")),
+        };
+        match word {
+            Word::Joined { rank, card } if decides => {
+                let rank = its(rank)?;
+                let client = &mut self.clients[rank];
+                if client.state != ClientState::Outside {
+                    return Err(format!("rank {rank} joins a second time"));
+                }
+                client.state = ClientState::Joined;
+                client.card = Some(card);
+                self.joined(rank, now);
+            }
+            Word::Event(Event::Died { rank, how }) => self.far_end(its(rank)?, how),
+            Word::Event(Event::Left { rank }) => {
+                let rank = its(rank)?;
+                if self.clients[rank].state == ClientState::Joined {
+                    self.clients[rank].state = ClientState::Left;
+                    self.announce(rank, Event::Left { rank });
+                }
+            }
+            Word::Event(Event::Abort { code }) => {
+                // Once says it all: nobody can make others repeat it.
+                if !std::mem::replace(&mut beyond.aborted, true) {
+                    let rank = nodes.host(node).unwrap_or(0);
+                    self.announce(rank, Event::Abort { code });
+                    self.notices.push(Notice::Abort { rank, code });
+                }
+            }
+            Word::Cards {
+                first,
+                total,
+                ref cards,
+            } if !decides && self.phase == Phase::Gathering => {
+                let known = beyond.cards;
+                beyond.cards += cards.len();
+                let fits = first as usize == known && !cards.is_empty();
+                if !fits || total as usize != nodes.size() || beyond.cards > nodes.size() {
+                    return Err("cards that do not belong to those before them".to_owned());
+                }
+                let is_last = beyond.cards == nodes.size();
+                self.pass_on(word);
+                if is_last {
+                    self.all_have_joined();
+                }
+            }
+            Word::Absent {
+                waited_ms,
+                ref missing,
+            } if !decides && self.phase == Phase::Gathering => {
+                beyond.absent = Some(missing.clone());
+                self.phase = Phase::GaveUp { waited_ms };
+                self.pass_on(word);
+            }
+            Word::Beat => {}
+            _ => return Err("a word that it has no cause to say".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The link to this node is over, and it did not say that its ranks have left: they are dead for this job. With
+    /// rank 0's node goes all news of the others.
+    pub(crate) fn lose_node(&mut self, node: u32) {
+        let Some(beyond) = &mut self.beyond else {
+            return;
+        };
+        let nodes = Arc::clone(&beyond.nodes);
+        let all = !beyond.decides;
+        beyond.decides = true;
+        let own = beyond.own;
+        let lost: Vec<usize> = nodes.ranks(node).collect();
+        let unheard = nodes
+            .beyond(own)
+            .filter(|&rank| all && nodes.of(rank) != Some(node));
+        let unheard: Vec<usize> = unheard.collect();
+        // All at once, so that none of them is named as one that may still come.
+        for (ranks, how) in [(&lost, Death::NodeLost), (&unheard, Death::Unheard)] {
+            for &rank in ranks {
+                self.mark_far_end(rank, how);
+            }
+        }
+        self.give_up_if_anyone_waits();
+    }
+
+    fn far_end(&mut self, rank: usize, how: Death) {
+        self.mark_far_end(rank, how);
+        if self.decides() {
+            self.give_up_if_anyone_waits();
+        }
+    }
+
+    fn mark_far_end(&mut self, rank: usize, how: Death) {
+        let client = &mut self.clients[rank];
+        match client.state {
+            ClientState::Left | ClientState::Gone => return,
+            ClientState::Outside | ClientState::Joined => client.state = ClientState::Gone,
+        }
+        client.child_death = Some(how);
+        self.announce(rank, Event::Died { rank, how });
+    }
+
+    fn give_up_if_anyone_waits(&mut self) {
+        let mut clients = self.clients.iter();
+        let waiting = clients.any(|client| client.state == ClientState::Joined);
+        let anyone_gone = self
+            .clients
+            .iter()
+            .any(|client| client.state == ClientState::Gone);
+        if self.phase == Phase::Gathering && waiting && anyone_gone {
+            self.give_up(None);
+        }
+    }
+
+    /// Gives a broker's answer to the ranks here that wait for it.
+    fn pass_on(&mut self, word: Word) {
+        let Some(message) = word.for_ranks() else {
+            return;
+        };
+        let message = message.encode();
+        for rank in 0..self.clients.len() {
+            let waits = self.clients[rank].state == ClientState::Joined && self.is_here(rank);
+            if waits {
+                self.send(rank, message.clone(), Vec::new());
+            }
+        }
+    }
+
+    fn all_have_joined(&mut self) {
+        self.phase = Phase::Complete;
+        for rank in 0..self.clients.len() {
+            let client = &mut self.clients[rank];
+            if client.state == ClientState::Outside {
+                client.state = ClientState::Joined;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

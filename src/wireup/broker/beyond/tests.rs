@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::wireup::Card;
+use crate::wireup::message::{MAX_MESSAGE, ToLauncher, ToRank};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use onecopy_shm::fdpass::{self, Wait};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Brokers of two nodes with two ranks each, and the ranks' ends.
+struct Job {
+    brokers: [Broker; 2],
+    ends: Vec<OwnedFd>,
+}
+
+fn job() -> Job {
+    let nodes = Arc::new(Nodes::by_keys([0, 0, 1, 1]));
+    let mut ends = Vec::new();
+    let brokers = [0, 1].map(|node| {
+        let mut broker = Broker::new(TIMEOUT);
+        broker.make_room(4);
+        broker.serve_node(Arc::clone(&nodes), node);
+        for rank in nodes.ranks(node) {
+            let (ours, theirs) = fdpass::pair().expect("pair");
+            fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
+            let who = fdpass::peer_credentials(ours.as_fd()).expect("peer");
+            broker.seat(rank, ours, who, None);
+            ends.push(theirs);
+        }
+        broker
+    });
+    Job { brokers, ends }
+}
+
+impl Job {
+    fn say(&mut self, rank: usize, message: &ToLauncher) {
+        let segment = memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd");
+        let fds = [segment.as_fd()];
+        let fds = if matches!(message, ToLauncher::Join { .. }) {
+            &fds[..]
+        } else {
+            &[]
+        };
+        fdpass::send(self.ends[rank].as_fd(), &message.encode(), fds, Wait::Never).expect("say");
+        self.serve(rank);
+    }
+
+    /// Serves a rank, and carries what follows from that from broker to broker.
+    fn serve(&mut self, rank: usize) {
+        let now = Instant::now();
+        let broker = &mut self.brokers[rank / 2];
+        broker.ready(super::super::Source::Socket(rank), now);
+        broker.tick(now + super::super::STATUS_DELAY);
+        self.carry();
+    }
+
+    fn carry(&mut self) {
+        for from in [1, 0, 1] {
+            for (about, word) in self.brokers[from].words() {
+                // As links do: nobody is told of its own.
+                let own = about.map(|rank| rank / 2);
+                if from == 1 && own != Some(1) || from == 0 && own == Some(1) {
+                    continue;
+                }
+                let word = Word::decode(&word.encode()).expect("a word");
+                let node = u32::try_from(from).expect("small");
+                self.brokers[1 - from]
+                    .hear(node, word, Instant::now())
+                    .expect("a good word");
+            }
+        }
+    }
+
+    fn join(&mut self, rank: usize) {
+        let card = Card::of_this_process();
+        self.say(rank, &ToLauncher::Join { card });
+    }
+
+    fn all_join(&mut self) {
+        for rank in [2, 0, 1, 3] {
+            assert_eq!(self.heard(rank), None);
+            self.join(rank);
+        }
+        for rank in 0..4 {
+            assert!(matches!(
+                self.heard(rank),
+                Some(ToRank::Cards { total: 4, .. })
+            ));
+        }
+    }
+
+    fn heard(&self, rank: usize) -> Option<ToRank> {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let got = fdpass::recv(self.ends[rank].as_fd(), &mut buffer, 2, Wait::Never).ok()?;
+        Some(ToRank::decode(&buffer[..got.len]).expect("message"))
+    }
+}
+
+fn died(rank: usize, how: Death) -> Option<ToRank> {
+    Some(ToRank::Event(Event::Died { rank, how }))
+}
+
+#[test]
+fn what_happens_on_one_node_is_heard_on_the_other() {
+    let mut job = job();
+    job.all_join();
+    job.say(3, &ToLauncher::Leave);
+    let left = Some(ToRank::Event(Event::Left { rank: 3 }));
+    for rank in 0..3 {
+        assert_eq!(job.heard(rank), left);
+    }
+    assert_eq!(job.heard(3), None);
+    // The end of a connection, on the node of rank 0.
+    let (ours, _) = fdpass::pair().expect("pair");
+    job.ends[1] = ours;
+    job.serve(1);
+    for rank in [0, 2] {
+        assert_eq!(job.heard(rank), died(1, Death::Unknown));
+    }
+    for _ in 0..3 {
+        job.say(2, &ToLauncher::Abort { code: 7 });
+    }
+    let abort = Some(ToRank::Event(Event::Abort { code: 7 }));
+    assert_eq!(job.heard(0), abort);
+    assert_eq!(job.heard(0), None, "once says it all");
+    assert!(!job.brokers[1].all_are_out() && !job.brokers[0].all_are_out());
+    job.say(2, &ToLauncher::Leave);
+    assert!(job.brokers[1].all_are_out());
+}
+
+#[test]
+fn a_rank_is_introduced_on_its_own_node_only() {
+    let mut job = job();
+    job.all_join();
+    job.say(2, &ToLauncher::Introduce { peer: 3 });
+    assert!(matches!(
+        job.heard(2),
+        Some(ToRank::Introduction { peer: 3, .. })
+    ));
+    job.say(2, &ToLauncher::Introduce { peer: 0 });
+    let Some(ToRank::Refused { reason }) = job.heard(2) else {
+        panic!("a rank of another node was introduced");
+    };
+    assert!(reason.contains("another node"), "{reason}");
+}
+
+#[test]
+fn who_is_missing_is_named_on_both_nodes() {
+    let mut job = job();
+    job.join(2);
+    job.join(0);
+    // Rank 1 never comes, and rank 3 is dead before it has joined.
+    let (ours, _) = fdpass::pair().expect("pair");
+    job.ends[3] = ours;
+    job.serve(3);
+    for rank in [0, 2] {
+        let Some(ToRank::Absent {
+            waited_ms: 0,
+            missing,
+        }) = job
+            .heard(rank)
+            .into_iter()
+            .chain(job.heard(rank))
+            .find(|message| matches!(message, ToRank::Absent { .. }))
+        else {
+            panic!("rank {rank} hears nothing");
+        };
+        let missing: Vec<usize> = missing.iter().map(|one| one.rank).collect();
+        assert_eq!(missing, [1, 3]);
+    }
+    // Who joins now is told the same.
+    job.join(1);
+    assert!(matches!(job.heard(1), Some(ToRank::Absent { .. })));
+}
+
+#[test]
+fn the_broker_that_decides_waits_for_all_nodes() {
+    let mut job = job();
+    job.join(3);
+    assert!(
+        job.brokers[1].deadline().is_none(),
+        "it is not for this one to give up"
+    );
+    let deadline = job.brokers[0].deadline().expect("somebody has joined");
+    job.brokers[0].tick(deadline);
+    job.carry();
+    let Some(ToRank::Absent { waited_ms, missing }) = job.heard(3) else {
+        panic!("rank 3 hears nothing");
+    };
+    assert!(waited_ms > 0);
+    let missing: Vec<usize> = missing.iter().map(|one| one.rank).collect();
+    assert_eq!(missing, [0, 1, 2]);
+}
+
+#[test]
+fn a_lost_node_takes_its_ranks_along() {
+    let mut job = job();
+    job.all_join();
+    job.brokers[0].lose_node(1);
+    for rank in [2, 3] {
+        assert_eq!(job.heard(0), died(rank, Death::NodeLost));
+    }
+    assert_eq!(job.heard(0), None);
+    job.brokers[1].lose_node(0);
+    for rank in [0, 1] {
+        assert_eq!(job.heard(3), died(rank, Death::NodeLost));
+    }
+    // Before all have joined, it ends the join.
+    let mut job = self::job();
+    job.join(3);
+    job.brokers[1].lose_node(0);
+    let told = [job.heard(3), job.heard(3), job.heard(3)];
+    assert!(
+        told.iter()
+            .flatten()
+            .any(|message| matches!(message, ToRank::Absent { .. })),
+        "{told:?}"
+    );
+    // Who comes later is told as well.
+    job.join(2);
+    assert!(matches!(job.heard(2), Some(ToRank::Absent { .. })));
+}
+
+#[test]
+fn with_rank_0_goes_the_news_of_all_others() {
+    let mut broker = Broker::new(TIMEOUT);
+    broker.make_room(3);
+    broker.serve_node(Arc::new(Nodes::by_keys([0, 1, 2])), 1);
+    let (ours, theirs) = fdpass::pair().expect("pair");
+    fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
+    let who = fdpass::peer_credentials(ours.as_fd()).expect("peer");
+    broker.seat(1, ours, who, None);
+    let mut job = Job {
+        brokers: [broker, Broker::new(TIMEOUT)],
+        ends: vec![theirs],
+    };
+    let card = Card::of_this_process();
+    let segment = memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd");
+    let join = ToLauncher::Join { card: card.clone() }.encode();
+    fdpass::send(job.ends[0].as_fd(), &join, &[segment.as_fd()], Wait::Never).expect("join");
+    let broker = &mut job.brokers[0];
+    broker.ready(super::super::Source::Socket(1), Instant::now());
+    let cards = Word::Cards {
+        first: 0,
+        total: 3,
+        cards: vec![card.clone(), card.clone(), card],
+    };
+    broker.hear(0, cards, Instant::now()).expect("cards");
+    broker.lose_node(0);
+    assert!(matches!(job.heard(0), Some(ToRank::Cards { .. })));
+    assert_eq!(job.heard(0), died(0, Death::NodeLost));
+    assert_eq!(job.heard(0), died(2, Death::Unheard));
+}
+
+#[test]
+fn a_broker_speaks_for_its_own_node_and_in_its_turn() {
+    let card = Card::of_this_process();
+    let joined = |rank| Word::Joined {
+        rank,
+        card: card.clone(),
+    };
+    let cards = |first, total| Word::Cards {
+        first,
+        total,
+        cards: vec![card.clone()],
+    };
+    let absent = Word::Absent {
+        waited_ms: 0,
+        missing: Vec::new(),
+    };
+    let left = |rank| Word::Event(Event::Left { rank });
+    let now = Instant::now();
+    // What node 1 may not say to rank 0's broker, and what that one may not say to node 1's.
+    for (to, word) in [
+        (0, joined(1)),
+        (0, joined(9)),
+        (0, left(0)),
+        (0, cards(0, 4)),
+        (0, absent.clone()),
+        (0, Word::Farewell),
+        (1, joined(0)),
+        (1, left(2)),
+        (1, left(9)),
+        (1, cards(1, 4)),
+        (1, cards(0, 5)),
+        (1, Word::Encoded(Vec::new())),
+    ] {
+        let mut job = job();
+        let from = 1 - u32::try_from(to).expect("small");
+        let error = job.brokers[to].hear(from, word.clone(), now);
+        assert!(error.is_err(), "{to}: {word:?}");
+    }
+    let mut job = job();
+    job.brokers[0].hear(1, joined(2), now).expect("once");
+    job.brokers[0].hear(1, joined(2), now).expect_err("twice");
+    job.brokers[1].hear(0, absent.clone(), now).expect("once");
+    job.brokers[1].hear(0, absent, now).expect_err("twice");
+    let mut broker = Broker::new(TIMEOUT);
+    broker
+        .hear(1, Word::Beat, now)
+        .expect_err("there is one node");
+}
+
+#[test]
+fn cards_of_many_nodes_fit() {
+    let nodes = Arc::new(Nodes::by_keys((0..4096).map(|rank| rank / 64)));
+    let mut zero = Broker::new(TIMEOUT);
+    zero.make_room(4096);
+    zero.serve_node(Arc::clone(&nodes), 0);
+    let now = Instant::now();
+    let mut card = Card::of_this_process();
+    card.affinity = (0..64).step_by(2).collect();
+    // All that is to be told goes by links here, to ranks of others.
+    for rank in 0..4096 {
+        if nodes.of(rank) == Some(0) {
+            zero.clients[rank].card = Some(card.clone());
+            zero.clients[rank].state = ClientState::Joined;
+        }
+    }
+    for rank in nodes.beyond(0) {
+        let node = nodes.of(rank).expect("a node");
+        let card = card.clone();
+        zero.hear(node, Word::Joined { rank, card }, now)
+            .expect("joined");
+    }
+    let words: Vec<Word> = zero.words().into_iter().map(|(_, word)| word).collect();
+    let mut one = Broker::new(TIMEOUT);
+    one.make_room(4096);
+    one.serve_node(nodes, 1);
+    let mut bytes = 0;
+    for word in words {
+        let frame = word.encode();
+        assert!(frame.len() <= MAX_MESSAGE);
+        bytes += frame.len();
+        one.hear(0, Word::decode(&frame).expect("a word"), now)
+            .expect("cards");
+    }
+    assert!(one.is_settled() && bytes < 2 << 20, "{bytes} bytes");
+}

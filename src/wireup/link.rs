@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A link: the connection by which the host of one node is joined to that of rank 0, once both have proven themselves.
+//!
+//! Nothing here waits. What cannot be sent at once is kept, up to a bound; what has come is given out message by message.
+//! A side that has said nothing for a while says that it lives.
+
+mod call;
+mod words;
+
+pub(super) use call::call;
+pub(crate) use words::{Frames, Word};
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use super::message::DecodeError;
+
+/// Unsent bytes with which a link is given up: many times the cards of the largest job.
+const MOST_UNSENT: usize = 64 << 20;
+/// Reads before others have their turn.
+const READS: usize = 16;
+
+/// Why a link is over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The other side closed it.
+    #[error("its host closed the connection")]
+    Closed,
+    /// It failed.
+    #[error("the connection to its host failed: {0}")]
+    Failed(io::Error),
+    /// It brought what is no message.
+    #[error("its host sent what is no message: {0}")]
+    Nonsense(DecodeError),
+    /// Nothing comes.
+    #[error("nothing has been heard of its host for {} ms", .0.as_millis())]
+    Silent(Duration),
+    /// Nothing goes out.
+    #[error("its host does not read what it is told")]
+    Stuck,
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: TcpStream,
+    /// The node at its other end.
+    node: u32,
+    frames: Frames,
+    /// What is to be sent, and how much of it was.
+    out: Vec<u8>,
+    sent: usize,
+    heard: Instant,
+    said: Instant,
+}
+
+impl Link {
+    /// Over a connection that has proven itself.
+    pub(super) fn new(stream: TcpStream, node: u32, now: Instant) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            node,
+            frames: Frames::default(),
+            out: Vec::new(),
+            sent: 0,
+            heard: now,
+            said: now,
+        })
+    }
+
+    /// The node at the other end.
+    pub(super) fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// Whether all that was said is out.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.sent == self.out.len()
+    }
+
+    /// When this side is to say that it lives, and when it is to find the other silent.
+    pub(super) fn due(&self, timeout: Duration) -> Instant {
+        (self.said + timeout / 4).min(self.heard + timeout)
+    }
+
+    /// The clock stood still for this side: what it did not hear meanwhile means nothing.
+    pub(super) fn forgive(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// Says what is due; whether the other side was silent for too long.
+    pub(super) fn tick(&mut self, timeout: Duration, now: Instant) -> Result<(), End> {
+        if now >= self.said + timeout / 4 && self.is_flushed() {
+            self.say(&Word::Beat, now)?;
+        }
+        match now.saturating_duration_since(self.heard) {
+            silent if silent >= timeout => Err(End::Silent(silent)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says a word, now or as soon as there is room for it.
+    pub(super) fn say(&mut self, word: &Word, now: Instant) -> Result<(), End> {
+        let frame = word.frame();
+        if self.out.len() - self.sent + frame.len() > MOST_UNSENT {
+            return Err(End::Stuck);
+        }
+        self.out.extend_from_slice(&frame);
+        self.said = now;
+        self.flush()
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn flush(&mut self) -> Result<(), End> {
+        while !self.is_flushed() {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(0) => return Err(End::Closed),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.out.drain(..self.sent);
+                    self.sent = 0;
+                    return Ok(());
+                }
+                Err(error) => return Err(End::Failed(error)),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Takes what has come, and the end of the link after it.
+    pub(super) fn read(&mut self, now: Instant) -> (Vec<Word>, Option<End>) {
+        let mut words = Vec::new();
+        let mut block = [0; 16 << 10];
+        for _ in 0..READS {
+            match self.stream.read(&mut block) {
+                Ok(0) => return (words, Some(End::Closed)),
+                Ok(count) => {
+                    self.heard = now;
+                    self.frames.take(&block[..count]);
+                    loop {
+                        match self.frames.next() {
+                            Ok(Some(word)) => words.push(word),
+                            Ok(None) => break,
+                            Err(error) => return (words, Some(End::Nonsense(error))),
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return (words, Some(End::Failed(error))),
+            }
+        }
+        (words, None)
+    }
+
+    /// Says no more: the other side reads the end behind the last word.
+    pub(super) fn finish(&self) {
+        // Fails only where nobody is to be told any more.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

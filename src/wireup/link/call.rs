@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a host reaches rank 0's: by one after the other of its addresses, each for a bounded time.
+//!
+//! This waits, and is for the rank that begins, before its thread does.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, socket, sockopt,
+};
+
+use crate::proof::{Handshake, Purpose, Secret, fresh};
+
+/// For one address, to connect and to prove.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// If all addresses refuse, this is not to change.
+const REFUSED: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Why an address is of no use.
+enum Failure {
+    /// For now: nobody answered in time.
+    Late(String),
+    /// As long as nothing changes.
+    Lasting(String),
+}
+
+/// A proven connection from host `own` to rank 0, and the address of this node that it uses. `from`: addresses of this
+/// node that may be used; empty for any.
+pub(in super::super) fn call(
+    places: &[SocketAddr],
+    from: &[IpAddr],
+    (own, peer): (u32, u32),
+    secret: Secret,
+    limit: Duration,
+) -> Result<(TcpStream, IpAddr), String> {
+    let start = Instant::now();
+    loop {
+        let mut reasons = Vec::new();
+        let mut lasting = true;
+        for &to in places {
+            let left = limit.saturating_sub(start.elapsed()).min(ATTEMPT);
+            if left.is_zero() {
+                break;
+            }
+            match attempt(to, from, (own, peer), secret, left) {
+                Ok(found) => return Ok(found),
+                Err(Failure::Late(reason)) => {
+                    lasting = false;
+                    reasons.push(format!("{to}: {reason}"));
+                }
+                Err(Failure::Lasting(reason)) => reasons.push(format!("{to}: {reason}")),
+            }
+        }
+        let elapsed = start.elapsed();
+        if elapsed + PAUSE > limit || lasting && elapsed > REFUSED {
+            return Err(reasons.join("; "));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn attempt(
+    to: SocketAddr,
+    from: &[IpAddr],
+    (own, peer): (u32, u32),
+    secret: Secret,
+    limit: Duration,
+) -> Result<(TcpStream, IpAddr), Failure> {
+    let lasting = |error: &dyn std::fmt::Display| Failure::Lasting(error.to_string());
+    let deadline = Instant::now() + limit;
+    let source = from
+        .iter()
+        .find(|address| address.is_ipv4() == to.is_ipv4());
+    if source.is_none() && !from.is_empty() {
+        return Err(Failure::Lasting(
+            "not of the family of our own address".to_owned(),
+        ));
+    }
+    let socket = begin(to, source.copied()).map_err(|errno| lasting(&errno))?;
+    wait(&socket, PollFlags::POLLOUT, deadline)?;
+    match getsockopt(&socket, sockopt::SocketError) {
+        Ok(0) => {}
+        Ok(error) => {
+            let errno = Errno::from_raw(error);
+            return Err(match errno {
+                Errno::ETIMEDOUT => Failure::Late(errno.to_string()),
+                _ => lasting(&errno),
+            });
+        }
+        Err(errno) => return Err(lasting(&errno)),
+    }
+    let stream = TcpStream::from(socket);
+    // A connection of a socket to itself: nobody listens there.
+    if stream.local_addr().ok() == stream.peer_addr().ok() {
+        return Err(Failure::Lasting("nobody listens there".to_owned()));
+    }
+    let fresh = fresh().map_err(|error| lasting(&error))?;
+    let mut proof = Handshake::call(secret, Purpose::Link, own, peer, fresh);
+    prove(&stream, &mut proof, deadline)?;
+    let address = stream.local_addr().map_err(|error| lasting(&error))?;
+    Ok((stream, address.ip().to_canonical()))
+}
+
+/// A connection that is being made.
+fn begin(to: SocketAddr, from: Option<IpAddr>) -> nix::Result<OwnedFd> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let made = socket(family, SockType::Stream, flags, None)?;
+    if let Some(from) = from {
+        let from = SockaddrStorage::from(SocketAddr::new(from, 0));
+        bind(made.as_raw_fd(), &from)?;
+    }
+    match connect(made.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(made),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn wait(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> Result<(), Failure> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure::Late("no answer in time".to_owned()));
+        }
+        let left = u16::try_from(left.as_millis().max(1)).unwrap_or(u16::MAX);
+        match poll(
+            &mut [PollFd::new(fd.as_fd(), flags)],
+            PollTimeout::from(left),
+        ) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(Failure::Lasting(format!("poll: {errno}"))),
+        }
+    }
+}
+
+fn prove(mut stream: &TcpStream, proof: &mut Handshake, deadline: Instant) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::Late(error.to_string());
+    while proof.proven().is_none() {
+        let flags = match proof.to_send().is_empty() {
+            true => PollFlags::POLLIN,
+            false => PollFlags::POLLOUT,
+        };
+        wait(&stream, flags, deadline)?;
+        if flags == PollFlags::POLLOUT {
+            match stream.write(proof.to_send()) {
+                Ok(count) => proof.sent(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(failed(error)),
+            }
+            continue;
+        }
+        let mut bytes = vec![0; proof.wanted()];
+        match stream.read(&mut bytes) {
+            // A crowded host drops those who wait: another time it may not.
+            Ok(0) => return Err(Failure::Late("the connection was closed".to_owned())),
+            Ok(count) => proof
+                .take(&bytes[..count])
+                .map_err(|why| Failure::Lasting(why.to_string()))?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
+}

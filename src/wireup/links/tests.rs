@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::proof::Secret;
+use crate::wireup::link;
+use crate::wireup::{Death, Event};
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, channel};
+
+const SECRET: Secret = [7; 32];
+const TIMEOUT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Three nodes of two ranks: 0 and 1, 2 and 3, 4 and 5.
+fn nodes() -> Arc<Nodes> {
+    Arc::new(Nodes::by_keys([0, 0, 1, 1, 2, 2]))
+}
+
+fn first() -> (Links, std::net::SocketAddr, Receiver<Vec<IpAddr>>) {
+    let port = Port::open(&[IpAddr::from([127, 0, 0, 1])], 0, SECRET, 8).expect("a port");
+    let place = port.places()[0];
+    let (told, up) = channel();
+    let plan = Plan {
+        nodes: nodes(),
+        own: 0,
+        timeout: TIMEOUT,
+        first: First::Port(port, told),
+    };
+    (Links::new(plan, Instant::now()).expect("links"), place, up)
+}
+
+fn other(own: u32, stream: TcpStream) -> Links {
+    let plan = Plan {
+        nodes: nodes(),
+        own,
+        timeout: TIMEOUT,
+        first: First::Called(stream),
+    };
+    Links::new(plan, Instant::now()).expect("links")
+}
+
+/// Serves all that is there.
+fn serve(links: &mut Links, now: Instant) -> Vec<News> {
+    let sources: Vec<Source> = links.sources().map(|(source, ..)| source).collect();
+    let mut news = Vec::new();
+    for source in sources {
+        news.extend(links.ready(source, now));
+    }
+    news
+}
+
+/// Links of rank 0's host and of both others.
+fn linked() -> (Links, Links, Links) {
+    let (mut zero, place, up) = first();
+    let called = std::thread::scope(|scope| {
+        let hosts = [2, 4].map(|rank| {
+            scope.spawn(move || {
+                link::call(&[place], &[], (rank, 0), SECRET, LONG)
+                    .expect("a link")
+                    .0
+            })
+        });
+        let start = Instant::now();
+        let came_to = loop {
+            serve(&mut zero, Instant::now());
+            if let Ok(came_to) = up.try_recv() {
+                break came_to;
+            }
+            assert!(start.elapsed() < LONG, "no links");
+        };
+        assert_eq!(came_to, [IpAddr::from([127, 0, 0, 1]); 2]);
+        hosts.map(|host| host.join().expect("thread"))
+    });
+    let [one, two] = called;
+    assert!(zero.port.is_none(), "nobody else is let in");
+    (zero, other(1, one), other(2, two))
+}
+
+fn heard(links: &mut Links) -> (u32, Word) {
+    let start = Instant::now();
+    loop {
+        for news in serve(links, Instant::now()) {
+            match news {
+                News::Word(_, Word::Beat) => {}
+                News::Word(node, word) => return (node, word),
+                News::Lost(node, end) => panic!("{node}: {end}"),
+            }
+        }
+        assert!(start.elapsed() < LONG, "nothing is heard");
+    }
+}
+
+fn lost(links: &mut Links, now: Instant) -> Option<(u32, String)> {
+    let news = serve(links, now).into_iter().chain(links.tick(now));
+    news.into_iter().find_map(|news| match news {
+        News::Lost(node, end) => Some((node, end.to_string())),
+        News::Word(..) => None,
+    })
+}
+
+#[test]
+fn each_hears_what_is_about_others() {
+    let (mut zero, mut one, mut two) = linked();
+    let now = Instant::now();
+    let left = |rank| Word::Event(Event::Left { rank });
+    one.tell(Some(3), &left(3), now);
+    assert_eq!(heard(&mut zero), (1, left(3)));
+    // What it has heard itself it does not say back.
+    one.tell(Some(4), &left(4), now);
+    zero.tell(Some(3), &left(3), now);
+    assert_eq!(heard(&mut two), (0, left(3)));
+    zero.tell(Some(0), &left(0), now);
+    assert_eq!(heard(&mut one), (0, left(0)));
+    assert_eq!(heard(&mut two), (0, left(0)));
+    zero.tell(None, &Word::Beat, now);
+    one.tell(Some(2), &left(2), now);
+    assert_eq!(heard(&mut zero), (1, left(2)));
+}
+
+#[test]
+fn who_is_silent_is_lost_and_who_beats_is_not() {
+    let (mut zero, mut one, mut two) = linked();
+    let start = Instant::now();
+    let mut now = start;
+    // Node 1 says that it lives, node 2 does nothing.
+    let gone = loop {
+        now += TIMEOUT / 8;
+        one.tick(now);
+        // The bytes of a beat take a moment that the clock of this test does not know.
+        std::thread::sleep(Duration::from_millis(2));
+        if let Some(gone) = lost(&mut zero, now) {
+            break gone;
+        }
+        assert!(now < start + 4 * TIMEOUT, "nobody is lost");
+    };
+    assert_eq!(gone.0, 2);
+    assert!(gone.1.contains("nothing has been heard"), "{gone:?}");
+    // It finds out when it goes on.
+    let start = Instant::now();
+    let gone = loop {
+        if let Some(gone) = lost(&mut two, Instant::now()) {
+            break gone;
+        }
+        assert!(start.elapsed() < LONG, "nothing is lost");
+    };
+    assert_eq!(gone.0, 0);
+}
+
+#[test]
+fn who_did_not_look_blames_nobody() {
+    let (mut zero, _one, _two) = linked();
+    let late = Instant::now() + 100 * TIMEOUT;
+    assert_eq!(lost(&mut zero, late), None);
+    assert_eq!(lost(&mut zero, late + TIMEOUT / 4), None);
+}
+
+#[test]
+fn the_end_of_a_process_is_the_end_of_its_node_at_once() {
+    let (mut zero, one, mut two) = linked();
+    drop(one);
+    let start = Instant::now();
+    let gone = loop {
+        if let Some(gone) = lost(&mut zero, Instant::now()) {
+            break gone;
+        }
+        assert!(start.elapsed() < LONG, "nothing is lost");
+    };
+    assert_eq!(gone.0, 1);
+    drop(zero);
+    while lost(&mut two, Instant::now()).is_none() {
+        assert!(start.elapsed() < LONG, "nothing is lost");
+    }
+}
+
+#[test]
+fn a_node_says_farewell_before_it_goes() {
+    let (mut zero, mut one, _two) = linked();
+    let now = Instant::now();
+    let how = Death::Signal(9);
+    let died = Word::Event(Event::Died { rank: 3, how });
+    one.tell(Some(3), &died, now);
+    assert!(!one.is_done(now), "rank 0's host does not know yet");
+    let start = Instant::now();
+    let mut words = Vec::new();
+    while !words.contains(&Word::Farewell) {
+        for news in serve(&mut zero, Instant::now()) {
+            match news {
+                News::Word(1, word) => words.push(word),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(start.elapsed() < LONG, "no farewell");
+    }
+    assert_eq!(words, [died, Word::Farewell]);
+    zero.remove(1);
+    let start = Instant::now();
+    while lost(&mut one, now).is_none() {
+        assert!(start.elapsed() < LONG, "nobody closes");
+    }
+    assert!(one.is_done(now) && !zero.is_done(now));
+    zero.remove(2);
+    assert!(zero.is_done(now));
+}
+
+#[test]
+fn a_host_comes_once_and_nobody_else_does() {
+    let (mut zero, place, _up) = first();
+    let mut kept = Vec::new();
+    for (rank, is_let_in) in [(2, true), (2, false), (3, false), (0, false), (99, false)] {
+        let mut called = std::thread::scope(|scope| {
+            let call = || {
+                link::call(&[place], &[], (rank, 0), SECRET, LONG)
+                    .expect("proven")
+                    .0
+            };
+            let host = scope.spawn(call);
+            while !host.is_finished() {
+                serve(&mut zero, Instant::now());
+            }
+            host.join().expect("thread")
+        });
+        if is_let_in {
+            kept.push(called);
+        } else {
+            assert!(!matches!(called.read(&mut [0; 1]), Ok(1..)), "rank {rank}");
+        }
+        assert_eq!(zero.links.len(), 1, "rank {rank}");
+    }
+    // Nonsense after the proof ends the link as well.
+    let nonsense = b"nonsense, and more than a length";
+    kept[0].write_all(nonsense).expect("write");
+    let start = Instant::now();
+    let gone = loop {
+        if let Some(gone) = lost(&mut zero, Instant::now()) {
+            break gone;
+        }
+        assert!(start.elapsed() < LONG, "nothing is lost");
+    };
+    assert!(gone.1.contains("what is no message"), "{gone:?}");
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the hosts of other nodes come to that of rank 0: listening sockets of TCP, and guests that have not proven yet
+//! who they are.
+//!
+//! Anyone who reaches the address may connect. So guests are bounded in number and in time, none is waited for, and of
+//! none more is read than its proof. When too many are there the one that has been there longest goes: a host proves
+//! itself in an instant, and tries again if it was sent away.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use crate::proof::{Handshake, Purpose, Secret, fresh};
+
+/// For a guest to prove itself.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After a connection that could not be accepted: most likely there are no descriptors left.
+const REST: Duration = Duration::from_millis(100);
+
+/// What to poll for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A listening socket.
+    Listener(usize),
+    /// A guest.
+    Guest(usize),
+}
+
+struct Guest {
+    stream: TcpStream,
+    proof: Handshake,
+    since: Instant,
+}
+
+/// The sockets and those who have come.
+pub(super) struct Port {
+    listeners: Vec<TcpListener>,
+    /// In the order in which they came; empty places go with the next [`tick`](Self::tick).
+    guests: Vec<Option<Guest>>,
+    most: usize,
+    own: u32,
+    secret: Secret,
+    rests_until: Option<Instant>,
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the secret.
+        f.debug_struct("Port")
+            .field("listeners", &self.listeners)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Port {
+    /// Listens at those of these addresses that permit it, as rank `own`, for at most `most` guests at a time. An
+    /// error in words if none does.
+    pub(super) fn open(
+        addresses: &[IpAddr],
+        own: u32,
+        secret: Secret,
+        most: usize,
+    ) -> Result<Self, String> {
+        let mut listeners = Vec::new();
+        let mut reasons = Vec::new();
+        for &address in addresses {
+            let opened = TcpListener::bind(SocketAddr::new(address, 0))
+                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+            match opened {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => reasons.push(format!("{address}: {error}")),
+            }
+        }
+        if listeners.is_empty() {
+            return Err(format!(
+                "rank 0 cannot listen for other nodes at {}",
+                reasons.join("; ")
+            ));
+        }
+        Ok(Self {
+            listeners,
+            guests: Vec::new(),
+            most,
+            own,
+            secret,
+            rests_until: None,
+        })
+    }
+
+    /// Where it is reached.
+    pub(super) fn places(&self) -> Vec<SocketAddr> {
+        let places = self.listeners.iter();
+        places
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
+    }
+
+    /// Descriptors to watch: for writing if the flag is set, for reading otherwise.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool)> {
+        let listeners = self.listeners.iter().enumerate();
+        let listeners = listeners.filter(|_| self.rests_until.is_none());
+        let listeners =
+            listeners.map(|(number, one)| (Source::Listener(number), one.as_fd(), false));
+        let guests = self.guests.iter().enumerate();
+        let guests = guests.filter_map(|(number, guest)| {
+            let guest = guest.as_ref()?;
+            let writes = !guest.proof.to_send().is_empty();
+            Some((Source::Guest(number), guest.stream.as_fd(), writes))
+        });
+        listeners.chain(guests)
+    }
+
+    /// Sends those away who have not proven themselves in time.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.rests_until.take_if(|until| *until <= now);
+        self.guests.retain(|guest| {
+            let in_time = |guest: &Guest| now.duration_since(guest.since) < PATIENCE;
+            guest.as_ref().is_some_and(in_time)
+        });
+    }
+
+    /// When [`tick`](Self::tick) has something to do at the latest.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let first = self
+            .guests
+            .iter()
+            .flatten()
+            .map(|guest| guest.since + PATIENCE)
+            .min();
+        first.into_iter().chain(self.rests_until).min()
+    }
+
+    /// Serves a source that is ready. A guest that has proven itself leaves as a connection of this rank's.
+    pub(super) fn ready(&mut self, source: Source, now: Instant) -> Option<(u32, TcpStream)> {
+        match source {
+            Source::Listener(number) => {
+                self.accept(number, now);
+                None
+            }
+            Source::Guest(number) => self.hear(number),
+        }
+    }
+
+    fn accept(&mut self, number: usize, now: Instant) {
+        let accepted = match self.listeners.get(number).map(TcpListener::accept) {
+            Some(Ok((stream, _))) => stream.set_nonblocking(true).map(|()| stream),
+            Some(Err(error)) => Err(error),
+            None => return,
+        };
+        match accepted.and_then(|stream| Ok((stream, fresh()?))) {
+            Ok((stream, fresh)) => {
+                let proof = Handshake::answer(self.secret, Purpose::Link, self.own, fresh);
+                if self.guests.iter().flatten().count() >= self.most {
+                    let first = self.guests.iter_mut().find(|guest| guest.is_some());
+                    drop(first.and_then(Option::take));
+                }
+                self.guests.push(Some(Guest {
+                    stream,
+                    proof,
+                    since: now,
+                }));
+            }
+            Err(error) if is_passing(&error) => {}
+            Err(error) => {
+                tracing::warn!("a connection from another node: {error}");
+                self.rests_until = Some(now + REST);
+            }
+        }
+    }
+
+    fn hear(&mut self, number: usize) -> Option<(u32, TcpStream)> {
+        let place = self.guests.get_mut(number)?;
+        let guest = place.as_mut()?;
+        match guest.go_on() {
+            Ok(None) => None,
+            Ok(Some(rank)) => place.take().map(|guest| (rank, guest.stream)),
+            Err(why) => {
+                tracing::info!("a connection that is none of this job's: {why}");
+                // Without a word.
+                *place = None;
+                None
+            }
+        }
+    }
+}
+
+impl Guest {
+    /// Moves the handshake on by what there is; the rank in the end.
+    fn go_on(&mut self) -> Result<Option<u32>, String> {
+        loop {
+            if let Some(rank) = self.proof.proven() {
+                return Ok(Some(rank));
+            }
+            let moved = if self.proof.to_send().is_empty() {
+                let mut bytes = vec![0; self.proof.wanted()];
+                self.stream.read(&mut bytes).and_then(|count| match count {
+                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                    count => self.proof.take(&bytes[..count]).map_err(io::Error::other),
+                })
+            } else {
+                let sent = self.stream.write(self.proof.to_send());
+                sent.map(|count| self.proof.sent(count))
+            };
+            match moved {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Whether it says that nobody is there any more, not that we cannot.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+    )
+}
+
+#[cfg(test)]
+mod tests;
