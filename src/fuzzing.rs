@@ -4,15 +4,19 @@
 //! Each function takes what an untrusted side says, runs the production code on it, and checks what
 //! must hold whatever was said. A failed check panics, which is what a fuzzer looks for.
 
+use crate::proof::{Handshake, Purpose};
 use crate::wire::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
 use crate::wireup::broker::{Broker, Source};
-use crate::wireup::{self, Death};
+use crate::wireup::link::{Frames, Word};
+use crate::wireup::nodes::Nodes;
+use crate::wireup::{self, Death, Event};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::Pid;
 use onecopy_shm::fdpass::{self, Wait};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Decodes a record's body. What decodes must encode to a body that means the same.
@@ -131,6 +135,103 @@ fn listen(end: Option<&OwnedFd>, buffer: &mut [u8]) {
             "the broker says what no rank understands: {message:?}"
         );
     }
+}
+
+/// What comes over a link, cut into pieces of `step` bytes, at the host of node `own` of two. Whoever is not believed
+/// says no more. Nobody has proven anything by these bytes.
+pub fn link(own: u32, step: usize, stream: &[u8]) {
+    let nodes = Arc::new(Nodes::by_keys([0, 0, 1, 1]));
+    let (own, other) = (own % 2, 1 - own % 2);
+    let mut broker = Broker::new(Duration::from_millis(500));
+    broker.make_room(nodes.size());
+    broker.serve_node(nodes, own);
+    let now = Instant::now();
+    let mut frames = Frames::default();
+    'stream: for piece in stream.chunks(step.max(1)) {
+        frames.take(piece);
+        loop {
+            match frames.next() {
+                Ok(Some(word)) => {
+                    assert_eq!(Word::decode(&word.encode()).as_ref(), Ok(&word));
+                    if broker.hear(other, word, now).is_err() {
+                        break 'stream;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => break 'stream,
+            }
+        }
+    }
+    broker.lose_node(other);
+    for (_, word) in broker.words() {
+        assert!(Word::decode(&word.encode()).is_ok());
+    }
+    let (secret, fresh) = ([7; 32], [1; 32]);
+    for mut side in [
+        Handshake::call(secret, Purpose::Link, 2, 0, fresh),
+        Handshake::answer(secret, Purpose::Link, 0, fresh),
+    ] {
+        let mut rest = stream;
+        while side.wanted() > 0 && !rest.is_empty() {
+            let (piece, behind) = rest.split_at(side.wanted().min(rest.len()).min(step.max(1)));
+            if side.take(piece).is_err() {
+                break;
+            }
+            rest = behind;
+        }
+        assert_eq!(side.proven(), None);
+    }
+}
+
+/// What correct hosts say over a link, to each of both nodes.
+pub fn link_streams() -> Vec<(u32, Vec<u8>)> {
+    let card = || wireup::Card {
+        affinity: vec![0, 1, 5],
+        pid_ns: 1,
+        user_ns: 2,
+        uid: 3,
+        ..wireup::Card::of_this_process()
+    };
+    let joined = |rank| Word::Joined { rank, card: card() };
+    let left = |rank| Word::Event(Event::Left { rank });
+    let how = Death::Signal(9);
+    let died = |rank| Word::Event(Event::Died { rank, how });
+    let missing = |rank| wireup::Missing {
+        rank,
+        running: true,
+    };
+    let cards = |first, count| Word::Cards {
+        first,
+        total: 4,
+        cards: vec![card(); count],
+    };
+    let stream = |words: &[Word]| words.iter().flat_map(Word::frame).collect();
+    let abort = Word::Event(Event::Abort { code: 7 });
+    vec![
+        (
+            0,
+            stream(&[
+                joined(2),
+                joined(3),
+                Word::Beat,
+                left(3),
+                died(2),
+                Word::Farewell,
+            ]),
+        ),
+        (0, stream(&[joined(3), died(2), abort.clone(), Word::Beat])),
+        (
+            1,
+            stream(&[cards(0, 3), cards(3, 1), left(0), died(1), abort]),
+        ),
+        (
+            1,
+            stream(&[Word::Absent {
+                waited_ms: 5,
+                missing: vec![missing(1), missing(2)],
+            }]),
+        ),
+    ]
 }
 
 /// Talks to a PMI-1 server that answers these bytes, whatever it is asked.

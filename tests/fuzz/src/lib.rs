@@ -41,6 +41,11 @@ pub const TARGETS: &[Target] = &[
         seeds: messages::broker_seeds,
     },
     Target {
+        name: "link",
+        run: messages::link,
+        seeds: messages::link_seeds,
+    },
+    Target {
         name: "pmi",
         run: settings::pmi,
         seeds: settings::pmi_seeds,

@@ -102,7 +102,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "state",
         ],
     ),
-    ("fuzzing", &["wire", "wireup"]),
+    ("fuzzing", &["proof", "wire", "wireup"]),
 ];
 
 /// What only an endpoint knows: `onecopy_shm::NAME`. Beside it stand the parts that compute the layout of a segment,
