@@ -258,7 +258,7 @@ mod tests {
         assert!(word.bytes().all(|byte| byte.is_ascii_graphic()), "{word}");
         assert_eq!(
             reason(&word).as_deref(),
-            Some("no way: none of a, b; why?  ")
+            Some("no way: none of A_B, b; why ?")
         );
         assert_eq!(Digest::decode(&word, 2), None);
         assert_eq!(reason("1|x"), None);
