@@ -10,6 +10,8 @@
 //!
 //! Under loom only the algorithms remain: what works on mappings and on the kernel has no place in a model.
 
+#[cfg(not(loom))]
+pub mod backlog;
 pub mod cells;
 pub mod coll;
 pub mod coop;
