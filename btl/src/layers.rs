@@ -6,4 +6,5 @@ pub mod cico;
 pub mod cma;
 pub mod heap;
 pub mod knem;
+pub mod tcp;
 pub mod xpmem;

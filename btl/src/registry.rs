@@ -4,7 +4,7 @@
 
 use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
-use crate::layers::{cico, cma, heap, knem, xpmem};
+use crate::layers::{cico, cma, heap, knem, tcp, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
 use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
@@ -28,6 +28,8 @@ pub enum LayerId {
     Knem,
     /// Copy in, copy out.
     Cico,
+    /// Between nodes.
+    Tcp,
 }
 
 /// How a layer gets at the bytes.
@@ -43,6 +45,8 @@ pub enum Power {
     Copy,
     /// Through chunks of the sender's segment: works wherever there is one.
     Chunks,
+    /// A wire: it reaches peers on other nodes, whose memory nothing else reaches.
+    Wire,
 }
 
 /// A row: what there is to know of a layer, apart from its code.
@@ -318,6 +322,14 @@ pub const LAYERS: &[Layer] = &[
         prove: Prove::Segment(cico::prove),
         ..NONE
     },
+    Layer {
+        id: LayerId::Tcp,
+        name: "tcp",
+        power: Power::Wire,
+        bytes: Some(|counters| &mut counters.tcp_bytes),
+        probe: tcp::probe,
+        ..NONE
+    },
 ];
 
 /// What is there in every process.
@@ -442,6 +454,8 @@ impl LayerId {
     pub const MAP: Self = the(Power::Map);
     /// The first layer that copies by a call.
     pub const CALL: Self = the(Power::Copy);
+    /// The layer that reaches other nodes.
+    pub const WIRE: Self = the(Power::Wire);
     /// The layer that always works.
     pub const CHUNKS: Self = the(Power::Chunks);
 
@@ -600,7 +614,7 @@ mod tests {
             assert_eq!(matches!(layer.prove, Prove::Pair(_)), single);
             assert!(single || layer.exposes.is_none() && !layer.writes);
         }
-        assert_eq!(LayerId::SINGLE.len(), LAYERS.len() - 2);
+        assert_eq!(LayerId::SINGLE.len(), LAYERS.len() - 3);
     }
 
     #[test]

@@ -84,6 +84,12 @@ counters! {
     attach_bytes: "bytes" Sum;
     /// Payload read from a peer's memory by the kernel module.
     knem_bytes: "bytes" Sum;
+    /// Payload in chunks that came from ranks on other nodes by TCP.
+    tcp_bytes: "bytes" Sum;
+    /// Connections with ranks on other nodes that were made.
+    wire_connects: "connections" Sum;
+    /// Connections that were turned away: they did not prove to be of the job, or came for nothing.
+    wire_refused: "connections" Sum;
     /// Windows of peers' memory that were attached.
     attaches: "windows" Sum;
     /// Copies that found their windows attached.

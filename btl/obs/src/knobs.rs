@@ -8,6 +8,7 @@
 mod audience;
 pub mod auto;
 mod origin;
+mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub use self::audience::Audience;
 use self::auto::{Auto, Situation, Value};
 pub use self::origin::{Origin, Origins};
+pub use self::wire::StreamSettings;
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
     LogLevel, MIB, ModuleAbi, Name, NetAddress, NetAddresses, OneOf, PageMultiple, PowerOfTwo,
@@ -330,6 +332,18 @@ knobs! {
     }
 
     "network" {
+        /// How long what was sent to a rank on another node may stay unacknowledged, and a silent connection without a
+        /// sign of life, before the connection counts as lost.
+        User ONECOPY_TCP_TIMEOUT => tcp_timeout: Duration = Duration::from_secs(20),
+            Span { unit_ms: 1000, min: 1, max: 86_400 };
+        /// How long a rank tries to connect with one on another node.
+        User ONECOPY_TCP_CONNECT_TIMEOUT => tcp_connect_timeout: Duration = Duration::from_secs(10),
+            Span { unit_ms: 1000, min: 1, max: 86_400 };
+        /// Bytes of the kernel's buffers for one connection, each way. 0: the kernel sizes them by the connection's
+        /// speed.
+        Expert ONECOPY_TCP_BUFFER => tcp_buffer: usize = 0, Size { min: 0, max: GIB };
+        /// Bytes of a message that one call gives to the kernel.
+        Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 128 * KIB, Size { min: KIB, max: MIB };
         /// Of a job that spans nodes: the address by which the ranks of other nodes reach this one. A name or a subnet
         /// serves for all nodes at once.
         User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,

@@ -21,7 +21,9 @@ pub mod tracepoints;
 pub mod values;
 
 pub use counters::{COUNTERS, CounterInfo, CounterKind, CounterSnapshot, Counters};
-pub use knobs::{KNOBS, KnobError, KnobInfo, Knobs, Origin, Origins, UnknownVariable};
+pub use knobs::{
+    KNOBS, KnobError, KnobInfo, Knobs, Origin, Origins, StreamSettings, UnknownVariable,
+};
 pub use tracepoints::{TRACEPOINTS, TracepointInfo};
 pub use values::{
     ChunkCopy, CopyKernel, LayerList, LogLevel, ModuleAbi, NetAddress, Ptracer, WaitSleep,

@@ -55,6 +55,10 @@ tracepoints! {
     DEBUG layer_refused(peer: usize, layer: &str, reason: &str);
     /// A layer failed in use and was given up for a peer.
     DEBUG layer_demoted(peer: usize, layer: &str, errno: i32);
+    /// A connection with a peer on another node is there.
+    DEBUG wire_connected(peer: usize, wire: &str);
+    /// Somebody who connected was turned away: no rank of the job, or one that has come for nothing.
+    DEBUG guest_refused(from: &str, reason: &str);
     /// A peer died.
     DEBUG peer_died(peer: usize, how: &str);
     /// What a peer wrote was not valid; the peer is failed.

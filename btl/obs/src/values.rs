@@ -514,7 +514,8 @@ pub enum LayerList {
 
 impl LayerList {
     /// The names that a list may contain.
-    pub const KNOWN: &'static [&'static str] = &["self", "cico", "heap", "xpmem", "cma", "knem"];
+    pub const KNOWN: &'static [&'static str] =
+        &["self", "cico", "heap", "xpmem", "cma", "knem", "tcp"];
 
     /// Whether the layer may carry payload.
     #[must_use]

@@ -33,6 +33,8 @@ steps! {
     "segment.map" ENOMEM "A range of a segment is mapped.",
     "socket.send" ENOBUFS "A packet is sent, with descriptors perhaps.",
     "socket.receive" ENOMEM "A packet is received.",
+    "socket.accept" EMFILE "A connection of a rank on another node is accepted.",
+    "socket.connect" ENOBUFS "A connection with a rank on another node is begun.",
     "pidfd.open" EMFILE "A descriptor of another process is opened.",
     "cma.refused" EPERM "Another process's memory is read or written by the kernel; it is not permitted.",
     "cma.gone" ESRCH "The same; there is no such process.",
