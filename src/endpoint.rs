@@ -10,25 +10,26 @@
 //! - What a peer writes is checked before it is used; a fault is an error that says what was seen.
 
 mod home;
+mod hub;
 mod shared;
-#[cfg(feature = "socket-endpoint")]
 mod socket;
 
 pub(crate) use home::{Bell, Home};
+pub(crate) use hub::{Hub, Origin};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;
 pub(crate) use onecopy_shm::doorbell::Woken;
 pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};
-#[cfg(feature = "socket-endpoint")]
-pub(crate) use socket::Socket;
+pub(crate) use socket::{Connector, Outcome, Settings, Socket};
 
 use crate::error::Result;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
+use onecopy_shm::loan::LoanError;
 use onecopy_shm::ring;
 
 /// The way to one peer, and from it.
@@ -36,9 +37,58 @@ use onecopy_shm::ring;
 pub(crate) enum Endpoint {
     /// Each maps the other's segment.
     SharedMemory(SharedMemory),
-    /// A stream leads to it; for tests.
-    #[cfg(feature = "socket-endpoint")]
-    Socket(Socket),
+    /// It is on another node: a stream leads to it.
+    Socket(Box<Socket>),
+}
+
+/// A record that names a chunk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Naming {
+    pub(crate) kind: u8,
+    pub(crate) meta: u64,
+    /// Bytes of the chunk.
+    pub(crate) len: usize,
+    /// What copies them, if this processor does.
+    pub(crate) kernel: Kernel,
+    /// How many chunks may be out.
+    pub(crate) share: usize,
+}
+
+/// Where the bytes of a chunk lie.
+pub(crate) trait Source {
+    /// Shows them, piece by piece, in their order, each with its place.
+    fn show(&self, to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError>;
+}
+
+impl Source for Vec<u8> {
+    fn show(&self, mut to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError> {
+        to(0, self);
+        Ok(())
+    }
+}
+
+/// What became of a record that names a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// It is published; the peer is still to be notified.
+    Sent,
+    /// There is no room for it at the moment.
+    NoRoom,
+    /// There is no chunk for it at the moment.
+    NoChunk,
+    /// Its bytes were taken away, or do not fit.
+    Withdrawn,
+}
+
+/// As much of a chunk as has come: what is shown of it with the record that names it. When that is passed, the same
+/// record comes again with the next part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Where in the chunk it begins.
+    pub(crate) at: u64,
+    pub(crate) len: u32,
+    /// Bytes of the whole chunk.
+    pub(crate) of: u32,
 }
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
@@ -46,7 +96,6 @@ pub(crate) enum Claim<'e> {
     /// In a ring.
     Ring(ring::Claim<'e, MappedCells>),
     /// In a frame of a stream.
-    #[cfg(feature = "socket-endpoint")]
     Frame(socket::Frame<'e>),
 }
 
@@ -56,7 +105,6 @@ impl Claim<'_> {
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
         match self {
             Self::Ring(claim) => claim.write(offset, bytes),
-            #[cfg(feature = "socket-endpoint")]
             Self::Frame(frame) => frame.write(offset, bytes),
         }
     }
@@ -66,7 +114,6 @@ impl Claim<'_> {
     pub(crate) fn publish(self, kind: u8, len: usize, meta: u64) {
         match self {
             Self::Ring(claim) => claim.publish(kind, len, meta),
-            #[cfg(feature = "socket-endpoint")]
             Self::Frame(frame) => frame.publish(kind, len, meta),
         }
     }
@@ -77,7 +124,6 @@ macro_rules! each {
     ($self:expr, $endpoint:ident => $call:expr) => {
         match $self {
             Self::SharedMemory($endpoint) => $call,
-            #[cfg(feature = "socket-endpoint")]
             Self::Socket($endpoint) => $call,
         }
     };
@@ -88,13 +134,19 @@ impl Endpoint {
     /// Whether records can be claimed.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        each!(self, to => to.is_open())
+        match self {
+            Self::SharedMemory(to) => to.is_open(),
+            Self::Socket(_) => true,
+        }
     }
 
     /// Makes what records to the peer need.
     #[cold]
     pub(crate) fn open(&mut self) -> Result<()> {
-        each!(self, to => to.make_ready())
+        match self {
+            Self::SharedMemory(to) => to.make_ready(),
+            Self::Socket(_) => Ok(()),
+        }
     }
 
     /// Room for a record of `slots` slots. `None`: it is not open, or the peer must catch up first.
@@ -103,16 +155,21 @@ impl Endpoint {
         each!(self, to => to.claim(slots))
     }
 
-    /// Whether a record of `slots` slots could be claimed, once it is open.
-    #[inline]
-    pub(crate) fn has_room(&mut self, slots: usize) -> bool {
-        each!(self, to => to.has_room(slots))
-    }
-
     /// Whether something waits inside of the endpoint to be written. Each look for records writes what can be written.
     #[inline(always)]
     pub(crate) fn has_output(&self) -> bool {
-        each!(self, to => to.has_output())
+        match self {
+            Self::SharedMemory(_) => false,
+            Self::Socket(to) => to.has_output(),
+        }
+    }
+
+    /// Writes what waits inside of the endpoint, as far as that is possible.
+    #[inline]
+    pub(crate) fn push_out(&mut self) {
+        if let Self::Socket(to) = self {
+            to.push_out();
+        }
     }
 
     /// Tells the peer of what was just published, if it does not poll. Says whether a sleeper was woken.
@@ -124,18 +181,22 @@ impl Endpoint {
     /// Wakes the peer, if it sleeps, to look at what is not a record: a block, a line of a collective.
     #[inline]
     pub(crate) fn wake(&self) {
-        each!(self, to => to.wake());
+        if let Self::SharedMemory(to) = self {
+            to.wake();
+        }
     }
 
     /// Rings the peer's bell. The caller has issued the fence that keeps what it wrote before.
     #[inline]
     pub(crate) fn ring(&self) {
-        each!(self, to => to.ring());
+        if let Self::SharedMemory(to) = self {
+            to.ring();
+        }
     }
 
     /// Whether this peer can only be woken behind full fences.
     pub(crate) fn is_strong(&self) -> bool {
-        each!(self, to => to.is_strong())
+        matches!(self, Self::SharedMemory(to) if to.is_strong())
     }
 
     /// Credit that the peer has given back, ever.
@@ -144,40 +205,26 @@ impl Endpoint {
         each!(self, to => to.credit_back())
     }
 
-    /// A chunk to be filled for the peer, which may have `share` of them. `None`: it must give one back first, or
-    /// memory is short for the moment.
+    /// Sends a record together with the chunk that it names: `body` is the record's, once the chunk has a number.
     #[inline]
-    pub(crate) fn take_chunk(&mut self, home: &mut Home, share: usize) -> Option<ChunkIndex> {
-        each!(self, to => to.take_chunk(home, share))
-    }
-
-    /// Writes to a chunk that was taken. `false`: the bytes do not fit.
-    #[inline]
-    pub(crate) fn write_chunk(
+    pub(crate) fn put_chunk<const N: usize>(
         &mut self,
-        home: &Home,
-        chunk: ChunkIndex,
-        at: usize,
-        bytes: &[u8],
-        kernel: Kernel,
-    ) -> bool {
-        each!(self, to => to.write_chunk(home, chunk, at, bytes, kernel))
-    }
-
-    /// The record that was published last names this chunk.
-    #[inline]
-    pub(crate) fn has_named(&mut self, chunk: ChunkIndex) {
-        each!(self, to => to.has_named(chunk));
-    }
-
-    /// A chunk that was taken is not sent.
-    pub(crate) fn return_chunk(&mut self, home: &mut Home, chunk: ChunkIndex) {
-        each!(self, to => to.return_chunk(home, chunk));
+        home: &mut Home,
+        naming: Naming,
+        body: impl FnOnce(ChunkIndex) -> [u8; N],
+        source: &impl Source,
+    ) -> Put {
+        match self {
+            Self::SharedMemory(to) => to.put_chunk(home, naming, body, source),
+            Self::Socket(to) => to.put_chunk(naming, body, source),
+        }
     }
 
     /// Takes back the chunks that the peer has read.
     pub(crate) fn collect_chunks(&mut self, home: &mut Home) {
-        each!(self, to => to.collect_chunks(home));
+        if let Self::SharedMemory(to) = self {
+            to.collect_chunks(home);
+        }
     }
 
     /// Takes back all chunks: the peer is gone.
@@ -187,7 +234,10 @@ impl Endpoint {
 
     /// Whether a record, and a chunk if `share` of them may be out, could go out now.
     pub(crate) fn could_write(&mut self, share: usize, any_chunk: bool) -> bool {
-        each!(self, to => to.could_write(share, any_chunk))
+        match self {
+            Self::SharedMemory(to) => to.could_write(share, any_chunk),
+            Self::Socket(to) => to.could_write(),
+        }
     }
 
     /// Tells the peer whether this rank sleeps until there is room for it.
@@ -219,18 +269,34 @@ impl Endpoint {
     /// Copies payload of the next record, from `offset` on.
     #[inline(always)]
     pub(crate) fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
-        each!(self, from => from.read(record, offset, out));
+        match self {
+            Self::SharedMemory(from) => from.read(record, offset, out),
+            Self::Socket(from) => from.read(offset, out),
+        }
     }
 
-    /// Copies bytes of the chunk that the next record names.
+    /// What has come of the chunk that the next record names. None: all of it.
+    #[inline(always)]
+    pub(crate) fn part(&self) -> Option<Part> {
+        match self {
+            Self::SharedMemory(_) => None,
+            Self::Socket(from) => from.part(),
+        }
+    }
+
+    /// Copies bytes of the chunk that the next record names; of its part, if there is only one. They are read once, in
+    /// their order.
     #[inline]
     pub(crate) fn read_chunk(
-        &self,
+        &mut self,
         chunk: ChunkIndex,
         offset: usize,
         out: &mut [u8],
     ) -> std::result::Result<(), OutOfBounds> {
-        each!(self, from => from.read_chunk(chunk, offset, out))
+        match self {
+            Self::SharedMemory(from) => from.read_chunk(chunk, offset, out),
+            Self::Socket(from) => from.read_chunk(offset, out),
+        }
     }
 
     /// Bytes that one of the peer's chunks has at most.
@@ -238,28 +304,40 @@ impl Endpoint {
         each!(self, from => from.chunk_bytes())
     }
 
-    /// Passes the next record. Says whether the peer was told of room, for which it may wait.
+    /// Passes the next record, or the part of its chunk that is shown. Says whether the peer was told of room, for which
+    /// it may wait.
     #[inline(always)]
     pub(crate) fn advance(&mut self, record: Record) -> bool {
-        each!(self, from => from.advance(record))
+        match self {
+            Self::SharedMemory(from) => from.advance(record),
+            Self::Socket(from) => from.advance(),
+        }
     }
 
     /// A chunk was read: it is given back with a few others. Says whether the peer was told of room.
     #[inline]
     pub(crate) fn passed_chunk(&mut self) -> bool {
-        each!(self, from => from.passed_chunk())
+        match self {
+            Self::SharedMemory(from) => from.passed_chunk(),
+            Self::Socket(_) => false,
+        }
     }
 
     /// Gives back the chunks that were passed and are kept back, if there are any, and wakes a peer that waits for
     /// them.
     pub(crate) fn give_back(&mut self) {
-        each!(self, from => from.give_back());
+        if let Self::SharedMemory(from) = self {
+            from.give_back();
+        }
     }
 
     /// Wakes the peer if it waits for room or credit. Says whether a sleeper was woken.
     #[inline]
     pub(crate) fn notify_room(&self) -> bool {
-        each!(self, from => from.notify_room())
+        match self {
+            Self::SharedMemory(from) => from.notify_room(),
+            Self::Socket(_) => false,
+        }
     }
 
     /// Tells the peer how much credit it was given back, ever.
@@ -270,13 +348,8 @@ impl Endpoint {
 
     /// Says whether this rank polls for records; after `false` the caller issues a heavy fence and looks once more.
     #[inline]
-    pub(crate) fn set_polling(&self, polling: bool) {
+    pub(crate) fn set_polling(&mut self, polling: bool) {
         each!(self, from => from.set_polling(polling));
-    }
-
-    /// Whether the peer rings this rank's bell for a record, so that this rank may sleep.
-    pub(crate) fn rings(&self) -> bool {
-        each!(self, from => from.rings())
     }
 
     /// Whether the peer has said that it does not talk with this rank any more.
@@ -285,38 +358,64 @@ impl Endpoint {
     }
 }
 
+/// What only a peer on another node has.
+impl Endpoint {
+    /// The connection between nodes, if it is one.
+    #[inline]
+    pub(crate) fn wire(&mut self) -> Option<&mut Socket> {
+        match self {
+            Self::SharedMemory(_) => None,
+            Self::Socket(wire) => Some(wire),
+        }
+    }
+}
+
 /// What only memory that both share has.
 impl Endpoint {
     /// Whether there is such memory: for cooperative blocks, lists in chunks, and channels of collectives.
     #[inline]
     pub(crate) fn shares_memory(&self) -> bool {
-        each!(self, of => of.shares_memory())
+        matches!(self, Self::SharedMemory(_))
     }
 
     /// The block of transfers to this rank. Nobody opens it where no memory is shared.
     #[inline]
     pub(crate) fn block_in(&self) -> &CoopBlock {
-        each!(self, of => of.block_in())
+        match self {
+            Self::SharedMemory(of) => of.block_in(),
+            Self::Socket(of) => of.block(),
+        }
     }
 
     /// The block of transfers to the peer. None is ever open in it where no memory is shared.
     #[inline]
     pub(crate) fn block_out(&self) -> &CoopBlock {
-        each!(self, of => of.block_out())
+        match self {
+            Self::SharedMemory(of) => of.block_out(),
+            Self::Socket(of) => of.block(),
+        }
     }
 
     /// The peer's end of a channel of collectives; `None`: there is none of that number, or no memory is shared.
     pub(crate) fn channel(&self, channel: u32) -> Option<Channel> {
-        each!(self, of => of.channel(channel))
+        match self {
+            Self::SharedMemory(of) => of.channel(channel),
+            Self::Socket(_) => None,
+        }
     }
 
     /// Tells the peer whether this rank can read its messages only where they were exposed.
     pub(crate) fn want_exposed(&self, wants: bool) {
-        each!(self, of => of.want_exposed(wants));
+        if let Self::SharedMemory(of) = self {
+            of.want_exposed(wants);
+        }
     }
 
     /// Whether the peer can read messages only where they were exposed, if it has said.
     pub(crate) fn wants_exposed(&self) -> Option<bool> {
-        each!(self, of => of.wants_exposed())
+        match self {
+            Self::SharedMemory(of) => of.wants_exposed(),
+            Self::Socket(_) => None,
+        }
     }
 }

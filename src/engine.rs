@@ -7,6 +7,7 @@ mod connect;
 mod deaths;
 mod progress;
 mod sleep;
+mod wires;
 
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
@@ -47,6 +48,12 @@ pub(crate) struct Engine {
     pub(crate) geometry: Geometry,
     /// The node of each rank; those of one node share memory.
     nodes: Vec<u32>,
+    /// What leads to ranks on other nodes; none in a job of one node.
+    wires: Option<Box<wires::Wires>>,
+    /// Why there is none in a job of several nodes.
+    no_wire: Option<String>,
+    /// Rounds of progress between two looks aside, less one; a power of two less one.
+    look_mask: u32,
 }
 
 impl Engine {

@@ -46,7 +46,6 @@ pub use onecopy_obs::{ChunkCopy, CounterSnapshot, Knobs};
 pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;
-#[cfg(feature = "socket-endpoint")]
 #[doc(hidden)]
 pub use runtime::local_of_nodes;
 pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};

@@ -5,6 +5,7 @@ use crate::endpoint::Endpoint;
 use crate::matching::{EntryId, Envelope};
 use crate::request::RequestId;
 use crate::select::Thresholds;
+use crate::select::chunks::Chunks;
 use crate::select::observed::Observed;
 use crate::wireup::Death;
 use onecopy_btl::link::Link;
@@ -203,6 +204,8 @@ pub(crate) struct Peer {
     pub(crate) pid: Option<i32>,
     pub(crate) thresholds: Thresholds,
     pub(crate) observed: Observed,
+    /// How messages to it are cut.
+    pub(crate) chunks: Chunks,
 
     /// Control records that wait for room: they go before everything in `outbox`.
     pub(crate) replies: VecDeque<(Kind, [u8; BODY])>,
@@ -234,8 +237,11 @@ pub(crate) struct Peer {
     pub(crate) coop_in_use: Option<u32>,
 
     pub(crate) gone: Option<Gone>,
-    /// When a layer found that its memory has ended. Its process still takes a while to end, or long if it is large.
+    /// When a layer found that its memory has ended, or a stream that it was cut. Its process still takes a while to
+    /// end, or long if it is large.
     pub(crate) ended: Option<Instant>,
+    /// What the wire-up says has become of it, since when, while what it had sent before may still be on its way.
+    pub(crate) going: Option<(Gone, Instant)>,
 }
 
 impl Peer {

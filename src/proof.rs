@@ -211,6 +211,14 @@ impl Handshake {
         }
     }
 
+    /// The other side's rank, once it has proven itself, whether or not it was told so.
+    pub(crate) fn claimed(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Proven { rank } => Some(rank),
+            _ => None,
+        }
+    }
+
     fn reject(&mut self, why: Rejected) -> Result<(), Rejected> {
         self.stage = Stage::Rejected(why);
         self.out.clear();

@@ -119,16 +119,17 @@ fn control(
 ) -> Result<(), String> {
     let text = |bad: wire::BadBody| bad.to_string();
     match kind {
-        Kind::ChunkFirst => eager::first_chunk(
-            core,
-            peer,
-            envelope,
-            &ChunkBody::decode(kind, body).map_err(text)?,
-        ),
-        Kind::ChunkNext => {
-            eager::next_chunk(core, peer, &ChunkBody::decode(kind, body).map_err(text)?)
+        Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => {
+            let whole = ChunkBody::decode(kind, body).map_err(text)?;
+            let body = shown(peer, whole)?;
+            match kind {
+                Kind::Data => pipeline::arrive(core, peer, &body),
+                Kind::ChunkFirst if body.offset == whole.offset => {
+                    eager::first_chunk(core, peer, envelope, &body)
+                }
+                _ => eager::next_chunk(core, peer, &body),
+            }
         }
-        Kind::Data => pipeline::arrive(core, peer, &ChunkBody::decode(kind, body).map_err(text)?),
         Kind::Rts => rendezvous::announced(core, peer, envelope, Rts::decode(body).map_err(text)?),
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
@@ -138,6 +139,25 @@ fn control(
         }
         Kind::Eager | Kind::EagerSync => Ok(()),
     }
+}
+
+/// What a record says of as much of its chunk as has come.
+#[inline]
+fn shown(peer: &Peer, whole: ChunkBody) -> Result<ChunkBody, String> {
+    let Some(part) = peer.endpoint.part() else {
+        return Ok(whole);
+    };
+    if part.of != whole.piece {
+        return Err(format!(
+            "a chunk of {} bytes that has {}",
+            whole.piece, part.of
+        ));
+    }
+    Ok(ChunkBody {
+        offset: whole.offset + part.at,
+        piece: part.len,
+        ..whole
+    })
 }
 
 /// The announced send that the peer talks of; none: it was given up here with its collective, which will fail there
@@ -310,6 +330,7 @@ pub(crate) fn put_body(
 
 /// Writes to the peer what can be written: replies first, then sends in their order, then chunks of pipelines.
 pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
+    peer.endpoint.push_out();
     let mut moved = flush_replies(core, peer);
     // The end of a message that was broken off comes before the next one begins.
     while peer.replies.is_empty() {

@@ -2,7 +2,7 @@
 //! A process's part in a job.
 
 use crate::coll::Worker;
-use crate::comm::Comm;
+use crate::comm::{Comm, REGROUP};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, RankInner};
 use crate::memory::pool::Pool;
@@ -14,6 +14,7 @@ use onecopy_shm::fault;
 use onecopy_shm::gate::Gate;
 use onecopy_shm::heap::HeapBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use onecopy_shm::gate::Threads;
 
@@ -186,6 +187,7 @@ impl Runtime {
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
         let mut engine = self.handle.gate.enter();
+        engine.count_wires();
         let counters = &mut engine.core.counters;
         counters.heap_bytes = self.handle.heap.used();
         self.handle.buffers.stats().tell(counters);
@@ -265,6 +267,23 @@ impl Runtime {
         self.leave(true)
     }
 
+    /// Tells ranks on other nodes that nothing more comes, and waits until all that was sent is with them: the end of
+    /// this process would destroy what its kernel still keeps for them.
+    fn take_leave(&self) {
+        self.handle.gate.enter().say_farewell();
+        self.handle
+            .wait(|engine| (engine.core.fatal.is_some() || engine.is_delivered()).then_some(()));
+    }
+
+    /// Waits until ranks on other nodes have said the same, but not for long: one that does not may be gone.
+    fn hear_others_leave(&self) {
+        let since = Instant::now();
+        self.handle.wait(|engine| {
+            let done = engine.has_heard_farewells() || since.elapsed() > REGROUP;
+            (engine.core.fatal.is_some() || done).then_some(())
+        });
+    }
+
     fn leave(&mut self, together: bool) -> Result<()> {
         if std::mem::replace(&mut self.finalized, true) {
             return Ok(());
@@ -286,8 +305,12 @@ impl Runtime {
         };
         self.handle.wait(flushed);
         fault::point("leave.met");
+        self.take_leave();
         let left = self.handle.gate.enter().wireup.leave();
         fault::point("leave.after");
+        if together {
+            self.hear_others_leave();
+        }
         match met {
             // Peers that died cannot come; leaving is still in order.
             Ok(())
@@ -342,7 +365,6 @@ pub(crate) fn local_of(
 ///
 /// # Panics
 /// If the body panics on a rank, or the job cannot be made.
-#[cfg(feature = "socket-endpoint")]
 #[doc(hidden)]
 pub fn local_of_nodes(ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
     let world = wireup::local::world_of_nodes(ranks, nodes).expect("a job of threads");

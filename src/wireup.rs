@@ -392,13 +392,6 @@ pub trait Wireup: Send {
         None
     }
 
-    /// A stream to a peer on another node, for one side of the pair each. To be asked for once.
-    #[cfg(feature = "socket-endpoint")]
-    fn stream(&mut self, peer: usize) -> Option<OwnedFd> {
-        let _ = peer;
-        None
-    }
-
     /// A descriptor that is readable when [`poll`](Wireup::poll) has something; none if this wire-up never has.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 

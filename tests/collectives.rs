@@ -277,7 +277,6 @@ fn collectives_of_threads_agree_with_the_oracle() {
     }
 }
 
-#[cfg(feature = "socket-endpoint")]
 /// Communicators whose members share memory have a channel, the others send messages; both at a time in one job.
 #[test]
 fn collectives_on_several_nodes_agree_with_the_oracle() {

@@ -24,7 +24,6 @@ mod skips;
 mod tags;
 
 use cases::{Body, CASES, Case, Rank};
-#[cfg(feature = "socket-endpoint")]
 use onecopy::local_of_nodes;
 use onecopy::{Knobs, Options, Runtime, local_with};
 use processes::{Ranks, limited, say};
@@ -113,11 +112,14 @@ fn as_threads(name: &str) {
     }
 }
 
-#[cfg(feature = "socket-endpoint")]
 /// Ranks that share no memory, all of them or some, so that nothing above an endpoint can rely on it.
-fn on_nodes(name: &str) {
+fn on_nodes(name: &str, more: &[(&'static str, &'static str)]) {
     let case = cases::named(name);
-    let (knobs, _, unknown) = Knobs::from_iter(case.knobs()).expect("knobs");
+    // Whatever else the case forces, a wire leads to the other nodes.
+    let set = case.knobs().into_iter().chain(more.iter().copied());
+    let wire = [("ONECOPY_LAYERS", format!("{},tcp", case.layers()))];
+    let set = set.map(|(knob, value)| (knob, value.to_owned())).chain(wire);
+    let (knobs, _, unknown) = Knobs::from_iter(set).expect("knobs");
     assert!(unknown.is_empty(), "{unknown:?}");
     for (ranks, nodes) in [(2, 2), (3, 3), (3, 2)] {
         limited(name, || {
@@ -188,16 +190,27 @@ suite! {
     all_without_cico: "heap and cma";
 }
 
-#[cfg(feature = "socket-endpoint")]
 #[test]
 fn on_nodes_of_their_own() {
-    on_nodes("cico");
+    on_nodes("cico", &[]);
 }
 
-#[cfg(feature = "socket-endpoint")]
 #[test]
 fn on_nodes_of_their_own_in_little_memory() {
-    on_nodes("cico in little memory");
+    on_nodes("cico in little memory", &[("ONECOPY_TCP_PIECE", "1K")]);
+}
+
+/// The kernel's buffers are the least that it gives, so that each write is taken in part, and chunks come in parts.
+#[test]
+fn on_nodes_of_their_own_with_little_room_between() {
+    on_nodes("cico", &[("ONECOPY_TCP_BUFFER", "2K")]);
+}
+
+/// All sleep, and are woken by what comes from other nodes.
+#[test]
+fn on_nodes_of_their_own_asleep() {
+    let waits = [("ONECOPY_WAIT_SPIN", "0"), ("ONECOPY_WAIT_YIELD", "0")];
+    on_nodes("cico", &waits);
 }
 
 /// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is

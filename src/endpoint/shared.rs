@@ -3,7 +3,7 @@
 //! chunks stay where they were written, and the bell is a futex.
 
 use super::home::Home;
-use super::{BadRecord, ChunkIndex, Claim, CoopBlock, Record};
+use super::{BadRecord, ChunkIndex, Claim, CoopBlock, Naming, Put, Record, Source};
 use crate::error::{Error, Result};
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
@@ -95,16 +95,6 @@ impl SharedMemory {
         self.tx.as_mut()?.claim(slots).map(Claim::Ring)
     }
 
-    #[inline]
-    pub(super) fn has_room(&mut self, slots: usize) -> bool {
-        self.tx.as_mut().is_none_or(|tx| tx.claim_would_fit(slots))
-    }
-
-    #[inline(always)]
-    pub(super) fn has_output(&self) -> bool {
-        false
-    }
-
     #[inline(always)]
     pub(super) fn notify(&mut self) -> bool {
         match &self.tx {
@@ -142,7 +132,40 @@ impl SharedMemory {
     }
 
     #[inline]
-    pub(super) fn take_chunk(&mut self, home: &mut Home, share: usize) -> Option<ChunkIndex> {
+    pub(super) fn put_chunk<const N: usize>(
+        &mut self,
+        home: &mut Home,
+        naming: Naming,
+        body: impl FnOnce(ChunkIndex) -> [u8; N],
+        source: &impl Source,
+    ) -> Put {
+        if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(1)) {
+            return Put::NoRoom;
+        }
+        let Some(chunk) = self.take_chunk(home, naming.share) else {
+            return Put::NoChunk;
+        };
+        let mut fits = true;
+        let shown = source.show(|at, bytes| {
+            fits &= home.write(chunk, at, bytes, naming.kernel);
+        });
+        if shown.is_err() || !fits {
+            home.pool().give(chunk);
+            return Put::Withdrawn;
+        }
+        let Some(mut claim) = self.tx.as_mut().and_then(|tx| tx.claim(1)) else {
+            home.pool().give(chunk);
+            return Put::NoRoom;
+        };
+        claim.write(0, &body(chunk));
+        claim.publish(naming.kind, N, naming.meta);
+        let position = self.tx.as_ref().map_or(0, Producer::position);
+        self.outstanding.push(position, chunk);
+        Put::Sent
+    }
+
+    #[inline]
+    fn take_chunk(&mut self, home: &mut Home, share: usize) -> Option<ChunkIndex> {
         // The receiver's tail is looked at only when chunks are short: its line travels for that.
         if self.outstanding.len() >= share.max(1)
             || (!home.has_free() && !self.outstanding.is_empty())
@@ -153,28 +176,6 @@ impl SharedMemory {
             return None;
         }
         home.take()
-    }
-
-    #[inline]
-    pub(super) fn write_chunk(
-        &mut self,
-        home: &Home,
-        chunk: ChunkIndex,
-        at: usize,
-        bytes: &[u8],
-        kernel: Kernel,
-    ) -> bool {
-        home.write(chunk, at, bytes, kernel)
-    }
-
-    #[inline]
-    pub(super) fn has_named(&mut self, chunk: ChunkIndex) {
-        let position = self.tx.as_ref().map_or(0, Producer::position);
-        self.outstanding.push(position, chunk);
-    }
-
-    pub(super) fn return_chunk(&mut self, home: &mut Home, chunk: ChunkIndex) {
-        home.pool().give(chunk);
     }
 
     pub(super) fn collect_chunks(&mut self, home: &mut Home) {
@@ -284,10 +285,6 @@ impl SharedMemory {
         self.rx.set_polling(polling);
     }
 
-    pub(super) fn rings(&self) -> bool {
-        true
-    }
-
     pub(super) fn has_given_up(&self) -> bool {
         // SYNC(pair.given_up): acquire what it wrote before
         self.tx_control.given_up.load(Ordering::Acquire) != 0
@@ -296,11 +293,6 @@ impl SharedMemory {
 
 /// What is shared besides.
 impl SharedMemory {
-    #[inline]
-    pub(super) fn shares_memory(&self) -> bool {
-        true
-    }
-
     #[inline]
     pub(super) fn block_in(&self) -> &CoopBlock {
         &self.rx_control.coop

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Making an engine, and connecting to a peer when the first record goes to it or comes from it.
 
+use super::wires::{self, Wires};
 use super::{Core, Engine};
 use crate::endpoint::{Endpoint, Home, OpenError, SharedMemory};
 use crate::error::{Error, Result};
@@ -14,8 +15,6 @@ use crate::select::observed::Observed;
 use crate::state::Patience;
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
-#[cfg(feature = "socket-endpoint")]
-use onecopy_btl::Refusal;
 use onecopy_btl::contract::{Means, Terms};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::{Link, Permitted};
@@ -54,6 +53,8 @@ struct Joined {
     module: Module,
     exposed: Exposed,
     cards: Vec<Card>,
+    wires: Option<Box<Wires>>,
+    no_wire: Option<String>,
 }
 
 /// Makes the segment and joins the job; see [`Engine::start`].
@@ -78,8 +79,10 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     }
     let module = layers.open_module(knobs.module_abi);
     let exposed = Exposed::new(&module, home.nonce_address());
+    let (wires, no_wire) = open_wires(knobs, me, wireup, &home)?;
     let card = Card {
         offer: exposed.offer(),
+        listens: wires.as_ref().and_then(|wires| wires.address()),
         ..card
     };
     wireup.grant(exposed.grant())?;
@@ -93,7 +96,33 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
         module,
         exposed,
         cards,
+        wires,
+        no_wire,
     })
+}
+
+/// What leads to ranks on other nodes, if there are any; else why there is none.
+fn open_wires(
+    knobs: &Knobs,
+    me: u32,
+    wireup: &dyn Wireup,
+    home: &Home,
+) -> Result<(Option<Box<Wires>>, Option<String>)> {
+    let Some(net) = wireup.net() else {
+        return Ok((
+            None,
+            Some("it is on another node, and the launcher told of no way there".into()),
+        ));
+    };
+    let wire = LayerId::WIRE;
+    if !knobs.layers.allows(wire.name()) {
+        let reason = format!(
+            "it is on another node, and ONECOPY_LAYERS switches {wire} off, by which nodes are reached; add {wire} to it"
+        );
+        return Ok((None, Some(reason)));
+    }
+    let wires = Wires::open(knobs, me, &net, home)?;
+    Ok((Some(Box::new(wires)), None))
 }
 
 /// The core of the rank `me` of `size`, which has done nothing yet.
@@ -153,6 +182,8 @@ impl Engine {
             module,
             exposed,
             cards,
+            wires,
+            no_wire,
         } = join(&knobs, &mut *wireup, prepare)?;
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
@@ -186,12 +217,17 @@ impl Engine {
             _exposed: exposed,
             geometry,
             nodes,
+            wires,
+            no_wire,
+            look_mask: wires::ROUNDS_ALONE,
         };
-        // Whoever does not ring is polled from the beginning.
-        for rank in 0..engine.core.size {
-            if !engine.shares_node(rank) {
-                engine.connect(rank)?;
-            }
+        let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
+        if several {
+            engine.look_mask = wires::ROUNDS;
+        }
+        let (me, nodes) = (me as usize, &engine.nodes);
+        if let Some(wires) = &mut engine.wires {
+            wires.know(&cards, |rank| nodes[rank as usize] == nodes[me]);
         }
         Ok(engine)
     }
@@ -209,10 +245,8 @@ impl Engine {
         if let Some(gone) = &self.gone[rank as usize] {
             return Err(gone.error(rank));
         }
-        #[cfg(feature = "socket-endpoint")]
-        if let Some(stream) = self.wireup.stream(rank as usize) {
-            self.connect_apart(rank, stream);
-            return Ok(());
+        if !self.shares_node(rank) {
+            return self.connect_apart(rank);
         }
         let introduction = self.wireup.introduce(rank as usize)?;
         let chunks_held = self.chunks_held();
@@ -262,22 +296,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Connects a rank on another node. It is polled at once, since it does not ring.
-    #[cfg(feature = "socket-endpoint")]
-    fn connect_apart(&mut self, rank: u32, stream: std::os::fd::OwnedFd) {
-        let socket = crate::endpoint::Socket::new(stream, self.geometry.chunk_bytes as usize);
-        let link = Link::refused(
-            rank,
-            &Refusal::new("the rank is on another node", "start it on this one"),
-        );
-        let mut peer = self.new_peer(rank, Endpoint::Socket(socket), link);
-        peer.polled = true;
-        self.polled.push(rank);
-        self.peers[rank as usize] = Some(Box::new(peer));
-    }
-
     /// A peer with which nothing was talked yet.
-    fn new_peer(&self, rank: u32, endpoint: Endpoint, link: Link) -> Peer {
+    pub(super) fn new_peer(&self, rank: u32, endpoint: Endpoint, link: Link) -> Peer {
         let (knobs, costs) = (&self.core.knobs, &self.core.costs);
         Peer {
             rank,
@@ -285,6 +305,7 @@ impl Engine {
             pid: None,
             thresholds: Thresholds::compute(knobs, costs, &link),
             observed: Observed::of(knobs, costs, link.proven()),
+            chunks: self.core.chunks,
             replies: Default::default(),
             outbox: Default::default(),
             held_back: Default::default(),
@@ -305,6 +326,7 @@ impl Engine {
             coop_in_use: None,
             gone: None,
             ended: None,
+            going: None,
             endpoint,
             link,
         }

@@ -27,6 +27,7 @@ impl Engine {
         let mut left_alone = Vec::new();
         self.try_again();
         self.look_at_retired();
+        self.check_wires();
         {
             let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
             let mut ranks = Vec::new();
@@ -40,7 +41,8 @@ impl Engine {
                 // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its
                 // process is not.
                 let patience = 2 * self.core.patience.period;
-                if peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
+                let ends = peer.endpoint.shares_memory();
+                if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
                     ended.push(peer.rank);
                 } else if let Some(pidfd) = &peer.pidfd {
                     ranks.push(peer.rank);
@@ -150,10 +152,10 @@ impl Engine {
             match self.wireup.poll() {
                 Ok(None) => return,
                 Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => {
-                    self.mark_gone(rank as u32, Gone::Died(how))
+                    self.hear_of(rank as u32, Gone::Died(how))
                 }
                 Ok(Some(Event::Left { rank })) if rank < self.gone.len() => {
-                    self.mark_gone(rank as u32, Gone::Left)
+                    self.hear_of(rank as u32, Gone::Left)
                 }
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
@@ -223,6 +225,7 @@ impl Engine {
         }
         let error = gone.error(rank);
         self.gone[rank as usize] = Some(gone.clone());
+        self.forget_wire(rank);
         if matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_)) {
             self.tell_given_up(rank);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving everything on: which rings are polled, and what is taken from them.
 
-use super::Engine;
+use super::{Engine, wires};
 use crate::endpoint::slots_for;
 use crate::error::Error;
 use crate::peer::{Gone, Peer};
@@ -29,8 +29,8 @@ impl Engine {
     pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         self.core.rounds = self.core.rounds.wrapping_add(1);
-        if self.core.rounds.is_multiple_of(64) {
-            self.age(Instant::now());
+        if self.core.rounds & self.look_mask == 0 {
+            moved |= self.look_aside();
         }
         for word in 0..self.core.home.active_words() {
             let active = self.core.home.take_active(word);
@@ -66,6 +66,16 @@ impl Engine {
             self.fail_broken();
         }
         moved
+    }
+
+    /// Looks at what is not looked at in each round.
+    #[cold]
+    fn look_aside(&mut self) -> bool {
+        let now = Instant::now();
+        if self.core.rounds & wires::ROUNDS_ALONE == 0 {
+            self.age(now);
+        }
+        self.look_at_wires(now)
     }
 
     /// Fails the peers that were found out since the last round.
@@ -189,7 +199,8 @@ impl Engine {
     #[cold]
     pub(super) fn look_at_retired(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
-            if !peer.polled && peer.gone.is_none() && !peer.endpoint.is_empty() {
+            let rings = peer.endpoint.shares_memory();
+            if rings && !peer.polled && peer.gone.is_none() && !peer.endpoint.is_empty() {
                 poll_again(&mut self.polled, peer);
             }
         }
@@ -248,16 +259,19 @@ impl Engine {
     #[cold]
     pub(crate) fn retire_idle(&mut self) {
         const IDLE: u32 = 4096;
-        if self.polled.len() <= 2 {
+        // To look at a wire is a call of the kernel.
+        if self.polled.len() <= 2 && self.wires.is_none() {
             return;
         }
+        let few = self.polled.len() <= 2;
         let peers = &mut self.peers;
         let mut retired = Vec::new();
         self.polled.retain(|&rank| {
             let Some(peer) = &mut peers[rank as usize] else {
                 return false;
             };
-            let idle = peer.idle_polls > IDLE && peer.endpoint.rings();
+            let keeps = few && peer.endpoint.shares_memory();
+            let idle = peer.idle_polls > IDLE && !keeps;
             if idle {
                 peer.endpoint.set_polling(false);
                 peer.polled = false;
@@ -280,7 +294,7 @@ impl Engine {
 }
 
 /// Polls a peer's ring from now on.
-fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
+pub(super) fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
     peer.endpoint.set_polling(true);
     peer.idle_polls = 0;
     if !peer.polled {

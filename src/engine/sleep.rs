@@ -2,6 +2,7 @@
 //! Getting ready to sleep, and waking up.
 
 use super::Engine;
+use std::time::Instant;
 
 impl Engine {
     /// Tells everyone that this rank polls nothing from now on, and looks once more. `true`: nothing is there, the
@@ -22,11 +23,13 @@ impl Engine {
         }
         self.core.home.arm();
         self.core.home.fence();
+        if !self.arm_wires() {
+            return false;
+        }
         let peers = &mut self.peers;
         let incoming = self.polled.iter().any(|&rank| {
             let peer = peers[rank as usize].as_mut();
-            // One that does not ring is polled all the time.
-            peer.is_some_and(|peer| !peer.endpoint.rings() || !peer.endpoint.is_empty())
+            peer.is_some_and(|peer| !peer.endpoint.is_empty())
         });
         let room = self.core.busy.iter().any(|&rank| {
             let peer = peers[rank as usize].as_mut();
@@ -41,7 +44,7 @@ impl Engine {
     pub(crate) fn wake_up(&mut self) {
         self.core.home.disarm();
         for &rank in &self.polled {
-            if let Some(peer) = &self.peers[rank as usize] {
+            if let Some(peer) = &mut self.peers[rank as usize] {
                 peer.endpoint.set_polling(true);
             }
         }
@@ -49,6 +52,9 @@ impl Engine {
             if let Some(peer) = &self.peers[rank as usize] {
                 peer.endpoint.wait_for_room(false);
             }
+        }
+        if self.wires.is_some() {
+            self.ask_hub(Instant::now());
         }
     }
 }

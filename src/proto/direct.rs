@@ -9,7 +9,7 @@
 use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan};
-use super::{charge, layers};
+use super::{charge, layers, shown};
 use crate::endpoint::Record;
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -100,7 +100,7 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
 
 fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
-    if total > core.chunks.step_of(total) && !core.alone {
+    if total > peer.chunks.step_of(total) && !core.alone {
         return Sent::Chunks;
     }
     let meta = wire::meta(context, tag);
@@ -219,7 +219,10 @@ fn receive_chunks(
     out: &mut [u8],
     take: Take,
 ) -> Received {
-    let Ok(first) = ChunkBody::decode(Kind::ChunkFirst, raw) else {
+    let Some(first) = ChunkBody::decode(Kind::ChunkFirst, raw)
+        .ok()
+        .and_then(|body| shown(peer, body).ok())
+    else {
         return Received::Nothing;
     };
     let total = first.total;
@@ -283,12 +286,15 @@ fn receive_chunks(
 
 /// What a record says of the next chunk of a message, if that is what it is.
 fn chunk_of(peer: &Peer, record: Record) -> Option<ChunkBody> {
-    if record.kind != Kind::ChunkNext as u8 || record.len != BODY {
+    let kind = Kind::try_from(record.kind).ok()?;
+    // Of the first chunk, too, a part may be left.
+    let goes_on = kind == Kind::ChunkNext || peer.endpoint.part().is_some_and(|part| part.at > 0);
+    if !goes_on || record.len != BODY {
         return None;
     }
     let mut raw = [0; BODY];
     peer.endpoint.read(&record, 0, &mut raw);
-    ChunkBody::decode(Kind::ChunkNext, &raw).ok()
+    shown(peer, ChunkBody::decode(kind, &raw).ok()?).ok()
 }
 
 /// A message that lies in the peer's heap, short enough that the receiver alone copies it.

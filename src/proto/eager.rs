@@ -6,8 +6,8 @@
 
 use super::deliver::{Ended, deliver, end};
 use super::plan::SYNC_BYTES;
-use super::{Message, charge, claim, complete_send, put_body};
-use crate::endpoint::{ChunkIndex, Claim, Record, slots_for};
+use super::{Message, charge, claim, complete_send, sent};
+use crate::endpoint::{Claim, Naming, Put, Record, Source, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -150,6 +150,9 @@ const WARM_MAX: usize = 32;
 /// copies out and answers, that costs nobody anything.
 #[inline]
 pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
+    if !peer.endpoint.shares_memory() {
+        return;
+    }
     let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
     if core.home.chunks_free() < pieces {
         peer.endpoint.collect_chunks(&mut core.home);
@@ -158,15 +161,6 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     if core.chunks.owned_ahead(piece) {
         core.home.will_write_chunks(pieces, piece);
     }
-}
-
-/// Takes a chunk for the peer, within its share. `None`: it must give one back first, or memory is short for the
-/// moment.
-pub(crate) fn take_chunk(core: &mut Core, peer: &mut Peer, share: usize) -> Option<ChunkIndex> {
-    let chunk = peer.endpoint.take_chunk(&mut core.home, share);
-    core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
-    core.starved |= chunk.is_none();
-    chunk
 }
 
 /// What became of a chunk.
@@ -195,7 +189,23 @@ pub(crate) struct Piece {
     pub(crate) number: u64,
 }
 
-/// Copies a piece into a chunk, of which `share` may be out, and publishes it.
+/// A piece of a payload, to be shown.
+struct Shown<'a, P: ?Sized> {
+    loans: &'a LoanTable,
+    from: &'a P,
+    offset: u64,
+    len: usize,
+}
+
+impl<P: Payload + ?Sized> Source for Shown<'_, P> {
+    #[inline(always)]
+    fn show(&self, to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError> {
+        self.from.read(self.loans, self.offset, self.len, to)
+    }
+}
+
+/// Sends a piece in a chunk, of which `share` may be out.
+#[inline]
 pub(crate) fn send_chunk(
     core: &mut Core,
     peer: &mut Peer,
@@ -203,36 +213,58 @@ pub(crate) fn send_chunk(
     piece: Piece,
     from: &(impl Payload + ?Sized),
 ) -> Chunked {
-    if !peer.endpoint.has_room(1) {
+    if !peer.endpoint.is_open() && !super::open(core, peer) {
         return Chunked::NoRoom;
     }
-    let Some(chunk) = take_chunk(core, peer, share) else {
-        return Chunked::NoRoom;
-    };
     let len = piece.len as usize;
-    let kernel = core.chunks.kernel(len);
-    let mut fits = true;
-    let (endpoint, home) = (&mut peer.endpoint, &core.home);
-    let read = from.read(&core.loans, piece.offset, len, |at, bytes| {
-        fits &= endpoint.write_chunk(home, chunk, at, bytes, kernel);
-    });
-    if read.is_err() || !fits {
-        peer.endpoint.return_chunk(&mut core.home, chunk);
-        return Chunked::Withdrawn;
-    }
-    let body = ChunkBody {
-        total: piece.total,
-        offset: piece.offset,
-        chunk,
-        piece: len as u32,
-        number: piece.number,
+    let naming = Naming {
+        kind: piece.kind as u8,
+        meta: piece.meta,
+        len,
+        kernel: core.chunks.kernel(len),
+        share,
     };
-    if !put_body(core, peer, piece.kind, piece.meta, &body.encode(piece.kind)) {
-        peer.endpoint.return_chunk(&mut core.home, chunk);
-        return Chunked::NoRoom;
+    let shown = Shown {
+        loans: &core.loans,
+        from,
+        offset: piece.offset,
+        len,
+    };
+    let body = |chunk| {
+        let body = ChunkBody {
+            total: piece.total,
+            offset: piece.offset,
+            chunk,
+            piece: len as u32,
+            number: piece.number,
+        };
+        body.encode(piece.kind)
+    };
+    let put = peer
+        .endpoint
+        .put_chunk(&mut core.home, naming, body, &shown);
+    named(core, peer, piece.kind, put)
+}
+
+/// What follows from an attempt to send a chunk.
+#[inline]
+pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> Chunked {
+    core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
+    match put {
+        Put::Sent => {
+            sent(kind);
+            if peer.endpoint.notify() {
+                core.counters.doorbells_rung += 1;
+            }
+            Chunked::Sent
+        }
+        Put::NoRoom => Chunked::NoRoom,
+        Put::NoChunk => {
+            core.starved = true;
+            Chunked::NoRoom
+        }
+        Put::Withdrawn => Chunked::Withdrawn,
     }
-    peer.endpoint.has_named(chunk);
-    Chunked::Sent
 }
 
 /// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what
@@ -246,8 +278,8 @@ pub(crate) fn put_chunks(
     mut sent: u64,
     from: &(impl Payload + ?Sized),
 ) -> (u64, Chunked) {
-    let step = core.chunks.step_of(len);
-    let share = core.chunks.share;
+    let step = peer.chunks.step_of(len);
+    let share = peer.chunks.share;
     while sent < len {
         let first = sent == 0;
         let piece = Piece {
@@ -433,7 +465,7 @@ pub(crate) fn first_chunk(
     let waiting = core.match_posted(&envelope);
     if let Some(Waiting::Numbered(slot)) = waiting
         && sync.is_none()
-        && core.deliver_chunk(slot, envelope, &peer.endpoint, body)
+        && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
     {
         let ended = Ended {
             bytes: body.total,
@@ -485,7 +517,7 @@ pub(crate) fn next_chunk(
         return Err("a chunk of no message".into());
     };
     incoming.check(body)?;
-    let endpoint = &peer.endpoint;
+    let endpoint = &mut peer.endpoint;
     let mut failed = None;
     let mut read = |at: usize, out: &mut [u8]| {
         if let Err(error) = endpoint.read_chunk(body.chunk, at, out) {

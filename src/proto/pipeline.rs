@@ -51,7 +51,7 @@ pub(crate) fn wanted(
 /// Sends chunks of the pipes to a peer, in turn.
 pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    let step = core.chunks.step;
+    let step = peer.chunks.step;
     for _ in 0..core.knobs.progress_quota {
         let Some(pipe) = peer.pipes.front() else {
             break;
@@ -75,7 +75,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             len: step.min(end - offset),
             number: transfer,
         };
-        match send_chunk(core, peer, core.chunks.depth, piece, &buf) {
+        match send_chunk(core, peer, peer.chunks.depth, piece, &buf) {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
             Chunked::Withdrawn => {
@@ -120,7 +120,7 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
     piped.at += u64::from(body.piece);
     let last = piped.at == piped.end;
     if let Some(found) = core.requests.get(request) {
-        let endpoint = &peer.endpoint;
+        let endpoint = &mut peer.endpoint;
         let mut failed = None;
         let written = found.buf.write(
             &mut core.loans,

@@ -37,6 +37,19 @@ impl Chunks {
         }
     }
 
+    /// The plan for a peer that a stream leads to: its pieces lie nowhere in between, so they are as long as a call of
+    /// the kernel should be, and the stream says how many may be under way.
+    pub(crate) fn of_stream(knobs: &Knobs) -> Self {
+        let piece = knobs.stream().piece;
+        Self {
+            bytes: piece,
+            share: usize::MAX,
+            depth: usize::MAX,
+            step: piece as u64,
+            strings: true,
+        }
+    }
+
     /// Bytes per chunk of an eager message of `len` bytes.
     #[inline]
     pub(crate) fn step_of(&self, len: u64) -> u64 {

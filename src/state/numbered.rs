@@ -251,7 +251,7 @@ impl Core {
         &mut self,
         slot: u32,
         envelope: Envelope,
-        from: &Endpoint,
+        from: &mut Endpoint,
         body: &ChunkBody,
     ) -> bool {
         let len = body.piece as usize;

@@ -5,13 +5,16 @@
 //! as dead, so that no other rank waits for it.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::{Card, Death, Emergency, Event, Introduction, Missing, Wireup, WireupError};
+use super::{Card, Death, Emergency, Event, Introduction, Missing, Net, Wireup, WireupError};
 
 /// What all ranks share.
 #[derive(Debug)]
@@ -40,43 +43,28 @@ pub struct Local {
     bell: OwnedFd,
     rank: usize,
     size: usize,
-    #[cfg(feature = "socket-endpoint")]
-    apart: Apart,
-}
-
-/// What a rank of several nodes has besides.
-#[cfg(feature = "socket-endpoint")]
-#[derive(Debug)]
-struct Apart {
     nodes: u32,
-    /// By rank, to those on other nodes.
-    streams: Vec<Option<OwnedFd>>,
+    net: Option<Net>,
 }
 
-/// A job of `ranks` threads on `nodes` nodes, dealt out in turn: a stream leads from each rank to each on another node.
-#[cfg(feature = "socket-endpoint")]
+/// A job of `ranks` threads on `nodes` nodes, dealt out in turn: those of one node share memory, others reach each
+/// other over the loopback of this one.
 pub fn world_of_nodes(ranks: usize, nodes: u32) -> Result<Vec<Local>, WireupError> {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    let mut secret = [0; 32];
+    File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut secret))
+        .map_err(|source| WireupError::System {
+            call: "local",
+            what: "reading /dev/urandom",
+            source,
+        })?;
     let mut world = world(ranks)?;
     for local in &mut world {
-        local.apart.nodes = nodes;
-    }
-    for low in 0..ranks {
-        for high in low + 1..ranks {
-            if world[low].node(low) == world[low].node(high) {
-                continue;
-            }
-            let (family, kind) = (AddressFamily::Unix, SockType::Stream);
-            let flags = SockFlag::SOCK_CLOEXEC;
-            let (a, b) =
-                socketpair(family, kind, None, flags).map_err(|errno| WireupError::System {
-                    call: "local",
-                    what: "socketpair",
-                    source: errno.into(),
-                })?;
-            world[low].apart.streams[high] = Some(a);
-            world[high].apart.streams[low] = Some(b);
-        }
+        local.nodes = nodes;
+        local.net = (nodes > 1).then_some(Net {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            secret,
+        });
     }
     Ok(world)
 }
@@ -123,11 +111,8 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
             bell,
             rank,
             size: ranks,
-            #[cfg(feature = "socket-endpoint")]
-            apart: Apart {
-                nodes: 1,
-                streams: (0..ranks).map(|_| None).collect(),
-            },
+            nodes: 1,
+            net: None,
         })
         .collect())
 }
@@ -267,14 +252,12 @@ impl Wireup for Local {
         })
     }
 
-    #[cfg(feature = "socket-endpoint")]
     fn node(&self, rank: usize) -> u32 {
-        rank as u32 % self.apart.nodes
+        rank as u32 % self.nodes
     }
 
-    #[cfg(feature = "socket-endpoint")]
-    fn stream(&mut self, peer: usize) -> Option<OwnedFd> {
-        self.apart.streams.get_mut(peer)?.take()
+    fn net(&self) -> Option<Net> {
+        self.net.clone()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -33,6 +33,10 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    pub(crate) fn layers(&self) -> &'static str {
+        self.layers
+    }
+
     /// The knobs that force it.
     pub(crate) fn knobs(&self) -> Vec<Knob> {
         let mut knobs = vec![

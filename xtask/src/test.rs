@@ -15,7 +15,7 @@ pub(crate) struct Args {
 }
 
 /// What only tests have: points at which they kill, and the endpoint over sockets.
-const FEATURES: &str = "fault-points,socket-endpoint";
+const FEATURES: &str = "fault-points";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut steps = Steps::new(if args.quick { 4 } else { 10 });

@@ -2,16 +2,18 @@
 //! The announcement: what the sender says of where the bytes are, and how the receiver reads it.
 
 use super::{Announcement, Remote, start};
+use crate::endpoint::Naming;
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer, unmatched_max};
-use crate::proto::{Message, charge, eager, give_credit, plan, put_body};
+use crate::proto::eager::Chunked;
+use crate::proto::{Message, charge, eager, give_credit, open, plan, put_body};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
 use crate::state::Core;
 use crate::wire::{self, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::{ChunkIndex, HeapOffset};
+use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 
 /// Announces the send `id`. `false`: no room yet.
@@ -25,29 +27,51 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
         wire::meta(request.context, request.tag),
         request.buf.clone(),
     );
-    let Some(Located { place, list }) = locate(core, peer, id, &buf, len) else {
-        return false;
+    let place = locate(core, peer, id, &buf, len);
+    let coop_id = match place {
+        Place::List { .. } if !core.knobs.coop => 0,
+        _ => coop_id,
     };
-    let coop_id = if core.knobs.coop || list.is_none() {
-        coop_id
-    } else {
-        0
+    let rts = |place| {
+        let rts = Rts {
+            len,
+            request: id.0,
+            place,
+            coop_id,
+        };
+        rts.encode()
     };
-    let rts = Rts {
-        len,
-        request: id.0,
-        place,
-        coop_id,
-    };
-    if !put_body(core, peer, Kind::Rts, meta, &rts.encode()) {
-        if let Some((chunk, _)) = list {
-            peer.endpoint.return_chunk(&mut core.home, chunk);
+    let out = match place {
+        Place::Said(place) => put_body(core, peer, Kind::Rts, meta, &rts(place)),
+        Place::List { bytes, cookie } => {
+            let count = (bytes.len() / LIST_ENTRY) as u32;
+            let naming = Naming {
+                kind: Kind::Rts as u8,
+                meta,
+                len: bytes.len(),
+                kernel: Kernel::Memcpy,
+                share: core.chunks.share,
+            };
+            let body = |chunk| {
+                rts(SourceLayout::List {
+                    chunk,
+                    count,
+                    cookie,
+                })
+            };
+            let out = (peer.endpoint.is_open() || open(core, peer)) && {
+                let (endpoint, home) = (&mut peer.endpoint, &mut core.home);
+                let put = endpoint.put_chunk(home, naming, body, &bytes);
+                eager::named(core, peer, Kind::Rts, put) == Chunked::Sent
+            };
+            if out {
+                peer.credit_used += charge(bytes.len() as u64);
+            }
+            out
         }
+    };
+    if !out {
         return false;
-    }
-    if let Some((chunk, bytes)) = list {
-        peer.endpoint.has_named(chunk);
-        peer.credit_used += charge(bytes as u64);
     }
     peer.unanswered += 1;
     if coop_id != 0 {
@@ -68,22 +92,19 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
 }
 
 /// What an announcement says of where the bytes are.
-struct Located {
-    place: SourceLayout,
-    /// The chunk that holds a list of pieces, and the bytes of the list.
-    list: Option<(ChunkIndex, usize)>,
+enum Place {
+    Said(SourceLayout),
+    /// In the pieces of this list, which goes in a chunk; perhaps exposed together as a region.
+    List {
+        bytes: Vec<u8>,
+        cookie: Option<u64>,
+    },
 }
 
-/// Finds out where the bytes of the send `id` are, and lists them if they are in several pieces. None: no room yet.
+/// Finds out where the bytes of the send `id` are, and lists them if they are in several pieces.
 #[inline]
-fn locate(
-    core: &mut Core,
-    peer: &mut Peer,
-    id: RequestId,
-    buf: &UserBuf,
-    len: u64,
-) -> Option<Located> {
-    let place = match buf {
+fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u64) -> Place {
+    match buf {
         UserBuf::One(loan) => {
             let heap = core.home.heap_offset_of(loan.address(), loan.len());
             let address = loan.address() as u64;
@@ -91,45 +112,32 @@ fn locate(
                 None => expose(core, peer, id, std::slice::from_ref(loan), len),
                 Some(_) => None,
             };
-            match cookie {
+            Place::Said(match cookie {
                 Some(cookie) => SourceLayout::Region { address, cookie },
                 None => SourceLayout::One {
                     address,
                     heap: heap.map(|h| h.0),
                 },
-            }
+            })
         }
         UserBuf::Many(loans)
             if peer.endpoint.shares_memory() && loans.len() * LIST_ENTRY <= core.chunks.bytes =>
         {
-            return list(core, peer, id, loans, len);
+            list(core, peer, id, loans, len)
         }
-        UserBuf::Many(_) => SourceLayout::Scattered,
-    };
-    Some(Located { place, list: None })
+        UserBuf::Many(_) => Place::Said(SourceLayout::Scattered),
+    }
 }
 
-/// Lists the pieces of a send in a chunk.
+/// Lists the pieces of a send for a chunk.
 ///
 /// The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the message is
 /// collected by its sender, as one in too many pieces is.
-fn list(
-    core: &mut Core,
-    peer: &mut Peer,
-    id: RequestId,
-    loans: &[Loan],
-    len: u64,
-) -> Option<Located> {
-    let scattered = Located {
-        place: SourceLayout::Scattered,
-        list: None,
-    };
+fn list(core: &mut Core, peer: &mut Peer, id: RequestId, loans: &[Loan], len: u64) -> Place {
     let list_bytes = loans.len() * LIST_ENTRY;
     if !plan::has_credit(core, peer, charge(list_bytes as u64)) {
-        return Some(scattered);
+        return Place::Said(SourceLayout::Scattered);
     }
-    let share = core.chunks.share;
-    let chunk = eager::take_chunk(core, peer, share)?;
     let mut bytes = Vec::with_capacity(list_bytes);
     for loan in loans {
         let heap = core.home.heap_offset_of(loan.address(), loan.len());
@@ -138,22 +146,8 @@ fn list(
             bytes.extend_from_slice(&word.to_le_bytes());
         }
     }
-    let home = &core.home;
-    if !peer
-        .endpoint
-        .write_chunk(home, chunk, 0, &bytes, Kernel::Memcpy)
-    {
-        peer.endpoint.return_chunk(&mut core.home, chunk);
-        return Some(scattered);
-    }
-    Some(Located {
-        place: SourceLayout::List {
-            chunk,
-            count: loans.len() as u32,
-            cookie: expose(core, peer, id, loans, len),
-        },
-        list: Some((chunk, list_bytes)),
-    })
+    let cookie = expose(core, peer, id, loans, len);
+    Place::List { bytes, cookie }
 }
 
 /// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread that waits for a rank's wires while the rank sleeps, and rings its bell.
+//!
+//! Shared memory rings a rank by a futex, a descriptor cannot; so a rank that may be woken by both sleeps on the futex,
+//! and this thread waits for the descriptors. It rings once for each time that it is armed.
+//!
+//! No wake-up is lost. The rank arms its bell, then the waker, looks once more, and sleeps. Descriptors are watched by
+//! level: what has come and was not read is found whenever the waker begins to wait, before the rank's last look or
+//! behind it. A ring finds the bell armed, or the rank awake, which looks again before its next sleep. A ring too many,
+//! for what the rank has read meanwhile, is a look in vain.
+
+use super::{Bell, Origin, Set};
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// It calls the kernel and little else; the default would be address space for nothing.
+const STACK: usize = 128 << 10;
+
+#[derive(Debug)]
+pub(super) struct Waker {
+    /// Holds how often it was armed since it looked.
+    armed: Arc<EventFd>,
+    /// In the set: readable when the thread is to end.
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waker {
+    pub(super) fn start(set: Arc<Set>, bell: Bell) -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC;
+        let armed = Arc::new(EventFd::from_value_and_flags(0, flags)?);
+        let nonblocking = flags | EfdFlags::EFD_NONBLOCK;
+        let stop = Arc::new(EventFd::from_value_and_flags(0, nonblocking)?);
+        set.add(&*stop, Origin::Stop, (true, false))?;
+        let thread = Thread {
+            set: Arc::clone(&set),
+            bell,
+            armed: Arc::clone(&armed),
+            stop: Arc::clone(&stop),
+        };
+        // The program's signals are not for this thread: it inherits the mask.
+        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let started = std::thread::Builder::new()
+            .name("onecopy-waker".to_owned())
+            .stack_size(STACK)
+            .spawn(move || thread.serve());
+        if let Ok(before) = before {
+            // Fails only for a mask that does not exist.
+            let _ = before.thread_set_mask();
+        }
+        match started {
+            Ok(thread) => Ok(Self {
+                armed,
+                stop,
+                thread: Some(thread),
+            }),
+            Err(error) => {
+                set.remove(&*stop);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the thread ring once. Says whether it will.
+    pub(super) fn arm(&self) -> bool {
+        self.armed.write(1).is_ok()
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // Both are refused only when their counter is full: then they are readable.
+        let _ = self.stop.write(1);
+        let _ = self.armed.write(1);
+        if let Some(thread) = self.thread.take() {
+            // It panics nowhere; if it did, it has ended as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    set: Arc<Set>,
+    bell: Bell,
+    armed: Arc<EventFd>,
+    stop: Arc<EventFd>,
+}
+
+impl Thread {
+    fn serve(&self) {
+        let mut ready = [EpollEvent::empty(); 1];
+        loop {
+            match self.armed.read() {
+                Ok(_) | Err(Errno::EINTR) => {}
+                // Nothing that waits can go wrong; the rank's own sleep has a bound.
+                Err(_) => return,
+            }
+            if self.stop.read().is_ok() {
+                return;
+            }
+            while self.set.wait(&mut ready, EpollTimeout::NONE) == Err(Errno::EINTR) {}
+            self.bell.ring();
+        }
+    }
+}

@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The endpoint of a peer that a stream socket leads to: records, chunks, credit and words travel in frames.
+//!
+//! Until there is a connection, records wait in the buffer and chunks with their senders. The kernel copies a chunk out
+//! of the sender's memory and into the receiver's; nothing else copies it, unless the kernel's buffer is full.
+//!
+//! A rank that waits for such a peer reads its stream with each poll at first, then more and more rarely, and at last
+//! only when the [`Set`] says that something has come.
+
+mod connector;
+mod frame;
+mod input;
+mod options;
+mod output;
+
+pub(crate) use connector::{Connector, Outcome, Settings};
+pub(super) use output::Frame;
+
+use super::home::Home;
+use super::hub::{Origin, Set};
+use super::{BadRecord, Claim, CoopBlock, Naming, Part, Put, Record, Source};
+use frame::{HEAD, NAMING_MAX, What};
+use input::{End, Found, Input};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
+use onecopy_obs::StreamSettings;
+use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
+use onecopy_shm::{backlog, fault};
+use output::{Output, Sending};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Reads in vain after which a stream is read less often, by one poll more for each so many.
+const PATIENCE: u32 = 64;
+/// Polls between two reads, at most.
+const TURNS_MAX: u32 = 32;
+
+/// A connection.
+#[derive(Debug)]
+struct Stream {
+    fd: OwnedFd,
+    set: Arc<Set>,
+    origin: Origin,
+    /// Whether it is among those that are watched.
+    watched: bool,
+}
+
+impl Stream {
+    fn unwatch(&mut self) {
+        if std::mem::replace(&mut self.watched, false) {
+            self.set.remove(&self.fd);
+        }
+    }
+
+    fn watch(&self, write: bool) {
+        if self.watched {
+            // It was added; what is refused now is found by the next poll.
+            let _ = self.set.watch(&self.fd, self.origin, (true, write));
+        }
+    }
+
+    fn can_write(&self) -> bool {
+        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut set, PollTimeout::ZERO) != Ok(0)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.unwatch();
+        // A child of a fork may have a copy of the descriptor, which would keep the peer from seeing the end.
+        let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Write);
+    }
+}
+
+/// Which polls read the stream.
+#[derive(Debug, Default)]
+struct Turn {
+    in_vain: u32,
+    wait: u32,
+}
+
+impl Turn {
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        if self.wait == 0 {
+            return true;
+        }
+        self.wait -= 1;
+        false
+    }
+
+    #[inline]
+    fn found(&mut self, anything: bool) {
+        if anything {
+            *self = Self::default();
+        } else {
+            self.in_vain = self.in_vain.saturating_add(1);
+            self.wait = (self.in_vain / PATIENCE).min(TURNS_MAX);
+        }
+    }
+}
+
+/// The endpoint of a peer on another node.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: Option<Stream>,
+    output: Output,
+    input: Input,
+    turn: Turn,
+    credit_back: u64,
+    has_given_up: bool,
+    said_farewell: bool,
+    heard_farewell: bool,
+    /// Nothing more goes out.
+    is_mute: bool,
+    /// How the stream has ended, if it has.
+    end: Option<End>,
+    /// Where the peer listens, for the words of an error.
+    place: SocketAddr,
+    settings: StreamSettings,
+    bytes_in: u64,
+    /// No transfer is ever open in it.
+    block: Box<CoopBlock>,
+}
+
+impl Socket {
+    /// The endpoint of a peer that listens at `place`, to which there is no connection yet.
+    pub(crate) fn new(place: SocketAddr, settings: StreamSettings) -> Self {
+        Self {
+            stream: None,
+            output: Output::default(),
+            input: Input::new(),
+            turn: Turn::default(),
+            credit_back: 0,
+            has_given_up: false,
+            said_farewell: false,
+            heard_farewell: false,
+            is_mute: false,
+            end: None,
+            place,
+            settings,
+            bytes_in: 0,
+            block: Box::default(),
+        }
+    }
+
+    /// Talks by this connection from now on.
+    pub(crate) fn attach(&mut self, fd: OwnedFd, set: &Arc<Set>, rank: u32) -> nix::Result<()> {
+        let origin = Origin::Pair(rank);
+        set.add(&fd, origin, (true, false))?;
+        self.stream = Some(Stream {
+            fd,
+            set: Arc::clone(set),
+            origin,
+            watched: true,
+        });
+        self.flush();
+        Ok(())
+    }
+
+    /// Whether there is a connection, or was one.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// The stream has ended, and the peer had not said that it leaves.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.end.is_some() && !self.heard_farewell
+    }
+
+    /// All that the peer ever sends has been read.
+    pub(crate) fn has_heard_all(&self) -> bool {
+        self.end.is_some() || self.heard_farewell
+    }
+
+    /// Whether records that came were not taken yet.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.input.has_next()
+    }
+
+    /// Why the network, and not the peer, has cut the stream, if it has.
+    pub(crate) fn network_failure(&self) -> Option<String> {
+        let Some(End::Failed(errno)) = self.end else {
+            return None;
+        };
+        let network = matches!(
+            errno,
+            Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ENETDOWN
+        );
+        network.then(|| {
+            format!(
+                "the connection with {} failed: {errno}; is the network between the nodes up? A longer {} survives \
+                 longer outages",
+                self.place, self.settings.timeout_knob
+            )
+        })
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub(crate) fn say_farewell(&mut self) {
+        if !std::mem::replace(&mut self.said_farewell, true) && !self.is_mute {
+            self.output.push(What::Farewell, 0);
+            self.flush();
+            fault::point("farewell.said");
+        }
+    }
+
+    /// Whether all that went out is with the peer's kernel, or can never be.
+    pub(crate) fn is_delivered(&mut self) -> bool {
+        self.flush();
+        if self.end.is_some() || self.is_mute {
+            return true;
+        }
+        let Some(stream) = &self.stream else {
+            return self.output.is_empty();
+        };
+        self.output.is_empty() && backlog::unsent(stream.fd.as_fd()).unwrap_or(0) == 0
+    }
+
+    /// Bytes of chunks that were read since this was last asked.
+    pub(crate) fn take_read(&mut self) -> u64 {
+        std::mem::take(&mut self.bytes_in)
+    }
+
+    /// Writes what can be written.
+    #[inline]
+    fn flush(&mut self) {
+        if self.output.is_empty() {
+            return;
+        }
+        let Some(stream) = &self.stream else { return };
+        if let Err(errno) = self.output.flush(stream.fd.as_fd()) {
+            self.cannot_write(errno);
+        }
+    }
+
+    /// The peer reads no more. What it had sent before can still be read.
+    #[cold]
+    fn cannot_write(&mut self, errno: Errno) {
+        self.is_mute = true;
+        self.output.clear();
+        if !matches!(errno, Errno::EPIPE | Errno::ECONNRESET) {
+            // The kernel tells it once.
+            self.ended(End::Failed(errno));
+        }
+    }
+
+    #[cold]
+    fn ended(&mut self, end: End) {
+        if self.end.is_none() {
+            self.end = Some(end);
+        }
+        self.is_mute = true;
+        self.output.clear();
+        if let Some(stream) = &mut self.stream {
+            stream.unwatch();
+        }
+    }
+
+    fn push(&mut self, what: What, word: u64) {
+        if !self.is_mute && !self.said_farewell {
+            self.output.push(what, word);
+            self.flush();
+        }
+    }
+
+    /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not
+    /// keep this rank.
+    fn look(&mut self) {
+        self.flush();
+        if self.look_here() || self.end.is_some() {
+            return;
+        }
+        let Some(stream) = &self.stream else { return };
+        match self.input.fill(stream.fd.as_fd()) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.look_here();
+            }
+            Err(end) => self.ended(end),
+        }
+    }
+
+    /// Finds the next record in what was read. `false`: more has to be read first.
+    #[inline]
+    fn look_here(&mut self) -> bool {
+        loop {
+            if self.input.has_next() {
+                return true;
+            }
+            if self.input.awaits_part() {
+                return self.look_for_part();
+            }
+            match self.input.parse() {
+                Found::Record if self.heard_farewell => {
+                    self.input.bad = Some("a record behind the farewell");
+                }
+                Found::Record => {}
+                Found::Nothing => return false,
+                Found::Word(what, word) => self.hear(what, word),
+            }
+        }
+    }
+
+    /// Looks for more of the chunk that is under way. `true`: nothing else is to be looked for.
+    fn look_for_part(&mut self) -> bool {
+        let Some(stream) = &self.stream else {
+            return true;
+        };
+        let fd = stream.fd.as_fd();
+        if self.end.is_none() && !self.input.find_part(fd) {
+            // Nothing is there, or nothing comes any more: only a read tells which.
+            let mut peeked = [0];
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+            match recv(fd.as_raw_fd(), &mut peeked, flags) {
+                Ok(0) => self.ended(End::Closed),
+                Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
+                Err(errno) => self.ended(End::Failed(errno)),
+            }
+        }
+        true
+    }
+
+    fn hear(&mut self, what: What, word: u64) {
+        match what {
+            What::Credit => self.credit_back = word,
+            What::GivenUp => self.has_given_up = true,
+            What::Farewell => {
+                self.heard_farewell = true;
+                // It reads until it has heard the same.
+                self.say_farewell();
+            }
+            What::Record => {}
+        }
+    }
+}
+
+/// To the peer.
+impl Socket {
+    #[inline]
+    pub(super) fn claim(&mut self, _: usize) -> Option<Claim<'_>> {
+        if self.said_farewell || self.is_mute {
+            return None;
+        }
+        if self.output.is_full() {
+            self.flush();
+            if self.output.is_full() {
+                return None;
+            }
+        }
+        Some(Claim::Frame(self.output.frame()))
+    }
+
+    #[inline]
+    pub(super) fn has_output(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    pub(super) fn push_out(&mut self) {
+        self.flush();
+    }
+
+    #[inline]
+    pub(super) fn notify(&mut self) -> bool {
+        self.flush();
+        false
+    }
+
+    pub(super) fn credit_back(&self) -> u64 {
+        self.credit_back
+    }
+
+    pub(super) fn put_chunk<const N: usize>(
+        &mut self,
+        naming: Naming,
+        body: impl FnOnce(ChunkIndex) -> [u8; N],
+        source: &impl Source,
+    ) -> Put {
+        const { assert!(N <= NAMING_MAX) };
+        self.flush();
+        let Some(stream) = &self.stream else {
+            return Put::NoRoom;
+        };
+        // Behind what waits nothing is added: it would have to be copied as a whole.
+        if !self.output.is_empty() || self.said_farewell || self.is_mute {
+            return Put::NoRoom;
+        }
+        if naming.len > frame::CHUNK_MAX || source.show(|_, _| {}).is_err() {
+            return Put::Withdrawn;
+        }
+        let head = frame::Head {
+            what: What::Record,
+            kind: naming.kind,
+            len: N,
+            chunk: naming.len,
+            word: naming.meta,
+        };
+        let mut front = [0; HEAD + NAMING_MAX];
+        front[..HEAD].copy_from_slice(&head.encode());
+        front[HEAD..HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
+        let front = &front[..HEAD + N];
+        let mut sending = Sending::new(&mut self.output, stream.fd.as_fd(), front, naming.len);
+        let shown = source.show(|_, bytes| sending.piece(bytes));
+        let failed = sending.end();
+        fault::point("frame.partial");
+        if let Some(errno) = failed {
+            self.cannot_write(errno);
+        }
+        match shown {
+            Ok(()) => Put::Sent,
+            Err(_) => Put::Withdrawn,
+        }
+    }
+
+    pub(super) fn reclaim_all(&mut self, _: &mut Home) {
+        // Nothing more goes to a peer that is gone, and nothing is taken from it. What it is told by [`Self::give_up`]
+        // is told if there is room.
+        self.is_mute = true;
+        self.output.clear();
+        if let Some(stream) = &mut self.stream {
+            stream.unwatch();
+            let _ = shutdown(stream.fd.as_raw_fd(), Shutdown::Write);
+        }
+    }
+
+    pub(super) fn could_write(&mut self) -> bool {
+        self.flush();
+        let Some(stream) = &self.stream else {
+            return false;
+        };
+        if self.output.blocked && stream.can_write() {
+            self.output.blocked = false;
+        }
+        !self.output.blocked && !self.is_mute && !self.said_farewell
+    }
+
+    pub(super) fn wait_for_room(&self, waits: bool) {
+        if let Some(stream) = &self.stream {
+            stream.watch(waits && self.output.blocked);
+        }
+    }
+
+    pub(super) fn give_up(&mut self) {
+        self.push(What::GivenUp, 0);
+    }
+}
+
+/// From the peer.
+impl Socket {
+    #[inline]
+    pub(super) fn is_empty(&mut self) -> bool {
+        if self.input.has_next() {
+            return false;
+        }
+        if self.output.is_empty() && !self.turn.is_due() {
+            return true;
+        }
+        self.look();
+        let found = self.input.has_next();
+        self.turn.found(found);
+        !found
+    }
+
+    #[inline]
+    pub(super) fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
+        if !self.input.has_next() {
+            self.look();
+        }
+        match self.input.bad {
+            Some(what) => Err(BadRecord {
+                slot: 0,
+                header: 0,
+                meta: 0,
+                what,
+            }),
+            None => Ok(self.input.record()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn read(&self, offset: usize, out: &mut [u8]) {
+        self.input.read(offset, out);
+    }
+
+    #[inline]
+    pub(super) fn part(&self) -> Option<Part> {
+        self.input.part()
+    }
+
+    pub(super) fn read_chunk(&mut self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let stream = self.stream.as_ref().map(|stream| stream.fd.as_fd());
+        let Some(fd) = stream else {
+            return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
+        };
+        self.bytes_in += out.len() as u64;
+        self.input.read_part(fd, offset, out)
+    }
+
+    pub(super) fn chunk_bytes(&self) -> usize {
+        frame::CHUNK_MAX
+    }
+
+    #[inline]
+    pub(super) fn advance(&mut self) -> bool {
+        if let Some(stream) = &self.stream {
+            self.input.advance(stream.fd.as_fd());
+        }
+        false
+    }
+
+    pub(super) fn give_credit(&mut self, total: u64) {
+        self.push(What::Credit, total);
+    }
+
+    pub(super) fn set_polling(&mut self, _: bool) {
+        // The next look is a real one.
+        self.turn = Turn::default();
+    }
+
+    pub(super) fn has_given_up(&self) -> bool {
+        self.has_given_up
+    }
+}
+
+/// What is shared besides: nothing.
+impl Socket {
+    #[inline]
+    pub(super) fn block(&self) -> &CoopBlock {
+        &self.block
+    }
+}

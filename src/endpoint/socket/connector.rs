@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Connections as they are made: this rank calls others, and others come as guests.
+//!
+//! Whoever connects proves that it knows the job's secret, and so does who accepts ([`crate::proof`]). Then the accepting
+//! side has the word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames follow. Until
+//! then nothing of the other side is believed or kept.
+//!
+//! Two ranks may call each other at once: the lower rank's call stays. It leaves the other's call unconfirmed as long as
+//! its own may succeed; the higher rank confirms at once, and gives its own call up when the lower one's byte has come.
+//! So a pair never has two connections that both count, and one that only one side can make is made.
+
+mod call;
+mod guest;
+
+use super::options;
+use crate::endpoint::hub::{Origin, Set};
+use crate::proof::Secret;
+use call::Call;
+use guest::Guest;
+use onecopy_obs::StreamSettings;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a caller says when the connection is confirmed: the pair talks by it from here on.
+const GO: u8 = 0x90;
+/// Guests that are not proven yet, at most: beyond that the first of them goes.
+const GUESTS_MAX: usize = 128;
+/// How long a guest may take to prove itself.
+const PROVE: Duration = Duration::from_secs(10);
+/// How long nobody is let in when descriptors or memory are short.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How connections are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) me: u32,
+    pub(crate) secret: Secret,
+    pub(crate) stream: StreamSettings,
+}
+
+/// What has become of a connection.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It is there.
+    Connected(u32, OwnedFd),
+    /// This rank cannot be reached, for this reason.
+    Failed(u32, String),
+}
+
+/// What a rank on another node is to this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// There is no connection.
+    Apart,
+    Connected,
+    /// It is not talked with any more.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Place {
+    listens: SocketAddr,
+    standing: Standing,
+    /// This rank has something for it.
+    wanted: bool,
+}
+
+/// What makes connections.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    settings: Settings,
+    set: Arc<Set>,
+    listener: TcpListener,
+    /// When guests are let in again, if they are not now.
+    paused: Option<Instant>,
+    /// Of the ranks on other nodes.
+    places: Vec<Option<Place>>,
+    guests: Vec<Option<Guest>>,
+    calls: Vec<Call>,
+    outcomes: VecDeque<Outcome>,
+    /// Guests that did not prove to be of the job, or came for nothing.
+    pub(crate) refused: u64,
+}
+
+impl Connector {
+    /// Listens at `address`.
+    pub(crate) fn listen(address: IpAddr, settings: Settings, set: &Arc<Set>) -> io::Result<Self> {
+        let listener = options::listen_at(address, &settings)?;
+        set.add(&listener, Origin::Door, (true, false))?;
+        Ok(Self {
+            settings,
+            set: Arc::clone(set),
+            listener,
+            paused: None,
+            places: Vec::new(),
+            guests: Vec::new(),
+            calls: Vec::new(),
+            outcomes: VecDeque::new(),
+            refused: 0,
+        })
+    }
+
+    /// Where this rank listens.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Where the ranks on other nodes listen, by rank.
+    pub(crate) fn know(&mut self, places: impl Iterator<Item = Option<SocketAddr>>) {
+        let place = |listens| Place {
+            listens,
+            standing: Standing::Apart,
+            wanted: false,
+        };
+        self.places = places.map(|listens| listens.map(place)).collect();
+    }
+
+    fn place(&self, rank: u32) -> Option<&Place> {
+        self.places.get(rank as usize)?.as_ref()
+    }
+
+    /// Where a rank listens; none: it is on this node, or told of no place.
+    pub(crate) fn listens(&self, rank: u32) -> Option<SocketAddr> {
+        self.place(rank).map(|place| place.listens)
+    }
+
+    fn standing(&self, rank: u32) -> Option<Standing> {
+        self.place(rank).map(|place| place.standing)
+    }
+
+    /// Nothing more is to be had from a rank.
+    pub(crate) fn give_up(&mut self, rank: u32) {
+        self.settle(rank, Standing::Gone);
+    }
+
+    /// Whether a connection is being made.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.calls.is_empty()
+            || self.paused.is_some()
+            || self.guests.iter().any(Option::is_some)
+            || !self.outcomes.is_empty()
+    }
+
+    /// The next thing that has become of a connection.
+    pub(crate) fn outcome(&mut self) -> Option<Outcome> {
+        self.outcomes.pop_front()
+    }
+
+    /// Ends all that was under way with a rank.
+    fn settle(&mut self, rank: u32, standing: Standing) {
+        if let Some(Some(place)) = self.places.get_mut(rank as usize) {
+            place.standing = standing;
+        }
+        self.drop_call(rank);
+        for at in 0..self.guests.len() {
+            if self.guests[at]
+                .as_ref()
+                .is_some_and(|g| g.rank() == Some(rank))
+            {
+                self.drop_guest(at);
+            }
+        }
+    }
+
+    fn connected(&mut self, rank: u32, fd: OwnedFd) {
+        self.settle(rank, Standing::Connected);
+        self.outcomes.push_back(Outcome::Connected(rank, fd));
+    }
+
+    /// Something is ready that is this part's.
+    pub(crate) fn ready(&mut self, origin: Origin, now: Instant) {
+        match origin {
+            Origin::Door => self.let_in(now),
+            Origin::Guest(at) => self.hear_guest(at as usize, now),
+            Origin::Call(rank) => self.move_call(rank, now),
+            Origin::Stop | Origin::Pair(_) => {}
+        }
+    }
+
+    /// Does what is due by the clock.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.paused.is_some_and(|until| until <= now) {
+            self.paused = None;
+            let _ = self.set.watch(&self.listener, Origin::Door, (true, false));
+        }
+        for at in 0..self.guests.len() {
+            let late = |guest: &Guest| guest.rank().is_none() && now > guest.since + PROVE;
+            if self.guests[at].as_ref().is_some_and(late) {
+                self.refuse(at, "it has not proven itself in time");
+            }
+        }
+        self.tick_calls(now);
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Those whom this rank calls: tried again for a while, since a refusal may be a rank that hung up on a slow caller, or
+//! a shortage.
+
+use super::guest::{Heard, WORD_MAX, hear, say};
+use super::{Connector, GO, Origin, Outcome, Standing, options};
+use crate::proof::{self, Handshake, Purpose};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
+use onecopy_shm::{failing, fault};
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Attempts at least, whatever time has passed: a rank may have looked elsewhere.
+const TRIES_MIN: u32 = 4;
+/// The pause before the second attempt; it doubles, so many times.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_DOUBLINGS: u32 = 6;
+/// A call that was accepted and is not answered for so long is worth a word.
+const SILENT: Duration = Duration::from_secs(10);
+
+enum Stage {
+    /// Until then nothing is tried.
+    Pausing(Instant),
+    /// The kernel connects, until then.
+    Connecting(OwnedFd, Instant),
+    Proving(OwnedFd, Handshake),
+}
+
+/// A connection that this rank makes.
+pub(super) struct Call {
+    pub(super) rank: u32,
+    stage: Stage,
+    begun: Instant,
+    tries: u32,
+    was_told: bool,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("rank", &self.rank)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an attempt has failed.
+enum Failure {
+    System(&'static str, Errno),
+    Said(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(call, errno) => write!(f, "{call}: {errno}"),
+            Self::Said(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Connector {
+    /// Begins to connect with a rank, unless that is under way.
+    pub(crate) fn call(&mut self, rank: u32, now: Instant) {
+        let Some(Some(place)) = self.places.get_mut(rank as usize) else {
+            return;
+        };
+        place.wanted = true;
+        self.call_if_wanted(rank, now);
+    }
+
+    pub(super) fn call_if_wanted(&mut self, rank: u32, now: Instant) {
+        let wanted = self
+            .place(rank)
+            .is_some_and(|place| place.wanted && place.standing == Standing::Apart);
+        // It has called itself, and is about to go on.
+        let guests = self.guests.iter().flatten();
+        let has_called = guests.map(|guest| guest.rank()).any(|of| of == Some(rank));
+        if !wanted || has_called || self.calls_rank(rank) {
+            return;
+        }
+        self.calls.push(Call {
+            rank,
+            stage: Stage::Pausing(now),
+            begun: now,
+            tries: 0,
+            was_told: false,
+        });
+        self.move_call(rank, now);
+    }
+
+    pub(super) fn calls_rank(&self, rank: u32) -> bool {
+        self.calls.iter().any(|call| call.rank == rank)
+    }
+
+    pub(super) fn drop_call(&mut self, rank: u32) {
+        if let Some(at) = self.calls.iter().position(|call| call.rank == rank) {
+            let call = self.calls.swap_remove(at);
+            if let Stage::Connecting(fd, _) | Stage::Proving(fd, _) = &call.stage {
+                self.set.remove(fd);
+            }
+        }
+    }
+
+    pub(super) fn tick_calls(&mut self, now: Instant) {
+        for at in (0..self.calls.len()).rev() {
+            let Some(call) = self.calls.get_mut(at) else {
+                continue;
+            };
+            let rank = call.rank;
+            match &call.stage {
+                Stage::Pausing(until) | Stage::Connecting(_, until) if *until <= now => {
+                    self.move_call(rank, now);
+                }
+                Stage::Proving(..) if !call.was_told && now > call.begun + SILENT => {
+                    call.was_told = true;
+                    tracing::warn!(
+                        "rank {rank} has not answered a connection for {} s: it computes for long, or is stopped",
+                        SILENT.as_secs()
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Moves a call on.
+    pub(super) fn move_call(&mut self, rank: u32, now: Instant) {
+        let Some(at) = self.calls.iter().position(|call| call.rank == rank) else {
+            return;
+        };
+        let mut call = self.calls.swap_remove(at);
+        let failure = match self.step(rank, call.stage, now) {
+            Ok(Some(stage)) => {
+                call.stage = stage;
+                return self.calls.push(call);
+            }
+            // It is there.
+            Ok(None) => return,
+            Err(failure) => failure,
+        };
+        // It calls, too, and reaches this rank.
+        if self.confirm_waiting(rank) {
+            return;
+        }
+        call.tries += 1;
+        let limit = self.settings.stream.connect;
+        if call.tries >= TRIES_MIN && now > call.begun + limit {
+            return self.fail(rank, call.tries, &failure);
+        }
+        tracing::debug!("connecting with rank {rank}: {failure}; tried again");
+        let pause = PAUSE * (1 << (call.tries - 1).min(PAUSE_DOUBLINGS));
+        call.stage = Stage::Pausing(now + pause);
+        self.calls.push(call);
+    }
+
+    fn fail(&mut self, rank: u32, tries: u32, failure: &Failure) {
+        let Some(place) = self.listens(rank) else {
+            return;
+        };
+        let stream = &self.settings.stream;
+        let reason = format!(
+            "connecting with {place}, {tries} attempts in {} s: {failure}. Do the nodes reach each other at these \
+             addresses and ports? {} waits longer",
+            stream.connect.as_secs(),
+            stream.connect_knob,
+        );
+        self.settle(rank, Standing::Gone);
+        self.outcomes.push_back(Outcome::Failed(rank, reason));
+    }
+
+    /// One step of a call. `None`: the connection is there.
+    fn step(&mut self, rank: u32, stage: Stage, now: Instant) -> Result<Option<Stage>, Failure> {
+        match stage {
+            Stage::Pausing(until) if until > now => Ok(Some(stage)),
+            Stage::Pausing(_) => self.dial(rank, now).map(Some),
+            Stage::Connecting(fd, until) => {
+                let failed = match is_decided(&fd) {
+                    true => options::error_of(&fd),
+                    false if until > now => {
+                        return Ok(Some(Stage::Connecting(fd, until)));
+                    }
+                    false => Some(Errno::ETIMEDOUT),
+                };
+                self.set.remove(&fd);
+                match failed {
+                    Some(errno) => Err(Failure::System("connect", errno)),
+                    None => self.prove(rank, fd).map(Some),
+                }
+            }
+            Stage::Proving(fd, mut handshake) => {
+                let mut word = [0; WORD_MAX];
+                let wanted = handshake.wanted().min(WORD_MAX);
+                let failure = match hear(&fd, &mut word[..wanted]) {
+                    Heard::Nothing => return Ok(Some(Stage::Proving(fd, handshake))),
+                    Heard::End(None) => Failure::Said("it has hung up".into()),
+                    Heard::End(Some(errno)) => Failure::System("recv", errno),
+                    Heard::Bytes(count) => match handshake.take(&word[..count]) {
+                        Ok(()) => return self.answer(rank, fd, handshake),
+                        Err(why) => Failure::Said(why.to_string()),
+                    },
+                };
+                self.set.remove(&fd);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Has the kernel connect.
+    fn dial(&mut self, rank: u32, now: Instant) -> Result<Stage, Failure> {
+        let Some(to) = self.listens(rank) else {
+            return Err(Failure::Said("it told of no place where it listens".into()));
+        };
+        let called = failing::attempt("socket.connect")
+            .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+            .and_then(|()| options::call(to, &self.settings));
+        let (fd, is_there) = called.map_err(|errno| Failure::System("connect", errno))?;
+        fault::point("connect.begun");
+        if is_there {
+            return self.prove(rank, fd);
+        }
+        let watched = self.set.add(&fd, Origin::Call(rank), (false, true));
+        watched.map_err(|errno| Failure::System("epoll_ctl", errno))?;
+        Ok(Stage::Connecting(fd, now + self.settings.stream.connect))
+    }
+
+    /// The kernel has connected: the other side speaks first.
+    fn prove(&mut self, rank: u32, fd: OwnedFd) -> Result<Stage, Failure> {
+        options::set_up(&fd, &self.settings)
+            .map_err(|errno| Failure::System("setsockopt", errno))?;
+        let fresh = proof::fresh()
+            .map_err(|error| Failure::Said(format!("reading /dev/urandom: {error}")))?;
+        self.set
+            .add(&fd, Origin::Call(rank), (true, false))
+            .map_err(|errno| Failure::System("epoll_ctl", errno))?;
+        let (secret, me) = (self.settings.secret, self.settings.me);
+        let handshake = Handshake::call(secret, Purpose::Pair, me, rank, fresh);
+        Ok(Stage::Proving(fd, handshake))
+    }
+
+    /// Answers what the other side has said. `None`: it was the last word.
+    fn answer(
+        &mut self,
+        rank: u32,
+        fd: OwnedFd,
+        mut handshake: Handshake,
+    ) -> Result<Option<Stage>, Failure> {
+        let mut said = say(&fd, &mut handshake);
+        fault::point("proof.sent");
+        if said.is_ok() && handshake.proven().is_none() {
+            return Ok(Some(Stage::Proving(fd, handshake)));
+        }
+        if said.is_ok() {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            said = send(fd.as_raw_fd(), &[GO], flags).map(drop);
+        }
+        self.set.remove(&fd);
+        said.map_err(|errno| Failure::System("send", errno))?;
+        self.connected(rank, fd);
+        Ok(None)
+    }
+}
+
+/// Whether the kernel has connected, or has failed to.
+fn is_decided(fd: &OwnedFd) -> bool {
+    let mut set = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut set, PollTimeout::ZERO) != Ok(0)
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Those who connect to this rank: nothing of them is believed before they have proven to be of the job.
+
+use super::{Connector, GO, GUESTS_MAX, Origin, PAUSE, Standing, options};
+use crate::proof::{self, Handshake, Purpose};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{MsgFlags, recv, send};
+use onecopy_obs::tracepoints;
+use onecopy_shm::{failing, fault};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
+
+/// Guests that are let in with one look.
+const AT_ONCE: usize = 16;
+/// More than any message of the handshake has.
+pub(super) const WORD_MAX: usize = 256;
+
+/// How far a guest has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It has not proven who it is.
+    Proving,
+    /// It is this rank, which this one calls itself; that call has precedence.
+    Waiting(u32),
+    /// It is this rank, was told so, and is to say that it goes on.
+    Confirmed(u32),
+}
+
+/// Somebody who has connected.
+pub(super) struct Guest {
+    fd: OwnedFd,
+    from: SocketAddr,
+    handshake: Handshake,
+    pub(super) stage: Stage,
+    pub(super) since: Instant,
+}
+
+impl std::fmt::Debug for Guest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guest")
+            .field("from", &self.from)
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guest {
+    /// Which rank it has proven to be.
+    pub(super) fn rank(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Proving => None,
+            Stage::Waiting(rank) | Stage::Confirmed(rank) => Some(rank),
+        }
+    }
+}
+
+/// Sends all of what a handshake has to say. A socket that has sent next to nothing has room for it.
+pub(super) fn say(fd: &OwnedFd, handshake: &mut Handshake) -> nix::Result<()> {
+    while !handshake.to_send().is_empty() {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        match send(fd.as_raw_fd(), handshake.to_send(), flags) {
+            Ok(count) => handshake.sent(count),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// What a look for bytes of the other side's has found.
+pub(super) enum Heard {
+    Nothing,
+    Bytes(usize),
+    /// Nothing more comes, for this reason.
+    End(Option<Errno>),
+}
+
+/// Reads up to so many bytes.
+pub(super) fn hear(fd: &OwnedFd, room: &mut [u8]) -> Heard {
+    match recv(fd.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
+        Ok(0) => Heard::End(None),
+        Ok(count) => Heard::Bytes(count),
+        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => Heard::Nothing,
+        Err(errno) => Heard::End(Some(errno)),
+    }
+}
+
+impl Connector {
+    /// Lets in those who wait at the door.
+    pub(super) fn let_in(&mut self, now: Instant) {
+        for _ in 0..AT_ONCE {
+            let accepted = failing::attempt("socket.accept").and_then(|()| self.listener.accept());
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) if is_over(&error) => return,
+                Err(error) => {
+                    // Without descriptors or memory: the door stays closed for a while, lest it is found ready again
+                    // and again.
+                    tracing::debug!("accept: {error}; tried again in a little");
+                    self.paused = Some(now + PAUSE);
+                    let _ = self.set.watch(&self.listener, Origin::Door, (false, false));
+                    return;
+                }
+            };
+            if let Err(error) = self.receive_guest(stream.into(), from, now) {
+                tracing::debug!("a connection from {from} is not taken: {error}");
+            }
+        }
+    }
+
+    fn receive_guest(&mut self, fd: OwnedFd, from: SocketAddr, now: Instant) -> io::Result<()> {
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        options::set_up(&fd, &self.settings)?;
+        let own = (self.settings.secret, self.settings.me);
+        let mut handshake = Handshake::answer(own.0, Purpose::Pair, own.1, proof::fresh()?);
+        say(&fd, &mut handshake)?;
+        let guests = self.guests.iter().flatten();
+        let strangers = guests.filter(|guest| guest.rank().is_none());
+        if strangers.count() >= GUESTS_MAX
+            && let Some(first) = self.first_stranger()
+        {
+            self.refuse(first, "others want its place");
+        }
+        let at = match self.guests.iter().position(Option::is_none) {
+            Some(at) => at,
+            None => {
+                self.guests.push(None);
+                self.guests.len() - 1
+            }
+        };
+        let origin = Origin::Guest(at as u32);
+        self.set.add(&fd, origin, (true, false))?;
+        self.guests[at] = Some(Guest {
+            fd,
+            from,
+            handshake,
+            stage: Stage::Proving,
+            since: now,
+        });
+        Ok(())
+    }
+
+    /// The one that has been here for longest without a proof.
+    fn first_stranger(&self) -> Option<usize> {
+        let guests = self.guests.iter().enumerate();
+        let strangers = guests.filter_map(|(at, guest)| {
+            let guest = guest.as_ref().filter(|guest| guest.rank().is_none())?;
+            Some((guest.since, at))
+        });
+        strangers.min().map(|(_, at)| at)
+    }
+
+    pub(super) fn drop_guest(&mut self, at: usize) -> Option<Guest> {
+        let guest = self.guests.get_mut(at)?.take()?;
+        self.set.remove(&guest.fd);
+        Some(guest)
+    }
+
+    /// Hangs up, without a word.
+    pub(super) fn refuse(&mut self, at: usize, why: &str) {
+        if let Some(guest) = self.drop_guest(at) {
+            self.refused += 1;
+            tracepoints::guest_refused(&guest.from.to_string(), why);
+        }
+    }
+
+    /// A guest has said something, or has gone.
+    pub(super) fn hear_guest(&mut self, at: usize, now: Instant) {
+        let Some(Some(guest)) = self.guests.get_mut(at) else {
+            return;
+        };
+        let mut word = [0; WORD_MAX];
+        let wanted = match guest.stage {
+            Stage::Proving => guest.handshake.wanted().min(WORD_MAX),
+            Stage::Waiting(_) | Stage::Confirmed(_) => 1,
+        };
+        let got = match hear(&guest.fd, &mut word[..wanted]) {
+            Heard::Nothing => return,
+            Heard::End(_) => match guest.rank() {
+                // A rank that gives this call up has another one, or comes again; else it is called.
+                Some(rank) => {
+                    self.drop_guest(at);
+                    return self.call_if_wanted(rank, now);
+                }
+                None => return self.refuse(at, "it has hung up"),
+            },
+            Heard::Bytes(count) => &word[..count],
+        };
+        match guest.stage {
+            Stage::Proving => match guest.handshake.take(got) {
+                Ok(()) => {
+                    if let Some(rank) = guest.handshake.claimed() {
+                        self.judge(at, rank);
+                    }
+                }
+                Err(why) => self.refuse(at, &why.to_string()),
+            },
+            Stage::Confirmed(rank) if got == [GO] => {
+                if let Some(guest) = self.drop_guest(at) {
+                    self.connected(rank, guest.fd);
+                }
+            }
+            Stage::Waiting(_) => self.refuse(at, "it goes on before it was told to"),
+            Stage::Confirmed(_) => self.refuse(at, "it goes on in another way than was agreed"),
+        }
+    }
+
+    /// A guest has proven to know the secret, and to be `rank`.
+    fn judge(&mut self, at: usize, rank: u32) {
+        match self.standing(rank) {
+            Some(Standing::Apart) => {}
+            Some(Standing::Connected) => {
+                return self.refuse(at, "a second connection of a rank that has one");
+            }
+            Some(Standing::Gone) => {
+                return self.refuse(at, "a rank that is not talked with any more");
+            }
+            None => return self.refuse(at, "no rank of another node"),
+        }
+        // One that comes again has given up its call before.
+        for other in 0..self.guests.len() {
+            let same = self.guests[other].as_ref().and_then(Guest::rank) == Some(rank);
+            if other != at && same {
+                self.drop_guest(other);
+            }
+        }
+        let Some(Some(guest)) = self.guests.get_mut(at) else {
+            return;
+        };
+        guest.stage = Stage::Waiting(rank);
+        fault::point("guest.proven");
+        if self.settings.me > rank || !self.calls_rank(rank) {
+            self.confirm(at);
+        }
+    }
+
+    /// Tells a guest that the pair talks by its connection.
+    fn confirm(&mut self, at: usize) {
+        let Some(Some(guest)) = self.guests.get_mut(at) else {
+            return;
+        };
+        let Some(rank) = guest.rank() else { return };
+        guest.stage = Stage::Confirmed(rank);
+        if say(&guest.fd, &mut guest.handshake).is_err() {
+            self.drop_guest(at);
+        }
+    }
+
+    /// Confirms the guest that is `rank` and waits. `false`: there is none.
+    pub(super) fn confirm_waiting(&mut self, rank: u32) -> bool {
+        let waits = |guest: &Option<Guest>| {
+            guest.as_ref().map(|guest| guest.stage) == Some(Stage::Waiting(rank))
+        };
+        let Some(at) = self.guests.iter().position(waits) else {
+            return false;
+        };
+        self.confirm(at);
+        self.guests[at].is_some()
+    }
+}
+
+/// Whether nobody waits at the door any more, or the one who waited has gone.
+fn is_over(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+    )
+}

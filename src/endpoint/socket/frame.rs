@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What travels on a stream: a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names. Credit
+//! and the words that a rank gives up or leaves are heads alone.
+//!
+//! The record stands before its chunk: the receiver knows where the chunk belongs before it reads it, and reads it there.
+
+use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
+
+/// Bytes of a head: what it is, the record's kind, its payload's bytes, its chunk's bytes, a word.
+pub(super) const HEAD: usize = 16;
+/// Bytes of a chunk at most.
+pub(super) const CHUNK_MAX: usize = 1 << 20;
+/// Bytes of the payload of a record that names a chunk, at most.
+pub(super) const NAMING_MAX: usize = payload_of(1);
+/// Bytes of a frame without its chunk, at most.
+pub(super) const FRAME_MAX: usize = HEAD + payload_of(MAX_RECORD_SLOTS);
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Record = 1,
+    /// How much credit was given back, ever.
+    Credit = 2,
+    /// Its sender does not talk with this rank any more.
+    GivenUp = 3,
+    /// Its sender leaves: nothing follows.
+    Farewell = 4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) what: What,
+    pub(super) kind: u8,
+    pub(super) len: usize,
+    pub(super) chunk: usize,
+    pub(super) word: u64,
+}
+
+impl Head {
+    /// Of a frame that is its head alone.
+    pub(super) fn alone(what: What, word: u64) -> Self {
+        Self {
+            what,
+            kind: 0,
+            len: 0,
+            chunk: 0,
+            word,
+        }
+    }
+
+    #[inline]
+    pub(super) fn encode(self) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        head[0] = self.what as u8;
+        head[1] = self.kind;
+        head[2..4].copy_from_slice(&(self.len as u16).to_le_bytes());
+        head[4..8].copy_from_slice(&(self.chunk as u32).to_le_bytes());
+        head[8..].copy_from_slice(&self.word.to_le_bytes());
+        head
+    }
+
+    /// An error says what no correct peer writes.
+    #[inline]
+    pub(super) fn decode(bytes: &[u8; HEAD]) -> Result<Self, &'static str> {
+        let [what, kind, a, b, c, d, e, f, word @ ..] = *bytes;
+        let len = usize::from(u16::from_le_bytes([a, b]));
+        let chunk = u32::from_le_bytes([c, d, e, f]) as usize;
+        let what = match what {
+            1 if kind == 0 => return Err("a record of no kind"),
+            1 if len > payload_of(MAX_RECORD_SLOTS) => return Err("a record of impossible extent"),
+            1 if chunk > CHUNK_MAX => return Err("a chunk of impossible extent"),
+            1 if chunk > 0 && len > NAMING_MAX => {
+                return Err("a chunk behind a record that names none");
+            }
+            1 => What::Record,
+            2..=4 if kind != 0 || len != 0 || chunk != 0 => return Err("a word with a payload"),
+            2 => What::Credit,
+            3 => What::GivenUp,
+            4 => What::Farewell,
+            _ => return Err("a frame of no kind"),
+        };
+        Ok(Self {
+            what,
+            kind,
+            len,
+            chunk,
+            word: u64::from_le_bytes(word),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_come_back(kind in 1u8.., len in 0..=NAMING_MAX, chunk in 0..=CHUNK_MAX, word: u64) {
+            let head = Head { what: What::Record, kind, len, chunk, word };
+            prop_assert_eq!(Head::decode(&head.encode()), Ok(head));
+        }
+
+        #[test]
+        fn what_is_read_has_bounds(bytes: [u8; HEAD]) {
+            if let Ok(head) = Head::decode(&bytes) {
+                prop_assert!(HEAD + head.len <= FRAME_MAX && head.chunk <= CHUNK_MAX);
+                prop_assert!(head.chunk == 0 || head.len <= NAMING_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn words_have_no_payload() {
+        for what in [What::Credit, What::GivenUp, What::Farewell] {
+            let head = Head::alone(what, 9);
+            assert_eq!(Head::decode(&head.encode()), Ok(head));
+            let long = Head { len: 1, ..head };
+            assert!(Head::decode(&long.encode()).is_err());
+        }
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What comes in on a stream: many small frames with one call, and chunks straight to where they belong.
+//!
+//! A record that names a chunk is shown with as much of it as has come: its *part*. When that is passed, the same record
+//! is shown again with the next one. So a chunk of any length is read where it belongs, whatever the kernel's buffer
+//! holds at a time.
+
+use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
+use crate::endpoint::{Part, Record};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::uio::readv;
+use onecopy_shm::backlog;
+use onecopy_shm::layout::{OutOfBounds, check_range};
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Bytes that one call reads of small frames.
+const READ: usize = 16 << 10;
+/// Bytes that are read behind a chunk: the next one's head and record, and little more, since a chunk is not to be
+/// read by way of the buffer.
+const AHEAD: usize = HEAD + NAMING_MAX;
+
+const _: () = assert!(FRAME_MAX <= READ, "a frame fits");
+
+/// The record that comes next.
+#[derive(Debug, Clone, Copy)]
+struct Next {
+    record: Record,
+    /// Where its payload begins in the buffer, if it names no chunk.
+    payload: usize,
+    /// Bytes of its chunk, of those passed, of the part that is shown, and of those that were read of it.
+    chunk: usize,
+    passed: usize,
+    part: usize,
+    read: usize,
+}
+
+/// What a look into the buffer finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A record, which is the next one now.
+    Record,
+    /// A word.
+    Word(What, u64),
+    /// No whole frame, or no whole record.
+    Nothing,
+}
+
+#[derive(Debug)]
+pub(super) struct Input {
+    /// Bytes that came, from `from` to `to`.
+    bytes: Box<[u8]>,
+    from: usize,
+    to: usize,
+    next: Option<Next>,
+    /// The payload of a record that names a chunk.
+    naming: [u8; NAMING_MAX],
+    /// The last record named a chunk: the next one does, as a rule.
+    chunks: bool,
+    pub(super) bad: Option<&'static str>,
+}
+
+/// How a stream has ended for its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The peer writes no more.
+    Closed,
+    Failed(Errno),
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; READ].into_boxed_slice(),
+            from: 0,
+            to: 0,
+            next: None,
+            naming: [0; NAMING_MAX],
+            chunks: false,
+            bad: None,
+        }
+    }
+
+    /// Whether a record is shown, or a fault.
+    #[inline]
+    pub(super) fn has_next(&self) -> bool {
+        match &self.next {
+            Some(next) => next.chunk == 0 || next.part > 0,
+            None => self.bad.is_some(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn record(&self) -> Option<Record> {
+        let shown = |next: &&Next| next.chunk == 0 || next.part > 0;
+        self.next.as_ref().filter(shown).map(|next| next.record)
+    }
+
+    /// The part of a chunk that is shown.
+    #[inline]
+    pub(super) fn part(&self) -> Option<Part> {
+        let next = self.next.as_ref().filter(|next| next.chunk > 0)?;
+        Some(Part {
+            at: next.passed as u64,
+            len: next.part as u32,
+            of: next.chunk as u32,
+        })
+    }
+
+    /// Whether a chunk is under way of which no part is shown.
+    #[inline]
+    pub(super) fn awaits_part(&self) -> bool {
+        matches!(&self.next, Some(next) if next.chunk > 0 && next.part == 0)
+    }
+
+    /// Takes the next frame from the buffer.
+    #[inline]
+    pub(super) fn parse(&mut self) -> Found {
+        let Some(head) = self.bytes[self.from..self.to].first_chunk::<HEAD>() else {
+            return Found::Nothing;
+        };
+        let head = match Head::decode(head) {
+            Ok(head) => head,
+            Err(what) => {
+                self.bad = Some(what);
+                return Found::Record;
+            }
+        };
+        let payload = self.from + HEAD;
+        if payload + head.len > self.to {
+            return Found::Nothing;
+        }
+        self.from = payload + head.len;
+        if head.what != What::Record {
+            return Found::Word(head.what, head.word);
+        }
+        self.chunks = head.chunk > 0;
+        if self.chunks {
+            self.naming[..head.len].copy_from_slice(&self.bytes[payload..payload + head.len]);
+        }
+        self.next = Some(Next {
+            record: Record::apart(head.kind, head.len, head.word),
+            payload,
+            chunk: head.chunk,
+            passed: 0,
+            part: 0,
+            read: 0,
+        });
+        Found::Record
+    }
+
+    /// Finds what has come of the chunk that is under way. Says whether there is anything.
+    pub(super) fn find_part(&mut self, stream: BorrowedFd<'_>) -> bool {
+        let here = self.to - self.from;
+        let Some(next) = &mut self.next else {
+            return false;
+        };
+        let left = next.chunk - next.passed;
+        next.part = left.min(here);
+        if here < left {
+            // What cannot be counted is found by the next read, which fails.
+            let there = backlog::unread(stream).unwrap_or(0);
+            next.part += there.min(left - here);
+        }
+        next.part > 0
+    }
+
+    /// Reads more frames. `Ok(false)`: nothing is there.
+    #[inline]
+    pub(super) fn fill(&mut self, stream: BorrowedFd<'_>) -> Result<bool, End> {
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        } else if self.bytes.len() - self.from < FRAME_MAX {
+            self.bytes.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+        }
+        let end = match self.chunks {
+            true => (self.to + AHEAD).min(self.bytes.len()),
+            false => self.bytes.len(),
+        };
+        // What is no chunk's head is read as a whole the next time.
+        self.chunks = false;
+        let room = &mut self.bytes[self.to..end];
+        match recv(stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => Err(End::Closed),
+            Ok(count) => {
+                self.to += count;
+                Ok(true)
+            }
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => Ok(false),
+            Err(errno) => Err(End::Failed(errno)),
+        }
+    }
+
+    /// Copies payload of the record, from `offset` on.
+    #[inline]
+    pub(super) fn read(&self, offset: usize, out: &mut [u8]) {
+        let Some(next) = &self.next else { return };
+        let payload = match next.chunk {
+            0 => &self.bytes[next.payload..next.payload + next.record.len],
+            _ => &self.naming[..next.record.len],
+        };
+        out.copy_from_slice(&payload[offset..offset + out.len()]);
+    }
+
+    /// Reads bytes of the part that is shown, each at most once and in their order.
+    pub(super) fn read_part(
+        &mut self,
+        stream: BorrowedFd<'_>,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<(), OutOfBounds> {
+        let (part, read) = self.next.map_or((0, 0), |next| (next.part, next.read));
+        let (at, len) = (offset as u64, out.len() as u64);
+        check_range("the chunk of a frame", at, len, part as u64)?;
+        let again = OutOfBounds {
+            what: "the unread bytes of a frame",
+            offset: at,
+            len,
+            limit: part as u64,
+        };
+        let skip = offset.checked_sub(read).ok_or(again.clone())?;
+        if !self.skip(stream, skip) || !self.read_on(stream, out) {
+            return Err(again);
+        }
+        Ok(())
+    }
+
+    /// Reads the next bytes of the part.
+    fn read_on(&mut self, stream: BorrowedFd<'_>, out: &mut [u8]) -> bool {
+        let here = out.len().min(self.to - self.from);
+        out[..here].copy_from_slice(&self.bytes[self.from..self.from + here]);
+        self.from += here;
+        if let Some(next) = &mut self.next {
+            next.read += out.len();
+        }
+        let mut done = here;
+        // All of it has come: this does not wait.
+        while done < out.len() {
+            // The buffer is empty. Behind the last byte of a chunk the next frame is read, too.
+            let last = self
+                .next
+                .is_some_and(|next| next.passed + next.read == next.chunk);
+            let ahead = if last { AHEAD } else { 0 };
+            let left = out.len() - done;
+            let mut parts = [
+                IoSliceMut::new(&mut out[done..]),
+                IoSliceMut::new(&mut self.bytes[..ahead]),
+            ];
+            match readv(stream, &mut parts) {
+                Ok(0) => break,
+                Ok(count) => {
+                    (self.from, self.to) = (0, count.saturating_sub(left));
+                    done += count.min(left);
+                }
+                Err(Errno::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+        if done < out.len() {
+            self.bad = Some("the bytes of a chunk are not there");
+        }
+        done == out.len()
+    }
+
+    /// Passes bytes of the part that nobody reads.
+    fn skip(&mut self, stream: BorrowedFd<'_>, mut count: usize) -> bool {
+        let mut nobodys = [0; 4096];
+        while count > 0 {
+            let piece = count.min(nobodys.len());
+            if !self.read_on(stream, &mut nobodys[..piece]) {
+                return false;
+            }
+            count -= piece;
+        }
+        true
+    }
+
+    /// Passes the record, or the part of its chunk that is shown.
+    #[inline]
+    pub(super) fn advance(&mut self, stream: BorrowedFd<'_>) {
+        let Some(next) = self.next else { return };
+        if next.chunk > 0 {
+            self.skip(stream, next.part - next.read);
+            let passed = next.passed + next.part;
+            if passed < next.chunk {
+                self.next = Some(Next {
+                    passed,
+                    part: 0,
+                    read: 0,
+                    ..next
+                });
+                return;
+            }
+        }
+        self.next = None;
+    }
+}

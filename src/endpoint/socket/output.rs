@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What goes out on a stream: small frames by a buffer, chunks straight from where they lie, and in the buffer only
+//! what the kernel did not take.
+
+use super::frame::{HEAD, Head, What};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, send, sendmsg};
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// So many bytes may wait to be written before nothing more is claimed.
+const OUT_MAX: usize = 64 << 10;
+/// A buffer that is larger and empty is given back to the system.
+const KEEP: usize = 2 * OUT_MAX;
+/// More follows at once: the kernel sends no short packet.
+const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
+const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
+
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    /// Bytes to write; the first `written` are done.
+    bytes: Vec<u8>,
+    written: usize,
+    /// The kernel has taken less than there was.
+    pub(super) blocked: bool,
+}
+
+impl Output {
+    /// Whether nothing waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() - self.written >= OUT_MAX
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.written = 0;
+        if self.bytes.capacity() > KEEP {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Adds a frame that is its head alone.
+    pub(super) fn push(&mut self, what: What, word: u64) {
+        self.bytes
+            .extend_from_slice(&Head::alone(what, word).encode());
+    }
+
+    /// Begins a frame.
+    #[inline]
+    pub(super) fn frame(&mut self) -> Frame<'_> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; HEAD]);
+        Frame {
+            output: self,
+            start,
+            published: false,
+        }
+    }
+
+    /// Adds bytes that belong to the frame at the end.
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Writes what can be written.
+    #[inline]
+    pub(super) fn flush(&mut self, to: BorrowedFd<'_>) -> Result<(), Errno> {
+        while self.written < self.bytes.len() {
+            match send(to.as_raw_fd(), &self.bytes[self.written..], FLAGS) {
+                Ok(count) => self.written += count,
+                Err(Errno::EINTR) => {}
+                Err(errno) if is_full(errno) => {
+                    self.blocked = true;
+                    if self.written >= OUT_MAX {
+                        self.bytes.drain(..self.written);
+                        self.written = 0;
+                    }
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.blocked = false;
+        self.clear();
+        Ok(())
+    }
+}
+
+/// Whether the kernel has no room at the moment.
+fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM)
+}
+
+/// Room for one record, at the end of the buffer.
+pub(crate) struct Frame<'e> {
+    output: &'e mut Output,
+    start: usize,
+    published: bool,
+}
+
+impl Frame<'_> {
+    #[inline]
+    pub(in crate::endpoint) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let at = self.start + HEAD + offset;
+        let out = &mut self.output.bytes;
+        if at == out.len() {
+            out.extend_from_slice(bytes);
+            return;
+        }
+        let end = at + bytes.len();
+        if out.len() < end {
+            out.resize(end, 0);
+        }
+        out[at..end].copy_from_slice(bytes);
+    }
+
+    #[inline]
+    pub(in crate::endpoint) fn publish(mut self, kind: u8, len: usize, meta: u64) {
+        let head = Head {
+            what: What::Record,
+            kind,
+            len,
+            chunk: 0,
+            word: meta,
+        };
+        let out = &mut self.output.bytes;
+        out.resize(self.start + HEAD + len, 0);
+        out[self.start..self.start + HEAD].copy_from_slice(&head.encode());
+        self.published = true;
+    }
+}
+
+impl Drop for Frame<'_> {
+    fn drop(&mut self) {
+        if !self.published {
+            self.output.bytes.truncate(self.start);
+        }
+    }
+}
+
+/// A chunk on its way, piece by piece, behind the head and the record that names it.
+pub(super) struct Sending<'o, 'f> {
+    output: &'o mut Output,
+    to: BorrowedFd<'o>,
+    /// Head and record, until they are out.
+    front: &'f [u8],
+    /// Bytes of the chunk that were not shown yet.
+    left: usize,
+    pub(super) failed: Option<Errno>,
+    pub(super) calls: u32,
+}
+
+impl<'o, 'f> Sending<'o, 'f> {
+    /// Nothing waits in `output`.
+    pub(super) fn new(
+        output: &'o mut Output,
+        to: BorrowedFd<'o>,
+        front: &'f [u8],
+        len: usize,
+    ) -> Self {
+        Self {
+            output,
+            to,
+            front,
+            left: len,
+            failed: None,
+            calls: 0,
+        }
+    }
+
+    /// Sends the next piece.
+    pub(super) fn piece(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.left)];
+        self.left -= bytes.len();
+        let mut sent = 0;
+        if self.output.is_empty() && self.failed.is_none() {
+            sent = self.try_to_send(bytes);
+        }
+        if sent < self.front.len() {
+            self.output.add(&self.front[sent..]);
+            sent = 0;
+        } else {
+            sent -= self.front.len();
+        }
+        self.front = &[];
+        self.output.add(&bytes[sent..]);
+    }
+
+    /// How many bytes of head, record and piece the kernel takes.
+    fn try_to_send(&mut self, bytes: &[u8]) -> usize {
+        let flags = match self.left {
+            0 => FLAGS,
+            _ => FLAGS | MORE,
+        };
+        let total = self.front.len() + bytes.len();
+        let mut sent = 0;
+        // The kernel may stop between the buffers that it fills though it has room for the rest.
+        while sent < total {
+            let skip = sent.min(self.front.len());
+            let parts = [
+                IoSlice::new(&self.front[skip..]),
+                IoSlice::new(&bytes[sent - skip..]),
+            ];
+            self.calls += 1;
+            match sendmsg::<()>(self.to.as_raw_fd(), &parts, &[], flags, None) {
+                Ok(count) => sent += count,
+                Err(Errno::EINTR) => {}
+                Err(errno) => {
+                    if is_full(errno) {
+                        self.output.blocked = true;
+                    } else {
+                        self.failed = Some(errno);
+                    }
+                    break;
+                }
+            }
+        }
+        sent
+    }
+
+    /// The whole chunk was shown, or what its sender could show of it: the rest is zeros.
+    pub(super) fn end(mut self) -> Option<Errno> {
+        if !self.front.is_empty() {
+            self.piece(&[]);
+        }
+        let rest = self.output.bytes.len() + self.left;
+        self.output.bytes.resize(rest, 0);
+        self.failed
+    }
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Peers on other nodes: connecting with them, looking at their wires by turns, and taking the wires down.
+//!
+//! A wire that was active lately is polled as a ring is. All others have no cost: the hub says which of them have
+//! something, and is asked once in a while. A job of one node has no hub, and asks nobody.
+
+use super::Engine;
+use super::progress::poll_again;
+use crate::endpoint::{Connector, Endpoint, Home, Hub, Origin, Outcome, Settings, Socket};
+use crate::error::{Error, Result};
+use crate::peer::Gone;
+use crate::select::chunks::Chunks;
+use crate::wireup::{Card, Death, Net, WireupError};
+use onecopy_btl::link::Link;
+use onecopy_btl::{LayerId, Refusal};
+use onecopy_obs::{Knobs, tracepoints};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Rounds of progress between two looks at the clock, less one, in a job of several nodes.
+pub(super) const ROUNDS: u32 = 7;
+/// Rounds between two looks for cold buffers, less one.
+pub(super) const ROUNDS_ALONE: u32 = 63;
+/// Looks for what a rank has sent of which the wire-up says that it is gone.
+const LOOKS: usize = 8;
+/// How long the hub is not asked while nothing comes from it.
+const QUIET: Duration = Duration::from_micros(20);
+
+/// What a rank has of wires.
+#[derive(Debug)]
+pub(crate) struct Wires {
+    hub: Hub,
+    connector: Connector,
+    /// When the hub was last asked.
+    asked: Instant,
+}
+
+impl Wires {
+    /// Opens what ranks on other nodes connect with.
+    pub(super) fn open(knobs: &Knobs, me: u32, net: &Net, home: &Home) -> Result<Self> {
+        let system = |what| {
+            move |source| WireupError::System {
+                call: "join",
+                what,
+                source,
+            }
+        };
+        let hub = Hub::new(home.bell()).map_err(system("epoll_create"))?;
+        let settings = Settings {
+            me,
+            secret: net.secret,
+            stream: knobs.stream(),
+        };
+        let connector = Connector::listen(net.address, settings, hub.set());
+        let connector = connector.map_err(system(
+            "listening for ranks on other nodes at this node's address",
+        ))?;
+        Ok(Self {
+            hub,
+            connector,
+            asked: Instant::now(),
+        })
+    }
+
+    /// Where this rank listens.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.connector.address().ok()
+    }
+
+    /// Learns where the ranks on other nodes listen.
+    pub(super) fn know(&mut self, cards: &[Card], shares_node: impl Fn(u32) -> bool) {
+        let listens = cards.iter().enumerate();
+        self.connector
+            .know(listens.map(|(rank, card)| card.listens.filter(|_| !shares_node(rank as u32))));
+    }
+}
+
+impl Engine {
+    /// Makes the peer of a rank on another node, and begins to connect with it.
+    pub(super) fn connect_apart(&mut self, rank: u32) -> Result<()> {
+        let Some(wires) = &mut self.wires else {
+            return Err(Error::Unreachable {
+                rank: rank as usize,
+                reason: self.no_wire.clone().unwrap_or_default(),
+            });
+        };
+        let Some(place) = wires.connector.listens(rank) else {
+            return Err(Error::Unreachable {
+                rank: rank as usize,
+                reason: format!(
+                    "it does not listen for ranks on other nodes; is {} switched off there by ONECOPY_LAYERS?",
+                    LayerId::WIRE
+                ),
+            });
+        };
+        let settings = self.core.knobs.stream();
+        let endpoint = Endpoint::Socket(Box::new(Socket::new(place, settings)));
+        let refusal = Refusal::new("the rank is on another node", "start it on this one");
+        let link = Link::refused(rank, &refusal);
+        let mut peer = self.new_peer(rank, endpoint, link);
+        peer.chunks = Chunks::of_stream(&self.core.knobs);
+        self.peers[rank as usize] = Some(Box::new(peer));
+        if let Some(wires) = &mut self.wires {
+            wires.connector.call(rank, Instant::now());
+        }
+        self.take_outcomes();
+        Ok(())
+    }
+
+    /// Asks the hub, if that is due.
+    #[inline]
+    pub(super) fn look_at_wires(&mut self, now: Instant) -> bool {
+        match &self.wires {
+            Some(wires) if wires.connector.is_busy() || now >= wires.asked + QUIET => {
+                self.ask_hub(now)
+            }
+            _ => false,
+        }
+    }
+
+    /// Asks the hub what is ready, and moves connections on that are being made.
+    #[cold]
+    pub(super) fn ask_hub(&mut self, now: Instant) -> bool {
+        let Some(wires) = &mut self.wires else {
+            return false;
+        };
+        wires.asked = now;
+        let mut found = false;
+        for origin in wires.hub.look() {
+            found = true;
+            match origin {
+                Origin::Pair(rank) => {
+                    if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
+                        && !peer.polled
+                    {
+                        poll_again(&mut self.polled, peer);
+                    }
+                }
+                other => wires.connector.ready(other, now),
+            }
+        }
+        wires.connector.tick(now);
+        self.core.counters.wire_refused = wires.connector.refused;
+        found | self.take_outcomes()
+    }
+
+    /// Takes connections that are there, and gives up ranks with which there can be none.
+    fn take_outcomes(&mut self) -> bool {
+        let mut found = false;
+        while let Some(outcome) = self
+            .wires
+            .as_mut()
+            .and_then(|wires| wires.connector.outcome())
+        {
+            found = true;
+            match outcome {
+                Outcome::Connected(rank, fd) => self.attach(rank, fd),
+                Outcome::Failed(rank, reason) => self.mark_gone(rank, Gone::Unreachable(reason)),
+            }
+        }
+        found
+    }
+
+    fn attach(&mut self, rank: u32, fd: OwnedFd) {
+        if self.peers[rank as usize].is_none() && self.connect_apart(rank).is_err() {
+            return;
+        }
+        let (Some(wires), Some(peer)) = (&self.wires, &mut self.peers[rank as usize]) else {
+            return;
+        };
+        let Some(wire) = peer.endpoint.wire().filter(|_| peer.gone.is_none()) else {
+            return;
+        };
+        if let Err(errno) = wire.attach(fd, wires.hub.set(), rank) {
+            let reason = format!("epoll_ctl of its connection: {errno}");
+            return self.mark_gone(rank, Gone::Unreachable(reason));
+        }
+        self.core.counters.wire_connects += 1;
+        tracepoints::wire_connected(rank as usize, LayerId::WIRE.name());
+        poll_again(&mut self.polled, peer);
+    }
+
+    /// Arms what wakes this rank for a wire. `false`: nothing would.
+    pub(super) fn arm_wires(&mut self) -> bool {
+        self.wires.as_mut().is_none_or(|wires| wires.hub.arm())
+    }
+
+    /// What a look at the peers' lives does for wires: what is due by the clock, and streams that were cut.
+    pub(super) fn check_wires(&mut self) {
+        if self.wires.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        self.ask_hub(now);
+        let patience = 2 * self.core.patience.period;
+        let mut over = Vec::new();
+        for peer in self.peers.iter_mut().flatten() {
+            if peer.gone.is_some() {
+                continue;
+            }
+            let Some(wire) = peer.endpoint.wire() else {
+                continue;
+            };
+            let heard_all = wire.has_heard_all() && !wire.has_unread();
+            if wire.was_cut() && peer.ended.is_none() {
+                peer.ended = Some(now);
+            }
+            let failure = wire.network_failure();
+            match &peer.going {
+                // What it had sent is here, or will not come any more.
+                Some((gone, since))
+                    if heard_all
+                        || !wire.is_attached()
+                        || *gone != Gone::Left && now > *since + patience =>
+                {
+                    over.push((peer.rank, gone.clone()));
+                }
+                Some(_) => {}
+                None if peer.ended.is_some_and(|ended| now > ended + patience) => {
+                    let gone = failure.map_or(Gone::Died(Death::Unknown), Gone::Unreachable);
+                    over.push((peer.rank, gone));
+                }
+                None => {}
+            }
+        }
+        for (rank, gone) in over {
+            self.mark_gone(rank, gone);
+        }
+    }
+
+    /// Counts what came by wires.
+    pub(crate) fn count_wires(&mut self) {
+        for peer in self.peers.iter_mut().flatten() {
+            if let Some(wire) = peer.endpoint.wire() {
+                LayerId::WIRE.count(&mut self.core.counters, wire.take_read());
+            }
+        }
+    }
+
+    /// The wire-up says what has become of a rank. What it had sent before may still be on its way.
+    pub(super) fn hear_of(&mut self, rank: u32, gone: Gone) {
+        // It may have connected, sent, and left since this rank last looked.
+        for _ in 0..LOOKS {
+            if self.wires.is_none() || !self.ask_hub(Instant::now()) {
+                break;
+            }
+        }
+        if let Some(peer) = &mut self.peers[rank as usize]
+            && peer.gone.is_none()
+            && let Some(wire) = peer.endpoint.wire()
+            && wire.is_attached()
+            && (!wire.has_heard_all() || wire.has_unread())
+        {
+            let since = Instant::now();
+            if peer.going.is_none() || gone != Gone::Left {
+                peer.going = Some((gone, since));
+            }
+            if !peer.polled {
+                poll_again(&mut self.polled, peer);
+            }
+            return;
+        }
+        self.mark_gone(rank, gone);
+    }
+
+    /// Tells a rank that is gone nothing more, and takes nothing of it.
+    pub(super) fn forget_wire(&mut self, rank: u32) {
+        if let Some(wires) = &mut self.wires {
+            wires.connector.give_up(rank);
+        }
+    }
+
+    /// Tells all ranks on other nodes that nothing more comes.
+    pub(crate) fn say_farewell(&mut self) {
+        for peer in self.peers.iter_mut().flatten() {
+            if peer.gone.is_none()
+                && let Some(wire) = peer.endpoint.wire()
+            {
+                wire.say_farewell();
+            }
+        }
+    }
+
+    /// Whether all that was sent to ranks on other nodes is with them: no end of this one can destroy it.
+    pub(crate) fn is_delivered(&mut self) -> bool {
+        let mut peers = self.peers.iter_mut().flatten();
+        peers.all(|peer| {
+            peer.gone.is_some() || peer.endpoint.wire().is_none_or(Socket::is_delivered)
+        })
+    }
+
+    /// Whether all ranks on other nodes have said that nothing more comes.
+    pub(crate) fn has_heard_farewells(&mut self) -> bool {
+        let mut peers = self.peers.iter_mut().flatten();
+        peers.all(|peer| {
+            let talks = |wire: &mut Socket| wire.is_attached() && !wire.has_heard_all();
+            peer.gone.is_some() || !peer.endpoint.wire().is_some_and(talks)
+        })
+    }
+}
