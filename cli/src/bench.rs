@@ -22,6 +22,7 @@ pub mod engine;
 pub mod gate;
 pub mod jobs;
 pub mod machine;
+pub mod net;
 pub mod pattern;
 pub mod payload;
 pub mod protocol;

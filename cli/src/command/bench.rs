@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy bench`.
 
+mod net;
+
 use super::{CliError, print};
 use crate::bench::engine::{Plan, Watch};
 use crate::bench::jobs::Layout;
@@ -27,8 +29,10 @@ of temporary buffers of all ranks had.
 
 /// Arguments of `onecopy bench`.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    between: Option<Between>,
     /// How messages follow one another
     #[arg(value_enum)]
     pattern: Option<Pattern>,
@@ -64,6 +68,12 @@ pub(crate) struct Args {
     /// Keep the results with the machine's fingerprint under benches/record [default name: the day]
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     record: Option<String>,
+}
+
+/// What is measured otherwise.
+#[derive(Debug, clap::Subcommand)]
+enum Between {
+    Net(net::Args),
 }
 
 /// Runs a rank of the benchmark.
@@ -173,6 +183,9 @@ impl Args {
 
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
+    if let Some(Between::Net(args)) = &args.between {
+        return net::run(args);
+    }
     let processors = if args.bind.is_empty() {
         onecopy::machine::spread_processors()
             .into_iter()

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Messages between two ranks on two nodes, beside a bare loop over a socket in the same run.
+//!
+//! Both nodes are this machine: the ranks are threads that share no memory, as far as the library knows, and reach each
+//! other over the loopback. The bare loop is what a good program without a library does: sockets without delay, polled
+//! by `send` and `recv`, and no envelope. Both take turns batch by batch, between the same two threads.
+
+use super::BenchError;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use onecopy::wireup::local::world_of_nodes;
+use onecopy::{Comm, Knobs, Options, Runtime};
+use serde::Serialize;
+use std::hint::{black_box, spin_loop};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How messages follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+pub enum NetPattern {
+    /// One message there, one back; half the round trip
+    PingPong,
+    /// A window of messages one way, then an acknowledgement
+    Bw,
+    /// A window each way at once
+    BiBw,
+    /// 8 bytes, a window of 64 one way
+    Rate,
+}
+
+/// A result: one pattern and size.
+#[derive(Clone, Debug, Serialize)]
+pub struct NetRow {
+    /// The pattern.
+    pub pattern: NetPattern,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Microseconds per message through the library, the median of the batches.
+    pub us: f64,
+    /// The same by the bare loop.
+    pub bare_us: f64,
+    /// The first divided by the second.
+    pub ratio: f64,
+    /// Batches of each.
+    pub batches: usize,
+}
+
+impl NetRow {
+    /// Megabytes a second, by the library and by the bare loop.
+    #[must_use]
+    pub fn mb_per_s(&self) -> (f64, f64) {
+        let bytes = self.bytes as f64;
+        (bytes / self.us, bytes / self.bare_us)
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct NetPlan {
+    /// Patterns, in their order.
+    pub patterns: Vec<NetPattern>,
+    /// Sizes of all patterns but the rate.
+    pub sizes: Vec<usize>,
+    /// Batches of each contestant.
+    pub batches: usize,
+    /// How long a batch lasts, about.
+    pub batch: Duration,
+    /// The knobs of the ranks.
+    pub knobs: Knobs,
+}
+
+const TAG: i32 = 1;
+const OUT_OF_TURN: &str = "the two sides of the benchmark are not at the same place";
+
+/// One side of a contestant.
+trait Side {
+    fn send(&mut self, message: &[u8]) -> Result<(), BenchError>;
+    fn recv(&mut self, place: &mut [u8]) -> Result<(), BenchError>;
+    /// Sends messages of `size` bytes each.
+    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError>;
+    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError>;
+    fn exchange(
+        &mut self,
+        messages: &[u8],
+        places: &mut [u8],
+        size: usize,
+    ) -> Result<(), BenchError>;
+}
+
+struct Library {
+    world: Comm,
+    peer: usize,
+}
+
+impl Side for Library {
+    fn send(&mut self, message: &[u8]) -> Result<(), BenchError> {
+        Ok(self.world.send(message, self.peer, TAG)?)
+    }
+
+    fn recv(&mut self, place: &mut [u8]) -> Result<(), BenchError> {
+        let status = self.world.recv(place, self.peer, TAG)?;
+        match status.bytes == place.len() {
+            true => Ok(()),
+            false => Err(BenchError::Wrong(OUT_OF_TURN.into())),
+        }
+    }
+
+    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError> {
+        self.world.scope(|scope| {
+            for message in messages.chunks_exact(size) {
+                scope.isend(message, self.peer, TAG)?;
+            }
+            scope.wait_all()
+        })?;
+        Ok(())
+    }
+
+    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError> {
+        self.world.scope(|scope| {
+            for place in places.chunks_exact_mut(size) {
+                scope.irecv(place, self.peer, TAG)?;
+            }
+            scope.wait_all()
+        })?;
+        Ok(())
+    }
+
+    fn exchange(
+        &mut self,
+        messages: &[u8],
+        places: &mut [u8],
+        size: usize,
+    ) -> Result<(), BenchError> {
+        self.world.scope(|scope| {
+            for place in places.chunks_exact_mut(size) {
+                scope.irecv(place, self.peer, TAG)?;
+            }
+            for message in messages.chunks_exact(size) {
+                scope.isend(message, self.peer, TAG)?;
+            }
+            scope.wait_all()
+        })?;
+        Ok(())
+    }
+}
+
+struct Bare(TcpStream);
+
+/// How far one call came: nothing where it would have to wait.
+fn moved(result: std::io::Result<usize>) -> Result<usize, BenchError> {
+    match result {
+        Ok(0) => Err(BenchError::Wrong("the socket's other end is gone".into())),
+        Ok(count) => Ok(count),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            spin_loop();
+            Ok(0)
+        }
+        Err(error) => Err(BenchError::io("socket of the bare loop")(error)),
+    }
+}
+
+impl Side for Bare {
+    fn send(&mut self, message: &[u8]) -> Result<(), BenchError> {
+        let mut done = 0;
+        while done < message.len() {
+            done += moved(self.0.write(&message[done..]))?;
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, place: &mut [u8]) -> Result<(), BenchError> {
+        let mut done = 0;
+        while done < place.len() {
+            done += moved(self.0.read(&mut place[done..]))?;
+        }
+        Ok(())
+    }
+
+    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError> {
+        let mut all = messages.chunks_exact(size);
+        all.try_for_each(|message| self.send(message))
+    }
+
+    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError> {
+        let mut all = places.chunks_exact_mut(size);
+        all.try_for_each(|place| self.recv(place))
+    }
+
+    fn exchange(
+        &mut self,
+        messages: &[u8],
+        places: &mut [u8],
+        size: usize,
+    ) -> Result<(), BenchError> {
+        let (mut sent, mut got) = (0, 0);
+        while sent < messages.len() || got < places.len() {
+            if sent < messages.len() {
+                // No message is sent together with the next one.
+                let end = (sent / size + 1) * size;
+                sent += moved(self.0.write(&messages[sent..end]))?;
+            }
+            if got < places.len() {
+                let end = (got / size + 1) * size;
+                got += moved(self.0.read(&mut places[got..end]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memory of one side.
+struct Buffers {
+    out: Vec<u8>,
+    into: Vec<u8>,
+    ack: [u8; 4],
+}
+
+/// Messages of a window: some MiB in all.
+fn window(pattern: NetPattern, bytes: usize) -> usize {
+    match pattern {
+        NetPattern::PingPong => 1,
+        _ => ((4 << 20) / bytes.max(1)).clamp(1, 64),
+    }
+}
+
+/// One round of a pattern, on one side.
+fn round(
+    side: &mut dyn Side,
+    rank: usize,
+    pattern: NetPattern,
+    bytes: usize,
+    buffers: &mut Buffers,
+) -> Result<(), BenchError> {
+    let Buffers { out, into, ack } = buffers;
+    match (pattern, rank) {
+        (NetPattern::PingPong, 0) => {
+            side.send(out)?;
+            side.recv(into)
+        }
+        (NetPattern::PingPong, _) => {
+            side.recv(into)?;
+            side.send(out)
+        }
+        (NetPattern::BiBw, _) => side.exchange(out, into, bytes),
+        (_, 0) => {
+            side.send_all(out, bytes)?;
+            side.recv(ack)
+        }
+        (_, _) => {
+            side.recv_all(into, bytes)?;
+            side.send(ack)
+        }
+    }
+}
+
+/// Messages one way in a round, by which its time is divided.
+fn messages(pattern: NetPattern, bytes: usize) -> usize {
+    match pattern {
+        NetPattern::PingPong => 2,
+        _ => window(pattern, bytes),
+    }
+}
+
+/// One rank's part in the benchmark.
+struct Rank<'p> {
+    plan: &'p NetPlan,
+    /// By which the ranks meet: who waits here for one that has failed gets an error.
+    world: Comm,
+}
+
+impl Rank<'_> {
+    /// Microseconds per message of one batch.
+    fn batch(
+        &self,
+        side: &mut dyn Side,
+        rank: usize,
+        (pattern, bytes): (NetPattern, usize),
+        buffers: &mut Buffers,
+        rounds: usize,
+    ) -> Result<f64, BenchError> {
+        self.world.barrier()?;
+        let begun = Instant::now();
+        for _ in 0..rounds {
+            round(side, rank, pattern, bytes, buffers)?;
+        }
+        let took = begun.elapsed().as_secs_f64() * 1e6;
+        Ok(took / (rounds * messages(pattern, bytes)) as f64)
+    }
+
+    /// One pattern and size.
+    fn point(
+        &self,
+        rank: usize,
+        sides: &mut [&mut dyn Side; 2],
+        (pattern, bytes): (NetPattern, usize),
+    ) -> Result<NetRow, BenchError> {
+        let all = bytes * window(pattern, bytes);
+        let mut buffers = Buffers {
+            out: (0..all).map(|at| (at % 251) as u8).collect(),
+            into: vec![0xff; all],
+            ack: [0; 4],
+        };
+        let point = (pattern, bytes);
+        let mut times = [Vec::new(), Vec::new()];
+        let mut rounds = [1, 1];
+        for at in 0..2 {
+            let side = &mut *sides[at];
+            self.batch(side, rank, point, &mut buffers, 3)?;
+            let us = self.batch(side, rank, point, &mut buffers, 3)?;
+            let each = us * messages(pattern, bytes) as f64;
+            let fit = self.plan.batch.as_secs_f64() * 1e6 / each.max(0.01);
+            let mut agreed = [(fit as usize).clamp(1, 100_000)];
+            self.world.bcast(&mut agreed, 0)?;
+            rounds[at] = agreed[0];
+            let arrived =
+                pattern != NetPattern::PingPong && pattern != NetPattern::BiBw && rank == 0
+                    || black_box(&buffers.into) == &buffers.out;
+            if !arrived {
+                let text = format!("{bytes} bytes did not arrive as they were sent");
+                return Err(BenchError::Wrong(text));
+            }
+            buffers.into.fill(0xff);
+        }
+        for _ in 0..self.plan.batches {
+            for at in 0..2 {
+                let side = &mut *sides[at];
+                times[at].push(self.batch(side, rank, point, &mut buffers, rounds[at])?);
+            }
+        }
+        let [us, bare_us] = times.map(median);
+        Ok(NetRow {
+            pattern,
+            bytes,
+            us,
+            bare_us,
+            ratio: us / bare_us,
+            batches: self.plan.batches,
+        })
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A pair of sockets over the loopback.
+fn bare_pair() -> std::io::Result<[TcpStream; 2]> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let one = TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    for socket in [&one, &other] {
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+    }
+    Ok([one, other])
+}
+
+/// Measures; each row is shown as soon as it is there.
+///
+/// # Errors
+///
+/// If the job cannot be made, or a message does not arrive as it was sent.
+pub fn run(plan: &NetPlan, show: impl Fn(&NetRow) + Sync) -> Result<Vec<NetRow>, BenchError> {
+    let failed = |error: onecopy::wireup::WireupError| BenchError::Runtime(error.into());
+    let world = world_of_nodes(2, 2).map_err(failed)?;
+    let sockets = bare_pair().map_err(BenchError::io("sockets of the bare loop"))?;
+    let processors = onecopy::machine::spread_processors();
+    let show = &show;
+    let mut results = std::thread::scope(|scope| {
+        let sides = world.into_iter().zip(sockets).enumerate();
+        let threads: Vec<_> = sides
+            .map(|(rank, (wireup, socket))| {
+                let processor = processors.get(rank).copied();
+                scope.spawn(move || {
+                    pin(processor);
+                    let options = Options {
+                        knobs: plan.knobs.clone(),
+                        wireup: Some(Box::new(wireup)),
+                        ..Options::default()
+                    };
+                    let runtime = Runtime::init_with(options)?;
+                    let mut library = Library {
+                        world: runtime.world(),
+                        peer: 1 - rank,
+                    };
+                    let mut bare = Bare(socket);
+                    let this = Rank {
+                        plan,
+                        world: runtime.world(),
+                    };
+                    let mut rows = Vec::new();
+                    for point in points(plan) {
+                        let row = this.point(rank, &mut [&mut library, &mut bare], point)?;
+                        if rank == 0 {
+                            show(&row);
+                        }
+                        rows.push(row);
+                    }
+                    drop((library, this));
+                    runtime.finalize()?;
+                    Ok(rows)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                let panicked = |_| BenchError::Wrong("a rank of the benchmark panicked".into());
+                thread.join().map_err(panicked).and_then(|rows| rows)
+            })
+            .collect::<Result<Vec<_>, BenchError>>()
+    })?;
+    Ok(results.swap_remove(0))
+}
+
+fn points(plan: &NetPlan) -> Vec<(NetPattern, usize)> {
+    let mut points = Vec::new();
+    for &pattern in &plan.patterns {
+        match pattern {
+            NetPattern::Rate => points.push((pattern, 8)),
+            _ => points.extend(plan.sizes.iter().map(|&bytes| (pattern, bytes))),
+        }
+    }
+    points
+}
+
+fn pin(processor: Option<u16>) {
+    let mut set = CpuSet::new();
+    if let Some(processor) = processor
+        && set.set(usize::from(processor)).is_ok()
+    {
+        // Where it is not permitted, the kernel's choice is as good as any.
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy bench net`.
+
+use super::{CliError, failed, print};
+use crate::bench::net::{NetPattern, NetPlan, NetRow, run as measure};
+use crate::bench::sizes;
+use onecopy::Knobs;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: they reach each other over the loopback. 'bare' is \
+a loop of send and recv over a socket between the same two threads, in turns with the library's batches; 'x' is the library's median time \
+divided by that of the bare loop.
+
+Settings of the ranks come from ONECOPY_ variables, as for any job.";
+
+/// Between ranks on two nodes, beside a bare socket
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// How messages follow one another
+    #[arg(value_enum)]
+    pattern: Option<NetPattern>,
+    /// Message sizes, separated by commas, with suffixes K, M, G
+    #[arg(long, value_name = "LIST", default_value = "8,1K,16K,64K,256K,1M,4M")]
+    sizes: String,
+    /// Batches of each contestant
+    #[arg(long, value_name = "COUNT", default_value_t = 15,
+        value_parser = clap::value_parser!(u16).range(1..=1000))]
+    batches: u16,
+    /// Milliseconds of a batch
+    #[arg(long, value_name = "MS", default_value_t = 5,
+        value_parser = clap::value_parser!(u16).range(1..=1000))]
+    batch: u16,
+    /// Write one JSON record per pattern and size to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn line(row: &NetRow) -> String {
+    let (ours, bare) = row.mb_per_s();
+    let pattern = match row.pattern {
+        NetPattern::PingPong => "pingpong",
+        NetPattern::Bw => "bw",
+        NetPattern::BiBw => "bibw",
+        NetPattern::Rate => "rate",
+    };
+    format!(
+        "{pattern:<10}{:>6}{:>12.3}{:>12.3}{:>8.2}{ours:>12.1}{bare:>12.1}",
+        sizes::format(row.bytes),
+        row.us,
+        row.bare_us,
+        row.ratio,
+    )
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    let (knobs, ..) = Knobs::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
+    let plan = NetPlan {
+        patterns: match args.pattern {
+            Some(pattern) => vec![pattern],
+            None => vec![
+                NetPattern::PingPong,
+                NetPattern::Bw,
+                NetPattern::BiBw,
+                NetPattern::Rate,
+            ],
+        },
+        sizes: sizes::parse_list(&args.sizes).map_err(failed)?,
+        batches: usize::from(args.batches),
+        batch: Duration::from_millis(args.batch.into()),
+        knobs,
+    };
+    if plan.sizes.contains(&0) {
+        let text = "a bare socket has no messages of 0 bytes; leave them out of --sizes";
+        return Err(CliError::Usage(text.to_owned()));
+    }
+    print(|out| {
+        writeln!(
+            out,
+            "{:<10}{:>6}{:>12}{:>12}{:>8}{:>12}{:>12}",
+            "pattern", "size", "us", "bare us", "x", "MB/s", "bare MB/s"
+        )
+    })?;
+    let rows = measure(&plan, |row| {
+        // Who does not listen any more gets the file all the same.
+        let _ = print(|out| writeln!(out, "{}", line(row)));
+    })
+    .map_err(failed)?;
+    if let Some(path) = &args.json {
+        let mut text = Vec::new();
+        for row in &rows {
+            serde_json::to_writer(&mut text, row)
+                .map_err(|error| CliError::Failed(Box::new(error)))?;
+            text.push(b'\n');
+        }
+        fs::write(path, text).map_err(CliError::io(path.display().to_string()))?;
+        print(|out| writeln!(out, "written: {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
