@@ -15,6 +15,8 @@ mod shared;
 mod socket;
 
 pub(crate) use home::{Bell, Home};
+#[cfg(test)]
+pub(crate) use hub::Set;
 pub(crate) use hub::{Hub, Origin};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;

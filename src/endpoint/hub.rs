@@ -65,6 +65,10 @@ fn flags(read: bool, write: bool) -> EpollFlags {
 }
 
 impl Set {
+    pub(crate) fn new() -> nix::Result<Self> {
+        Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self)
+    }
+
     /// Adds a descriptor, which is to be removed before it is closed.
     pub(super) fn add(
         &self,
@@ -114,7 +118,7 @@ impl Hub {
     /// Of the rank with this bell.
     pub(crate) fn new(bell: Bell) -> std::io::Result<Self> {
         Ok(Self {
-            set: Arc::new(Set(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?)),
+            set: Arc::new(Set::new()?),
             bell,
             waker: None,
             ready: [EpollEvent::empty(); READY],

@@ -12,96 +12,26 @@ mod frame;
 mod input;
 mod options;
 mod output;
+mod stream;
 
 pub(crate) use connector::{Connector, Outcome, Settings};
 pub(super) use output::Frame;
 
 use super::home::Home;
-use super::hub::{Origin, Set};
+use super::hub::Set;
 use super::{BadRecord, Claim, CoopBlock, Naming, Part, Put, Record, Source};
 use frame::{HEAD, NAMING_MAX, What};
 use input::{End, Found, Input};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
+use nix::sys::socket::{MsgFlags, recv};
 use onecopy_obs::StreamSettings;
 use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
 use onecopy_shm::{backlog, fault};
 use output::{Output, Sending};
+use stream::{Stream, Turn};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-
-/// Reads in vain after which a stream is read less often, by one poll more for each so many.
-const PATIENCE: u32 = 64;
-/// Polls between two reads, at most.
-const TURNS_MAX: u32 = 32;
-
-/// A connection.
-#[derive(Debug)]
-struct Stream {
-    fd: OwnedFd,
-    set: Arc<Set>,
-    origin: Origin,
-    /// Whether it is among those that are watched.
-    watched: bool,
-}
-
-impl Stream {
-    fn unwatch(&mut self) {
-        if std::mem::replace(&mut self.watched, false) {
-            self.set.remove(&self.fd);
-        }
-    }
-
-    fn watch(&self, write: bool) {
-        if self.watched {
-            // It was added; what is refused now is found by the next poll.
-            let _ = self.set.watch(&self.fd, self.origin, (true, write));
-        }
-    }
-
-    fn can_write(&self) -> bool {
-        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
-        poll(&mut set, PollTimeout::ZERO) != Ok(0)
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.unwatch();
-        // A child of a fork may have a copy of the descriptor, which would keep the peer from seeing the end.
-        let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Write);
-    }
-}
-
-/// Which polls read the stream.
-#[derive(Debug, Default)]
-struct Turn {
-    in_vain: u32,
-    wait: u32,
-}
-
-impl Turn {
-    #[inline]
-    fn is_due(&mut self) -> bool {
-        if self.wait == 0 {
-            return true;
-        }
-        self.wait -= 1;
-        false
-    }
-
-    #[inline]
-    fn found(&mut self, anything: bool) {
-        if anything {
-            *self = Self::default();
-        } else {
-            self.in_vain = self.in_vain.saturating_add(1);
-            self.wait = (self.in_vain / PATIENCE).min(TURNS_MAX);
-        }
-    }
-}
 
 /// The endpoint of a peer on another node.
 #[derive(Debug)]
@@ -149,14 +79,7 @@ impl Socket {
 
     /// Talks by this connection from now on.
     pub(crate) fn attach(&mut self, fd: OwnedFd, set: &Arc<Set>, rank: u32) -> nix::Result<()> {
-        let origin = Origin::Pair(rank);
-        set.add(&fd, origin, (true, false))?;
-        self.stream = Some(Stream {
-            fd,
-            set: Arc::clone(set),
-            origin,
-            watched: true,
-        });
+        self.stream = Some(Stream::new(fd, set, rank)?);
         self.flush();
         Ok(())
     }
@@ -201,6 +124,11 @@ impl Socket {
 
     /// Tells the peer that nothing more comes.
     pub(crate) fn say_farewell(&mut self) {
+        if self.stream.is_none() {
+            // There is nobody to hear it, and nothing to be lost.
+            self.is_mute = true;
+            self.output.clear();
+        }
         if !std::mem::replace(&mut self.said_farewell, true) && !self.is_mute {
             self.output.push(What::Farewell, 0);
             self.flush();
@@ -422,7 +350,7 @@ impl Socket {
         self.output.clear();
         if let Some(stream) = &mut self.stream {
             stream.unwatch();
-            let _ = shutdown(stream.fd.as_raw_fd(), Shutdown::Write);
+            stream.end_writing();
         }
     }
 

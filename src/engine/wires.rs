@@ -299,3 +299,6 @@ impl Engine {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,6 +209,8 @@ fn receive_longer(
 
 /// Polls for the next chunk of a message before the receive becomes a request.
 const CHUNK_POLLS: usize = 2000;
+/// The same where each poll is a call of the kernel.
+const CHUNK_CALLS: usize = 200;
 
 fn receive_chunks(
     core: &mut Core,
@@ -241,6 +243,10 @@ fn receive_chunks(
         sync: None,
     };
     let mut next = Some((record, first));
+    let polls = match peer.endpoint.part() {
+        None => CHUNK_POLLS,
+        Some(_) => CHUNK_CALLS,
+    };
     let mut idle = 0;
     // Anything odd is left to the long way, which reports it.
     while let Some((record, body)) = next.take() {
@@ -257,7 +263,7 @@ fn receive_chunks(
         }
         pass(core, peer, record, true);
         incoming.received += u64::from(body.piece);
-        while incoming.received < total && idle < CHUNK_POLLS {
+        while incoming.received < total && idle < polls {
             match peer.endpoint.peek() {
                 Ok(Some(record)) => {
                     next = chunk_of(peer, record).map(|body| (record, body));

@@ -196,3 +196,6 @@ impl Connector {
         self.tick_calls(now);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One connection, and which polls read it.
+
+use crate::endpoint::hub::{Origin, Set};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{Shutdown, shutdown};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Reads in vain after which a stream is read less often, by one poll more for each so many.
+const PATIENCE: u32 = 64;
+/// Polls between two reads, at most.
+const TURNS_MAX: u32 = 32;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) fd: OwnedFd,
+    set: Arc<Set>,
+    origin: Origin,
+    /// Whether it is among those that are watched.
+    watched: bool,
+}
+
+impl Stream {
+    /// A connection with a rank, watched for what comes.
+    pub(super) fn new(fd: OwnedFd, set: &Arc<Set>, rank: u32) -> nix::Result<Self> {
+        let origin = Origin::Pair(rank);
+        set.add(&fd, origin, (true, false))?;
+        Ok(Self {
+            fd,
+            set: Arc::clone(set),
+            origin,
+            watched: true,
+        })
+    }
+
+    /// Writes no more. What was written goes out all the same.
+    pub(super) fn end_writing(&self) {
+        // A connection that has ended already has no more to end.
+        let _ = shutdown(self.fd.as_raw_fd(), Shutdown::Write);
+    }
+
+    pub(super) fn unwatch(&mut self) {
+        if std::mem::replace(&mut self.watched, false) {
+            self.set.remove(&self.fd);
+        }
+    }
+
+    pub(super) fn watch(&self, write: bool) {
+        if self.watched {
+            // It was added; what is refused now is found by the next poll.
+            let _ = self.set.watch(&self.fd, self.origin, (true, write));
+        }
+    }
+
+    pub(super) fn can_write(&self) -> bool {
+        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut set, PollTimeout::ZERO) != Ok(0)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.unwatch();
+        // A child of a fork may have a copy of the descriptor, which would keep the peer from seeing the end.
+        self.end_writing();
+    }
+}
+
+/// Which polls read the stream.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    in_vain: u32,
+    wait: u32,
+}
+
+impl Turn {
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        if self.wait == 0 {
+            return true;
+        }
+        self.wait -= 1;
+        false
+    }
+
+    #[inline]
+    pub(super) fn found(&mut self, anything: bool) {
+        if anything {
+            *self = Self::default();
+        } else {
+            self.in_vain = self.in_vain.saturating_add(1);
+            self.wait = (self.in_vain / PATIENCE).min(TURNS_MAX);
+        }
+    }
+}

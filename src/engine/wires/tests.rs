@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A rank on another node that has the job's secret and talks nonsense.
+
+use crate::endpoint::{Connector, Origin, Outcome, Set, Settings};
+use crate::error::Error;
+use crate::runtime::{Options, Runtime};
+use crate::wire::{BODY, ChunkBody, Fin, Kind, Rts, SourceLayout};
+use crate::wireup::local::{Local, world_of_nodes};
+use crate::wireup::{Card, Wireup};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use onecopy_obs::Knobs;
+use onecopy_shm::layout::ChunkIndex;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Joins as a rank, and connects with rank 0.
+fn connect(mut wireup: Local) -> (Local, TcpStream) {
+    let net = wireup.net().expect("several nodes");
+    let set = Arc::new(Set::new().expect("epoll"));
+    let settings = Settings {
+        me: wireup.rank() as u32,
+        secret: net.secret,
+        stream: Knobs::default().stream(),
+    };
+    let mut connector = Connector::listen(net.address, settings, &set).expect("listen");
+    let card = Card {
+        listens: connector.address().ok(),
+        ..Card::of_this_process()
+    };
+    let segment = memfd_create("rogue", MFdFlags::MFD_CLOEXEC).expect("memfd");
+    let cards = wireup.join(card, segment.as_fd()).expect("join");
+    connector.know([cards[0].listens, None].into_iter());
+    connector.call(0, Instant::now());
+    loop {
+        connector.ready(Origin::Call(0), Instant::now());
+        match connector.outcome() {
+            Some(Outcome::Connected(0, fd)) => return (wireup, TcpStream::from(fd)),
+            Some(other) => panic!("{other:?}"),
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+/// What rank 0 makes of these bytes while it waits for a message of that rank. `cut`: they are all that comes.
+fn made_of(bytes: &[u8], cut: bool) -> Error {
+    let mut world = world_of_nodes(2, 2).expect("a world");
+    let rogue = world.pop().expect("rank 1");
+    let wireup = world.pop().expect("rank 0");
+    std::thread::scope(|scope| {
+        let victim = scope.spawn(move || {
+            let options = Options {
+                wireup: Some(Box::new(wireup)),
+                ..Options::default()
+            };
+            let runtime = Runtime::init_with(options).expect("join");
+            let mut got = vec![0u8; 1 << 20];
+            runtime.world().recv(&mut got, 1, 0).expect_err("nonsense")
+        });
+        let (wireup, mut stream) = connect(rogue);
+        stream.set_nonblocking(false).expect("blocking");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("timeout");
+        // It may have hung up in the middle of it.
+        let _ = stream.write_all(bytes);
+        if cut {
+            drop(stream);
+        } else {
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        let error = victim.join().expect("no panic");
+        drop(wireup);
+        error
+    })
+}
+
+fn frame(what: u8, kind: u8, len: usize, chunk: usize, word: u64) -> Vec<u8> {
+    let mut head = vec![what, kind];
+    head.extend((len as u16).to_le_bytes());
+    head.extend((chunk as u32).to_le_bytes());
+    head.extend(word.to_le_bytes());
+    head
+}
+
+fn record(kind: Kind, body: &[u8], chunk: &[u8]) -> Vec<u8> {
+    let mut bytes = frame(1, kind as u8, body.len(), chunk.len(), 0);
+    bytes.extend_from_slice(body);
+    bytes.extend_from_slice(chunk);
+    bytes
+}
+
+fn chunk(total: u64, offset: u64, piece: u32) -> ChunkBody {
+    ChunkBody {
+        total,
+        offset,
+        chunk: ChunkIndex(7),
+        piece,
+        number: crate::wire::NONE,
+    }
+}
+
+#[test]
+fn nonsense_fails_its_sender_and_nobody_else() {
+    let first = |body: ChunkBody| body.encode(Kind::ChunkFirst);
+    let mut flipped = first(chunk(100, 0, 100));
+    flipped[3] ^= 4;
+    let list = SourceLayout::List {
+        chunk: ChunkIndex(0),
+        count: 9,
+        cookie: None,
+    };
+    let rts = Rts {
+        len: 100,
+        request: 1,
+        place: list,
+        coop_id: 0,
+    };
+    let cases: &[(&str, Vec<u8>)] = &[
+        ("zeros", vec![0; 64]),
+        ("no kind of frame", frame(9, 0, 0, 0, 0)),
+        ("no kind of record", frame(1, 0, 0, 0, 0)),
+        ("an unknown kind", frame(1, 99, 0, 0, 0)),
+        ("a record that is too long", frame(1, 1, 60_000, 0, 0)),
+        ("a chunk that is too long", frame(1, 3, BODY, 1 << 30, 0)),
+        ("a chunk behind a message", frame(1, 1, 1000, 100, 0)),
+        ("credit with a payload", frame(2, 0, 8, 0, 1)),
+        (
+            "a flipped bit",
+            record(Kind::ChunkFirst, &flipped, &[0; 100]),
+        ),
+        (
+            "another length",
+            record(Kind::ChunkFirst, &first(chunk(100, 0, 100)), &[0; 99]),
+        ),
+        (
+            "no chunk",
+            record(Kind::ChunkFirst, &first(chunk(100, 0, 100)), &[]),
+        ),
+        (
+            "more than the credit",
+            record(Kind::ChunkFirst, &first(chunk(1 << 40, 0, 10)), &[0; 10]),
+        ),
+        (
+            "the middle first",
+            record(Kind::ChunkFirst, &first(chunk(100, 50, 50)), &[0; 50]),
+        ),
+        (
+            "no message",
+            record(
+                Kind::ChunkNext,
+                &chunk(100, 0, 100).encode(Kind::ChunkNext),
+                &[0; 100],
+            ),
+        ),
+        (
+            "no transfer",
+            record(
+                Kind::Data,
+                &chunk(100, 0, 100).encode(Kind::Data),
+                &[0; 100],
+            ),
+        ),
+        (
+            "a list that is not there",
+            record(Kind::Rts, &rts.encode(), &[]),
+        ),
+        ("a short list", record(Kind::Rts, &rts.encode(), &[0; 24])),
+        (
+            "no request",
+            record(Kind::Fin, &Fin { request: 3 }.encode(), &[]),
+        ),
+        (
+            "something behind the farewell",
+            [frame(4, 0, 0, 0, 0), frame(1, 1, 0, 0, 0)].concat(),
+        ),
+    ];
+    for (what, bytes) in cases {
+        let error = made_of(bytes, false);
+        assert!(
+            matches!(error, Error::Protocol { rank: 1, .. }),
+            "{what}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_is_a_death_and_a_word_is_a_word() {
+    let half = &record(
+        Kind::ChunkFirst,
+        &chunk(100, 0, 100).encode(Kind::ChunkFirst),
+        &[0; 100],
+    )[..80];
+    for bytes in [&[][..], &frame(1, 1, 100, 0, 0), half] {
+        let error = made_of(bytes, true);
+        assert!(matches!(error, Error::PeerDied { rank: 1, .. }), "{error}");
+    }
+    let error = made_of(&frame(3, 0, 0, 0, 0), false);
+    assert!(
+        matches!(error, Error::Unreachable { rank: 1, .. }),
+        "{error}"
+    );
+}

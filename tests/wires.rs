@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks on several nodes, which reach each other over the loopback: how they connect, sleep, fill the room between
+//! them, leave and die. What they say is compared in `conformance.rs` and `collectives.rs`.
+
+#[path = "harness/processes.rs"]
+mod processes;
+
+use onecopy::wireup::Wireup;
+use onecopy::wireup::local::{Local, world_of_nodes};
+use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads, local_of_nodes};
+use processes::limited;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+fn knobs(set: &[(&str, &str)]) -> Knobs {
+    let (knobs, _, unknown) = Knobs::from_iter(set.iter().copied()).expect("knobs");
+    assert!(unknown.is_empty(), "{unknown:?}");
+    knobs
+}
+
+/// Bytes that tell their place and `seed`.
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at * 7 + at / 251 + seed) as u8)
+        .collect()
+}
+
+fn start(wireup: Local, knobs: &Knobs, threads: Threads) -> Runtime {
+    let options = Options {
+        knobs: knobs.clone(),
+        threads,
+        wireup: Some(Box::new(wireup)),
+        ..Options::default()
+    };
+    Runtime::init_with(options).expect("join")
+}
+
+/// Each rank talks to all others at once, so that most pairs call each other.
+#[test]
+fn all_connect_with_all_at_once() {
+    for round in 0..8 {
+        limited(&format!("round {round}"), || {
+            local_of_nodes(6, 6, &Knobs::default(), |rt| {
+                let world = rt.world();
+                let (me, size) = (world.rank(), world.size());
+                let mut got = vec![[0u8; 2]; size];
+                let mine = [me as u8, 7];
+                world
+                    .scope(|scope| {
+                        for (peer, place) in got.iter_mut().enumerate() {
+                            if peer != me {
+                                scope.irecv(place, peer, 3)?;
+                                scope.isend(&mine, peer, 3)?;
+                            }
+                        }
+                        scope.wait_all()
+                    })
+                    .expect("all with all");
+                for (peer, got) in got.iter().enumerate() {
+                    assert!(peer == me || *got == [peer as u8, 7], "{got:?} from {peer}");
+                }
+                let connects = rt.counters().wire_connects as usize;
+                assert_eq!(connects, size - 1, "one connection with each");
+                rt.finalize().expect("finalize");
+            });
+        });
+    }
+}
+
+/// Nobody who is not talked with is connected with.
+#[test]
+fn there_is_no_connection_before_the_first_message() {
+    limited("two of three talk", || {
+        local_of_nodes(3, 3, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let mut got = [0u8; 8];
+            match world.rank() {
+                0 => world.send(&[1u8; 8], 1, 0).expect("send"),
+                1 => {
+                    world.recv(&mut got, 0, 0).expect("recv");
+                }
+                _ => {}
+            }
+            let connects = rt.counters().wire_connects;
+            assert!(connects <= u64::from(world.rank() < 2), "{connects}");
+            rt.finalize().expect("finalize");
+        });
+    });
+}
+
+/// What a rank has sent arrives though it leaves at once and its peer is slow: by an ordered end of the job, and by a
+/// rank that drops its runtime.
+#[test]
+fn what_was_sent_arrives_though_its_sender_leaves() {
+    const MANY: usize = 20_000;
+    for together in [true, false] {
+        for buffer in ["0", "16K"] {
+            limited(&format!("together {together}, buffers {buffer}"), || {
+                let knobs = knobs(&[
+                    ("ONECOPY_TCP_BUFFER", buffer),
+                    ("ONECOPY_EAGER_CREDIT", "16M"),
+                ]);
+                local_of_nodes(2, 2, &knobs, |rt| {
+                    let world = rt.world();
+                    if world.rank() == 0 {
+                        for number in 0..MANY {
+                            let message = bytes(number % 300, number);
+                            world.send(&message, 1, 1).expect("send");
+                        }
+                        world.send(&bytes(3 << 20, 5), 1, 2).expect("send");
+                    } else {
+                        let slow = Duration::from_millis(300);
+                        std::thread::sleep(slow);
+                        for number in 0..MANY {
+                            let mut got = [0; 300];
+                            let status = world.recv(&mut got, 0, 1).expect("recv");
+                            assert_eq!(got[..status.bytes], bytes(number % 300, number));
+                            if number == MANY / 2 {
+                                std::thread::sleep(slow);
+                            }
+                        }
+                        let mut got = vec![0; 3 << 20];
+                        world.recv(&mut got, 0, 2).expect("recv");
+                        assert!(got == bytes(3 << 20, 5));
+                    }
+                    if together {
+                        rt.finalize().expect("finalize");
+                    }
+                });
+            });
+        }
+    }
+}
+
+#[test]
+fn large_messages_arrive_before_their_sender_leaves() {
+    const LEN: usize = 64 << 20;
+    limited("64 MiB each way", || {
+        local_of_nodes(2, 2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let (me, peer) = (world.rank(), 1 - world.rank());
+            let (out, mut got) = (bytes(LEN, me), vec![0; LEN]);
+            world
+                .sendrecv(&out, peer, 0, &mut got, peer, 0)
+                .expect("exchange");
+            assert!(got == bytes(LEN, peer));
+            drop(world);
+            rt.finalize().expect("finalize");
+        });
+    });
+}
+
+/// A rank that sleeps is woken by a wire, by a peer of its node, and by one that connects for the first time.
+#[test]
+fn who_sleeps_is_woken() {
+    let knobs = knobs(&[("ONECOPY_WAIT_SPIN", "0"), ("ONECOPY_WAIT_YIELD", "0")]);
+    limited("asleep", || {
+        // Ranks 0 and 2 are on one node.
+        local_of_nodes(3, 2, &knobs, |rt| {
+            let world = rt.world();
+            let mut took = Duration::ZERO;
+            for round in 0..40 {
+                let mut got = [0usize];
+                if world.rank() == 0 {
+                    for _ in 0..2 {
+                        let begun = Instant::now();
+                        world.recv(&mut got, Source::Any, 1).expect("recv");
+                        took += begun.elapsed();
+                        assert_eq!(got[0], round);
+                    }
+                    for peer in [1, 2] {
+                        world.send(&[round], peer, 2).expect("send");
+                    }
+                } else {
+                    std::thread::sleep(Duration::from_millis(3));
+                    world.send(&[round], 0, 1).expect("send");
+                    world.recv(&mut got, 0, 2).expect("recv");
+                }
+            }
+            let counters = rt.counters();
+            if world.rank() == 0 {
+                assert!(counters.sleeps > 20, "{} sleeps", counters.sleeps);
+            }
+            rt.finalize().expect("finalize");
+        });
+    });
+}
+
+/// Threads of two ranks talk at the same time, each pair of threads by its own tag.
+#[test]
+fn threads_talk_at_the_same_time() {
+    limited("threads", || {
+        let world = world_of_nodes(2, 2).expect("a world");
+        std::thread::scope(|scope| {
+            for wireup in world {
+                scope.spawn(|| {
+                    let rt = start(wireup, &Knobs::default(), Threads::Multiple);
+                    let world = rt.world();
+                    let (me, peer) = (world.rank(), 1 - world.rank());
+                    std::thread::scope(|scope| {
+                        for tag in 0..4 {
+                            let world = world.clone();
+                            scope.spawn(move || {
+                                for (round, len) in [8, 3000, 200_000, 1 << 20, 0, 70_000]
+                                    .into_iter()
+                                    .cycle()
+                                    .take(60)
+                                    .enumerate()
+                                {
+                                    let seed = round * 16 + tag as usize;
+                                    let mut got = vec![0; len];
+                                    if me == 0 {
+                                        world.send(&bytes(len, seed), peer, tag).expect("send");
+                                        world.recv(&mut got, peer, tag).expect("recv");
+                                    } else {
+                                        world.recv(&mut got, peer, tag).expect("recv");
+                                        world.send(&got, peer, tag).expect("send");
+                                    }
+                                    assert!(got == bytes(len, seed), "round {round}");
+                                }
+                            });
+                        }
+                    });
+                    drop(world);
+                    rt.finalize().expect("finalize");
+                });
+            }
+        });
+    });
+}
+
+/// A rank dies amid a message: its process ends without a word, and the wire-up says nothing of it.
+#[test]
+fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
+    for len in [8usize, 100_000, 32 << 20] {
+        limited(&format!("{len} bytes"), || {
+            let world = world_of_nodes(2, 2).expect("a world");
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for wireup in world {
+                    let over = &over;
+                    scope.spawn(move || {
+                        let rank = wireup.rank();
+                        let rt = start(wireup, &Knobs::default(), Threads::Single);
+                        let world = rt.world();
+                        if rank == 1 {
+                            world.send(&[1u8], 0, 0).expect("the word");
+                            std::thread::sleep(Duration::from_millis(50));
+                            drop(world);
+                            // As a panic does it: nobody is told anything.
+                            let died =
+                                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                                    let _dies = rt;
+                                    panic!("on purpose");
+                                }));
+                            assert!(died.is_err());
+                            return;
+                        }
+                        let mut got = vec![0u8; len];
+                        world.recv(&mut got[..1], 1, 0).expect("the word");
+                        let error = world.recv(&mut got, 1, Tag::Any).expect_err("dead");
+                        assert!(
+                            matches!(
+                                error,
+                                Error::PeerDied { rank: 1, .. } | Error::PeerLeft { rank: 1 }
+                            ),
+                            "{error}"
+                        );
+                        over.store(true, Ordering::Relaxed);
+                    });
+                }
+            });
+            assert!(over.into_inner());
+        });
+    }
+}
+
+/// Without a wire among the layers, ranks of several nodes cannot reach each other, and are told what to do.
+#[test]
+fn without_a_wire_the_error_says_so() {
+    let knobs = knobs(&[("ONECOPY_LAYERS", "^tcp")]);
+    limited("no wire", || {
+        local_of_nodes(2, 2, &knobs, |rt| {
+            let world = rt.world();
+            let error = world
+                .send(&[1u8], 1 - world.rank(), 0)
+                .expect_err("no wire");
+            let text = error.to_string();
+            assert!(
+                text.contains("ONECOPY_LAYERS") && text.contains("tcp"),
+                "{text}"
+            );
+        });
+    });
+}
+
+/// Messages that nobody receives stop at the credit, and then go on; others are received meanwhile.
+#[test]
+fn a_flood_stops_at_the_credit() {
+    limited("a flood", || {
+        local_of_nodes(2, 2, &knobs(&[("ONECOPY_EAGER_CREDIT", "64K")]), |rt| {
+            let world = rt.world();
+            if world.rank() == 0 {
+                world
+                    .scope(|scope| {
+                        let message = vec![3u8; 5000];
+                        let message: &'static [u8] = message.leak();
+                        for _ in 0..500 {
+                            scope.isend(message, 1, 1)?;
+                        }
+                        scope.wait_all()
+                    })
+                    .expect("sent at last");
+                world.send(&[1u8], 1, 2).expect("send");
+            } else {
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_millis(200) {
+                    let _ = world.iprobe(0, 9).expect("probe");
+                }
+                let peak = rt.counters().unexpected_bytes_peak;
+                assert!(peak <= 2 * (64 << 10) + 10_000, "{peak} bytes are kept");
+                let mut got = [0; 5000];
+                for _ in 0..500 {
+                    world.recv(&mut got, 0, 1).expect("recv");
+                    assert!(got.iter().all(|&byte| byte == 3));
+                }
+                world.recv(&mut got[..1], 0, 2).expect("recv");
+            }
+            rt.finalize().expect("finalize");
+        });
+    });
+}
