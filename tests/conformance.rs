@@ -118,7 +118,9 @@ fn on_nodes(name: &str, more: &[(&'static str, &'static str)]) {
     // Whatever else the case forces, a wire leads to the other nodes.
     let set = case.knobs().into_iter().chain(more.iter().copied());
     let wire = [("ONECOPY_LAYERS", format!("{},tcp", case.layers()))];
-    let set = set.map(|(knob, value)| (knob, value.to_owned())).chain(wire);
+    let set = set
+        .map(|(knob, value)| (knob, value.to_owned()))
+        .chain(wire);
     let (knobs, _, unknown) = Knobs::from_iter(set).expect("knobs");
     assert!(unknown.is_empty(), "{unknown:?}");
     for (ranks, nodes) in [(2, 2), (3, 3), (3, 2)] {
