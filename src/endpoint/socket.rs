@@ -28,10 +28,10 @@ use onecopy_obs::StreamSettings;
 use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
 use onecopy_shm::{backlog, fault};
 use output::{Output, Sending};
-use stream::{Stream, Turn};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use stream::{Stream, Turn};
 
 /// The endpoint of a peer on another node.
 #[derive(Debug)]
