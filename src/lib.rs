@@ -18,7 +18,6 @@ mod matching;
 pub mod memory;
 mod nonblocking;
 mod peer;
-#[allow(dead_code, reason = "links and pairs between nodes are to use it")]
 mod proof;
 mod proto;
 pub mod raw;

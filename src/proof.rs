@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How both ends of a connection between nodes prove to each other that they know the job's secret, which never travels.
+//! How both ends of a connection between nodes prove to each other that they know the job's secret, which never
+//! travels.
 //!
 //! Three messages of fixed length, after which the connection is the caller's and the listener's own:
 //!

@@ -11,6 +11,8 @@ mod processes;
 mod ends;
 #[path = "foreign/guests.rs"]
 mod guests;
+#[path = "foreign/hosts.rs"]
+mod hosts;
 #[path = "foreign/meeting.rs"]
 mod meeting;
 #[path = "foreign/namespaces.rs"]
@@ -40,6 +42,9 @@ fn as_rank() {
             std::process::exit(3);
         }
     };
+    if let Some(what) = body.strip_prefix("hosts-") {
+        return hosts::as_rank(what, runtime);
+    }
     let world = runtime.world();
     let (rank, size) = (runtime.rank(), runtime.size());
     match body.as_str() {

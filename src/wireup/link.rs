@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A link: the connection by which the host of one node is joined to that of rank 0, once both have proven themselves.
 //!
-//! Nothing here waits. What cannot be sent at once is kept, up to a bound; what has come is given out message by message.
-//! A side that has said nothing for a while says that it lives.
+//! Nothing here waits. What cannot be sent at once is kept, up to a bound; what has come is given out message by
+//! message. A side that has said nothing for a while says that it lives.
 
 mod call;
 mod words;

@@ -72,7 +72,8 @@ impl Nodes {
         of.filter_map(move |(rank, &its)| (its != node).then_some(rank))
     }
 
-    /// As one word. Ranks are mostly dealt out in blocks or in turn: `3*8` is node 3 eight times, `0+4` is nodes 0 to 3.
+    /// As one word. Ranks are mostly dealt out in blocks or in turn: `3*8` is node 3 eight times, `0+4` is nodes 0 to
+    /// 3.
     pub(crate) fn encode(&self) -> String {
         let mut runs: Vec<String> = Vec::new();
         let mut rest = &self.of[..];

@@ -2,8 +2,8 @@
 //! What a launcher may offer to the ranks of its job: a table that they write and read, and nobody else; a barrier; a
 //! way to end the job.
 //!
-//! Each protocol of a launcher is a [`Table`] of its own; `foreign.rs` opens the one that is there and asks no more which
-//! it is.
+//! Each protocol of a launcher is a [`Table`] of its own; `foreign.rs` opens the one that is there and asks no more
+//! which it is.
 
 use std::fmt;
 
@@ -21,10 +21,10 @@ pub(super) trait Table: Send + fmt::Debug {
     fn size(&self) -> usize;
 
     /// How long a value may be, in bytes.
-    #[allow(dead_code, reason = "what is longer is to be put in pieces")]
     fn longest_value(&self) -> usize;
 
-    /// Puts a value, in graphic ASCII without blanks, under a key that no other rank uses. Others see it after a barrier.
+    /// Puts a value, in graphic ASCII without blanks, under a key that no other rank uses. Others see it after a
+    /// barrier.
     fn put(&mut self, call: &'static str, key: &str, value: &str) -> Result<(), WireupError>;
 
     /// The value that `rank` put under `key`.

@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU8, Ordering};
+
+use onecopy_shm::sync::{AtomicU32, Ordering};
 
 use crate::processes::{limit, say};
 
@@ -11,7 +12,7 @@ use crate::processes::{limit, say};
 #[derive(Debug)]
 pub(crate) struct Bed {
     name: String,
-    third: u8,
+    third: u32,
     subnet: String,
     folder: tempfile::TempDir,
 }
@@ -19,7 +20,7 @@ pub(crate) struct Bed {
 impl Bed {
     /// None, after saying why, where they cannot be made.
     pub(crate) fn new(what: &str) -> Option<Self> {
-        static NEXT: AtomicU8 = AtomicU8::new(1);
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         let third = NEXT.fetch_add(1, Ordering::Relaxed);
         let bed = Self {
             name: format!("onecopy-{what}-{}", std::process::id()),

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,8 +15,7 @@ use nix::unistd::Pid;
 use onecopy::wireup::{Card, Event, Wireup, WireupError, from_environment};
 
 use crate::ends;
-use crate::launchers::Launcher;
-use crate::meeting::{add_rank, finish, possible};
+use crate::meeting::possible;
 use crate::namespaces::Bed;
 use crate::processes::limit::{Limited, limit, start, wait_until};
 use crate::processes::say;
@@ -118,19 +117,19 @@ fn hear(job: &mut dyn Wireup, count: usize) {
 }
 
 /// A rank that runs, and what it has said so far.
-struct Rank {
+pub(crate) struct Rank {
     child: Limited,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Rank {
-    fn said(&self, what: &str) -> bool {
+    pub(crate) fn said(&self, what: &str) -> bool {
         let lines = self.lines.lock().expect("lock");
         lines.iter().any(|line| line.contains(what))
     }
 
     #[track_caller]
-    fn expect(&self, what: &str) {
+    pub(crate) fn expect(&self, what: &str) {
         assert!(
             wait_until(|| self.said(what)),
             "not said: {what}: {}",
@@ -138,32 +137,32 @@ impl Rank {
         );
     }
 
-    fn story(&self) -> String {
+    pub(crate) fn story(&self) -> String {
         self.lines.lock().expect("lock").join("\n")
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, signal).expect("kill");
     }
 
-    fn end(mut self) -> ExitStatus {
+    pub(crate) fn end(mut self) -> ExitStatus {
         self.child.wait().expect("wait")
     }
 }
 
 /// How a job is started.
-struct Start<'a> {
-    body: &'a str,
+pub(crate) struct Start<'a> {
+    pub(crate) body: &'a str,
     /// By rank: the name of its node.
-    names: &'a [&'a str],
-    env: &'a [(&'a str, &'a str)],
+    pub(crate) names: &'a [&'a str],
+    pub(crate) env: &'a [(&'a str, &'a str)],
     /// By the name of the node: what its ranks are started by.
-    wrapper: &'a dyn Fn(&str) -> Vec<String>,
+    pub(crate) wrapper: &'a dyn Fn(&str) -> Vec<String>,
 }
 
 impl Start<'_> {
-    fn go(&self) -> Vec<Rank> {
+    pub(crate) fn go(&self) -> Vec<Rank> {
         self.at(&Table::new(self.names.len()))
     }
 
@@ -173,7 +172,7 @@ impl Start<'_> {
             .map(|(rank, name)| {
                 let wrapper = (self.wrapper)(name);
                 let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
-                let mut command = ends::rank(self.env, &wrapper, &format!("nodes-{}", self.body));
+                let mut command = ends::rank(self.env, &wrapper, self.body);
                 command.env("ONECOPY_NODE", name);
                 let theirs = table.seat(&mut command, rank);
                 let mut child = start(&mut command);
@@ -192,6 +191,7 @@ impl Start<'_> {
 }
 
 fn job(body: &str, names: &[&str]) -> Vec<Rank> {
+    let body = &format!("nodes-{body}");
     let (env, wrapper) = (&[], &|_: &str| Vec::new());
     Start {
         body,
@@ -204,6 +204,7 @@ fn job(body: &str, names: &[&str]) -> Vec<Rank> {
 
 /// A job in which a node that is slow is not taken for dead: this machine has other work.
 fn patient(body: &str, names: &[&str]) -> Vec<Rank> {
+    let body = &format!("nodes-{body}");
     let (env, wrapper) = (&[("ONECOPY_NODE_TIMEOUT", "60")], &|_: &str| Vec::new());
     Start {
         body,
@@ -215,14 +216,14 @@ fn patient(body: &str, names: &[&str]) -> Vec<Rank> {
 }
 
 #[track_caller]
-fn expect_all(ranks: &[Rank], what: impl Fn(usize) -> String) {
+pub(crate) fn expect_all(ranks: &[Rank], what: impl Fn(usize) -> String) {
     for (number, rank) in ranks.iter().enumerate() {
         rank.expect(&what(number));
     }
 }
 
 #[track_caller]
-fn expect_success(ranks: Vec<Rank>) {
+pub(crate) fn expect_success(ranks: Vec<Rank>) {
     for rank in ranks {
         let story = Arc::clone(&rank.lines);
         let status = rank.end();
@@ -234,7 +235,7 @@ fn expect_success(ranks: Vec<Rank>) {
     }
 }
 
-const TWO: [&str; 4] = ["a", "a", "b", "b"];
+pub(crate) const TWO: [&str; 4] = ["a", "a", "b", "b"];
 
 #[test]
 fn ranks_of_several_nodes_meet_and_leave() {
@@ -266,7 +267,11 @@ fn a_node_may_be_in_namespaces_of_its_own() {
         "b" => apart.map(str::to_owned).to_vec(),
         _ => Vec::new(),
     };
-    let (body, names, env) = ("meet", &TWO[..], &[("ONECOPY_NODE_TIMEOUT", "60")][..]);
+    let (body, names, env) = (
+        "nodes-meet",
+        &TWO[..],
+        &[("ONECOPY_NODE_TIMEOUT", "60")][..],
+    );
     expect_success(
         Start {
             body,
@@ -280,7 +285,7 @@ fn a_node_may_be_in_namespaces_of_its_own() {
 
 #[test]
 fn two_jobs_at_once_keep_apart() {
-    let jobs = [patient("meet", &TWO), patient("meet", &TWO)];
+    let jobs = [patient("nodes-meet", &TWO), patient("nodes-meet", &TWO)];
     jobs.into_iter().for_each(expect_success);
 }
 
@@ -314,7 +319,7 @@ fn a_rank_that_is_killed_is_heard_of_on_all_nodes() {
 
 #[test]
 fn the_end_of_a_host_is_the_end_of_its_node_for_others() {
-    let ranks = patient("wait", &TWO);
+    let ranks = patient("nodes-wait", &TWO);
     expect_all(&ranks, |rank| format!("waits: {rank}"));
     ranks[2].signal(Signal::SIGKILL);
     for rank in [0, 1] {
@@ -337,7 +342,7 @@ fn the_end_of_a_host_is_the_end_of_its_node_for_others() {
 #[test]
 fn a_node_whose_ranks_are_all_killed_is_lost_at_once() {
     for (killed, kept) in [([2, 3], [0, 1]), ([0, 1], [2, 3])] {
-        let ranks = patient("wait", &TWO);
+        let ranks = patient("nodes-wait", &TWO);
         expect_all(&ranks, |rank| format!("waits: {rank}"));
         for rank in killed {
             ranks[rank].signal(Signal::SIGKILL);
@@ -369,7 +374,7 @@ fn with_the_node_of_rank_0_goes_the_news_of_the_others() {
 
 #[test]
 fn a_host_that_is_stopped_is_dead_after_the_time_of_the_knob() {
-    let ranks = job("wait", &TWO);
+    let ranks = job("nodes-wait", &TWO);
     expect_all(&ranks, |rank| format!("waits: {rank}"));
     ranks[2].signal(Signal::SIGSTOP);
     for rank in [0, 1] {
@@ -409,7 +414,7 @@ fn a_rank_that_does_not_join_is_named_on_all_nodes() {
         ("ONECOPY_NODE_TIMEOUT", "60"),
     ];
     let mut ranks = Start {
-        body: "late",
+        body: "nodes-late",
         names,
         env,
         wrapper,
@@ -440,7 +445,7 @@ fn what_comes_to_the_port_uninvited_is_nobody() {
         _ => Vec::new(),
     };
     let ranks = Start {
-        body: "meet",
+        body: "nodes-meet",
         names,
         env,
         wrapper: &slow,
@@ -473,7 +478,7 @@ fn port_of(table: &Table) -> Option<std::net::SocketAddr> {
 #[test]
 fn nodes_of_other_networks_meet_where_they_have_one_in_common() {
     let Some(bed) = Bed::new("meet") else { return };
-    let (body, names) = ("meet", &TWO[..]);
+    let (body, names) = ("nodes-meet", &TWO[..]);
     let wrapper = |name: &str| bed.wrapper(name);
     for address in ["auto", "veth0", bed.subnet()] {
         let env = &[
@@ -517,7 +522,7 @@ fn a_node_that_falls_silent_is_dead() {
         let Some(bed) = Bed::new(&format!("silent{lost_node}")) else {
             return;
         };
-        let (body, names) = ("wait", &TWO[..]);
+        let (body, names) = ("nodes-wait", &TWO[..]);
         let env = &[("ONECOPY_NODE_TIMEOUT", "2")][..];
         let wrapper = |name: &str| bed.wrapper(name);
         let ranks = Start {
@@ -542,73 +547,5 @@ fn a_node_that_falls_silent_is_dead() {
         }
         ranks[kept[0]].signal(Signal::SIGKILL);
         ranks[kept[1]].expect(&format!("alone: {}", kept[1]));
-    }
-}
-
-/// Ranks by `mpiexec`, two to a node.
-fn by_hydra(launcher: Launcher, body: &str) -> Option<Command> {
-    let mut command = launcher.command(4)?;
-    let text = "ONECOPY_NODE=n$((PMI_RANK / 2)) exec \"$@\"";
-    command.args(["sh", "-c", text, "sh"]);
-    add_rank(&mut command, body);
-    command.env("ONECOPY_NODE_TIMEOUT", "60");
-    Some(command)
-}
-
-#[test]
-fn jobs_of_hydra_span_nodes() {
-    for launcher in [Launcher::Mpich, Launcher::Intel] {
-        let Some(mut command) = by_hydra(launcher, "nodes-meet") else {
-            continue;
-        };
-        let ran = finish(&mut command);
-        assert_eq!(ran.code, Some(0), "{launcher:?}: {}", ran.text);
-        for node in [0, 1] {
-            let joined = ran.lines_with(&format!("of 4 on node {node} at 127.0.0.1"));
-            assert_eq!(joined, 2, "{launcher:?}: {}", ran.text);
-        }
-        let Some(mut command) = by_hydra(launcher, "nodes-abort") else {
-            continue;
-        };
-        let ran = finish(&mut command);
-        assert_eq!(ran.code, Some(7), "{launcher:?}: {}", ran.text);
-    }
-}
-
-#[test]
-fn hydra_starts_ranks_on_several_hosts() {
-    let Some(home) = Launcher::Mpich.home() else {
-        return;
-    };
-    let Some(bed) = Bed::new("hosts") else { return };
-    let (a, b) = (bed.address("a"), bed.address("b"));
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", &bed.name("a")]);
-    command.arg(home.join("bin/mpiexec"));
-    command
-        .args(["-launcher", "ssh", "-launcher-exec"])
-        .arg(bed.remote_shell());
-    command.args([
-        "-localhost",
-        &a,
-        "-hosts",
-        &format!("{a},{b}"),
-        "-n",
-        "4",
-        "-ppn",
-        "2",
-    ]);
-    // One machine plays both hosts: only the names tell them apart.
-    let text = "ONECOPY_NODE=$(ip netns identify $$) exec \"$@\"";
-    command.args(["sh", "-c", text, "sh"]);
-    add_rank(&mut command, "nodes-meet");
-    for name in crate::meeting::TRACES {
-        command.env_remove(name);
-    }
-    let ran = finish(&mut command);
-    assert_eq!(ran.code, Some(0), "{}", ran.text);
-    for (node, address) in [(0, a), (1, b)] {
-        let joined = ran.lines_with(&format!("of 4 on node {node} at {address}"));
-        assert_eq!(joined, 2, "{}", ran.text);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const SECRET: Secret = [7; 32];
 const LONG: Duration = Duration::from_secs(60);
