@@ -17,6 +17,7 @@ const LIBRARY: &str = "src/";
 const AMBIGUOUS: &[(&str, &str)] = &[
     ("heap", "the memory that `alloc` gives"),
     ("self", "the value of a method"),
+    ("tcp", "the protocol of sockets between nodes"),
 ];
 
 /// Files that name a layer all the same, the word, and why: a format of a file, for instance. None does.
