@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-shm", &["onecopy-obs"]),
     ("knem-sys", &[]),
     ("onecopy-sys", &[]),
+    ("pmix-sys", &[]),
     ("xpmem-sys", &[]),
     (
         "onecopy-kmod-tests",
@@ -29,7 +30,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "xpmem-sys",
         ],
     ),
-    ("onecopy", &["onecopy-obs", "onecopy-shm", "onecopy-btl"]),
+    (
+        "onecopy",
+        &["onecopy-obs", "onecopy-shm", "onecopy-btl", "pmix-sys"],
+    ),
     ("onecopy-launch", &["onecopy", "onecopy-shm"]),
     (
         "onecopy-cli",
@@ -81,6 +85,7 @@ const RESERVED: &[(&str, &[&str])] = &[
             "onecopy-mpi",
             "knem-sys",
             "onecopy-sys",
+            "pmix-sys",
             "xpmem-sys",
         ],
     ),
@@ -190,7 +195,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and pmix-sys and xpmem-sys may use libc"
             ]
         );
     }

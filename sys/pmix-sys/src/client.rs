@@ -1,0 +1,572 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A rank of a job that a PMIx launcher started.
+//!
+//! The library has threads of its own, and each of its calls may wait for ever: for a launcher that is stopped, for a
+//! rank that does not come. So each call runs on a thread that is made for it and owns all that the call touches. Who
+//! asked waits for its answer, but not longer than a limit. A call that is late keeps its thread; nothing of the caller
+//! is lent to it, so it may end whenever it likes.
+//!
+//! The library counts its users in a process. A program that uses PMIx itself shares it with this client: the job is
+//! joined by the first of them and left by the last.
+
+use std::ffi::{CString, c_char};
+use std::fmt;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::abi::*;
+use crate::library::{Library, Missing, text_of};
+
+/// How much longer than the server a rank waits for the end of a fence: the server's own word comes first.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the launcher may take to hear of an abort.
+const ABORT_LIMIT: Duration = Duration::from_secs(1);
+/// How long a value may be, in bytes: the standard has no limit, a table of ours needs none beyond this.
+const LONGEST_VALUE: usize = 64 << 10;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There is no library that can be used.
+    Missing(Missing),
+    /// The library is there, but no launcher answers it.
+    Unreached {
+        /// The library's words.
+        words: String,
+    },
+    /// A function of the library says no.
+    Refused {
+        /// Its name.
+        function: &'static str,
+        /// Its words.
+        words: String,
+    },
+    /// A rank or the launcher has not answered in time.
+    Late {
+        /// The function that waits for it.
+        function: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// What the library or the caller gave is not what it should be.
+    Bad {
+        /// In which call.
+        function: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A call was late before, or this process is not the one that joined the job.
+    Over,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(missing) => missing.fmt(f),
+            Self::Unreached { words } => write!(
+                f,
+                "PMIx_Init: the launcher's server cannot be reached ({words}); does the rank run in a network namespace of its own?"
+            ),
+            Self::Refused { function, words } => write!(f, "{function}: {words}"),
+            Self::Late { function, waited } => write!(
+                f,
+                "{function}: no answer within {} s",
+                waited.as_secs_f32()
+            ),
+            Self::Bad { function, reason } => write!(f, "{function}: {reason}"),
+            Self::Over => f.write_str(
+                "PMIx: a call before this one had no answer, or this is a child of the process that joined",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A rank of the job.
+pub struct Client {
+    library: &'static Library,
+    own: pmix_proc_t,
+    size: u32,
+    limit: Duration,
+    /// The process that joined.
+    pid: u32,
+    usable: bool,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("library", &self.library.version())
+            .field("rank", &self.own.rank)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the library gave for a key.
+enum Given {
+    Text(String),
+    Number(u32),
+}
+
+impl Client {
+    /// Joins the job that the environment names. No call takes longer than `limit`, or little longer.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Missing`] and [`Failure::Unreached`] where the launcher cannot be talked to, and nothing was done;
+    /// another one where it can, but does not say what a rank must know.
+    pub fn join(limit: Duration) -> Result<Self, Failure> {
+        const FUNCTION: &str = "PMIx_Init";
+        let library = Library::load().map_err(Failure::Missing)?;
+        let own = bounded(FUNCTION, limit, move || init(library))??;
+        let mut client = Self {
+            library,
+            own,
+            size: 0,
+            limit,
+            pid: std::process::id(),
+            usable: true,
+        };
+        let size = client.ask(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE)?;
+        let Given::Number(size) = size else {
+            return Err(bad("PMIx_Get", format!("{PMIX_JOB_SIZE} is no number")));
+        };
+        if own.rank >= size {
+            let reason = format!("rank {} is not below {PMIX_JOB_SIZE}, {size}", own.rank);
+            return Err(bad(FUNCTION, reason));
+        }
+        client.size = size;
+        Ok(client)
+    }
+
+    /// This rank's number.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.own.rank
+    }
+
+    /// Ranks in the job.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The library behind it.
+    #[must_use]
+    pub fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    /// How long a value may be, in bytes.
+    #[must_use]
+    pub fn longest_value(&self) -> usize {
+        LONGEST_VALUE
+    }
+
+    /// Keeps a value for the others, who see it after the next fence.
+    ///
+    /// # Errors
+    ///
+    /// What the library says; [`Failure::Bad`] for a key or value that cannot be one.
+    pub fn put(&mut self, key: &str, value: &str) -> Result<(), Failure> {
+        const FUNCTION: &str = "PMIx_Put";
+        let library = self.library;
+        let key = padded(key).ok_or_else(|| bad(FUNCTION, format!("{key:?} is no key")))?;
+        if value.len() > LONGEST_VALUE {
+            let reason = format!(
+                "a value of {} bytes; {LONGEST_VALUE} are possible",
+                value.len()
+            );
+            return Err(bad(FUNCTION, reason));
+        }
+        let text = CString::new(value).map_err(|error| bad(FUNCTION, error.to_string()))?;
+        self.call(FUNCTION, self.limit, move || {
+            let mut value = pmix_value_t {
+                type_: PMIX_STRING,
+                data: pmix_value_data {
+                    string: text.as_ptr().cast_mut(),
+                },
+            };
+            // SAFETY: key and value live until it returns; it copies the string, and does not change it.
+            unsafe { (library.put)(PMIX_GLOBAL, key.as_ptr(), &raw mut value) }
+        })
+    }
+
+    /// Waits until all ranks have come here, and brings to each what the others have put.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Late`] when one of them does not come; what the library says.
+    pub fn fence(&mut self) -> Result<(), Failure> {
+        const FUNCTION: &str = "PMIx_Fence";
+        let (library, limit) = (self.library, self.limit);
+        // SAFETY: takes nothing.
+        self.call("PMIx_Commit", limit, move || unsafe { (library.commit)() })?;
+        let all = pmix_proc_t {
+            rank: PMIX_RANK_WILDCARD,
+            ..self.own
+        };
+        let late = Failure::Late {
+            function: FUNCTION,
+            waited: limit,
+        };
+        let fenced = self.within(FUNCTION, limit.saturating_add(GRACE), move || {
+            let options = [flag(PMIX_COLLECT_DATA), seconds(PMIX_TIMEOUT, limit)];
+            // SAFETY: both arrays are as long as is said, and live until it returns.
+            unsafe { (library.fence)(&raw const all, 1, options.as_ptr(), options.len()) }
+        });
+        match fenced {
+            Ok(PMIX_ERR_TIMEOUT) | Err(Failure::Late { .. }) => Err(late),
+            Ok(status) => judge(library, FUNCTION, status),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// What `rank` put before the last fence.
+    ///
+    /// # Errors
+    ///
+    /// What the library says; [`Failure::Bad`] for a value that is no text, or too long.
+    pub fn get(&mut self, rank: u32, key: &str) -> Result<String, Failure> {
+        match self.ask(rank, key)? {
+            Given::Text(text) => Ok(text),
+            Given::Number(number) => {
+                let reason = format!("{key} of rank {rank} is the number {number}, and no text");
+                Err(bad("PMIx_Get", reason))
+            }
+        }
+    }
+
+    /// Tells the launcher that the end of this process is no failure.
+    ///
+    /// # Errors
+    ///
+    /// What the library says.
+    pub fn finalize(&mut self) -> Result<(), Failure> {
+        let library = self.library;
+        // SAFETY: no options: null, and none of them.
+        self.call("PMIx_Finalize", self.limit, move || unsafe {
+            (library.finalize)(std::ptr::null(), 0)
+        })
+    }
+
+    /// Has the launcher end all ranks of the job with `code`. It may end this one first.
+    ///
+    /// # Errors
+    ///
+    /// What the library says; [`Failure::Late`] if it says nothing.
+    pub fn abort(&self, code: i32) -> Result<(), Failure> {
+        const FUNCTION: &str = "PMIx_Abort";
+        let library = self.library;
+        if self.pid != std::process::id() {
+            return Err(Failure::Over);
+        }
+        // Another call may be late: it does not keep this one from its way.
+        let status = bounded(FUNCTION, ABORT_LIMIT, move || {
+            let words = c"a rank aborted the job";
+            // SAFETY: the words live for ever, and no processes are named: null, and none of them.
+            unsafe { (library.abort)(code, words.as_ptr(), std::ptr::null_mut(), 0) }
+        })?;
+        judge(library, FUNCTION, status)
+    }
+
+    /// The value of a key, waiting for it only as long as the server needs to look.
+    fn ask(&mut self, rank: pmix_rank_t, key: &str) -> Result<Given, Failure> {
+        const FUNCTION: &str = "PMIx_Get";
+        let library = self.library;
+        let of = pmix_proc_t { rank, ..self.own };
+        let name = padded(key).ok_or_else(|| bad(FUNCTION, format!("{key:?} is no key")))?;
+        let limit = self.limit;
+        let answer = self.within(FUNCTION, limit.saturating_add(GRACE), move || {
+            let options = [seconds(PMIX_TIMEOUT, limit)];
+            let mut value = std::ptr::null_mut();
+            let (wanted, told, count) = (name.as_ptr(), options.as_ptr(), options.len());
+            // SAFETY: all that is named lives until it returns. The key is as long as some versions read.
+            let status =
+                unsafe { (library.get)(&raw const of, wanted, told, count, &raw mut value) };
+            if status != PMIX_SUCCESS {
+                return Err(status);
+            }
+            // SAFETY: with success it gives a value that is the caller's now.
+            Ok(unsafe { take(value) })
+        })?;
+        match answer {
+            Ok(taken) => taken.map_err(|reason| bad(FUNCTION, format!("{key}: {reason}"))),
+            Err(status) => {
+                let words = library.words(status);
+                let whose = match rank {
+                    PMIX_RANK_WILDCARD => "the job".to_owned(),
+                    rank => format!("rank {rank}"),
+                };
+                Err(Failure::Refused {
+                    function: FUNCTION,
+                    words: format!("{key} of {whose}: {words}"),
+                })
+            }
+        }
+    }
+
+    /// Makes a call that gives a status only.
+    fn call(
+        &mut self,
+        function: &'static str,
+        limit: Duration,
+        work: impl FnOnce() -> pmix_status_t + Send + 'static,
+    ) -> Result<(), Failure> {
+        let status = self.within(function, limit, work)?;
+        judge(self.library, function, status)
+    }
+
+    fn within<T: Send + 'static>(
+        &mut self,
+        function: &'static str,
+        limit: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        if !self.usable || self.pid != std::process::id() {
+            return Err(Failure::Over);
+        }
+        let answer = bounded(function, limit, work);
+        self.usable = answer.is_ok();
+        answer
+    }
+}
+
+fn bad(function: &'static str, reason: String) -> Failure {
+    Failure::Bad { function, reason }
+}
+
+fn judge(library: &Library, function: &'static str, status: pmix_status_t) -> Result<(), Failure> {
+    match status {
+        PMIX_SUCCESS => Ok(()),
+        status => Err(Failure::Refused {
+            function,
+            words: library.words(status),
+        }),
+    }
+}
+
+fn init(library: &'static Library) -> Result<pmix_proc_t, Failure> {
+    const FUNCTION: &str = "PMIx_Init";
+    let mut own = pmix_proc_t::default();
+    // SAFETY: there is room for one process' name, and no options: null, and none of them.
+    let status = unsafe { (library.init)(&raw mut own, std::ptr::null_mut(), 0) };
+    if status == PMIX_SUCCESS {
+        let ended = own.nspace.contains(&0);
+        return match ended {
+            true => Ok(own),
+            false => Err(bad(FUNCTION, "the job's name has no end".to_owned())),
+        };
+    }
+    let words = library.words(status);
+    if status == PMIX_ERR_UNREACH {
+        // The library is left as it is: a rank without a server. Some versions do not survive to be finalized so.
+        return Err(Failure::Unreached { words });
+    }
+    Err(Failure::Refused {
+        function: FUNCTION,
+        words,
+    })
+}
+
+/// Copies a value out and gives it back to the allocator; says what is wrong with one that is none.
+///
+/// # Safety
+///
+/// `value` is null, or was given by the library to its caller and not freed yet.
+unsafe fn take(value: *mut pmix_value_t) -> Result<Given, String> {
+    if value.is_null() {
+        return Err("no value came with it".to_owned());
+    }
+    // SAFETY: a value that the library gave.
+    let copy = unsafe { value.read() };
+    let given = match copy.type_ {
+        PMIX_STRING => {
+            // SAFETY: of a value of this type the union has this member.
+            let string = unsafe { copy.data.string };
+            // SAFETY: null, or a string that is the caller's.
+            unsafe { take_text(string) }.map(Given::Text)
+        }
+        PMIX_UINT32 => {
+            // SAFETY: of a value of this type the union has this member.
+            let number = unsafe { copy.data.uint32 };
+            Ok(Given::Number(number))
+        }
+        // What it consists of is not known here, so it cannot be given back.
+        other => return Err(format!("a value of type {other} came with it")),
+    };
+    // SAFETY: made by `malloc`, as the standard's own macro frees it so; nothing refers to it any more.
+    unsafe { libc::free(value.cast()) };
+    given
+}
+
+/// As [`take`], of a string.
+///
+/// # Safety
+///
+/// `string` is null, or was given by the library to its caller and not freed yet.
+unsafe fn take_text(string: *mut c_char) -> Result<String, String> {
+    if string.is_null() {
+        return Err("a text came that is null".to_owned());
+    }
+    // SAFETY: a string of C, of which no more is read than it has, and no more than the limit.
+    let length = unsafe { libc::strnlen(string, LONGEST_VALUE + 1) };
+    let text = match length <= LONGEST_VALUE {
+        // SAFETY: it ends within the limit.
+        true => unsafe { text_of(string) }.ok_or_else(String::new),
+        false => Err(format!("a text of more than {LONGEST_VALUE} bytes came")),
+    };
+    // SAFETY: as the value: made by `malloc`, and not used any more.
+    unsafe { libc::free(string.cast()) };
+    text
+}
+
+/// A key in the form that all versions take; none if it is none.
+fn padded(key: &str) -> Option<pmix_key_t> {
+    let mut name = [0; PMIX_MAX_KEYLEN + 1];
+    let fits = !key.is_empty() && key.len() <= PMIX_MAX_KEYLEN && !key.as_bytes().contains(&0);
+    for (to, &from) in name.iter_mut().zip(key.as_bytes()) {
+        *to = from.cast_signed();
+    }
+    fits.then_some(name)
+}
+
+/// What a call is told besides: that something is wanted.
+fn flag(key: &str) -> pmix_info_t {
+    told(key, PMIX_BOOL, pmix_value_data { flag: true })
+}
+
+/// What a call is told besides: a time, rounded up.
+fn seconds(key: &str, time: Duration) -> pmix_info_t {
+    let whole = i32::try_from(time.as_secs()).unwrap_or(i32::MAX);
+    let integer = whole.saturating_add(i32::from(time.subsec_nanos() > 0));
+    told(key, PMIX_INT, pmix_value_data { integer })
+}
+
+fn told(key: &str, type_: pmix_data_type_t, data: pmix_value_data) -> pmix_info_t {
+    pmix_info_t {
+        key: padded(key).unwrap_or([0; PMIX_MAX_KEYLEN + 1]),
+        flags: 0,
+        value: pmix_value_t { type_, data },
+    }
+}
+
+/// Calls `work` on a thread of its own; what it gives, unless it takes too long.
+fn bounded<T: Send + 'static>(
+    function: &'static str,
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (give, take) = channel();
+    let blocked = Blocked::all();
+    let started = std::thread::Builder::new()
+        .name("onecopy-pmix".to_owned())
+        .spawn(move || {
+            // Who asked may have given up.
+            let _ = give.send(work());
+        });
+    drop(blocked);
+    started.map_err(|error| bad(function, format!("start a thread for it: {error}")))?;
+    take.recv_timeout(limit).map_err(|error| match error {
+        RecvTimeoutError::Timeout => Failure::Late {
+            function,
+            waited: limit,
+        },
+        RecvTimeoutError::Disconnected => {
+            bad(function, "its thread ended without a word".to_owned())
+        }
+    })
+}
+
+/// No signal comes to this thread while it lives. A thread that is started meanwhile inherits that, and so do those that
+/// the library starts in it: the program's signals are not for them.
+struct Blocked(Option<libc::sigset_t>);
+
+impl Blocked {
+    fn all() -> Self {
+        // SAFETY: a set of signals is plain data, for which zeros are a value.
+        let (mut all, mut before) =
+            unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
+        // SAFETY: the set is the caller's.
+        unsafe { libc::sigfillset(&raw mut all) };
+        // SAFETY: both sets are the caller's.
+        let set =
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+        Self((set == 0).then_some(before))
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            // SAFETY: the set is the one that was in force.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_key_is_found_before_the_library_sees_it() {
+        assert!(padded("").is_none() && padded("a\0b").is_none());
+        assert!(padded(&"k".repeat(PMIX_MAX_KEYLEN + 1)).is_none());
+        let name = padded(&"k".repeat(PMIX_MAX_KEYLEN)).expect("a key");
+        assert_eq!((name[0], name[PMIX_MAX_KEYLEN]), (b'k'.cast_signed(), 0));
+    }
+
+    #[test]
+    fn a_time_is_rounded_up() {
+        for (time, whole) in [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2)] {
+            let told = seconds(PMIX_TIMEOUT, Duration::from_millis(time));
+            // SAFETY: just made with this member.
+            assert_eq!(unsafe { told.value.data.integer }, whole);
+        }
+    }
+
+    #[test]
+    fn a_call_that_never_returns_is_not_waited_for() {
+        let late = bounded("it", Duration::from_millis(10), || {
+            loop {
+                std::thread::park();
+            }
+        });
+        let late: Failure = Result::<(), _>::expect_err(late, "late");
+        assert!(late.to_string().contains("it: no answer within"), "{late}");
+        assert_eq!(bounded("it", Duration::from_secs(60), || 7), Ok(7));
+        let failed = bounded("it", Duration::from_secs(60), || -> u8 {
+            panic!("on purpose")
+        });
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn values_are_taken_and_given_back() {
+        // SAFETY: as much as is asked for, or null, which `take` is made for.
+        let value = unsafe { libc::calloc(1, size_of::<pmix_value_t>()) }.cast::<pmix_value_t>();
+        // SAFETY: a copy of a string of C.
+        let string = unsafe { libc::strdup(c"text".as_ptr()) };
+        let made = pmix_value_t {
+            type_: PMIX_STRING,
+            data: pmix_value_data { string },
+        };
+        assert!(!value.is_null());
+        // SAFETY: there is room for it.
+        unsafe { value.write(made) };
+        // SAFETY: made as the library makes them.
+        let taken = unsafe { take(value) };
+        assert!(matches!(taken, Ok(Given::Text(text)) if text == "text"));
+        let strange = Box::into_raw(Box::new(pmix_value_t::default()));
+        for value in [std::ptr::null_mut(), strange] {
+            // SAFETY: null, or a value that is not given back, as its type is not known.
+            let taken = unsafe { take(value) };
+            assert!(taken.is_err());
+        }
+        // SAFETY: made by a box above.
+        drop(unsafe { Box::from_raw(strange) });
+    }
+}
