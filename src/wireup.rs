@@ -23,6 +23,7 @@ pub mod message;
 pub(crate) mod nodes;
 #[doc(hidden)]
 pub mod pmi;
+mod pmix;
 mod port;
 mod table;
 

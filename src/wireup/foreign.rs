@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1, Open MPI's mpirun
-//! and plain `srun` by what they leave in the environment.
+//! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1; Open MPI's
+//! mpirun, PRRTE and Slurm by PMIx; and where neither is to be had, by what they leave in the environment.
 //!
 //! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a
 //! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the door, and the job may
@@ -28,6 +28,7 @@ use super::nodes::Nodes;
 use super::table::Table;
 use super::{
     Card, Emergency, Event, Introduction, Net, Wireup, WireupError, environment, exit_code, pmi,
+    pmix,
 };
 
 const CALL: &str = "join";
@@ -88,11 +89,30 @@ impl Foreign {
         if pmi::is_present() {
             let knobs = knobs()?;
             if let Some(client) = pmi::Client::from_environment(knobs.join_timeout)? {
+                tracing::info!("this rank meets the others by PMI-1");
                 return gather::by_table(Box::new(client), &knobs).map(Some);
             }
         }
-        match environment::find()? {
-            Some(job) => Self::by_name(&job, knobs()?.join_timeout).map(Some),
+        let mut without = None;
+        if pmix::is_present() {
+            let knobs = knobs()?;
+            match pmix::Pmix::from_environment(knobs.join_timeout)? {
+                pmix::Found::Table(table) => return gather::by_table(table, &knobs).map(Some),
+                pmix::Found::Unusable(reason) => {
+                    tracing::info!("{reason}; the environment is asked instead");
+                    without = Some(reason);
+                }
+            }
+        }
+        let found = environment::find();
+        match found.map_err(|error| beside(error, without.as_deref()))? {
+            Some(job) => {
+                let (rank, size, launcher) = (job.rank, job.size, job.launcher);
+                tracing::info!(
+                    "rank {rank} of {size} meets the others by the environment of {launcher}"
+                );
+                Self::by_name(&job, knobs()?.join_timeout).map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -203,6 +223,25 @@ fn unusable(launcher: &str, reason: impl Into<String>) -> WireupError {
         call: CALL,
         launcher: launcher.to_owned(),
         reason: reason.into(),
+    }
+}
+
+/// What the environment does not tell, together with why PMIx did not tell it.
+fn beside(error: WireupError, without: Option<&str>) -> WireupError {
+    match (error, without) {
+        (
+            WireupError::Foreign {
+                call,
+                launcher,
+                reason,
+            },
+            Some(without),
+        ) => WireupError::Foreign {
+            call,
+            launcher,
+            reason: format!("{reason}. PMIx would do, but {without}"),
+        },
+        (error, _) => error,
     }
 }
 

@@ -480,8 +480,8 @@ fn bounded<T: Send + 'static>(
     })
 }
 
-/// No signal comes to this thread while it lives. A thread that is started meanwhile inherits that, and so do those that
-/// the library starts in it: the program's signals are not for them.
+/// No signal comes to this thread while it lives. A thread that is started meanwhile inherits that, and so do those
+/// that the library starts in it: the program's signals are not for them.
 struct Blocked(Option<libc::sigset_t>);
 
 impl Blocked {

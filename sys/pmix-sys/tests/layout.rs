@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The crate lays out structures as the C header does, and its constants have the same values; where there is no header,
-//! the library itself is asked when it is opened.
+//! The crate lays out structures as the C header does, and its constants have the same values. Where there is no
+//! header, the library itself is asked when it is opened.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
