@@ -11,14 +11,18 @@ mod processes;
 mod ends;
 #[path = "foreign/guests.rs"]
 mod guests;
-#[path = "foreign/hosts.rs"]
-mod hosts;
+#[path = "foreign/library.rs"]
+mod library;
 #[path = "foreign/meeting.rs"]
 mod meeting;
 #[path = "foreign/namespaces.rs"]
 mod namespaces;
 #[path = "foreign/nodes.rs"]
 mod nodes;
+#[path = "foreign/pmix.rs"]
+mod pmix;
+#[path = "foreign/slurm.rs"]
+mod slurm;
 #[path = "foreign/table.rs"]
 mod table;
 
@@ -42,9 +46,6 @@ fn as_rank() {
             std::process::exit(3);
         }
     };
-    if let Some(what) = body.strip_prefix("hosts-") {
-        return hosts::as_rank(what, runtime);
-    }
     let world = runtime.world();
     let (rank, size) = (runtime.rank(), runtime.size());
     match body.as_str() {
@@ -74,6 +75,21 @@ fn as_rank() {
             let ended = world.recv(&mut never, size - 1, 9);
             say(&format!("recv: {ended:?}"));
             std::process::exit(if body == "abort" { 7 } else { 1 });
+        }
+        "means" => {
+            world.barrier().expect("barrier");
+            say(&format!("by PMIx: {}", pmix::is_loaded()));
+            runtime.finalize().expect("finalize");
+        }
+        "desert" => {
+            world.barrier().expect("barrier");
+            if rank == 1 {
+                std::process::exit(0);
+            }
+            let mut never = [0_u8; 1];
+            let ended = world.recv(&mut never, 1, 9);
+            say(&format!("recv: {ended:?}"));
+            std::process::exit(4);
         }
         "sleep" => {
             world.barrier().expect("barrier");

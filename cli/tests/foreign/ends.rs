@@ -57,7 +57,7 @@ fn stepped(number: usize, size: usize, name: &str, wrapper: &[&str], body: &str)
     rank(&env, wrapper, body)
 }
 
-fn end(child: Limited) -> Ran {
+pub(crate) fn end(child: Limited) -> Ran {
     Ran::of(child.finish())
 }
 

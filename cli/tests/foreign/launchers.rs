@@ -78,15 +78,21 @@ impl Launcher {
 
     /// A command that starts `ranks` processes of what is appended; none if the launcher cannot be had.
     pub(crate) fn command(self, ranks: usize) -> Option<Command> {
-        let home = self.home()?;
-        let mut command = Command::new(home.join(match self {
-            Self::OpenMpi => "bin/mpirun",
-            _ => "bin/mpiexec",
-        }));
-        if self == Self::OpenMpi {
-            command.args(["--oversubscribe", "--allow-run-as-root"]);
-        }
+        let mut command = match self {
+            Self::OpenMpi => self.program("mpirun")?,
+            Self::Mpich | Self::Intel => self.program("mpiexec")?,
+        };
         command.args(["-n", &ranks.to_string()]);
+        Some(command)
+    }
+
+    /// One of its programs, which may start more processes than there are processors; none if it cannot be had.
+    pub(crate) fn program(self, name: &str) -> Option<Command> {
+        let home = self.home()?;
+        let mut command = Command::new(home.join("bin").join(name));
+        if self == Self::OpenMpi {
+            command.args(["--map-by", ":OVERSUBSCRIBE", "--allow-run-as-root"]);
+        }
         for name in crate::meeting::TRACES {
             command.env_remove(name);
         }
