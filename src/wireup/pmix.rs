@@ -31,7 +31,7 @@ pub(super) struct Pmix {
 #[derive(Debug)]
 pub(super) enum Found {
     /// Its table.
-    Table(Pmix),
+    Table(Box<Pmix>),
     /// Why there is none that can be used.
     Unusable(String),
 }
@@ -65,11 +65,11 @@ impl Pmix {
             library.version(),
             library.path()
         );
-        Ok(Found::Table(Self {
+        Ok(Found::Table(Box::new(Self {
             client,
             rank: rank as usize,
             size: size as usize,
-        }))
+        })))
     }
 }
 

@@ -156,7 +156,7 @@ pub(crate) unsafe fn text_of(string: *const c_char) -> Option<String> {
 }
 
 impl Library {
-    /// The library: the one that the program has loaded, else the one that the loader finds, else the launcher's own.
+    /// The library: the one that the program has loaded, else the launcher's own, else the one that the loader finds.
     /// It is looked for once in the life of the process.
     ///
     /// # Errors
@@ -206,10 +206,8 @@ impl Library {
             let found = take("loaded by the program".to_owned(), Ok(loaded));
             return found.ok_or(Missing { tried });
         }
-        if let Some(found) = take("by the loader".to_owned(), Handle::open(&name, 0)) {
-            return Ok(found);
-        }
-        for path in elsewhere() {
+        // The launcher's own before others: servers complain about clients of other versions, though they serve them.
+        for path in of_the_launcher() {
             let Ok(name) = CString::new(path.as_os_str().as_bytes()) else {
                 continue;
             };
@@ -219,7 +217,8 @@ impl Library {
                 return Ok(found);
             }
         }
-        Err(Missing { tried })
+        let found = take("by the loader".to_owned(), Handle::open(&name, 0));
+        found.ok_or(Missing { tried })
     }
 
     fn of_version(handle: Handle) -> Result<Self, String> {
@@ -243,8 +242,8 @@ fn named(what: &str, reason: &str) -> String {
     format!("{what}: {reason}")
 }
 
-/// Where it may be besides. A program with more rights than its user asks nobody.
-fn elsewhere() -> Vec<PathBuf> {
+/// Where the launcher's own may be. A program with more rights than its user asks nobody.
+fn of_the_launcher() -> Vec<PathBuf> {
     // SAFETY: takes a number and gives one.
     let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if privileged {

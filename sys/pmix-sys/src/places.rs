@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where libpmix may be when the loader does not find it: what the launcher says of its own place, and what it has
-//! loaded itself.
+//! Where a launcher's own libpmix may be: below the places that it or an administrator names, and what it has loaded
+//! itself.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,7 +29,7 @@ pub(crate) fn of(get: &dyn Fn(&str) -> Option<OsString>, maps: &[u8], name: &str
             add(Path::new(&prefix).join(folder).join(name));
         }
     }
-    // The loader has looked into these, but not below them.
+    // The loader looks into these, but not below them.
     for folder in get("LD_LIBRARY_PATH")
         .iter()
         .flat_map(std::env::split_paths)
