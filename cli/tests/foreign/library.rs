@@ -125,5 +125,21 @@ fn whatever_the_library_says_is_checked() {
         assert_eq!(ran.code, Some(3), "{fake}: {}", ran.text);
         assert!(ran.text.contains(says), "{fake}: {}", ran.text);
     }
+    // Several nodes are more than the environment can bring together.
+    let folder_name = folder.to_str().expect("a path in UTF-8");
+    let env = [
+        ("PMIX_NAMESPACE", "fake"),
+        ("PMIX_RANK", "0"),
+        ("OMPI_COMM_WORLD_RANK", "0"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        ("LD_LIBRARY_PATH", folder_name),
+        ("FAKE", "old"),
+    ];
+    let ran = end(limit::start(&mut rank(&env, &[], "ring")));
+    assert_eq!(ran.code, Some(3), "{}", ran.text);
+    for part in ["several nodes", "PMIx would", "its version is \"2.2.5\""] {
+        assert!(ran.text.contains(part), "{part}: {}", ran.text);
+    }
     std::fs::remove_dir_all(&folder).expect("remove");
 }

@@ -37,6 +37,14 @@ const WITHOUT: [&str; 4] = [
     "rank",
 ];
 
+/// Starts a rank as if it were on one of two nodes, by turns.
+pub(crate) const SPREAD: [&str; 4] = [
+    "sh",
+    "-c",
+    "export ONECOPY_NODE=n$((PMIX_RANK % 2)); exec \"$@\"",
+    "rank",
+];
+
 /// Whether ranks without their launcher's library have none at all. If not, what is skipped is printed.
 fn none_else() -> bool {
     let Some(mut command) = launcher("mpirun", 1, &WITHOUT, "means") else {
@@ -73,6 +81,26 @@ fn ranks_meet_by_the_table_of_pmix() {
             "{program}: {}",
             ran.text
         );
+    }
+}
+
+#[test]
+fn ranks_on_several_nodes_meet() {
+    for program in PROGRAMS {
+        for ranks in [2, 5] {
+            let Some(mut command) = launcher(program, ranks, &SPREAD, "nodes-meet") else {
+                return;
+            };
+            let ran = finish(&mut command);
+            assert_eq!(ran.code, Some(0), "{program}: {}", ran.text);
+            for (node, count) in [(0, ranks.div_ceil(2)), (1, ranks / 2)] {
+                let mark = format!("of {ranks} on node {node} at ");
+                assert_eq!(ran.lines_with(&mark), count, "{program}: {}", ran.text);
+            }
+        }
+        let mut command = launcher(program, 4, &SPREAD, "nodes-abort").expect("as before");
+        let ran = finish(&mut command);
+        assert_eq!(ran.code, Some(7), "{program}: {}", ran.text);
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use crate::launchers::peers;
 use crate::meeting::{Ran, TRACES, add_rank, finish, possible};
+use crate::pmix::SPREAD;
 use crate::processes::{limit, say};
 
 /// Slurm, and what it needs that a machine may lack.
@@ -107,9 +108,8 @@ fn configuration(folder: &Path) -> String {
     let (control, node) = (free(), free());
     let port = |of: &TcpListener| of.local_addr().expect("address").port();
     let (control, node) = (port(&control), port(&node));
-    let name = nix::unistd::gethostname().expect("name");
-    let name = name.to_string_lossy();
-    let name = name.split('.').next().unwrap_or("localhost");
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").expect("name");
+    let name = name.trim().split('.').next().unwrap_or("localhost");
     let arch = std::env::consts::ARCH;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let folder = folder.display();
@@ -171,6 +171,18 @@ fn ranks_of_slurm_meet() {
     }
     let ran = run("pmix", 2, &[], "means").expect("as before");
     assert_eq!(ran.lines_with("by PMIx: true"), 2, "{}", ran.text);
+}
+
+#[test]
+fn ranks_of_slurm_meet_on_several_nodes() {
+    let Some(ran) = run("pmix", 4, &SPREAD, "nodes-meet") else {
+        return;
+    };
+    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    for node in 0..2 {
+        let mark = format!("of 4 on node {node} at ");
+        assert_eq!(ran.lines_with(&mark), 2, "{}", ran.text);
+    }
 }
 
 #[test]
