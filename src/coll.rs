@@ -29,6 +29,7 @@ pub(crate) mod ids;
 mod lines;
 mod messages;
 mod op;
+mod plan;
 mod push;
 mod reader;
 mod relay;

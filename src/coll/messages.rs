@@ -132,33 +132,30 @@ pub(crate) struct MessageExchange {
     /// Parts that are replaced, in rounds of pieces of this many bytes.
     swap: Option<(Loan, Parts)>,
     round: usize,
-    lane: Option<Lane>,
-    seq: u32,
+    lane: Lane,
     flight: Flight,
 }
 
 impl MessageExchange {
-    pub(crate) fn new(exchange: Exchange, seq: u32) -> Self {
+    pub(crate) fn new(exchange: Exchange, state: &CommState, seq: u32) -> Self {
         Self {
             exchange,
             swap: None,
             round: 0,
-            lane: None,
-            seq,
+            lane: Lane::new(state, seq),
             flight: Flight::default(),
         }
     }
 
-    pub(crate) fn swap(recv: Loan, parts: Parts, seq: u32) -> Self {
+    pub(crate) fn swap(recv: Loan, parts: Parts, state: &CommState, seq: u32) -> Self {
         Self {
             swap: Some((recv, parts)),
-            ..Self::new(Exchange::new(super::exchange::Find::All), seq)
+            ..Self::new(Exchange::new(super::exchange::Find::All), state, seq)
         }
     }
 
-    pub(crate) fn begin(&mut self, engine: &mut Engine, state: &CommState) -> Result<()> {
-        let lane = Lane::new(state, self.seq);
-        self.lane = Some(lane.clone());
+    pub(crate) fn begin(&mut self, engine: &mut Engine) -> Result<()> {
+        let lane = self.lane.clone();
         if self.swap.is_some() {
             return self.next_round(engine).map(drop);
         }
@@ -195,9 +192,10 @@ impl MessageExchange {
 
     /// Begins the next round of a swap; `false` if there is none.
     fn next_round(&mut self, engine: &mut Engine) -> Result<bool> {
-        let (Some(lane), Some((recv, parts))) = (self.lane.clone(), self.swap.clone()) else {
+        let Some((recv, parts)) = self.swap.clone() else {
             return Ok(false);
         };
+        let lane = self.lane.clone();
         let unit = (PIECE / lane.members.len()).max(64);
         let mut any = false;
         for place in (0..lane.members.len()).filter(|&place| place != lane.me) {
@@ -467,7 +465,7 @@ impl MessageExchange {
         exchange.readers = Readers::Everyone;
         exchange.recv = Some(sink);
         exchange.takes = Takes::Each(Parts::Equal(1));
-        let mut this = Self::new(exchange, seq);
+        let mut this = Self::new(exchange, state, seq);
         this.flight.loans = vec![byte, sink];
         this
     }

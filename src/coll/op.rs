@@ -84,8 +84,8 @@ impl Operation {
             && exchange.turned
         {
             let exchange = std::mem::replace(exchange, Exchange::new(Find::All));
-            let mut messages = MessageExchange::new(exchange, self.seq);
-            let begun = messages.begin(engine, state);
+            let mut messages = MessageExchange::new(exchange, state, self.seq);
+            let begun = messages.begin(engine);
             self.body = Body::MessageExchange(messages);
             begun?;
         }
@@ -210,7 +210,7 @@ impl Operation {
             }
             Body::Fold(body) => body.begin(cx),
             Body::Stream(body) => body.begin(cx),
-            Body::MessageExchange(body) => body.begin(cx.engine, cx.state),
+            Body::MessageExchange(body) => body.begin(cx.engine),
             Body::MessageChain(_) => Ok(()),
         }
     }

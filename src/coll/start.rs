@@ -1,35 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From what the program asks for to a collective under way.
 
+use super::Collective;
 use super::communicator::Communicator;
-use super::contribution::{Piece, Readers, whole};
-use super::exchange::{Exchange, Find, Takes};
+use super::exchange::Takes;
 use super::fold::Fold;
-use super::lines::Lines;
-use super::messages::{MessageChain, MessageExchange, To};
+use super::messages::{MessageChain, MessageExchange};
 use super::op::{Body, Operation};
-use super::push::Gives;
+use super::plan::{Plan, Planner};
 use super::relay::Relay;
-use super::select::{Algorithm, algorithm, by_message, relays, share};
+use super::select::relays;
 use super::state::CommState;
 use super::stream::Stream;
 use super::swap::Swap;
-use super::{Collective, ElemType, Op, Parts};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::request::{Request, RequestId, RequestState, UserBuf};
 use onecopy_shm::loan::Loan;
 use std::sync::Arc;
-
-/// What a rank is to do.
-enum Plan {
-    Barrier,
-    Exchange(Exchange),
-    Swap(Loan, Parts),
-    /// The reduction, and who gets the result if it goes by messages.
-    Fold(Fold, To),
-    Stream(Stream, To),
-}
 
 /// How a program calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,341 +35,6 @@ pub(crate) enum Call {
 pub(crate) struct Buffers {
     pub(crate) send: Option<Loan>,
     pub(crate) recv: Option<Loan>,
-}
-
-fn bad(reason: impl Into<String>) -> Error {
-    Error::Collective {
-        reason: reason.into(),
-    }
-}
-
-/// Checks that the parts lie in the buffer.
-fn check(what: &str, parts: &Parts, size: usize, buffer: Option<Loan>) -> Result<()> {
-    if let Parts::Listed(list) = parts
-        && list.len() != size
-    {
-        return Err(bad(format!(
-            "{} parts of the {what} buffer for {size} ranks",
-            list.len()
-        )));
-    }
-    let (end, len) = (parts.end(size), buffer.map_or(0, |loan| loan.len()));
-    if end > len {
-        return Err(bad(format!(
-            "the parts of the {what} buffer end at byte {end}; it has {len}"
-        )));
-    }
-    Ok(())
-}
-
-/// A buffer that a rank cannot do without.
-fn needed(what: &str, buffer: Option<Loan>) -> Result<Loan> {
-    buffer.ok_or_else(|| bad(format!("this rank needs a {what} buffer")))
-}
-
-/// A receive buffer of at least `len` bytes.
-fn room(buffer: Option<Loan>, len: usize) -> Result<Loan> {
-    let recv = needed("receive", buffer)?;
-    if recv.len() < len {
-        return Err(bad(format!(
-            "the receive buffer has {} bytes; the result has {len}",
-            recv.len()
-        )));
-    }
-    Ok(recv)
-}
-
-impl Collective {
-    fn root(&self) -> Option<usize> {
-        match self {
-            Self::Bcast { root }
-            | Self::Gather { root, .. }
-            | Self::Scatter { root, .. }
-            | Self::Reduce { root, .. } => Some(*root),
-            _ => None,
-        }
-    }
-}
-
-/// A collective of `size` ranks as the rank `me` calls it.
-struct Planner<'c> {
-    collective: &'c Collective,
-    size: usize,
-    me: usize,
-    send: Option<Loan>,
-    recv: Option<Loan>,
-}
-
-impl Planner<'_> {
-    fn plan(&self) -> Result<Plan> {
-        let size = self.size;
-        if let Some(root) = self.collective.root()
-            && root >= size
-        {
-            return Err(Error::NoSuchRank { rank: root, size });
-        }
-        match self.collective {
-            Collective::Barrier => Ok(Plan::Barrier),
-            Collective::Bcast { root } => self.bcast(*root).map(Plan::Exchange),
-            Collective::Gather { root, parts } => self.gather(*root, parts).map(Plan::Exchange),
-            Collective::Scatter { root, parts } => self.scatter(*root, parts).map(Plan::Exchange),
-            Collective::Allgather { parts } => self.allgather(parts).map(Plan::Exchange),
-            Collective::Alltoall { send, recv } => self.alltoall(send, recv),
-            Collective::Reduce { elem, op, .. }
-            | Collective::Allreduce { elem, op }
-            | Collective::ReduceScatter { elem, op, .. }
-            | Collective::Scan { elem, op }
-            | Collective::Exscan { elem, op } => self.reduction(*elem, op),
-        }
-    }
-
-    fn bcast(&self, root: usize) -> Result<Exchange> {
-        let mut x = self.exchange(Find::All);
-        let is_root = root == self.me;
-        let buffer = needed("receive", self.recv)?;
-        if by_message(self.collective, buffer.len(), self.size) {
-            (x.by_message, x.gives) = (true, Gives::Half);
-            (x.says, x.open) = (!is_root, (!is_root).then(|| whole(buffer)));
-        }
-        if is_root {
-            (x.offer, x.readers) = (Some(whole(buffer)), Readers::Everyone);
-        } else {
-            x.takes = Takes::From(root, buffer.len());
-        }
-        Ok(x)
-    }
-
-    fn gather(&self, root: usize, parts: &Parts) -> Result<Exchange> {
-        let mut x = self.exchange(Find::All);
-        x.offer = self.send.map(whole);
-        if root == self.me {
-            check("receive", parts, self.size, self.recv)?;
-            x.takes = Takes::Each(parts.clone());
-            let (to, len) = parts.of(self.me);
-            x.own = own(self.send, 0, to, len)?;
-            (x.says, x.open) = (true, room_of(self.recv, parts, self.size));
-        } else {
-            needed("send", self.send)?;
-            x.readers = Readers::Only(root);
-            x.gives = Gives::All;
-        }
-        Ok(x)
-    }
-
-    fn scatter(&self, root: usize, parts: &Parts) -> Result<Exchange> {
-        let mut x = self.exchange(Find::Index);
-        if root == self.me {
-            check("send", parts, self.size, self.send)?;
-            x.offer = Some(whole(needed("send", self.send)?));
-            x.readers = Readers::Everyone;
-            (x.offer, x.table) = give(x.offer, parts, self.size);
-            let (from, len) = parts.of(self.me);
-            if self.recv.is_some() {
-                room(self.recv, len)?;
-                x.own = own(self.send, from, 0, len)?;
-            }
-        } else {
-            x.takes = Takes::From(root, needed("receive", self.recv)?.len());
-        }
-        Ok(x)
-    }
-
-    fn allgather(&self, parts: &Parts) -> Result<Exchange> {
-        let mut x = self.exchange(Find::All);
-        check("receive", parts, self.size, self.recv)?;
-        let recv = needed("receive", self.recv)?;
-        let (to, len) = parts.of(self.me);
-        x.takes = Takes::Each(parts.clone());
-        x.readers = Readers::Everyone;
-        x.offer = Some(match self.send {
-            Some(send) => whole(send),
-            None => Piece {
-                loan: recv,
-                at: to,
-                len,
-            },
-        });
-        x.own = own(self.send, 0, to, len)?;
-        x.open = room_of(Some(recv), parts, self.size);
-        if x.open.is_some() {
-            x.gives = Gives::All;
-        }
-        Ok(x)
-    }
-
-    fn alltoall(&self, give_parts: &Parts, parts: &Parts) -> Result<Plan> {
-        let mut x = self.exchange(Find::Index);
-        check("receive", parts, self.size, self.recv)?;
-        let recv = needed("receive", self.recv)?;
-        let Some(send) = self.send else {
-            return Ok(Plan::Swap(recv, parts.clone()));
-        };
-        check("send", give_parts, self.size, Some(send))?;
-        x.takes = Takes::Each(parts.clone());
-        x.readers = Readers::Everyone;
-        (x.offer, x.table) = give(Some(whole(send)), give_parts, self.size);
-        let ((from, n), (to, len)) = (give_parts.of(self.me), parts.of(self.me));
-        if n != len {
-            return Err(bad(format!(
-                "this rank gives itself {n} bytes and takes {len}"
-            )));
-        }
-        x.own = own(Some(send), from, to, len)?;
-        if let (Parts::Equal(part), Parts::Equal(_)) = (give_parts, parts) {
-            x.open = room_of(Some(recv), parts, self.size);
-            x.gives = Gives::Parts(*part);
-        }
-        Ok(Plan::Exchange(x))
-    }
-
-    /// An exchange with the receive buffer of the call.
-    fn exchange(&self, find: Find) -> Exchange {
-        let mut x = Exchange::new(find);
-        x.recv = self.recv;
-        x
-    }
-
-    fn reduction(&self, elem: ElemType, op: &Op) -> Result<Plan> {
-        op.check(elem)?;
-        let vector = self.vector(elem)?;
-        let algorithm = algorithm(self.collective, vector.len, self.size);
-        let algorithm = algorithm.ok_or_else(|| bad("no reduction"))?;
-        if algorithm == Algorithm::Stream {
-            return self.stream(elem, op, vector);
-        }
-        let mut fold = Fold::new(op.clone(), elem, algorithm, vector);
-        fold.in_place = self.send.is_none();
-        fold.upto = self.size;
-        self.fold(fold)
-    }
-
-    /// What this rank gives to a reduction.
-    fn vector(&self, elem: ElemType) -> Result<Piece> {
-        let gives_only =
-            matches!(self.collective, Collective::Reduce { root, .. } if *root != self.me);
-        let mut vector = match self.send {
-            Some(send) => whole(send),
-            None if gives_only => return Err(bad("this rank needs a send buffer")),
-            None => whole(needed("send or receive", self.recv)?),
-        };
-        if let Collective::ReduceScatter { parts, .. } = self.collective {
-            check("send", parts, self.size, Some(vector.loan))?;
-            vector.len = parts.end(self.size);
-        }
-        if !vector.len.is_multiple_of(elem.size()) {
-            return Err(bad(format!(
-                "a vector of {} bytes is no whole number of elements of {}",
-                vector.len,
-                elem.size()
-            )));
-        }
-        Ok(vector)
-    }
-
-    fn stream(&self, elem: ElemType, op: &Op, send: Piece) -> Result<Plan> {
-        let exclusive = matches!(self.collective, Collective::Exscan { .. });
-        let stream = Stream {
-            op: op.clone(),
-            elem,
-            exclusive,
-            send,
-            recv: (room(self.recv, send.len)?, 0),
-            in_place: self.send.is_none(),
-            passed: 0,
-            temp: None,
-            copied: 0,
-            lines: Lines::default(),
-        };
-        Ok(Plan::Stream(stream, To::Prefix { exclusive }))
-    }
-
-    /// Says what this rank combines of the vectors, and who needs it.
-    fn fold(&self, mut fold: Fold) -> Result<Plan> {
-        let (me, len, elem) = (self.me, fold.send.len, fold.elem);
-        let to = match self.collective {
-            Collective::Reduce { root, .. } => {
-                fold.root = Some(*root);
-                if *root == me {
-                    fold.recv = Some((room(self.recv, len)?, 0));
-                    fold.range = (0, len);
-                    fold.readers = Readers::Nobody;
-                } else {
-                    fold.readers = Readers::Only(*root);
-                }
-                To::Root(*root)
-            }
-            Collective::ReduceScatter { parts, .. } => {
-                let (at, n) = parts.of(me);
-                if !at.is_multiple_of(elem.size()) || !n.is_multiple_of(elem.size()) {
-                    return Err(bad("a part that is no whole number of elements"));
-                }
-                fold.recv = Some((room(self.recv, n)?, 0));
-                fold.range = (at, at + n);
-                fold.to_front = fold.in_place.then_some((at, n));
-                To::Parts(parts.clone())
-            }
-            Collective::Scan { .. } | Collective::Exscan { .. } => {
-                let exclusive = matches!(self.collective, Collective::Exscan { .. });
-                fold.recv = Some((room(self.recv, len)?, 0));
-                fold.upto = if exclusive { me } else { me + 1 };
-                fold.range = if fold.upto > 0 { (0, len) } else { (0, 0) };
-                To::Prefix { exclusive }
-            }
-            _ => {
-                fold.recv = Some((room(self.recv, len)?, 0));
-                fold.range = match fold.algorithm {
-                    Algorithm::Split => share(len, elem, self.size, me),
-                    _ => (0, len),
-                };
-                To::Everyone
-            }
-        };
-        Ok(Plan::Fold(fold, to))
-    }
-}
-
-/// The part of a receive buffer into which members know where to write: that of equal parts.
-fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<Piece> {
-    match (recv, parts) {
-        (Some(loan), Parts::Equal(part)) => Some(Piece {
-            loan,
-            at: 0,
-            len: part * size,
-        }),
-        _ => None,
-    }
-}
-
-/// What a rank takes from its own send buffer; without one its part is in place.
-fn own(
-    send: Option<Loan>,
-    from: usize,
-    to: usize,
-    len: usize,
-) -> Result<Option<(usize, usize, usize)>> {
-    let Some(send) = send else { return Ok(None) };
-    if from + len > send.len() {
-        return Err(bad(format!(
-            "the send buffer has {} bytes; {} are needed",
-            send.len(),
-            from + len
-        )));
-    }
-    Ok((len > 0).then_some((from, to, len)))
-}
-
-/// An offer of parts: equal ones need no table.
-fn give(offer: Option<Piece>, parts: &Parts, size: usize) -> (Option<Piece>, Option<Parts>) {
-    match parts {
-        Parts::Equal(len) => (
-            offer.map(|piece| Piece {
-                len: len * size,
-                ..piece
-            }),
-            None,
-        ),
-        Parts::Listed(_) => (offer, Some(parts.clone())),
-    }
 }
 
 impl Plan {
@@ -410,10 +63,10 @@ impl Plan {
                 return Body::MessageExchange(MessageExchange::barrier(state, seq, engine));
             }
             Self::Exchange(exchange) => {
-                return Body::MessageExchange(MessageExchange::new(exchange, seq));
+                return Body::MessageExchange(MessageExchange::new(exchange, state, seq));
             }
             Self::Swap(recv, parts) => {
-                return Body::MessageExchange(MessageExchange::swap(recv, parts, seq));
+                return Body::MessageExchange(MessageExchange::swap(recv, parts, state, seq));
             }
             Self::Fold(fold, to) => {
                 let Fold {
@@ -440,16 +93,17 @@ impl Plan {
     }
 }
 
+/// A request that its collective completes.
+pub(super) fn request(engine: &mut Engine, context: u32) -> RequestId {
+    let nothing = UserBuf::Many(Arc::from([]));
+    let request = Request::receive(RequestState::External, context, 0, nothing);
+    engine.core.requests.insert(request)
+}
+
 impl Communicator {
-    /// Starts a collective. `opened`: whether its channel could be made ready.
-    pub(crate) fn start(
-        &mut self,
-        engine: &mut Engine,
-        collective: &Collective,
-        buffers: Buffers,
-        call: Call,
-        opened: Result<()>,
-    ) -> Result<RequestId> {
+    /// Whether a collective can start: the communicator has not failed, and nobody is lost. `opened`: whether its
+    /// channel could be made ready.
+    pub(crate) fn admit(&mut self, engine: &mut Engine, opened: Result<()>) -> Result<()> {
         if let Some(error) = &self.state.failed {
             return Err(error.clone());
         }
@@ -461,15 +115,49 @@ impl Communicator {
             self.fail(engine, &error);
             return Err(error);
         }
-        let Self { state, ops } = self;
-        let planner = Planner {
+        Ok(())
+    }
+
+    /// How this rank calls a collective.
+    pub(super) fn planner<'c>(&self, collective: &'c Collective, buffers: Buffers) -> Planner<'c> {
+        Planner {
             collective,
-            size: state.size(),
-            me: state.me,
+            size: self.state.size(),
+            me: self.state.me,
             send: buffers.send,
             recv: buffers.recv,
-        };
-        let plan = planner.plan()?;
+        }
+    }
+
+    /// Starts a collective of the program.
+    pub(crate) fn start(
+        &mut self,
+        engine: &mut Engine,
+        collective: &Collective,
+        buffers: Buffers,
+        call: Call,
+        opened: Result<()>,
+    ) -> Result<RequestId> {
+        let id = self.start_step(engine, collective, buffers, call, opened)?;
+        engine.core.counters.collectives += 1;
+        if !self.state.has_channel() {
+            engine.core.counters.coll_by_messages += 1;
+        }
+        Ok(id)
+    }
+
+    /// Starts a collective, which may be a step of another one.
+    pub(crate) fn start_step(
+        &mut self,
+        engine: &mut Engine,
+        collective: &Collective,
+        buffers: Buffers,
+        call: Call,
+        opened: Result<()>,
+    ) -> Result<RequestId> {
+        self.admit(engine, opened)?;
+        let plan = self.planner(collective, buffers).plan()?;
+        let Self { state, ops } = self;
         let begun = call == Call::Begun;
         let seq = if begun {
             state.seq
@@ -479,14 +167,10 @@ impl Communicator {
         let body = if state.has_channel() {
             plan.by_channel(collective, state)
         } else {
-            engine.core.counters.coll_by_messages += 1;
             plan.by_messages(engine, state, seq)
         };
         state.seq = seq;
-        engine.core.counters.collectives += 1;
-        let nothing = UserBuf::Many(Arc::from([]));
-        let request = Request::receive(RequestState::External, state.context, 0, nothing);
-        let id = engine.core.requests.insert(request);
+        let id = request(engine, state.context);
         let mut op = Operation::new(id, seq, body, begun, call != Call::GoesOn);
         if begun {
             op.resume(state.size(), state.me);

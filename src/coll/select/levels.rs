@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a collective goes between nodes, by what all members know: their nodes and the sizes.
+//!
+//! A step over the wire costs a latency, then its bytes; beside that a step on a node is nearly free. So what counts is
+//! how many wire steps follow one another, and how many bytes the busiest node sends.
+
+use super::super::nodes::Nodes;
+use super::super::{Collective, Op, Parts};
+use onecopy_obs::seeds;
+
+/// How a collective goes by two levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Members of each node meet, then the leaders, then the members again.
+    Meet,
+    /// A root's bytes across, and down on each node at the same time.
+    Move,
+    /// Combined on each node, then across at the root.
+    Combine,
+    /// Combined on each node, then across, then spread on each node.
+    All,
+    /// Collected on each node, exchanged as one block for each, and spread.
+    Collect,
+    /// Combined as a whole like [`Self::All`]; each member is given its part.
+    ShareOut,
+    /// Collected on each node, sorted by the nodes that they are for, exchanged, and given out.
+    Transpose,
+}
+
+/// How leaders combine what their nodes have come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// Whoever needs the result gets all vectors: one wire step.
+    Flat,
+    /// A prefix goes from leader to leader, piece by piece: fewest bytes to one root.
+    Chain,
+    /// Each leader combines a share, then all exchange theirs: fewest bytes where all need the result.
+    Split,
+}
+
+/// Whether operands may change places.
+#[must_use]
+pub fn commutes(op: &Op) -> bool {
+    matches!(op, Op::Predefined(_))
+}
+
+/// Which bytes decide how a collective goes: all parts of an allgather, a rank's parts of an alltoall, else the payload
+/// or the vector. None: the members do not know alike.
+#[must_use]
+pub fn bytes(collective: &Collective, ranks: usize, payload: usize) -> Option<usize> {
+    let sum = |parts: &Parts| (0..ranks).map(|place| parts.of(place).1).sum();
+    match collective {
+        Collective::Barrier => Some(0),
+        Collective::Allgather { parts } => Some(sum(parts)),
+        Collective::Alltoall {
+            recv: Parts::Equal(part),
+            ..
+        } => Some(part * ranks),
+        Collective::Bcast { .. }
+        | Collective::Reduce { .. }
+        | Collective::Allreduce { .. }
+        | Collective::ReduceScatter { .. } => Some(payload),
+        _ => None,
+    }
+}
+
+/// How a collective goes by two levels; none: it goes by messages from member to member. `len` as of [`bytes`].
+#[must_use]
+pub fn way(collective: &Collective, len: usize, nodes: &Nodes) -> Option<Way> {
+    // Where every member is alone on its node, only combining gains by leaders.
+    let grouped = nodes.largest() > 1;
+    let packed = len <= seeds::PACKED_MAX;
+    let ordered = |op: &Op| commutes(op) || nodes.in_runs();
+    match collective {
+        Collective::Barrier if grouped => Some(Way::Meet),
+        Collective::Bcast { .. } if grouped => Some(Way::Move),
+        Collective::Allgather { .. } if grouped && packed => Some(Way::Collect),
+        Collective::Allgather { .. } if grouped => Some(Way::Move),
+        Collective::Alltoall { .. } if grouped && nodes.largest() * len <= seeds::PACKED_MAX => {
+            Some(Way::Transpose)
+        }
+        Collective::Reduce { op, .. } if ordered(op) => Some(Way::Combine),
+        Collective::Allreduce { op, .. } if ordered(op) => Some(Way::All),
+        Collective::ReduceScatter { op, .. } if ordered(op) && packed => Some(Way::ShareOut),
+        Collective::ReduceScatter { op, .. } if ordered(op) && grouped => Some(Way::Combine),
+        _ => None,
+    }
+}
+
+/// How leaders of `nodes` nodes combine vectors of `len` bytes, for all of them or for one.
+#[must_use]
+pub fn wire(len: usize, nodes: usize, for_all: bool) -> Wire {
+    let others = nodes.saturating_sub(1);
+    if others <= 1 || len * others <= seeds::WIRE_FLAT_MAX {
+        Wire::Flat
+    } else if for_all {
+        Wire::Split
+    } else {
+        Wire::Chain
+    }
+}
+
+/// Bytes of a segment of elements of `size` bytes.
+#[must_use]
+pub fn segment(size: usize) -> usize {
+    let size = size.max(1);
+    (seeds::WIRE_SEGMENT / size * size).max(size)
+}
+
+/// Why a collective goes this way.
+#[must_use]
+pub fn why(way: Way) -> &'static str {
+    match way {
+        Way::Meet => "two meetings in shared memory and one message to each other node",
+        Way::Move => {
+            "each byte crosses to each node once, in segments that are spread while the next one crosses"
+        }
+        Way::Combine => {
+            "each node sends one vector, in segments that are combined while others cross"
+        }
+        Way::All => {
+            "each node sends one vector, in segments that are combined and spread while others cross"
+        }
+        Way::Collect => "short: one block for each pair of nodes, not of ranks",
+        Way::ShareOut => "short: combined as a whole, which saves wire steps",
+        Way::Transpose => "short: one block for each pair of nodes, not of ranks",
+    }
+}
+
+/// Why a collective goes from member to member.
+#[must_use]
+pub fn why_not(collective: &Collective, nodes: &Nodes) -> &'static str {
+    match collective {
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::Alltoall { .. } => {
+            "each byte crosses the wire once in any case, and goes where it belongs without a copy"
+        }
+        Collective::Scan { .. } | Collective::Exscan { .. } => {
+            "a prefix goes from rank to rank, piece by piece; over the wire only from node to node"
+        }
+        _ if nodes.largest() <= 1 => "every rank is alone on its node",
+        _ => {
+            "the operator may not commute, and the ranks of a node do not stand side by side"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coll::{ElemType, PredefinedOp};
+
+    #[test]
+    fn operands_that_may_not_change_places_do_not() {
+        let elem = ElemType::F64;
+        let own = || Op::user(|left, right| right.copy_from_slice(left));
+        let sum = || Op::from(PredefinedOp::Sum);
+        let (runs, turns) = (Nodes::blocks(4, 2), Nodes::of([0, 1, 0, 1]));
+        let way_of = |op, nodes| way(&Collective::Allreduce { elem, op }, 8, nodes);
+        assert_eq!(way_of(own(), &runs), Some(Way::All));
+        assert_eq!(way_of(own(), &turns), None);
+        assert_eq!(way_of(sum(), &turns), Some(Way::All));
+        let scan = Collective::Scan { elem, op: sum() };
+        assert_eq!(bytes(&scan, 4, 8), None);
+    }
+
+    #[test]
+    fn segments_are_whole_elements() {
+        for size in [1, 3, 12, 16, 2048] {
+            assert_eq!(segment(size) % size, 0);
+            assert!(segment(size) > 0);
+        }
+    }
+}
