@@ -2,6 +2,7 @@
 //! How a collective is done, by what all ranks know: how many they are and how long the vectors are.
 
 pub mod explain;
+pub mod levels;
 
 use super::state::FLAT;
 use super::{Collective, ElemType};
