@@ -46,8 +46,7 @@ pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;
 #[doc(hidden)]
-pub use runtime::local_of_nodes;
-pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};
+pub use runtime::{local_of_nodes, local_on};
 
 /// Receives from any rank.
 pub const ANY_SOURCE: Source = Source::Any;

@@ -371,6 +371,17 @@ pub fn local_of_nodes(ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(Run
     run_local(world, knobs, Threads::Single, body);
 }
 
+/// As [`local_of_nodes`], of as many ranks as `nodes` has entries: the node of each.
+///
+/// # Panics
+/// As [`local_of_nodes`].
+#[cfg(feature = "socket-endpoint")]
+#[doc(hidden)]
+pub fn local_on(nodes: &[u32], knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
+    let world = wireup::local::world_on(nodes.into()).expect("a job of threads");
+    run_local(world, knobs, Threads::Single, body);
+}
+
 fn run_local(
     world: Vec<wireup::local::Local>,
     knobs: &Knobs,

@@ -43,13 +43,19 @@ pub struct Local {
     bell: OwnedFd,
     rank: usize,
     size: usize,
-    nodes: u32,
+    /// The node of each rank.
+    nodes: Arc<[u32]>,
     net: Option<Net>,
 }
 
 /// A job of `ranks` threads on `nodes` nodes, dealt out in turn: those of one node share memory, others reach each
 /// other over the loopback of this one.
 pub fn world_of_nodes(ranks: usize, nodes: u32) -> Result<Vec<Local>, WireupError> {
+    world_on((0..ranks as u32).map(|rank| rank % nodes).collect())
+}
+
+/// As [`world_of_nodes`], of as many ranks as there are entries: the node of each.
+pub fn world_on(nodes: Arc<[u32]>) -> Result<Vec<Local>, WireupError> {
     let mut secret = [0; 32];
     File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut secret))
@@ -58,10 +64,11 @@ pub fn world_of_nodes(ranks: usize, nodes: u32) -> Result<Vec<Local>, WireupErro
             what: "reading /dev/urandom",
             source,
         })?;
-    let mut world = world(ranks)?;
+    let several = nodes.windows(2).any(|pair| pair[0] != pair[1]);
+    let mut world = world(nodes.len())?;
     for local in &mut world {
-        local.nodes = nodes;
-        local.net = (nodes > 1).then_some(Net {
+        local.nodes = Arc::clone(&nodes);
+        local.net = several.then_some(Net {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             secret,
         });
@@ -111,7 +118,7 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
             bell,
             rank,
             size: ranks,
-            nodes: 1,
+            nodes: vec![0; ranks].into(),
             net: None,
         })
         .collect())
@@ -253,7 +260,7 @@ impl Wireup for Local {
     }
 
     fn node(&self, rank: usize) -> u32 {
-        rank as u32 % self.nodes
+        self.nodes.get(rank).copied().unwrap_or_default()
     }
 
     fn net(&self) -> Option<Net> {
