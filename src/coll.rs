@@ -27,6 +27,7 @@ pub(crate) mod fast;
 mod fold;
 pub(crate) mod group;
 pub(crate) mod ids;
+mod levels;
 mod lines;
 mod messages;
 pub mod nodes;
@@ -207,7 +208,8 @@ impl Parts {
 /// | `Allreduce`, `Scan`, `Exscan` | the vector | the result | the vector is in the receive buffer |
 /// | `ReduceScatter` | the vector, by `parts` | the rank's part | the vector is in the receive buffer, the part comes to its front |
 ///
-/// The root of a `Scatter` that has no receive buffer keeps its part where it is.
+/// The root of a `Scatter` that has no receive buffer keeps its part where it is. An `Alltoall` of [`Parts::Equal`] at
+/// one member is one at all of them.
 #[derive(Debug, Clone)]
 pub enum Collective {
     /// Everyone waits for everyone.

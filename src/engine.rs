@@ -64,10 +64,14 @@ impl Engine {
 
     /// Whether these ranks share memory, each with each.
     pub(crate) fn share_node(&self, ranks: &[u32]) -> bool {
-        let node = |&rank: &u32| self.nodes[rank as usize];
         ranks
             .windows(2)
-            .all(|pair| node(&pair[0]) == node(&pair[1]))
+            .all(|pair| self.node(pair[0]) == self.node(pair[1]))
+    }
+
+    /// The node of a rank.
+    pub(crate) fn node(&self, rank: u32) -> u32 {
+        self.nodes[rank as usize]
     }
 
     /// The peer, connected now if it was not before.

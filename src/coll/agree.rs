@@ -15,6 +15,7 @@
 use super::communicator::Communicator;
 use super::group::{CHANNEL_RANKS, Membership, sub_context};
 use super::ids::{IDS, Turn, WORDS};
+use super::levels::Levels;
 use super::state::CommState;
 use super::worker::{Retired, Worker};
 use crate::error::{Error, Result};
@@ -127,8 +128,8 @@ impl Worker {
         }
     }
 
-    /// What all words together say.
-    pub(crate) fn agree(words: &[Word], ranks: usize) -> Result<Agreed> {
+    /// What all words together say. `group`: members on the node that has most of them.
+    pub(crate) fn agree(words: &[Word], group: usize) -> Result<Agreed> {
         let mut free = [u64::MAX; WORDS];
         let mut free_channels = u64::MAX;
         let (mut next, mut users) = (0, 0);
@@ -148,7 +149,7 @@ impl Worker {
                 reason: format!("{IDS} communicators at a time; drop some"),
             })?;
         let channel =
-            (free_channels != 0 && ranks <= CHANNEL_RANKS).then(|| free_channels.trailing_zeros());
+            (free_channels != 0 && group <= CHANNEL_RANKS).then(|| free_channels.trailing_zeros());
         Ok(Agreed {
             id,
             channel,
@@ -168,15 +169,17 @@ impl Worker {
         ids.next = (agreed.id + 1) % IDS;
         ids.users = (agreed.tag >> 32) as u32;
         let context = sub_context(agreed.id) | OWN_CONTEXTS;
-        // Members that do not share memory, which all know, send messages.
-        let channel = agreed.channel.filter(|_| self.engine.share_node(members));
-        if let Some(channel) = channel {
+        // Members on other nodes, which all know, have the channel of the same number there. Who is alone needs none.
+        let group = members.iter().filter(|&&rank| self.shares_node(rank));
+        let needed = group.count() > 1 || members.len() == 1;
+        let used = agreed.channel.filter(|_| needed);
+        if let Some(channel) = used {
             self.collectives.channels |= 1 << channel;
         }
-        let reserved = channel.map_or(Ok(()), |channel| {
+        let reserved = used.map_or(Ok(()), |channel| {
             self.core.home.reserve_channel(channel, ChannelPart::Lines)
         });
-        if let (Ok(()), Some(channel)) = (&reserved, channel)
+        if let (Ok(()), Some(channel)) = (&reserved, used)
             && let Some(end) = self.core.home.channel(channel)
         {
             end.open(agreed.tag, 0);
@@ -186,12 +189,16 @@ impl Worker {
             me,
             context,
             agreed.tag,
-            channel,
+            agreed.channel,
             self.collectives.tuning,
         );
         // Without memory for it every collective of the communicator fails here.
         state.failed = reserved.err();
-        let slot = self.collectives.add(state);
+        let Self {
+            engine,
+            collectives,
+        } = self;
+        let slot = collectives.add_on_nodes(engine, state);
         self.collectives.ids.of_slots.push((slot, agreed.id));
         Membership {
             members: Arc::clone(members),
@@ -210,14 +217,17 @@ impl Worker {
             let Some(comm) = &self.collectives.slots[slot] else {
                 return false;
             };
-            if !comm.ops.is_empty() {
+            let levels = &mut self.collectives.levels;
+            if !comm.ops.is_empty() || levels.get(&slot).is_some_and(Levels::is_busy) {
                 // Requests that outlive the communicator still go on.
                 return true;
             }
+            let group = levels.remove(&slot).and_then(Levels::into_group);
             let Some(comm) = self.collectives.slots[slot].take() else {
                 return false;
             };
             let Communicator { state, .. } = *comm;
+            let state = group.unwrap_or(state);
             if let Some(channel) = state.channel {
                 self.collectives.retired.push(Retired {
                     channel,

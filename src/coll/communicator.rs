@@ -147,7 +147,9 @@ impl Communicator {
     /// Why the oldest collective under way can never end, if that is known.
     fn loss(&mut self, engine: &Engine) -> Option<Error> {
         let last = self.ops.back()?.seq;
-        let has_channel = self.state.has_channel();
+        if !self.state.has_channel() {
+            return self.loss_by_messages(engine);
+        }
         // A member that left after it published `done`: it may lie about its part.
         let mut left = None;
         for place in 0..self.state.size() {
@@ -158,29 +160,38 @@ impl Communicator {
             match &engine.gone[rank as usize] {
                 // All that it wrote has been taken up by now: what is missing of its part stays missing. A rank that
                 // waits for a living member gets the error from that member.
-                Some(Gone::Left) if has_channel && self.state.has_read(place, last) => {
+                Some(Gone::Left) if self.state.has_read(place, last) => {
                     if self.awaits(place) {
                         return Some(Gone::Left.error(rank));
                     }
                     left = Some(rank);
                 }
-                Some(gone) if has_channel || !matches!(gone, Gone::Left) => {
-                    return Some(gone.error(rank));
-                }
-                _ => {}
+                Some(gone) => return Some(gone.error(rank)),
+                None => {}
             }
-            if has_channel && let Some(error) = self.state.failure_of(place) {
+            if let Some(error) = self.state.failure_of(place) {
                 return Some(error);
             }
-        }
-        if !has_channel {
-            return super::messages::poisoned(engine, &self.state);
         }
         // Where nobody is left, nothing more comes, whatever it is.
         let state = &self.state;
         let mut others = behind(state.size(), state.me).map(|place| state.members[place]);
         let alone = others.all(|rank| engine.gone[rank as usize].is_some());
         left.filter(|_| alone).map(|rank| Gone::Left.error(rank))
+    }
+
+    /// Why collectives that have no channel can never end, if that is known. Messages of who has left end by
+    /// themselves.
+    pub(super) fn loss_by_messages(&self, engine: &Engine) -> Option<Error> {
+        let state = &self.state;
+        let lost = behind(state.size(), state.me).find_map(|place| {
+            let rank = state.members[place];
+            match &engine.gone[rank as usize] {
+                Some(Gone::Left) | None => None,
+                Some(gone) => Some(gone.error(rank)),
+            }
+        });
+        lost.or_else(|| super::messages::poisoned(engine, state))
     }
 
     /// Whether a collective under way needs something of `place` that is not there.

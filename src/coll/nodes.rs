@@ -67,7 +67,7 @@ impl Nodes {
     #[must_use]
     pub fn in_runs(&self) -> bool {
         let changes = self.of.windows(2).filter(|pair| pair[0] != pair[1]).count();
-        changes + 1 <= self.count()
+        changes < self.count().max(1)
     }
 }
 

@@ -109,6 +109,19 @@ impl Planner<'_> {
         }
     }
 
+    /// Checks the call. Gives what this rank gives to a reduction, if it is one.
+    pub(super) fn given(&self) -> Result<Option<Piece>> {
+        self.plan()?;
+        match self.collective {
+            Collective::Reduce { elem, .. }
+            | Collective::Allreduce { elem, .. }
+            | Collective::ReduceScatter { elem, .. }
+            | Collective::Scan { elem, .. }
+            | Collective::Exscan { elem, .. } => self.vector(*elem).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn bcast(&self, root: usize) -> Result<Exchange> {
         let mut x = self.exchange(Find::All);
         let is_root = root == self.me;

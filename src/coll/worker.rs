@@ -6,6 +6,8 @@ use super::Collective;
 use super::communicator::Communicator;
 use super::group::CHANNEL_RANKS;
 use super::ids::Ids;
+use super::levels::Levels;
+use super::nodes::Nodes;
 use super::select;
 use super::start::{Buffers, Call};
 use super::state::{CommState, Tuning};
@@ -18,6 +20,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::gate::{Guarded, Threads};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -31,6 +34,8 @@ pub(crate) struct Worker {
 #[derive(Default)]
 pub(crate) struct Collectives {
     pub(crate) slots: Vec<Option<Box<Communicator>>>,
+    /// What those have besides whose members are on several nodes.
+    pub(super) levels: BTreeMap<usize, Levels>,
     /// Slots with collectives under way.
     pub(crate) active: Vec<usize>,
     /// Channels in use by this rank: a bit each.
@@ -66,6 +71,19 @@ impl Collectives {
         }
     }
 
+    /// As [`Self::add`], on two levels if the members are on several nodes: the channel is that of each node then.
+    pub(crate) fn add_on_nodes(&mut self, engine: &Engine, mut state: CommState) -> usize {
+        let levels = Levels::new(engine, &state, state.channel, self.tuning);
+        if !engine.share_node(&state.members) {
+            state.channel = None;
+        }
+        let slot = self.add(state);
+        if let Some(levels) = levels {
+            self.levels.insert(slot, levels);
+        }
+        slot
+    }
+
     /// The slot of a communicator that has a context of its own but no channel.
     pub(crate) fn slot_of(&mut self, context: u32, members: &Arc<[u32]>, me: usize) -> usize {
         let found = self.ids.by_context.iter();
@@ -85,14 +103,24 @@ impl Collectives {
         if self.end_if_fatal(engine) {
             return true;
         }
-        let Self { slots, active, .. } = self;
+        let Self {
+            slots,
+            levels,
+            active,
+            ..
+        } = self;
         let mut moved = false;
         active.retain(|&slot| {
             let Some(comm) = &mut slots[slot] else {
                 return false;
             };
             moved |= comm.step(engine);
-            !comm.ops.is_empty()
+            let mut busy = !comm.ops.is_empty();
+            if let Some(levels) = levels.get_mut(&slot) {
+                moved |= levels.step(engine, comm);
+                busy |= levels.is_busy();
+            }
+            busy
         });
         moved
     }
@@ -103,8 +131,12 @@ impl Collectives {
         if self.end_if_fatal(engine) {
             return;
         }
-        for comm in self.slots.iter_mut().flatten() {
+        for (slot, comm) in self.slots.iter_mut().enumerate() {
+            let Some(comm) = comm else { continue };
             comm.check(engine);
+            if let Some(levels) = self.levels.get_mut(&slot) {
+                levels.check(engine, comm);
+            }
         }
     }
 
@@ -113,10 +145,14 @@ impl Collectives {
         let Some(fatal) = engine.core.fatal.clone() else {
             return false;
         };
-        let under_way = self.slots.iter_mut().flatten();
-        under_way
-            .filter(|comm| !comm.ops.is_empty())
-            .for_each(|comm| comm.fail(engine, &fatal));
+        for (slot, comm) in self.slots.iter_mut().enumerate() {
+            let Some(comm) = comm else { continue };
+            match self.levels.get_mut(&slot) {
+                Some(levels) if levels.is_busy() => levels.fail(engine, comm, &fatal),
+                _ if !comm.ops.is_empty() => comm.fail(engine, &fatal),
+                _ => {}
+            }
+        }
         self.active.clear();
         true
     }
@@ -132,9 +168,9 @@ impl Worker {
     ) -> Result<Self> {
         let size = wireup.size();
         let mut channel = None;
-        let one_node = (1..size).all(|rank| wireup.node(rank) == wireup.node(0));
+        let largest = Nodes::of((0..size).map(|rank| wireup.node(rank))).largest();
         let engine = Engine::start(knobs, costs, threads, wireup, |home| {
-            channel = (one_node && home.has_channels() && size <= CHANNEL_RANKS).then_some(0);
+            channel = (home.has_channels() && largest <= CHANNEL_RANKS).then_some(0);
             if let Some(end) = channel.and_then(|channel| home.channel(channel)) {
                 end.open(1, 0);
             }
@@ -152,7 +188,8 @@ impl Worker {
             ..Collectives::default()
         };
         let (all, me) = ((0..core.size).collect(), core.me as usize);
-        collectives.add(CommState::new(all, me, OWN_CONTEXTS, 1, channel, tuning));
+        let state = CommState::new(all, me, OWN_CONTEXTS, 1, channel, tuning);
+        collectives.add_on_nodes(&engine, state);
         Ok(Self {
             engine,
             collectives,
@@ -207,8 +244,13 @@ impl Worker {
                 reason: "the communicator is gone".into(),
             });
         };
-        let opened = comm.open(engine);
-        let started = comm.start(engine, collective, buffers, call, opened)?;
+        let started = match collectives.levels.get_mut(&slot) {
+            None => {
+                let opened = comm.open(engine);
+                comm.start(engine, collective, buffers, call, opened)?
+            }
+            Some(levels) => levels.start(engine, comm, collective, buffers, call)?,
+        };
         if !collectives.active.contains(&slot) {
             collectives.active.push(slot);
         }

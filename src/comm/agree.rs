@@ -68,7 +68,8 @@ impl Comm {
         };
         let mut engine = self.handle.gate.enter();
         // The same on all ranks, also on those that are in no group.
-        let agreed = Worker::agree(words, words.len())?;
+        let largest = engine.nodes_of(&lane.members()).largest();
+        let agreed = Worker::agree(words, largest)?;
         let own = engine.core.me;
         let Some(me) = members.iter().position(|&rank| rank == own) else {
             return Ok(None);

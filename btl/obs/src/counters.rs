@@ -122,6 +122,8 @@ counters! {
     collectives: "collectives" Sum;
     /// Collectives that went by messages, because the communicator has no channel.
     coll_by_messages: "collectives" Sum;
+    /// Collectives that went on two levels: on each node by shared memory, between nodes by messages of its leader.
+    coll_two_level: "collectives" Sum;
     /// Sends that found the ring full.
     ring_full: "events" Sum;
     /// Looks at how a send goes that found the receiver's credit used up.

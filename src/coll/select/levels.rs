@@ -53,9 +53,9 @@ pub fn bytes(collective: &Collective, ranks: usize, payload: usize) -> Option<us
         Collective::Barrier => Some(0),
         Collective::Allgather { parts } => Some(sum(parts)),
         Collective::Alltoall {
-            recv: Parts::Equal(part),
-            ..
-        } => Some(part * ranks),
+            send: Parts::Equal(part),
+            recv: Parts::Equal(same),
+        } if part == same => Some(part * ranks),
         Collective::Bcast { .. }
         | Collective::Reduce { .. }
         | Collective::Allreduce { .. }
@@ -138,9 +138,7 @@ pub fn why_not(collective: &Collective, nodes: &Nodes) -> &'static str {
             "a prefix goes from rank to rank, piece by piece; over the wire only from node to node"
         }
         _ if nodes.largest() <= 1 => "every rank is alone on its node",
-        _ => {
-            "the operator may not commute, and the ranks of a node do not stand side by side"
-        }
+        _ => "the operator may not commute, and the ranks of a node do not stand side by side",
     }
 }
 

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A segment under way: how far it has come on this rank.
+
+use super::super::communicator::Communicator;
+use super::super::contribution::Piece;
+use super::super::start::{Buffers, Call};
+use super::place::Place;
+use super::work::{Ask, Load, Work};
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::request::RequestId;
+use onecopy_shm::loan::Loan;
+
+/// Steps over the wire that a segment has at most.
+pub(super) const CROSSINGS: u32 = 2;
+
+/// A step of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waits,
+    Runs(RequestId),
+    Over,
+}
+
+impl Stage {
+    /// Looks whether it is over now. Says whether it has come to that.
+    fn poll(&mut self, engine: &mut Engine) -> Result<bool> {
+        let Self::Runs(id) = *self else {
+            return Ok(false);
+        };
+        let Some(result) = engine.take_result(id) else {
+            return Ok(false);
+        };
+        *self = Self::Over;
+        result.map(|_| true)
+    }
+
+    fn is_over(self) -> bool {
+        self == Self::Over
+    }
+}
+
+/// What a segment is moved with: the communicators of both levels.
+pub(super) struct Levels<'l> {
+    pub(super) place: &'l Place,
+    /// None: this rank is alone on its node.
+    pub(super) group: Option<&'l mut Communicator>,
+    pub(super) wire: &'l mut Communicator,
+    /// How the program called.
+    pub(super) call: Call,
+}
+
+/// A segment under way.
+pub(super) struct Flight {
+    pub(super) load: Load,
+    /// The number of its first step over the wire.
+    number: u32,
+    leads: bool,
+    up: Stage,
+    across: Stage,
+    second: Stage,
+    down: Stage,
+    /// Parts of buffers that are lent to its steps.
+    parts: Vec<Loan>,
+}
+
+impl Flight {
+    pub(super) fn new(
+        engine: &mut Engine,
+        work: &Work,
+        place: &Place,
+        load: Load,
+        number: u32,
+    ) -> Result<Self> {
+        let leads = place.leads(load.segment.root);
+        let (ups, downs) = work.ways();
+        let stage = |has: bool| if has { Stage::Waits } else { Stage::Over };
+        let alone = place.is_alone();
+        if alone {
+            work.up_alone(engine, place, &load)?;
+        }
+        Ok(Self {
+            load,
+            number,
+            leads,
+            up: stage(ups && !alone),
+            across: stage(leads),
+            second: stage(leads),
+            down: stage(downs && !alone),
+            parts: Vec::new(),
+        })
+    }
+
+    /// Takes note of steps that are over. Says whether there were any.
+    pub(super) fn poll(&mut self, engine: &mut Engine) -> Result<bool> {
+        let mut moved = self.up.poll(engine)?;
+        moved |= self.across.poll(engine)?;
+        moved |= self.second.poll(engine)?;
+        moved |= self.down.poll(engine)?;
+        Ok(moved)
+    }
+
+    /// Goes on over the wire, if it can.
+    pub(super) fn cross(
+        &mut self,
+        engine: &mut Engine,
+        work: &Work,
+        levels: &mut Levels<'_>,
+    ) -> Result<bool> {
+        let place = levels.place;
+        if self.across == Stage::Waits && self.up.is_over() {
+            let ask = work.across(engine, place, &self.load)?;
+            self.across = self.start_on_wire(engine, work, levels, 0, ask)?;
+            return Ok(true);
+        }
+        if self.across.is_over() && self.second == Stage::Waits {
+            self.second = match work.turn(engine, place, &self.load)? {
+                Some(ask) => self.start_on_wire(engine, work, levels, 1, ask)?,
+                None => Stage::Over,
+            };
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn start_on_wire(
+        &mut self,
+        engine: &mut Engine,
+        work: &Work,
+        levels: &mut Levels<'_>,
+        step: u32,
+        ask: Ask,
+    ) -> Result<Stage> {
+        let (place, segment) = (levels.place, &self.load.segment);
+        let last = work.root_is_last(place, segment.len);
+        let state = &mut levels.wire.state;
+        (state.members, state.me) = place.wire(segment.root, last);
+        // All leaders count alike, also past the steps that one has no part in.
+        state.seq = self.number.wrapping_add(step).wrapping_sub(1);
+        start(engine, levels.wire, ask, levels.call, &mut self.parts)
+    }
+
+    /// Begins the way up on the node.
+    pub(super) fn go_up(
+        &mut self,
+        engine: &mut Engine,
+        work: &Work,
+        levels: &mut Levels<'_>,
+    ) -> Result<()> {
+        let ask = work.up(levels.place, &self.load);
+        if let Some(group) = levels.group.as_deref_mut() {
+            self.up = start(engine, group, ask, levels.call, &mut self.parts)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the way down can begin here: what a leader passes on is there.
+    pub(super) fn can_go_down(&self, place: &Place) -> bool {
+        let came = self.across.is_over() && self.second.is_over();
+        !self.leads || came || self.load.segment.root == Some(place.me)
+    }
+
+    /// Begins the way down on the node.
+    pub(super) fn go_down(
+        &mut self,
+        engine: &mut Engine,
+        work: &Work,
+        levels: &mut Levels<'_>,
+    ) -> Result<()> {
+        let ask = work.down(levels.place, &self.load);
+        if let Some(group) = levels.group.as_deref_mut() {
+            self.down = start(engine, group, ask, levels.call, &mut self.parts)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        let stages = [self.up, self.across, self.second, self.down];
+        stages.into_iter().all(Stage::is_over)
+    }
+
+    /// Gives back what was lent to its steps, which are over or have failed. Gives its temporary buffers.
+    pub(super) fn end(&mut self, engine: &mut Engine) -> Vec<Loan> {
+        for stage in [self.up, self.across, self.second, self.down] {
+            if let Stage::Runs(id) = stage {
+                engine.abandon(id);
+            }
+        }
+        for part in self.parts.drain(..) {
+            engine.core.loans.release(part);
+        }
+        std::mem::take(&mut self.load.rooms)
+    }
+}
+
+/// Starts a step of a segment.
+fn start(
+    engine: &mut Engine,
+    comm: &mut Communicator,
+    ask: Ask,
+    call: Call,
+    parts: &mut Vec<Loan>,
+) -> Result<Stage> {
+    let mut lend = |piece: Option<Piece>| -> Result<Option<Loan>> {
+        let Some(piece) = piece else { return Ok(None) };
+        let part = engine.core.loans.part(piece.loan, piece.at, piece.len)?;
+        parts.push(part);
+        Ok(Some(part))
+    };
+    let buffers = Buffers {
+        send: lend(ask.send)?,
+        recv: lend(ask.recv)?,
+    };
+    let opened = comm.open(engine);
+    let id = comm.start_step(engine, &ask.what, buffers, call, opened)?;
+    Ok(Stage::Runs(id))
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A collective under way on two levels: its segments follow one another through them.
+
+use super::super::select::levels::{Way, segment};
+use super::super::start::{Buffers, Call};
+use super::super::{Collective, ElemType, Op, Parts};
+use super::flight::{CROSSINGS, Flight, Levels};
+use super::place::Place;
+use super::segments::{Segment, Segments};
+use super::work::{Load, Vector, Work};
+use crate::coll::contribution::Piece;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::request::RequestId;
+use onecopy_shm::loan::Loan;
+use std::collections::VecDeque;
+
+/// Segments under way at a time. Not more than a channel has lines for their steps.
+const WINDOW: usize = 4;
+/// How many ways up are begun ahead of the ways down.
+const LEAD: usize = 2;
+
+/// A collective under way.
+pub(super) struct Spanning {
+    pub(super) id: RequestId,
+    pub(super) call: Call,
+    work: Work,
+    send: Option<Loan>,
+    recv: Option<Loan>,
+    segments: Segments,
+    count: usize,
+    /// The number of its first step over the wire.
+    number: u32,
+    flights: VecDeque<Flight>,
+    /// Segments that are over.
+    over: usize,
+    /// Ways up, and down, that have begun.
+    ups: usize,
+    downs: usize,
+    /// Temporary buffers that no segment uses now.
+    spare: Vec<Loan>,
+    /// At the end: bytes of the receive buffer that come to its front.
+    to_front: Option<(usize, usize)>,
+    /// It is in [`Self::step`]; after that, a function of the program has panicked there.
+    stepping: bool,
+}
+
+/// What a collective that goes `way` is made of, and how it is cut; none: it does not go so.
+pub(super) fn work_of(
+    way: Way,
+    collective: &Collective,
+    place: &Place,
+    vector: Option<Piece>,
+    buffers: Buffers,
+) -> Option<(Work, Segments)> {
+    let (ranks, in_place) = (place.nodes.ranks(), buffers.send.is_none());
+    let of = |elem: &ElemType, op: &Op| {
+        let (elem, op) = (*elem, op.clone());
+        vector.map(|piece| Vector { elem, op, piece })
+    };
+    Some(match (way, collective) {
+        (Way::Meet, _) => (Work::Meet, Segments::of(None, 1, 1)),
+        (Way::Move, Collective::Bcast { root }) => {
+            let len = buffers.recv.map_or(0, |recv| recv.len());
+            (Work::Move, Segments::of(Some(*root), len, segment(1)))
+        }
+        (Way::Move, Collective::Allgather { parts }) => {
+            let parts = parts.clone();
+            let segments = Segments::of_parts(parts, ranks, true, segment(1));
+            (Work::Move, segments)
+        }
+        (Way::Collect, Collective::Allgather { parts }) => {
+            let len = (0..ranks).map(|member| parts.of(member).1).sum();
+            (Work::Collect(parts.clone()), Segments::uncut(len))
+        }
+        (
+            Way::Transpose,
+            Collective::Alltoall {
+                recv: Parts::Equal(part),
+                ..
+            },
+        ) => (Work::Transpose(*part), Segments::uncut(part * ranks)),
+        (Way::Combine, Collective::Reduce { root, elem, op }) => {
+            let vector = of(elem, op)?;
+            let segments = Segments::of(Some(*root), vector.piece.len, segment(elem.size()));
+            (Work::Combine(vector), segments)
+        }
+        (Way::Combine, Collective::ReduceScatter { parts, elem, op }) => {
+            let unit = segment(elem.size());
+            let segments = Segments::of_parts(parts.clone(), ranks, in_place, unit);
+            (Work::Combine(of(elem, op)?), segments)
+        }
+        (Way::All, Collective::Allreduce { elem, op }) => {
+            let vector = of(elem, op)?;
+            let segments = Segments::of(None, vector.piece.len, segment(elem.size()));
+            (Work::All(vector), segments)
+        }
+        (Way::ShareOut, Collective::ReduceScatter { parts, elem, op }) => {
+            let vector = of(elem, op)?;
+            let len = vector.piece.len;
+            (Work::ShareOut(vector, parts.clone()), Segments::uncut(len))
+        }
+        _ => return None,
+    })
+}
+
+impl Spanning {
+    /// A collective that is to begin.
+    pub(super) fn new(
+        (work, segments): (Work, Segments),
+        collective: &Collective,
+        place: &Place,
+        buffers: Buffers,
+        (id, call, number): (RequestId, Call, u32),
+    ) -> Self {
+        let to_front = match (collective, &work) {
+            (Collective::ReduceScatter { parts, .. }, Work::Combine(_)) => {
+                buffers.send.is_none().then(|| parts.of(place.me))
+            }
+            _ => None,
+        };
+        Self {
+            id,
+            call,
+            work,
+            send: buffers.send,
+            recv: buffers.recv,
+            count: segments.how_many(),
+            segments,
+            number,
+            flights: VecDeque::new(),
+            over: 0,
+            ups: 0,
+            downs: 0,
+            spare: Vec::new(),
+            to_front,
+            stepping: false,
+        }
+    }
+
+    /// Steps over the wire that it has at most.
+    pub(super) fn crossings(&self) -> u32 {
+        (self.count as u32).wrapping_mul(CROSSINGS)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over == self.count
+    }
+
+    /// Whether all its steps in the node group have begun: then those of the next collective may.
+    pub(super) fn has_begun(&self, place: &Place) -> bool {
+        let (ups, downs) = self.work.ways();
+        let begun = |has: bool, begun| !has || begun == self.count;
+        place.is_alone() || begun(ups, self.ups) && begun(downs, self.downs)
+    }
+
+    /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
+    /// next step is an error.
+    pub(super) fn step(&mut self, engine: &mut Engine, levels: &mut Levels<'_>) -> Result<bool> {
+        if std::mem::replace(&mut self.stepping, true) {
+            return Err(Error::Collective {
+                reason: "a function of the program panicked in it".into(),
+            });
+        }
+        let step = self.go_on(engine, levels);
+        self.stepping = false;
+        step
+    }
+
+    fn go_on(&mut self, engine: &mut Engine, levels: &mut Levels<'_>) -> Result<bool> {
+        let mut moved = self.begin(engine, levels.place)?;
+        for flight in &mut self.flights {
+            moved |= flight.poll(engine)?;
+            while flight.cross(engine, &self.work, levels)? {
+                moved = true;
+            }
+        }
+        while self.begin_in_group(engine, levels)? {
+            moved = true;
+        }
+        while self.flights.front().is_some_and(Flight::is_over) {
+            if let Some(mut flight) = self.flights.pop_front() {
+                self.work.finish(engine, levels.place, &flight.load)?;
+                self.spare.extend(flight.end(engine));
+                self.over += 1;
+                moved = true;
+            }
+        }
+        if self.is_over() {
+            if let (Some((at, len)), Some(recv)) = (self.to_front.take(), self.recv) {
+                engine.core.loans.copy(recv, at, recv, 0, len)?;
+            }
+            self.end(engine);
+        }
+        Ok(moved)
+    }
+
+    /// Takes up segments, as many as may be under way.
+    fn begin(&mut self, engine: &mut Engine, place: &Place) -> Result<bool> {
+        if self.over == 0 && self.flights.is_empty() {
+            self.copy_own(engine, place)?;
+        }
+        let mut moved = false;
+        while self.flights.len() < WINDOW
+            && let Some(segment) = self.segments.next()
+        {
+            let rooms = self.take_rooms(engine, place, &segment);
+            let load = Load {
+                segment,
+                send: self.send,
+                recv: self.recv,
+                rooms,
+            };
+            let index = (self.over + self.flights.len()) as u32;
+            let number = self.number.wrapping_add(index.wrapping_mul(CROSSINGS));
+            let flight = Flight::new(engine, &self.work, place, load, number)?;
+            self.flights.push_back(flight);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// What this rank gives to an allgather stands where all receive it from.
+    fn copy_own(&self, engine: &mut Engine, place: &Place) -> Result<()> {
+        if let (Work::Move, Some(send), Some(recv)) = (&self.work, self.send, self.recv) {
+            let (at, len) = self.segments.part_of(place.me);
+            engine.core.loans.copy(send, 0, recv, at, len)?;
+        }
+        Ok(())
+    }
+
+    fn take_rooms(&mut self, engine: &mut Engine, place: &Place, segment: &Segment) -> Vec<Loan> {
+        let lengths = self.work.rooms(place, segment);
+        let mut take = |len: usize| {
+            let fits = self.spare.iter().position(|spare| spare.len() >= len);
+            match fits {
+                Some(index) => self.spare.swap_remove(index),
+                None => engine.core.loans.keep(vec![0; len]),
+            }
+        };
+        lengths.into_iter().map(&mut take).collect()
+    }
+
+    /// Begins the next step in the node group, if it is its turn. All members have the same turns.
+    fn begin_in_group(&mut self, engine: &mut Engine, levels: &mut Levels<'_>) -> Result<bool> {
+        if levels.place.is_alone() {
+            return Ok(false);
+        }
+        let (ups, downs) = self.work.ways();
+        let (work, over, count) = (&self.work, self.over, self.count);
+        let ahead = !downs || self.ups < self.downs + LEAD;
+        if ups && self.ups < count && ahead {
+            let Some(flight) = self.flights.get_mut(self.ups - over) else {
+                return Ok(false);
+            };
+            flight.go_up(engine, work, levels)?;
+            self.ups += 1;
+            return Ok(true);
+        }
+        if !downs || self.downs == count {
+            return Ok(false);
+        }
+        match self.flights.get_mut(self.downs - over) {
+            Some(flight) if flight.can_go_down(levels.place) => {
+                flight.go_down(engine, work, levels)?;
+                self.downs += 1;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Gives back what it holds; its steps are over or have failed.
+    pub(super) fn end(&mut self, engine: &mut Engine) {
+        for mut flight in self.flights.drain(..) {
+            self.spare.extend(flight.end(engine));
+        }
+        for room in self.spare.drain(..) {
+            engine.core.loans.release(room);
+        }
+    }
+}

@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank does of each segment, as collectives of its node group and of the leaders.
+
+use super::super::contribution::Piece;
+use super::super::fold::segment::{Operands, combine_all};
+use super::super::select::levels::{Wire, commutes, wire};
+use super::super::select::share;
+use super::super::{Collective, ElemType, Op, Parts};
+use super::place::Place;
+use super::segments::Segment;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::memory::pool::MemoryKind;
+use onecopy_shm::coll::View;
+use onecopy_shm::loan::Loan;
+
+/// What is combined.
+pub(super) struct Vector {
+    pub(super) elem: ElemType,
+    pub(super) op: Op,
+    pub(super) piece: Piece,
+}
+
+/// What a collective is made of. See [`super::super::select::levels::Way`].
+pub(super) enum Work {
+    Meet,
+    Move,
+    Combine(Vector),
+    All(Vector),
+    Collect(Parts),
+    ShareOut(Vector, Parts),
+    /// Bytes of a part.
+    Transpose(usize),
+}
+
+/// A collective to be started, and its buffers.
+pub(super) struct Ask {
+    pub(super) what: Collective,
+    pub(super) send: Option<Piece>,
+    pub(super) recv: Option<Piece>,
+}
+
+impl Ask {
+    fn new(what: Collective, send: Option<Piece>, recv: Option<Piece>) -> Self {
+        Self { what, send, recv }
+    }
+}
+
+/// A segment with the buffers that it is moved between.
+pub(super) struct Load {
+    pub(super) segment: Segment,
+    /// The buffers of the call.
+    pub(super) send: Option<Loan>,
+    pub(super) recv: Option<Loan>,
+    /// Temporary ones.
+    pub(super) rooms: Vec<Loan>,
+}
+
+impl Load {
+    fn room(&self, index: usize, len: usize) -> Option<Piece> {
+        self.rooms
+            .get(index)
+            .map(|&loan| Piece { loan, at: 0, len })
+    }
+
+    /// Where the segment goes.
+    fn target(&self) -> Option<Piece> {
+        let Segment { to, len, .. } = self.segment;
+        self.recv.map(|loan| Piece { loan, at: to, len })
+    }
+
+    /// What this rank gives, which without a send buffer stands in the receive buffer at `at`.
+    fn given(&self, at: usize, len: usize) -> Option<Piece> {
+        match self.send {
+            Some(loan) => Some(Piece { loan, at: 0, len }),
+            None => self.recv.map(|loan| Piece { loan, at, len }),
+        }
+    }
+}
+
+fn part(piece: Piece, at: usize, len: usize) -> Piece {
+    Piece {
+        at: piece.at + at,
+        len,
+        ..piece
+    }
+}
+
+fn same(a: Piece, b: Piece) -> bool {
+    (a.loan, a.at) == (b.loan, b.at)
+}
+
+/// Sums of lengths: where each begins, one behind the other.
+fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
+    lengths
+        .scan(0, |at, len| {
+            let begin = *at;
+            *at += len;
+            Some((begin, len))
+        })
+        .collect()
+}
+
+/// For each node the bytes of its members' parts, one node behind the other.
+fn blocks(parts: &Parts, place: &Place) -> Vec<(usize, usize)> {
+    let of = |node| {
+        let members = place.nodes.members_of(node).iter();
+        members.map(|&member| parts.of(member).1).sum()
+    };
+    packed((0..place.nodes.count()).map(of))
+}
+
+/// The parts of the members of a node, one behind the other.
+fn of_group(parts: &Parts, place: &Place, node: usize) -> Vec<(usize, usize)> {
+    let members = place.nodes.members_of(node).iter();
+    packed(members.map(|&member| parts.of(member).1))
+}
+
+impl Work {
+    /// Whether its segments go up, and whether they come down.
+    pub(super) fn ways(&self) -> (bool, bool) {
+        (
+            !matches!(self, Self::Move),
+            !matches!(self, Self::Combine(_)),
+        )
+    }
+
+    fn vector(&self) -> Option<&Vector> {
+        match self {
+            Self::Combine(vector) | Self::All(vector) | Self::ShareOut(vector, _) => Some(vector),
+            _ => None,
+        }
+    }
+
+    /// How leaders combine a segment.
+    fn wire(&self, place: &Place, len: usize) -> Wire {
+        let for_all = !matches!(self, Self::Combine(_));
+        wire(len, place.nodes.count(), for_all)
+    }
+
+    /// Whether the root's node stands last on the wire: the prefix then ends where it is needed.
+    pub(super) fn root_is_last(&self, place: &Place, len: usize) -> bool {
+        let chain = self.wire(place, len) == Wire::Chain;
+        matches!(self, Self::Combine(vector) if chain && commutes(&vector.op))
+    }
+
+    /// Bytes of the temporary buffers that a segment needs on this rank.
+    pub(super) fn rooms(&self, place: &Place, segment: &Segment) -> Vec<usize> {
+        let (leads, len) = (place.leads(segment.root), segment.len);
+        let count = place.nodes.count();
+        let crossing = match self.wire(place, len) {
+            Wire::Flat => len * count,
+            Wire::Split => {
+                let elem = self.vector().map_or(ElemType::U8, |vector| vector.elem);
+                // The first share is the largest.
+                shares(elem, len, count)[0].1 * count
+            }
+            Wire::Chain => 0,
+        };
+        match self {
+            Self::Meet | Self::Move => Vec::new(),
+            Self::Collect(_) => vec![len],
+            _ if !leads => Vec::new(),
+            Self::All(_) => vec![0, crossing],
+            Self::Combine(_) if segment.root == Some(place.me) => vec![0, crossing],
+            // What leaves at once by the wire needs no room here.
+            Self::Combine(_) => vec![if place.is_alone() { 0 } else { len }],
+            Self::ShareOut(..) => vec![len, crossing],
+            Self::Transpose(_) => vec![len * place.group().len(); 3],
+        }
+    }
+
+    /// Where a leader has what its node has come to, or where the result goes.
+    fn result(&self, place: &Place, load: &Load) -> Option<Piece> {
+        match self {
+            Self::Combine(_) if load.segment.root != Some(place.me) => {
+                load.room(0, load.segment.len)
+            }
+            Self::ShareOut(..) => load.room(0, load.segment.len),
+            _ => load.target(),
+        }
+    }
+
+    /// This rank's own part of a vector.
+    fn own(vector: &Vector, segment: &Segment) -> Piece {
+        part(vector.piece, segment.from, segment.len)
+    }
+
+    /// The way up: what the node group does first. Who is alone does the same to its own.
+    pub(super) fn up(&self, place: &Place, load: &Load) -> Ask {
+        let Segment { root, len, .. } = load.segment;
+        let (leads, leader) = (place.leads(root), place.leader_within(root));
+        match self {
+            Self::Combine(vector) | Self::All(vector) | Self::ShareOut(vector, _) => {
+                let own = Self::own(vector, &load.segment);
+                let to = self.result(place, load).filter(|_| leads);
+                let send = to.is_none_or(|to| !same(own, to)).then_some(own);
+                let what = Collective::Reduce {
+                    root: leader,
+                    elem: vector.elem,
+                    op: vector.op.clone(),
+                };
+                Ask::new(what, send, to)
+            }
+            Self::Collect(parts) => {
+                let (at, bytes) = parts.of(place.me);
+                let what = Collective::Gather {
+                    root: leader,
+                    parts: Parts::Listed(of_group(parts, place, place.node()).into()),
+                };
+                let (begin, block) = blocks(parts, place)[place.node()];
+                let room = load.room(0, len).filter(|_| leads);
+                let to = room.map(|room| part(room, begin, block));
+                Ask::new(what, load.given(at, bytes), to)
+            }
+            Self::Transpose(_) => {
+                let what = Collective::Gather {
+                    root: leader,
+                    parts: Parts::Equal(len),
+                };
+                let all = load.room(0, len * place.group().len()).filter(|_| leads);
+                Ask::new(what, load.given(0, len), all)
+            }
+            Self::Meet | Self::Move => Ask::new(Collective::Barrier, None, None),
+        }
+    }
+
+    /// What one that is alone has to do instead of the way up.
+    pub(super) fn up_alone(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<()> {
+        if let Self::Collect(_) | Self::Transpose(_) = self
+            && let Ask {
+                send: Some(from),
+                recv: Some(to),
+                ..
+            } = self.up(place, load)
+        {
+            copy(engine, from, to, from.len)?;
+        }
+        Ok(())
+    }
+
+    /// The first step of the leaders.
+    pub(super) fn across(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<Ask> {
+        let Segment { root, len, .. } = load.segment;
+        let (node, count) = (place.node(), place.nodes.count());
+        let root_node = root.map_or(0, |root| place.nodes.node_of(root));
+        Ok(match self {
+            Self::Meet => Ask::new(Collective::Barrier, None, None),
+            Self::Move => Ask::new(Collective::Bcast { root: root_node }, None, load.target()),
+            Self::Collect(parts) => {
+                let parts = Parts::Listed(blocks(parts, place).into());
+                Ask::new(Collective::Allgather { parts }, None, load.room(0, len))
+            }
+            Self::Transpose(bytes) => {
+                self.sort(engine, place, load, *bytes)?;
+                let group = place.group().len();
+                let all = len * group;
+                let between = |other: usize| group * place.nodes.members_of(other).len() * bytes;
+                let parts = Parts::Listed(packed((0..count).map(between)).into());
+                let (send, recv) = (parts.clone(), parts);
+                let what = Collective::Alltoall { send, recv };
+                Ask::new(what, load.room(1, all), load.room(2, all))
+            }
+            Self::Combine(vector) | Self::All(vector) | Self::ShareOut(vector, _) => {
+                let result = self.result(place, load);
+                let own = Self::own(vector, &load.segment);
+                let given = if place.is_alone() { Some(own) } else { result };
+                let has_root = matches!(self, Self::Combine(_));
+                let gets = !has_root || root == Some(place.me);
+                match self.wire(place, len) {
+                    Wire::Flat if has_root => {
+                        let what = Collective::Gather {
+                            root: root_node,
+                            parts: Parts::Equal(len),
+                        };
+                        Ask::new(what, given, load.room(1, len * count).filter(|_| gets))
+                    }
+                    Wire::Flat => {
+                        let parts = Parts::Equal(len);
+                        let room = load.room(1, len * count);
+                        Ask::new(Collective::Allgather { parts }, given, room)
+                    }
+                    Wire::Split => {
+                        let shares = shares(vector.elem, len, count);
+                        let bytes = shares[node].1;
+                        let what = Collective::Alltoall {
+                            send: Parts::Listed(shares.into()),
+                            recv: Parts::Listed(packed((0..count).map(|_| bytes)).into()),
+                        };
+                        Ask::new(what, given, load.room(1, bytes * count))
+                    }
+                    Wire::Chain => {
+                        let last = self.root_is_last(place, len);
+                        let what = Collective::Reduce {
+                            root: if last { count - 1 } else { root_node },
+                            elem: vector.elem,
+                            op: vector.op.clone(),
+                        };
+                        let to = result.filter(|_| gets);
+                        let moves = given.zip(to).is_none_or(|(from, to)| !same(from, to));
+                        Ask::new(what, given.filter(|_| moves), to)
+                    }
+                }
+            }
+        })
+    }
+
+    /// What a leader does with what came by the first step. It may ask for a second one.
+    pub(super) fn turn(
+        &self,
+        engine: &mut Engine,
+        place: &Place,
+        load: &Load,
+    ) -> Result<Option<Ask>> {
+        let Segment { root, len, .. } = load.segment;
+        let count = place.nodes.count();
+        if let Self::Transpose(bytes) = self {
+            self.sort_back(engine, place, load, *bytes)?;
+        }
+        let Some(vector) = self.vector() else {
+            return Ok(None);
+        };
+        let Some(result) = self.result(place, load) else {
+            return Ok(None);
+        };
+        let gets = !matches!(self, Self::Combine(_)) || root == Some(place.me);
+        match self.wire(place, len) {
+            Wire::Flat if gets => {
+                combine(engine, vector, load.room(1, len * count), result, count)?;
+                Ok(None)
+            }
+            Wire::Split => {
+                let shares = shares(vector.elem, len, count);
+                let (at, bytes) = shares[place.node()];
+                let room = load.room(1, bytes * count);
+                combine(engine, vector, room, part(result, at, bytes), count)?;
+                let parts = Parts::Listed(shares.into());
+                let what = Collective::Allgather { parts };
+                Ok(Some(Ask::new(what, None, Some(result))))
+            }
+            Wire::Flat | Wire::Chain => Ok(None),
+        }
+    }
+
+    /// The way down: what the node group does last.
+    pub(super) fn down(&self, place: &Place, load: &Load) -> Ask {
+        let Segment { root, len, .. } = load.segment;
+        let (leads, leader) = (place.leads(root), place.leader_within(root));
+        match self {
+            Self::Meet => Ask::new(Collective::Barrier, None, None),
+            Self::Collect(_) => {
+                Ask::new(Collective::Bcast { root: leader }, None, load.room(0, len))
+            }
+            Self::ShareOut(_, parts) => {
+                let list = place.group().iter().map(|&member| parts.of(member));
+                let what = Collective::Scatter {
+                    root: leader,
+                    parts: Parts::Listed(list.collect()),
+                };
+                let whole = self.result(place, load).filter(|_| leads);
+                let to = load.recv.map(|loan| Piece {
+                    loan,
+                    at: 0,
+                    len: parts.of(place.me).1,
+                });
+                Ask::new(what, whole, to)
+            }
+            Self::Transpose(_) => {
+                let what = Collective::Scatter {
+                    root: leader,
+                    parts: Parts::Equal(len),
+                };
+                let all = load.room(0, len * place.group().len()).filter(|_| leads);
+                let to = load.recv.map(|loan| Piece { loan, at: 0, len });
+                Ask::new(what, all, to)
+            }
+            Self::Move | Self::All(_) | Self::Combine(_) => {
+                Ask::new(Collective::Bcast { root: leader }, None, load.target())
+            }
+        }
+    }
+
+    /// What is left to do when a segment has come down, or where it has nowhere to go.
+    pub(super) fn finish(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<()> {
+        match self {
+            Self::Collect(parts) => {
+                let (Some(room), Some(recv)) = (load.room(0, load.segment.len), load.recv) else {
+                    return Ok(());
+                };
+                for (node, (begin, _)) in blocks(parts, place).into_iter().enumerate() {
+                    let members = place.nodes.members_of(node);
+                    for (&member, (at, len)) in members.iter().zip(of_group(parts, place, node)) {
+                        let to = Piece {
+                            loan: recv,
+                            at: parts.of(member).0,
+                            len,
+                        };
+                        copy(engine, part(room, begin + at, len), to, len)?;
+                    }
+                }
+                Ok(())
+            }
+            Self::ShareOut(_, parts) if place.is_alone() => {
+                let Ask { send, recv, .. } = self.down(place, load);
+                let (at, len) = parts.of(place.me);
+                match (send, recv) {
+                    (Some(from), Some(to)) => copy(engine, part(from, at, len), to, len),
+                    _ => Ok(()),
+                }
+            }
+            Self::Transpose(_) if place.is_alone() => match self.down(place, load) {
+                Ask {
+                    send: Some(from),
+                    recv: Some(to),
+                    ..
+                } => copy(engine, from, to, to.len),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// At a leader: what its members give, sorted by the nodes that it is for.
+    fn sort(&self, engine: &mut Engine, place: &Place, load: &Load, bytes: usize) -> Result<()> {
+        self.reorder(engine, place, load, bytes, (0, 1), false)
+    }
+
+    /// At a leader: what came from the nodes, sorted by its members.
+    fn sort_back(
+        &self,
+        engine: &mut Engine,
+        place: &Place,
+        load: &Load,
+        bytes: usize,
+    ) -> Result<()> {
+        self.reorder(engine, place, load, bytes, (2, 0), true)
+    }
+
+    /// Copies parts from room to room: `back` from the order of nodes to that of members, else the other way.
+    fn reorder(
+        &self,
+        engine: &mut Engine,
+        place: &Place,
+        load: &Load,
+        bytes: usize,
+        rooms: (usize, usize),
+        back: bool,
+    ) -> Result<()> {
+        let (ranks, group) = (place.nodes.ranks(), place.group().len());
+        let all = ranks * group * bytes;
+        let (Some(from), Some(to)) = (load.room(rooms.0, all), load.room(rooms.1, all)) else {
+            return Ok(());
+        };
+        let mut at = 0;
+        for node in 0..place.nodes.count() {
+            let others = place.nodes.members_of(node);
+            // What leaves is sorted by the sender first, and so is what comes.
+            let pairs = if back {
+                let pair = |&other: &usize| (0..group).map(move |member| (member, other));
+                others.iter().flat_map(pair).collect::<Vec<_>>()
+            } else {
+                let pair = |member| others.iter().map(move |&other| (member, other));
+                (0..group).flat_map(pair).collect()
+            };
+            for (member, other) in pairs {
+                let by_member = (member * ranks + other) * bytes;
+                let (out, into) = if back {
+                    (at, by_member)
+                } else {
+                    (by_member, at)
+                };
+                copy(engine, part(from, out, bytes), part(to, into, bytes), bytes)?;
+                at += bytes;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> Result<()> {
+    let loans = &mut engine.core.loans;
+    Ok(loans.copy(from.loan, from.at, to.loan, to.at, len)?)
+}
+
+/// The share of each node of a vector.
+fn shares(elem: ElemType, len: usize, nodes: usize) -> Vec<(usize, usize)> {
+    let of = |node| {
+        let (begin, end) = share(len, elem, nodes, node);
+        (begin, end - begin)
+    };
+    (0..nodes).map(of).collect()
+}
+
+/// Combines `count` vectors that stand one behind the other in `room`.
+fn combine(
+    engine: &mut Engine,
+    vector: &Vector,
+    room: Option<Piece>,
+    to: Piece,
+    count: usize,
+) -> Result<()> {
+    let (Some(room), len) = (room, to.len) else {
+        return Ok(());
+    };
+    if len == 0 {
+        return Ok(());
+    }
+    let core = &mut engine.core;
+    let mut work = match vector.op {
+        Op::User(_) => Some(core.buffers.take(2 * len, MemoryKind::Private)?),
+        Op::Predefined(_) => None,
+    };
+    let operands = Operands {
+        op: &vector.op,
+        elem: vector.elem,
+        own: None,
+        alias: false,
+    };
+    let (to, from) = ((to.loan, to.at, len), (room.loan, room.at, room.len));
+    core.loans.write_viewing(to, from, |out, all| {
+        let views: Vec<Option<View<'_>>> =
+            (0..count).map(|index| all.part(index * len, len)).collect();
+        let work = work.as_deref_mut().unwrap_or_default();
+        combine_all(&operands, out, &views, None, work);
+    })?;
+    Ok(())
+}
