@@ -10,8 +10,8 @@
 //! buffer that the line describes; who needs it loads it from there. No message is matched. Nothing depends on what a
 //! reader knows in advance: the line says where the bytes are, so each rank chooses by its own buffer. Only how a
 //! reduction is shared between the ranks follows from sizes that all know ([`select`]). A communicator for which no
-//! channel is left does the same by messages (`coll/messages.rs`). One whose members are on several nodes has two levels,
-//! a channel on each node and messages between the nodes (`coll/levels.rs`).
+//! channel is left does the same by messages (`coll/messages.rs`). One whose members are on several nodes has two
+//! levels: a channel on each node, and messages between the nodes (`coll/levels.rs`).
 //!
 //! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the
 //! same, bit for bit, from run to run with the same number of ranks.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives of a communicator whose members are on several nodes: inside of each node by a channel, between the nodes
-//! by messages of one member each.
+//! Collectives of a communicator whose members are on several nodes: inside of each node by a channel, between the
+//! nodes by messages of one member each.
 //!
 //! A collective is cut into segments ([`segments`]). What is done of one, on its node and on the wire, is a collective
 //! of the *node group* or of the *leaders* ([`work`]). Several segments are under way at a time ([`spanning`]), each at

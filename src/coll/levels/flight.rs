@@ -134,7 +134,12 @@ impl Flight {
         let (place, segment) = (levels.place, &self.load.segment);
         let last = work.root_is_last(place, segment.len);
         let state = &mut levels.wire.state;
-        (state.members, state.me) = place.wire(segment.root, last);
+        // Both ends of a message count it as the first step.
+        let step = if ask.pair.is_some() { 0 } else { step };
+        (state.members, state.me) = match ask.pair.clone() {
+            Some(pair) => pair,
+            None => place.wire(segment.root, last),
+        };
         // All leaders count alike, also past the steps that one has no part in.
         state.seq = self.number.wrapping_add(step).wrapping_sub(1);
         start(engine, levels.wire, ask, levels.call, &mut self.parts)
@@ -155,8 +160,8 @@ impl Flight {
     }
 
     /// Whether the way down can begin here: what a leader passes on is there.
-    pub(super) fn can_go_down(&self, place: &Place) -> bool {
-        let came = self.across.is_over() && self.second.is_over();
+    pub(super) fn can_go_down(&self, work: &Work, place: &Place) -> bool {
+        let came = self.across.is_over() && (self.second.is_over() || work.is_there_at_once());
         !self.leads || came || self.load.segment.root == Some(place.me)
     }
 

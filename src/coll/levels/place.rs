@@ -46,6 +46,21 @@ impl Place {
         within.unwrap_or(0)
     }
 
+    /// The node before this rank's, and the one behind it, in the row of nodes that begins with the root's.
+    pub(super) fn neighbours(&self, root: usize) -> (Option<usize>, Option<usize>) {
+        let (count, first) = (self.nodes.count(), self.nodes.node_of(root));
+        let index = (self.node() + count - first) % count;
+        let at = |index: usize| (first + index) % count;
+        let before = index.checked_sub(1).map(at);
+        (before, (index + 1 < count).then(|| at(index + 1)))
+    }
+
+    /// The ranks of the job that talk for two nodes.
+    pub(super) fn pair(&self, from: usize, to: usize, root: usize) -> Arc<[u32]> {
+        let leader = |node| self.members[self.leader(node, Some(root))];
+        Arc::new([leader(from), leader(to)])
+    }
+
     /// The ranks of the job that talk for the nodes, in the order in which they stand on the wire, and which of them
     /// talks for this rank's. `last`: the root's node stands last.
     pub(super) fn wire(&self, root: Option<usize>, last: bool) -> (Arc<[u32]>, usize) {
@@ -75,6 +90,10 @@ mod tests {
         assert!(!place.leads(None) && place.leads(Some(4)) && !place.leads(Some(3)));
         assert_eq!(place.leader_within(Some(4)), 1);
         assert_eq!(*place.wire(Some(3), false).0, [13, 11, 12]);
+        assert_eq!(place.neighbours(3), (Some(0), Some(2)));
+        assert_eq!(place.neighbours(1), (None, Some(2)));
+        assert_eq!(place.neighbours(5), (Some(0), None));
+        assert_eq!(*place.pair(0, 1, 3), [13, 11]);
         assert_eq!(place.wire(Some(3), true), (Arc::new([11, 12, 13]) as _, 0));
         assert_eq!(place.wire(Some(4), true), (Arc::new([12, 10, 14]) as _, 2));
     }

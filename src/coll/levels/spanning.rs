@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A collective under way on two levels: its segments follow one another through them.
 
-use super::super::select::levels::{Way, segment};
+use super::super::select::levels::{Way, passes_on, segment};
 use super::super::start::{Buffers, Call};
 use super::super::{Collective, ElemType, Op, Parts};
 use super::flight::{CROSSINGS, Flight, Levels};
@@ -62,7 +62,11 @@ pub(super) fn work_of(
         (Way::Meet, _) => (Work::Meet, Segments::of(None, 1, 1)),
         (Way::Move, Collective::Bcast { root }) => {
             let len = buffers.recv.map_or(0, |recv| recv.len());
-            (Work::Move, Segments::of(Some(*root), len, segment(1)))
+            let work = match passes_on(collective, len, place.nodes.count()) {
+                true => Work::PassOn,
+                false => Work::Move,
+            };
+            (work, Segments::of(Some(*root), len, segment(1)))
         }
         (Way::Move, Collective::Allgather { parts }) => {
             let parts = parts.clone();
@@ -261,7 +265,7 @@ impl Spanning {
             return Ok(false);
         }
         match self.flights.get_mut(self.downs - over) {
-            Some(flight) if flight.can_go_down(levels.place) => {
+            Some(flight) if flight.can_go_down(work, levels.place) => {
                 flight.go_down(engine, work, levels)?;
                 self.downs += 1;
                 Ok(true)

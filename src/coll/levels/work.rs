@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::memory::pool::MemoryKind;
 use onecopy_shm::coll::View;
 use onecopy_shm::loan::Loan;
+use std::sync::Arc;
 
 /// What is combined.
 pub(super) struct Vector {
@@ -25,6 +26,8 @@ pub(super) struct Vector {
 pub(super) enum Work {
     Meet,
     Move,
+    /// As [`Self::Move`], from node to node.
+    PassOn,
     Combine(Vector),
     All(Vector),
     Collect(Parts),
@@ -38,11 +41,27 @@ pub(super) struct Ask {
     pub(super) what: Collective,
     pub(super) send: Option<Piece>,
     pub(super) recv: Option<Piece>,
+    /// The ranks that take part, and which of them this one is, if they are not the leaders of all nodes.
+    pub(super) pair: Option<(Arc<[u32]>, usize)>,
 }
 
 impl Ask {
     fn new(what: Collective, send: Option<Piece>, recv: Option<Piece>) -> Self {
-        Self { what, send, recv }
+        Self {
+            what,
+            send,
+            recv,
+            pair: None,
+        }
+    }
+
+    /// A message from one node to another, at the end that `me` says.
+    fn message(place: &Place, (from, to): (usize, usize), me: usize, load: &Load) -> Self {
+        let root = load.segment.root.unwrap_or(0);
+        Self {
+            pair: Some((place.pair(from, to, root), me)),
+            ..Self::new(Collective::Bcast { root: 0 }, None, load.target())
+        }
     }
 }
 
@@ -120,9 +139,14 @@ impl Work {
     /// Whether its segments go up, and whether they come down.
     pub(super) fn ways(&self) -> (bool, bool) {
         (
-            !matches!(self, Self::Move),
+            !matches!(self, Self::Move | Self::PassOn),
             !matches!(self, Self::Combine(_)),
         )
+    }
+
+    /// Whether what came by the first step of the leaders is what goes down.
+    pub(super) fn is_there_at_once(&self) -> bool {
+        matches!(self, Self::Move | Self::PassOn)
     }
 
     fn vector(&self) -> Option<&Vector> {
@@ -158,7 +182,7 @@ impl Work {
             Wire::Chain => 0,
         };
         match self {
-            Self::Meet | Self::Move => Vec::new(),
+            Self::Meet | Self::Move | Self::PassOn => Vec::new(),
             Self::Collect(_) => vec![len],
             _ if !leads => Vec::new(),
             Self::All(_) => vec![0, crossing],
@@ -221,7 +245,7 @@ impl Work {
                 let all = load.room(0, len * place.group().len()).filter(|_| leads);
                 Ask::new(what, load.given(0, len), all)
             }
-            Self::Meet | Self::Move => Ask::new(Collective::Barrier, None, None),
+            Self::Meet | Self::Move | Self::PassOn => Ask::new(Collective::Barrier, None, None),
         }
     }
 
@@ -247,6 +271,10 @@ impl Work {
         Ok(match self {
             Self::Meet => Ask::new(Collective::Barrier, None, None),
             Self::Move => Ask::new(Collective::Bcast { root: root_node }, None, load.target()),
+            Self::PassOn => match place.neighbours(root.unwrap_or(0)) {
+                (Some(before), _) => Ask::message(place, (before, node), 1, load),
+                (None, next) => Ask::message(place, (node, next.unwrap_or(node)), 0, load),
+            },
             Self::Collect(parts) => {
                 let parts = Parts::Listed(blocks(parts, place).into());
                 Ask::new(Collective::Allgather { parts }, None, load.room(0, len))
@@ -317,6 +345,13 @@ impl Work {
         if let Self::Transpose(bytes) = self {
             self.sort_back(engine, place, load, *bytes)?;
         }
+        if let Self::PassOn = self {
+            let next = match place.neighbours(root.unwrap_or(0)) {
+                (Some(_), next) => next,
+                (None, _) => None,
+            };
+            return Ok(next.map(|next| Ask::message(place, (place.node(), next), 0, load)));
+        }
         let Some(vector) = self.vector() else {
             return Ok(None);
         };
@@ -374,7 +409,7 @@ impl Work {
                 let to = load.recv.map(|loan| Piece { loan, at: 0, len });
                 Ask::new(what, all, to)
             }
-            Self::Move | Self::All(_) | Self::Combine(_) => {
+            Self::Move | Self::PassOn | Self::All(_) | Self::Combine(_) => {
                 Ask::new(Collective::Bcast { root: leader }, None, load.target())
             }
         }

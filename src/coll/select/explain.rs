@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How each collective is done at each size, and why: the runtime's own decisions, made for every size.
 
+mod between;
+
 use super::{
     Algorithm, HELPED_MIN, MESSAGE_MIN, Placement, algorithm, by_message, placement, relay_min,
     relays, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
+use crate::coll::nodes::Nodes;
 use crate::coll::state::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_btl::LayerId;
@@ -36,6 +39,8 @@ pub struct Line {
 pub struct Table {
     /// Ranks of the communicator.
     pub ranks: usize,
+    /// Nodes that they are on.
+    pub nodes: usize,
     /// Channels that each rank has; none: collectives go by messages.
     pub channels: u32,
     /// Up to this size a temporary copy is made of memory that peers cannot map.
@@ -96,9 +101,37 @@ impl Table {
     /// The table for a communicator of `ranks` ranks in a job of as many; `crowded`: those are more than processors.
     #[must_use]
     pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
+        let mut table = Self::empty(knobs, costs, ranks, crowded);
+        for (title, collective) in collectives() {
+            table.add(title, &collective);
+        }
+        table
+    }
+
+    /// The table for a communicator of a job on several nodes; `crowded`: one of them has more ranks than processors.
+    #[must_use]
+    pub fn between(knobs: &Knobs, costs: &Costs, nodes: &Nodes, crowded: bool) -> Self {
+        let mut table = Self::empty(knobs, costs, nodes.largest(), crowded);
+        if table.channels > 0 {
+            // A segment has room for all ranks of the job.
+            table.channels = Geometry::channels_for(knobs.coll_pool, nodes.ranks());
+        }
+        if table.channels == 0 && nodes.largest() > 1 {
+            for (title, collective) in collectives() {
+                table.add(title, &collective);
+            }
+        } else {
+            table.lines = between::lines(nodes, table.heap, table.temp_max);
+        }
+        (table.ranks, table.nodes) = (nodes.ranks(), nodes.count());
+        table
+    }
+
+    fn empty(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
         let relay_min = Some(relay_min(knobs, crowded)).filter(|&min| min < usize::MAX);
-        let mut table = Self {
+        Self {
             ranks,
+            nodes: 1,
             channels: if ranks > CHANNEL_RANKS {
                 0
             } else {
@@ -108,11 +141,7 @@ impl Table {
             relay_min,
             lines: Vec::new(),
             heap: knobs.layers.allows(LayerId::MAP.name()),
-        };
-        for (title, collective) in collectives() {
-            table.add(title, &collective);
         }
-        table
     }
 
     fn add(&mut self, title: &'static str, collective: &Collective) {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
+use onecopy::coll::nodes::Nodes;
 use onecopy::coll::select::explain::{Line, Table};
 use onecopy::machine::Machine;
 
@@ -15,6 +16,10 @@ pub(super) struct Args {
     /// Ranks of the communicator
     #[arg(short = 'n', long, value_name = "RANKS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=24_576))]
     ranks: u32,
+
+    /// Nodes that they are on, in blocks
+    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=24_576))]
+    nodes: u32,
 
     /// Print JSON instead of a table
     #[arg(long)]
@@ -35,6 +40,7 @@ struct Row {
 #[derive(Serialize)]
 struct Listing {
     ranks: usize,
+    nodes: usize,
     channels: u32,
     copies_up_to: usize,
     collectives: Vec<Row>,
@@ -56,11 +62,17 @@ impl From<Line> for Row {
 
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let settings = onecopy::tune::settings()?;
-    let ranks = args.ranks as usize;
-    let crowded = ranks > Machine::here().uncrowded_ranks;
-    let table = Table::new(&settings.knobs, &settings.costs, ranks, crowded);
+    let nodes = Nodes::blocks(args.ranks as usize, args.nodes as usize);
+    let crowded = nodes.largest() > Machine::here().uncrowded_ranks;
+    let (knobs, costs) = (&settings.knobs, &settings.costs);
+    let table = if nodes.count() == 1 {
+        Table::new(knobs, costs, nodes.ranks(), crowded)
+    } else {
+        Table::between(knobs, costs, &nodes, crowded)
+    };
     let listing = Listing {
         ranks: table.ranks,
+        nodes: table.nodes,
         channels: table.channels,
         copies_up_to: table.temp_max,
         collectives: table.lines.into_iter().map(Row::from).collect(),
@@ -89,11 +101,22 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     }
     let mut grid = builder.build();
     grid.with(Style::blank());
+    let on = match listing.nodes {
+        1 => String::new(),
+        nodes => format!(" on {nodes} nodes, in blocks"),
+    };
+    let levels = match listing.nodes {
+        1 => "",
+        _ => {
+            "\nlevels: by lines on each node, by messages between one rank of each. messages: from rank to rank. An operator of\n\
+             the program goes by levels where the ranks of each node stand side by side."
+        }
+    };
     print(|out| {
         writeln!(
             out,
-            "{} ranks, {} channels. Bytes are a rank's contribution, which stands in its line, in the slot next to it, in its\n\
-             buffer, or in a temporary copy of at most {}.\n\n{grid}",
+            "{} ranks{on}, {} channels. Bytes are a rank's contribution, which stands in its line, in the slot next to it, in its\n\
+             buffer, or in a temporary copy of at most {}.{levels}\n\n{grid}",
             listing.ranks,
             listing.channels,
             text::size(listing.copies_up_to as u64)

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How each collective goes between nodes.
+
+use super::super::levels::{Way, Wire, bytes, passes_on, segment, way, why, why_not, wire};
+use super::super::placement;
+use super::{Line, name};
+use crate::coll::nodes::Nodes;
+use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy_obs::seeds::{PACKED_MAX, WIRE_FLAT_MAX};
+use onecopy_shm::coll::INLINE;
+use onecopy_shm::layout::COLL_SLOT;
+
+const NAMES: [&str; 11] = [
+    "barrier",
+    "bcast",
+    "gather",
+    "scatter",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "reduce_scatter",
+    "scan",
+    "exscan",
+];
+
+/// The collective of that name to which each of `ranks` ranks contributes `len` bytes.
+fn collective(title: &str, len: usize, ranks: usize) -> Collective {
+    let (root, elem) = (0, ElemType::F64);
+    let op = || Op::from(PredefinedOp::Sum);
+    let parts = Parts::Equal(len);
+    let dealt = || Parts::Equal(len / ranks.max(1));
+    match title {
+        "barrier" => Collective::Barrier,
+        "bcast" => Collective::Bcast { root },
+        "gather" => Collective::Gather { root, parts },
+        "scatter" => Collective::Scatter { root, parts },
+        "allgather" => Collective::Allgather { parts },
+        "alltoall" => Collective::Alltoall {
+            send: dealt(),
+            recv: dealt(),
+        },
+        "reduce" => Collective::Reduce {
+            root,
+            elem,
+            op: op(),
+        },
+        "allreduce" => Collective::Allreduce { elem, op: op() },
+        "reduce_scatter" => Collective::ReduceScatter {
+            parts: dealt(),
+            elem,
+            op: op(),
+        },
+        "scan" => Collective::Scan { elem, op: op() },
+        _ => Collective::Exscan { elem, op: op() },
+    }
+}
+
+/// What leaders do with a segment.
+fn between_leaders(what: &Collective, way: Way, len: usize, nodes: &Nodes) -> &'static str {
+    if way == Way::Move && passes_on(what, len, nodes.count()) {
+        return "; leaders pass it on: nobody sends it twice";
+    }
+    let len = len.min(segment(ElemType::F64.size()));
+    let for_all = match way {
+        Way::All | Way::ShareOut => true,
+        Way::Combine => false,
+        _ => return "",
+    };
+    match wire(len, nodes.count(), for_all) {
+        Wire::Flat => "; leaders send whole vectors: one wire step",
+        Wire::Chain => "; leaders pass on a prefix: fewest bytes",
+        Wire::Split => "; leaders combine shares, then exchange them: fewest bytes",
+    }
+}
+
+/// What is decided for one size.
+type Decision = ((&'static str, &'static str), &'static str, String);
+
+fn decide(title: &str, len: usize, nodes: &Nodes, heap: bool, temp_max: usize) -> Decision {
+    let what = collective(title, len, nodes.ranks());
+    let way = bytes(&what, nodes.ranks(), len).and_then(|len| way(&what, len, nodes));
+    let Some(way) = way else {
+        return (("-", "-"), "messages", why_not(&what, nodes).to_owned());
+    };
+    let reason = format!("{}{}", why(way), between_leaders(&what, way, len, nodes));
+    if nodes.largest() == 1 {
+        return (("-", "-"), "leaders", reason);
+    }
+    let limit = if heap { temp_max } else { 0 };
+    let piece = len.min(segment(1));
+    let places = [heap, false].map(|mapped| name(placement(piece, mapped, limit)));
+    ((places[0], places[1]), "levels", reason)
+}
+
+/// The lines of all collectives. `heap`: memory from `alloc` can be mapped.
+pub(super) fn lines(nodes: &Nodes, heap: bool, temp_max: usize) -> Vec<Line> {
+    let (ranks, others) = (nodes.ranks().max(1), nodes.count().saturating_sub(1).max(1));
+    // Decisions change at these sizes only.
+    let mut edges = vec![
+        0,
+        INLINE + 1,
+        COLL_SLOT + 1,
+        temp_max + 1,
+        PACKED_MAX + 1,
+        PACKED_MAX / ranks + 1,
+        (PACKED_MAX / nodes.largest().max(1) / ranks + 1) * ranks,
+        WIRE_FLAT_MAX / others + 1,
+        segment(1) + 1,
+    ];
+    edges.sort_unstable();
+    edges.dedup();
+    let mut lines: Vec<Line> = Vec::new();
+    for title in NAMES {
+        let edges = if title == "barrier" {
+            &edges[..1]
+        } else {
+            &edges
+        };
+        for &from in edges {
+            let (placement, how, why) = decide(title, from, nodes, heap, temp_max);
+            if let Some(last) = lines.last_mut()
+                && last.collective == title
+            {
+                if (last.placement, last.how, &last.why) == (placement, how, &why) {
+                    continue;
+                }
+                last.to = Some(from as u64 - 1);
+            }
+            lines.push(Line {
+                collective: title,
+                from: from as u64,
+                to: None,
+                placement,
+                how,
+                why,
+            });
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_cover_all_sizes_and_say_what_is_decided() {
+        let nodes = Nodes::blocks(8, 2);
+        let lines = lines(&nodes, true, 65_536);
+        for title in NAMES {
+            let own: Vec<_> = lines.iter().filter(|l| l.collective == title).collect();
+            assert_eq!(own.first().map(|line| line.from), Some(0), "{title}");
+            assert_eq!(own.last().map(|line| line.to), Some(None), "{title}");
+            let joined = |pair: &[&Line]| pair[0].to == pair[1].from.checked_sub(1);
+            assert!(own.windows(2).all(joined), "{title}");
+            for len in [0, 8, 1000, 5000, 9000, 70_000, 200_000, 5 << 20] {
+                let len = len / 64 * 64;
+                let said = own
+                    .iter()
+                    .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to));
+                let (placement, how, why) = decide(title, len as usize, &nodes, true, 65_536);
+                let said = said.map(|line| (line.placement, line.how, line.why.clone()));
+                assert_eq!(said, Some((placement, how, why)), "{title} {len}");
+            }
+        }
+        let how = |title| lines.iter().find(|l| l.collective == title).map(|l| l.how);
+        assert_eq!(how("allreduce"), Some("levels"));
+        assert_eq!(how("gather"), Some("messages"));
+    }
+}
