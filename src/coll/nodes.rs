@@ -57,6 +57,13 @@ impl Nodes {
         &self.members[node]
     }
 
+    /// All places, one of each node after the other.
+    #[must_use]
+    pub fn in_turn(&self) -> Vec<usize> {
+        let turn = |turn: usize| self.members.iter().filter_map(move |of| of.get(turn));
+        (0..self.largest()).flat_map(turn).copied().collect()
+    }
+
     /// Members on the node that has most of them.
     #[must_use]
     pub fn largest(&self) -> usize {
@@ -87,5 +94,6 @@ mod tests {
         assert_eq!(Nodes::blocks(5, 2), Nodes::of([0, 0, 0, 1, 1]));
         assert_eq!(Nodes::blocks(2, 4).count(), 2);
         assert!(Nodes::of([]).in_runs());
+        assert_eq!(Nodes::of([0, 0, 0, 1]).in_turn(), [0, 3, 1, 2]);
     }
 }

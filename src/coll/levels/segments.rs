@@ -2,6 +2,7 @@
 //! What of a collective goes through the levels at a time.
 
 use super::super::Parts;
+use super::super::nodes::Nodes;
 
 /// Bytes that go through the levels as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,22 +19,28 @@ pub(super) struct Segment {
 #[derive(Debug)]
 enum Whole {
     One(Segment),
-    /// A part for each place. `in_place`: what is combined of it stands where it was taken from.
+    /// A part for each place, the places in this order. `in_place`: what is combined of it stands where it was taken
+    /// from.
     Parts {
         parts: Parts,
-        ranks: usize,
+        order: Vec<usize>,
         in_place: bool,
     },
 }
 
 /// The segments of a collective, one after the other. All members cut alike.
+///
+/// Of parts that belong to several places the first segments come first, then all second ones. The places take turns
+/// by nodes, so that the wire is busy in all directions.
 #[derive(Debug)]
 pub(super) struct Segments {
     whole: Whole,
     unit: usize,
-    /// Pieces of the whole that are over, and bytes of the next one.
-    piece: usize,
+    /// Bytes of the largest piece.
+    largest: usize,
+    /// Bytes of each piece that are over, and the index of the next piece.
     done: usize,
+    piece: usize,
 }
 
 impl Segments {
@@ -56,23 +63,26 @@ impl Segments {
         )
     }
 
-    /// Of a part for each of `ranks` places.
-    pub(super) fn of_parts(parts: Parts, ranks: usize, in_place: bool, unit: usize) -> Self {
+    /// Of a part for each place.
+    pub(super) fn of_parts(parts: Parts, nodes: &Nodes, in_place: bool, unit: usize) -> Self {
         let whole = Whole::Parts {
             parts,
-            ranks,
+            order: nodes.in_turn(),
             in_place,
         };
         Self::new(whole, unit)
     }
 
     fn new(whole: Whole, unit: usize) -> Self {
-        Self {
+        let mut this = Self {
             whole,
             unit: unit.max(1),
-            piece: 0,
+            largest: 0,
             done: 0,
-        }
+            piece: 0,
+        };
+        this.largest = this.pieces().map(|piece| piece.len).max().unwrap_or(0);
+        this
     }
 
     fn piece(&self, index: usize) -> Option<Segment> {
@@ -80,18 +90,22 @@ impl Segments {
             Whole::One(one) => (index == 0).then_some(*one),
             Whole::Parts {
                 parts,
-                ranks,
+                order,
                 in_place,
-            } => (index < *ranks).then(|| {
-                let (at, len) = parts.of(index);
+            } => order.get(index).map(|&place| {
+                let (at, len) = parts.of(place);
                 Segment {
-                    root: Some(index),
+                    root: Some(place),
                     from: at,
                     to: if *in_place { at } else { 0 },
                     len,
                 }
             }),
         }
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Segment> {
+        (0..).map_while(|index| self.piece(index))
     }
 
     /// Where the part of a place is, and its bytes; nothing if there are no parts.
@@ -104,8 +118,9 @@ impl Segments {
 
     /// How many there are.
     pub(super) fn how_many(&self) -> usize {
-        let pieces = (0..).map_while(|index| self.piece(index));
-        pieces.map(|piece| piece.len.div_ceil(self.unit)).sum()
+        self.pieces()
+            .map(|piece| piece.len.div_ceil(self.unit))
+            .sum()
     }
 }
 
@@ -113,22 +128,22 @@ impl Iterator for Segments {
     type Item = Segment;
 
     fn next(&mut self) -> Option<Segment> {
-        loop {
-            let piece = self.piece(self.piece)?;
-            if self.done == piece.len {
-                (self.piece, self.done) = (self.piece + 1, 0);
+        while self.done < self.largest {
+            let Some(piece) = self.piece(self.piece) else {
+                (self.piece, self.done) = (0, self.done + self.unit);
                 continue;
-            }
-            let len = (piece.len - self.done).min(self.unit);
-            let segment = Segment {
-                from: piece.from + self.done,
-                to: piece.to + self.done,
-                len,
-                ..piece
             };
-            self.done += len;
-            return Some(segment);
+            self.piece += 1;
+            if self.done < piece.len {
+                return Some(Segment {
+                    from: piece.from + self.done,
+                    to: piece.to + self.done,
+                    len: (piece.len - self.done).min(self.unit),
+                    ..piece
+                });
+            }
         }
+        None
     }
 }
 
@@ -145,16 +160,17 @@ mod tests {
             assert_eq!(all.iter().map(|segment| segment.len).sum::<usize>(), len);
         }
         let parts = Parts::packed(&[150, 0, 30], 1);
-        let cut = |in_place| Segments::of_parts(parts.clone(), 3, in_place, 100);
+        let nodes = Nodes::of([0, 0, 1]);
+        let cut = |in_place| Segments::of_parts(parts.clone(), &nodes, in_place, 100);
         let all: Vec<_> = cut(false).collect();
         let ends = |s: &Segment| (s.root, s.from, s.to, s.len);
         let expected = [
             (Some(0), 0, 0, 100),
-            (Some(0), 100, 100, 50),
             (Some(2), 150, 0, 30),
+            (Some(0), 100, 100, 50),
         ];
         assert_eq!(all.iter().map(ends).collect::<Vec<_>>(), expected);
-        assert_eq!(cut(true).last().map(|s| s.to), Some(150));
+        assert_eq!(cut(true).nth(1).map(|s| s.to), Some(150));
         assert_eq!(cut(true).how_many(), 3);
     }
 }

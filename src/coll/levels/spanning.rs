@@ -15,10 +15,11 @@ use crate::request::RequestId;
 use onecopy_shm::loan::Loan;
 use std::collections::VecDeque;
 
-/// Segments under way at a time. Not more than a channel has lines for their steps.
-const WINDOW: usize = 4;
+/// Segments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time in
+/// which a byte crosses it; not more than a channel has lines for their steps.
+const WINDOWS: (usize, usize) = (8, 4);
 /// How many ways up are begun ahead of the ways down.
-const LEAD: usize = 2;
+const LEAD: usize = 3;
 
 /// A collective under way.
 pub(super) struct Spanning {
@@ -70,7 +71,7 @@ pub(super) fn work_of(
         }
         (Way::Move, Collective::Allgather { parts }) => {
             let parts = parts.clone();
-            let segments = Segments::of_parts(parts, ranks, true, segment(1));
+            let segments = Segments::of_parts(parts, &place.nodes, true, segment(1));
             (Work::Move, segments)
         }
         (Way::Collect, Collective::Allgather { parts }) => {
@@ -91,7 +92,7 @@ pub(super) fn work_of(
         }
         (Way::Combine, Collective::ReduceScatter { parts, elem, op }) => {
             let unit = segment(elem.size());
-            let segments = Segments::of_parts(parts.clone(), ranks, in_place, unit);
+            let segments = Segments::of_parts(parts.clone(), &place.nodes, in_place, unit);
             (Work::Combine(of(elem, op)?), segments)
         }
         (Way::All, Collective::Allreduce { elem, op }) => {
@@ -205,7 +206,11 @@ impl Spanning {
             self.copy_own(engine, place)?;
         }
         let mut moved = false;
-        while self.flights.len() < WINDOW
+        let window = match self.work {
+            Work::Move | Work::PassOn => WINDOWS.0,
+            _ => WINDOWS.1,
+        };
+        while self.flights.len() < window
             && let Some(segment) = self.segments.next()
         {
             let rooms = self.take_rooms(engine, place, &segment);
