@@ -10,6 +10,7 @@
 //! otherwise the lines of a channel would mean different steps to them.
 
 mod flight;
+mod pack;
 mod place;
 mod segments;
 mod spanning;

@@ -6,6 +6,7 @@ use super::super::fold::segment::{Operands, combine_all};
 use super::super::select::levels::{Wire, commutes, wire};
 use super::super::select::share;
 use super::super::{Collective, ElemType, Op, Parts};
+use super::pack::{blocks, copy, of_group, packed, part, reorder};
 use super::place::Place;
 use super::segments::Segment;
 use crate::engine::Engine;
@@ -97,42 +98,8 @@ impl Load {
     }
 }
 
-fn part(piece: Piece, at: usize, len: usize) -> Piece {
-    Piece {
-        at: piece.at + at,
-        len,
-        ..piece
-    }
-}
-
 fn same(a: Piece, b: Piece) -> bool {
     (a.loan, a.at) == (b.loan, b.at)
-}
-
-/// Sums of lengths: where each begins, one behind the other.
-fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
-    lengths
-        .scan(0, |at, len| {
-            let begin = *at;
-            *at += len;
-            Some((begin, len))
-        })
-        .collect()
-}
-
-/// For each node the bytes of its members' parts, one node behind the other.
-fn blocks(parts: &Parts, place: &Place) -> Vec<(usize, usize)> {
-    let of = |node| {
-        let members = place.nodes.members_of(node).iter();
-        members.map(|&member| parts.of(member).1).sum()
-    };
-    packed((0..place.nodes.count()).map(of))
-}
-
-/// The parts of the members of a node, one behind the other.
-fn of_group(parts: &Parts, place: &Place, node: usize) -> Vec<(usize, usize)> {
-    let members = place.nodes.members_of(node).iter();
-    packed(members.map(|&member| parts.of(member).1))
 }
 
 impl Work {
@@ -280,9 +247,10 @@ impl Work {
                 Ask::new(Collective::Allgather { parts }, None, load.room(0, len))
             }
             Self::Transpose(bytes) => {
-                self.sort(engine, place, load, *bytes)?;
                 let group = place.group().len();
                 let all = len * group;
+                let rooms = (load.room(0, all), load.room(1, all));
+                reorder(engine, place, rooms, *bytes, false)?;
                 let between = |other: usize| group * place.nodes.members_of(other).len() * bytes;
                 let parts = Parts::Listed(packed((0..count).map(between)).into());
                 let (send, recv) = (parts.clone(), parts);
@@ -343,7 +311,9 @@ impl Work {
         let Segment { root, len, .. } = load.segment;
         let count = place.nodes.count();
         if let Self::Transpose(bytes) = self {
-            self.sort_back(engine, place, load, *bytes)?;
+            let all = len * place.group().len();
+            let rooms = (load.room(2, all), load.room(0, all));
+            reorder(engine, place, rooms, *bytes, true)?;
         }
         if let Self::PassOn = self {
             let next = match place.neighbours(root.unwrap_or(0)) {
@@ -454,67 +424,6 @@ impl Work {
             _ => Ok(()),
         }
     }
-
-    /// At a leader: what its members give, sorted by the nodes that it is for.
-    fn sort(&self, engine: &mut Engine, place: &Place, load: &Load, bytes: usize) -> Result<()> {
-        self.reorder(engine, place, load, bytes, (0, 1), false)
-    }
-
-    /// At a leader: what came from the nodes, sorted by its members.
-    fn sort_back(
-        &self,
-        engine: &mut Engine,
-        place: &Place,
-        load: &Load,
-        bytes: usize,
-    ) -> Result<()> {
-        self.reorder(engine, place, load, bytes, (2, 0), true)
-    }
-
-    /// Copies parts from room to room: `back` from the order of nodes to that of members, else the other way.
-    fn reorder(
-        &self,
-        engine: &mut Engine,
-        place: &Place,
-        load: &Load,
-        bytes: usize,
-        rooms: (usize, usize),
-        back: bool,
-    ) -> Result<()> {
-        let (ranks, group) = (place.nodes.ranks(), place.group().len());
-        let all = ranks * group * bytes;
-        let (Some(from), Some(to)) = (load.room(rooms.0, all), load.room(rooms.1, all)) else {
-            return Ok(());
-        };
-        let mut at = 0;
-        for node in 0..place.nodes.count() {
-            let others = place.nodes.members_of(node);
-            // What leaves is sorted by the sender first, and so is what comes.
-            let pairs = if back {
-                let pair = |&other: &usize| (0..group).map(move |member| (member, other));
-                others.iter().flat_map(pair).collect::<Vec<_>>()
-            } else {
-                let pair = |member| others.iter().map(move |&other| (member, other));
-                (0..group).flat_map(pair).collect()
-            };
-            for (member, other) in pairs {
-                let by_member = (member * ranks + other) * bytes;
-                let (out, into) = if back {
-                    (at, by_member)
-                } else {
-                    (by_member, at)
-                };
-                copy(engine, part(from, out, bytes), part(to, into, bytes), bytes)?;
-                at += bytes;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> Result<()> {
-    let loans = &mut engine.core.loans;
-    Ok(loans.copy(from.loan, from.at, to.loan, to.at, len)?)
 }
 
 /// The share of each node of a vector.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Parts of several members as one block: where each stands, and how they come there.
+
+use super::super::Parts;
+use super::super::contribution::Piece;
+use super::place::Place;
+use crate::engine::Engine;
+use crate::error::Result;
+
+/// A part of a piece.
+pub(super) fn part(piece: Piece, at: usize, len: usize) -> Piece {
+    Piece {
+        at: piece.at + at,
+        len,
+        ..piece
+    }
+}
+
+/// Sums of lengths: where each begins, one behind the other.
+pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
+    lengths
+        .scan(0, |at, len| {
+            let begin = *at;
+            *at += len;
+            Some((begin, len))
+        })
+        .collect()
+}
+
+/// For each node the bytes of its members' parts, one node behind the other.
+pub(super) fn blocks(parts: &Parts, place: &Place) -> Vec<(usize, usize)> {
+    let of = |node| {
+        let members = place.nodes.members_of(node).iter();
+        members.map(|&member| parts.of(member).1).sum()
+    };
+    packed((0..place.nodes.count()).map(of))
+}
+
+/// The parts of the members of a node, one behind the other.
+pub(super) fn of_group(parts: &Parts, place: &Place, node: usize) -> Vec<(usize, usize)> {
+    let members = place.nodes.members_of(node).iter();
+    packed(members.map(|&member| parts.of(member).1))
+}
+
+/// Copies between buffers of this rank.
+pub(super) fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> Result<()> {
+    let loans = &mut engine.core.loans;
+    Ok(loans.copy(from.loan, from.at, to.loan, to.at, len)?)
+}
+
+/// At a leader: copies parts of `bytes` bytes, one for each pair of a member of its node and a member of all, from the
+/// order of members to that of nodes; `back`: the other way.
+pub(super) fn reorder(
+    engine: &mut Engine,
+    place: &Place,
+    (from, to): (Option<Piece>, Option<Piece>),
+    bytes: usize,
+    back: bool,
+) -> Result<()> {
+    let (ranks, group) = (place.nodes.ranks(), place.group().len());
+    let (Some(from), Some(to)) = (from, to) else {
+        return Ok(());
+    };
+    let mut at = 0;
+    for node in 0..place.nodes.count() {
+        let others = place.nodes.members_of(node);
+        // What leaves is sorted by the sender first, and so is what comes.
+        let pairs = if back {
+            let pair = |&other: &usize| (0..group).map(move |member| (member, other));
+            others.iter().flat_map(pair).collect::<Vec<_>>()
+        } else {
+            let pair = |member| others.iter().map(move |&other| (member, other));
+            (0..group).flat_map(pair).collect()
+        };
+        for (member, other) in pairs {
+            let by_member = (member * ranks + other) * bytes;
+            let (out, into) = if back {
+                (at, by_member)
+            } else {
+                (by_member, at)
+            };
+            copy(engine, part(from, out, bytes), part(to, into, bytes), bytes)?;
+            at += bytes;
+        }
+    }
+    Ok(())
+}
