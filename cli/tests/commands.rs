@@ -155,6 +155,35 @@ fn ranges_of_protocols_have_no_gap() {
     }
 }
 
+#[test]
+fn collectives_are_explained_on_several_nodes() {
+    let of = |nodes: &str| {
+        let args = ["info", "collectives", "-n", "8", "--nodes", nodes, "--json"];
+        json(&args, &[])
+    };
+    let how = |listing: &Value, name: &str| -> Vec<String> {
+        let rows = listing["collectives"].as_array().expect("a list");
+        let own = rows.iter().filter(|row| row["collective"] == name);
+        own.filter_map(|row| row["how"].as_str().map(str::to_owned))
+            .collect()
+    };
+    let two = of("2");
+    assert_eq!(two["nodes"], 2);
+    assert!(how(&two, "allreduce").iter().all(|how| how == "levels"));
+    assert_eq!(how(&two, "scan"), ["messages"]);
+    assert_eq!(
+        how(&two, "alltoall").last().map(String::as_str),
+        Some("messages")
+    );
+    // Each rank alone: only reductions gain by leaders.
+    let eight = of("8");
+    assert_eq!(how(&eight, "bcast"), ["messages"]);
+    assert!(how(&eight, "allreduce").iter().all(|how| how == "leaders"));
+    let table = onecopy(&["info", "collectives", "-n", "8", "--nodes", "2"], &[]);
+    let table = text(&table.stdout);
+    assert!(table.contains("8 ranks on 2 nodes"), "{table}");
+}
+
 /// The protocol that the counters of sender and receiver show.
 fn went_by(sender: &BTreeMap<&str, u64>, receiver: &BTreeMap<&str, u64>) -> Protocol {
     let coop = receiver["coop_chunks_receiver"] + sender["coop_chunks_sender"] > 0;

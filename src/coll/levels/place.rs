@@ -94,7 +94,9 @@ mod tests {
         assert_eq!(place.neighbours(1), (None, Some(2)));
         assert_eq!(place.neighbours(5), (Some(0), None));
         assert_eq!(*place.pair(0, 1, 3), [13, 11]);
-        assert_eq!(place.wire(Some(3), true), (Arc::new([11, 12, 13]) as _, 0));
-        assert_eq!(place.wire(Some(4), true), (Arc::new([12, 10, 14]) as _, 2));
+        let (ranks, me) = place.wire(Some(3), true);
+        assert_eq!((&*ranks, me), (&[11, 12, 13][..], 0));
+        let (ranks, me) = place.wire(Some(4), true);
+        assert_eq!((&*ranks, me), (&[12, 10, 14][..], 2));
     }
 }

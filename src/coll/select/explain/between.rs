@@ -155,7 +155,8 @@ mod tests {
             let joined = |pair: &[&Line]| pair[0].to == pair[1].from.checked_sub(1);
             assert!(own.windows(2).all(joined), "{title}");
             for len in [0, 8, 1000, 5000, 9000, 70_000, 200_000, 5 << 20] {
-                let len = len / 64 * 64;
+                // A barrier has no bytes.
+                let len = if title == "barrier" { 0 } else { len / 64 * 64 };
                 let said = own
                     .iter()
                     .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to));
