@@ -28,6 +28,8 @@ need xz xz-utils
 need python3 python3
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
 [ -e /usr/include/stdlib.h ] || packages+=(libc6-dev)
+# The C header that sys/verbs-sys is compared with.
+[ -e /usr/include/infiniband/verbs.h ] || packages+=(libibverbs-dev)
 
 if [ "${#packages[@]}" -gt 0 ]; then
     sudo=()

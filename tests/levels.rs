@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Communicators whose members are on several nodes: ranks that die in the middle of a collective, communicators that
 //! come and go, and threads. That results are right, `collectives.rs` compares with an oracle.
-#![cfg(feature = "socket-endpoint")]
 
 #[path = "levels/mortal.rs"]
 mod mortal;

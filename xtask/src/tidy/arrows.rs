@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("knem-sys", &[]),
     ("onecopy-sys", &[]),
     ("pmix-sys", &[]),
+    ("verbs-sys", &[]),
     ("xpmem-sys", &[]),
     (
         "onecopy-kmod-tests",
@@ -86,6 +87,7 @@ const RESERVED: &[(&str, &[&str])] = &[
             "knem-sys",
             "onecopy-sys",
             "pmix-sys",
+            "verbs-sys",
             "xpmem-sys",
         ],
     ),
@@ -196,6 +198,7 @@ mod tests {
             errors("onecopy", &["libc"]),
             [
                 "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and pmix-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and verbs-sys and xpmem-sys may use libc"
             ]
         );
     }
