@@ -25,6 +25,11 @@ pub struct Catalog {
     /// Releases of the distribution, for whose every kernel the module is to be built.
     #[serde(rename = "distribution", default)]
     pub distributions: Vec<DistributionEntry>,
+    /// Kernels with a software device for RDMA: `rdma-` and the name of one above.
+    #[serde(rename = "bed", default)]
+    pub beds: Vec<KernelEntry>,
+    /// What the guests of beds have beside the kernel.
+    pub rdma: RdmaEntry,
     /// What guests of other architectures have beside the kernel.
     #[serde(rename = "userland", default)]
     pub userlands: Vec<UserlandEntry>,
@@ -40,6 +45,23 @@ pub struct DistributionEntry {
     pub suites: Vec<String>,
     /// What compiles for them.
     pub toolchain: String,
+}
+
+/// What the guests of beds for RDMA have beside the kernel.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RdmaEntry {
+    /// Modules, in the order in which they are loaded. Each brings what it depends on; what the kernel has built in, or
+    /// has not, is left out.
+    pub modules: Vec<String>,
+    /// Where packages come from.
+    pub suites: Vec<String>,
+    /// The packages: nothing is added for what they depend on.
+    pub packages: Vec<String>,
+    /// Programs of theirs.
+    pub programs: Vec<String>,
+    /// Libraries of theirs that are opened by name, from the folder of libraries on.
+    pub plugins: Vec<String>,
 }
 
 /// What builds programs for another architecture, and what they find in its guests.
@@ -171,6 +193,9 @@ pub struct ProfileEntry {
 /// The name of the profile that means a kernel as the distribution built it.
 pub const RELEASE: &str = "release";
 
+/// What the names of kernels for RDMA begin with.
+const BED: &str = "rdma-";
+
 impl Catalog {
     /// The file that is part of this program.
     ///
@@ -189,6 +214,12 @@ impl Catalog {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |why: String| Error::Refused(format!("kernels.toml: {why}"));
         let catalog: Self = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        for bed in &catalog.beds {
+            if !catalog.toolchains.iter().any(|t| t.name == bed.toolchain) {
+                let name = &bed.toolchain;
+                return Err(refuse(format!("bed {}: no toolchain {name}", bed.name)));
+            }
+        }
         for kernel in &catalog.kernels {
             let name = kernel.arch.tag(&kernel.name);
             if catalog
@@ -273,6 +304,24 @@ impl Catalog {
             };
             Error::Refused(format!(
                 "no kernel '{name}'{arch}; there are {}",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// The kernel for RDMA that goes by the name of another one.
+    ///
+    /// # Errors
+    ///
+    /// When there is none; the error lists those that there are.
+    pub fn bed(&self, name: &str) -> Result<&KernelEntry> {
+        let plain = |bed: &KernelEntry| bed.name.trim_start_matches(BED).to_owned();
+        let name = name.trim_start_matches(BED);
+        let mut beds = self.beds.iter();
+        beds.find(|bed| plain(bed) == name).ok_or_else(|| {
+            let names: Vec<String> = self.beds.iter().map(plain).collect();
+            Error::Refused(format!(
+                "no kernel '{name}' with a software device for RDMA; there are {}",
                 names.join(", ")
             ))
         })
@@ -397,6 +446,12 @@ mod tests {
     #[test]
     fn unknown_names_list_the_known() {
         let catalog = Catalog::parse(guest::KERNELS).expect("kernels.toml");
+        let text = catalog.bed("6.12").expect_err("none").to_string();
+        assert_eq!(
+            text,
+            "no kernel '6.12' with a software device for RDMA; there are 6.1, newest"
+        );
+        assert_eq!(catalog.bed("newest").expect("bed").name, "rdma-newest");
         let text = catalog.kernel("2.6").expect_err("none").to_string();
         assert_eq!(text, "no kernel '2.6'; there are 5.10, 6.1, 6.12, newest");
         let arm64 = arch::named("arm64").expect("arm64");

@@ -119,10 +119,15 @@ impl Initramfs {
         root.bytes("etc/group", 0o644, GROUP);
         root.node("bin/busybox", REGULAR | 0o755, 0, Content::Copy(busybox));
         root.link("bin/sh", "busybox");
-        for name in ["init", "lib.sh", "shell.sh", "profile"] {
-            let mode = if name == "init" { 0o755 } else { 0o644 };
+        for name in ["init", "lib.sh", "shell.sh", "profile", "rdma.sh", "at"] {
+            let mode = if matches!(name, "init" | "at") {
+                0o755
+            } else {
+                0o644
+            };
             let place = match name {
                 "init" => "init".to_owned(),
+                "at" => "payload/bin/at".to_owned(),
                 "profile" => "etc/profile".to_owned(),
                 other => format!("payload/{other}"),
             };
@@ -341,7 +346,7 @@ fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
 }
 
 /// The file of one line of `ldd`: `name => /path (0x...)` or `/path (0x...)`.
-fn library(line: &str) -> Option<PathBuf> {
+pub(crate) fn library(line: &str) -> Option<PathBuf> {
     let line = line.trim();
     let path = line.split_once("=> ").map_or(line, |(_, path)| path);
     let path = path.split(" (").next()?.trim();

@@ -6,7 +6,7 @@
 //! where their packages come from; [`apt`] fetches these with lists of its own and never touches the host's; [`kernel`]
 //! unpacks them and mends their paths; [`toolchain`] is what compiles for them; [`module`] builds; [`userland`] is what
 //! programs for another architecture are built by and find in the guest; [`initramfs`] packs a guest; [`qemu`] boots
-//! it; [`console`] reads what it said and gives the verdict.
+//! it; [`console`] reads what it said and gives the verdict. [`rdma`] fills guests with a software device for RDMA.
 //!
 //! [`cache`], [`apt`] and [`pypi`] serve all that is fetched to be tested or compared with, also without a virtual
 //! machine.
@@ -29,6 +29,7 @@ pub mod program;
 pub mod progress;
 pub mod pypi;
 pub mod qemu;
+pub mod rdma;
 pub mod results;
 pub mod shell;
 pub mod source;

@@ -47,6 +47,20 @@ pub struct Machine {
     pub memory: u32,
     /// Further words for the kernel's command line.
     pub words: String,
+    /// Further arguments of QEMU: cards.
+    pub cards: Vec<String>,
+}
+
+/// The folder of the cable between two machines: each has a socket there.
+pub type Cable = tempfile::TempDir;
+
+/// A cable between two machines.
+///
+/// # Errors
+///
+/// When there is no place for it.
+pub fn cable() -> Result<Cable> {
+    tempfile::tempdir().map_err(Error::io("a temporary folder"))
 }
 
 impl Machine {
@@ -60,8 +74,53 @@ impl Machine {
             processors: 2,
             memory: if kernel.slower > 1 { 4096 } else { 3072 },
             words: kernel.words.clone(),
+            cards: Vec::new(),
         }
     }
+
+    /// Gives it a network card at an end of the cable, 1 or 2. Packets may be large, so that those of RDMA may be.
+    pub fn plug(&mut self, cable: &Cable, end: u32) {
+        let socket = |end: u32| cable.path().join(format!("{end}")).display().to_string();
+        let (here, there) = (socket(end), socket(3 - end));
+        self.cards.extend([
+            "-netdev".to_owned(),
+            format!(
+                "dgram,id=n0,local.type=unix,local.path={here},remote.type=unix,remote.path={there}"
+            ),
+            "-device".to_owned(),
+            format!("virtio-net-pci,netdev=n0,mac=52:54:00:00:00:{end:02},host_mtu=9000,romfile="),
+        ]);
+    }
+}
+
+/// A machine beside the one whose run counts. It is switched off when this is dropped.
+#[derive(Debug)]
+pub struct Beside {
+    _guest: Guest,
+}
+
+/// Boots a machine beside another one. What it says goes to `log`.
+///
+/// # Errors
+///
+/// When QEMU cannot be started.
+pub fn beside(cache: &Cache, machine: &Machine, log: &Path, progress: &Progress) -> Result<Beside> {
+    let accelerator = accelerator(cache, machine, progress)?;
+    let said = File::create(log).map_err(Error::io(log.display().to_string()))?;
+    let noise = log.with_extension("qemu");
+    let noise = File::create(&noise).map_err(Error::io(noise.display().to_string()))?;
+    let mut command = command(machine, accelerator)?;
+    command
+        .args(["-display", "none", "-monitor", "none"])
+        .args(["-chardev", "stdio,id=console,signal=off"])
+        .args(["-serial", "chardev:console"])
+        .stdin(Stdio::null())
+        .stdout(said)
+        .stderr(noise);
+    let child = command.spawn().map_err(Error::io(machine.arch.qemu))?;
+    Ok(Beside {
+        _guest: Guest(child),
+    })
 }
 
 /// How a run went.
@@ -214,6 +273,7 @@ fn boot(
 }
 
 /// A guest that does not outlive its reader.
+#[derive(Debug)]
 struct Guest(Child);
 
 impl Drop for Guest {
@@ -244,7 +304,8 @@ pub(crate) fn command(machine: &Machine, accelerator: Accelerator) -> Result<Com
         .arg("-initrd")
         .arg(&machine.initramfs)
         .arg("-append")
-        .arg(words(arch, accelerator, tsc_khz(), &machine.words));
+        .arg(words(arch, accelerator, tsc_khz(), &machine.words))
+        .args(&machine.cards);
     Ok(command)
 }
 

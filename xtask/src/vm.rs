@@ -19,7 +19,7 @@ use onecopy_vm::kernel::{self, Kernel};
 use onecopy_vm::module::{self, Sources};
 use onecopy_vm::progress::Progress;
 use onecopy_vm::userland::Userland;
-use onecopy_vm::{arch, qemu, shell, source, toolchain};
+use onecopy_vm::{arch, qemu, rdma, shell, source, toolchain};
 
 use crate::{Failure, root, say};
 pub(crate) use build::TESTED_WITH;
@@ -264,6 +264,24 @@ fn list(bench: &Bench) -> Result<(), Failure> {
             ]);
         }
     }
+    for entry in &bench.catalog.beds {
+        let fetched = kernel::fetched(&bench.cache, &entry.name, entry.arch);
+        rows.push([
+            entry.name.clone(),
+            entry.arch.name.to_owned(),
+            RELEASE.to_owned(),
+            fetched
+                .as_ref()
+                .map_or("-".to_owned(), |f| f.release.clone()),
+            if fetched.is_some() {
+                "image, modules"
+            } else {
+                "no"
+            }
+            .to_owned(),
+            "-".to_owned(),
+        ]);
+    }
     report::table(&rows);
     let suite = Suite::load(&root())?;
     say::line(&format!("suites: {}", suite.names().join(", ")));
@@ -272,6 +290,16 @@ fn list(bench: &Bench) -> Result<(), Failure> {
 }
 
 fn fetch(bench: &Bench, args: &FetchArgs) -> Result<(), Failure> {
+    if let Some(bed) = args
+        .kernel
+        .as_deref()
+        .filter(|name| name.starts_with("rdma-"))
+    {
+        let (cache, catalog) = (&bench.cache, &bench.catalog);
+        let (kernel, _) = rdma::prepare(cache, catalog, bed, &bench.progress).map_err(text)?;
+        say::line(&format!("{}: {}", kernel.name, kernel.release));
+        return Ok(());
+    }
     let names: Vec<&str> = match &args.kernel {
         Some(name) => vec![name],
         None => bench

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy vm`.
 
-use std::path::PathBuf;
+mod bed;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,7 +22,10 @@ use super::{CliError, print};
 const AFTER_HELP: &str = "The kernel is fetched once, unpacked in ~/.cache/onecopy/vm (ONECOPY_VM_CACHE names another place, \
     ONECOPY_VM_MIRROR another mirror of Debian) and never installed; nothing on this machine changes. Under translation a guest is some ten times slower than the machine: of its times \
     only ratios mean something.\n\nExamples:\n  onecopy vm\n  onecopy vm --kernel newest\n  onecopy vm -- onecopy info\n  \
-    onecopy vm --out graphs -- 'onecopy bench --quick --svg /results'";
+    onecopy vm --out graphs -- 'onecopy bench --quick --svg /results'\n  onecopy vm --rdma --nodes 2 --copy ./ping -- 'ping $BED_DEVICE'\n\n\
+    With --rdma the guest has the kernel's software device for RoCE, on its loopback or, with --nodes 2, on the cable between two guests; \
+    our kernel module is not loaded. COMMAND runs on node a. 'at b COMMAND' runs one on the other, with its output and exit code; \
+    /etc/hosts has a and b. BED_SELF is the own node, BED_DEVICE the own device, BED_PEER_DEVICE the other's.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -37,9 +42,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
 
-    /// Memory of the machine in MiB
-    #[arg(long, value_name = "MIB", default_value = "3072", value_parser = clap::value_parser!(u32).range(512..))]
-    memory: u32,
+    /// Memory of a machine in MiB; 3072 if not given, 512 with --rdma
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..))]
+    memory: Option<u32>,
+
+    /// A machine with a software device for RDMA; kernel 6.1 or newest
+    #[arg(long)]
+    rdma: bool,
+
+    /// How many machines with such a device: 2 are joined by a cable
+    #[arg(long, value_name = "N", default_value = "1", requires = "rdma", value_parser = clap::value_parser!(u32).range(1..=2))]
+    nodes: u32,
+
+    /// Copy this program, library or folder into the guest's path; may be given several times
+    #[arg(long, value_name = "FILE")]
+    copy: Vec<PathBuf>,
 
     /// Copy what the command leaves in the guest's /results into this folder
     #[arg(long, value_name = "DIR")]
@@ -65,6 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return list(&catalog, &cache);
     }
     let progress = Progress::new();
+    if args.rdma {
+        return bed::run(args, &cache, &catalog, &progress);
+    }
     let entry = catalog.kernel(&args.kernel).map_err(usage)?;
     let profile = catalog
         .profile(&args.profile, &args.kernel)
@@ -82,28 +102,56 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         let place = format!("payload/{name}");
         guest.copy(object, &place).map_err(failed)?;
     }
-    let own = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
-    guest.program(&own, "payload/bin/onecopy").map_err(failed)?;
+    with_programs(&mut guest, &args.copy)?;
     guest.bytes("payload/run", 0o755, script(&args.command, args.timeout));
     let initramfs = run.join("initramfs.gz");
     guest.write(&initramfs).map_err(failed)?;
     let mut machine = Machine::new(&kernel, initramfs);
     machine.processors = args.cpus;
-    machine.memory = args.memory;
+    machine.memory = args.memory.unwrap_or(3072);
     if args.command.is_empty() {
-        let log = run.join("console.log");
-        let status = shell::run(&cache, &machine, &log, &progress).map_err(failed)?;
-        return Ok(if status.success() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        });
+        return interactive(&cache, &machine, &run, &progress);
     }
     let limit = Duration::from_secs(args.timeout.saturating_add(180));
     let report =
         qemu::run(&cache, &machine, limit, &run, &kernel.name, &progress).map_err(failed)?;
     progress.finish();
     tell(&kernel, &report, args)
+}
+
+/// This program, and what the person wants beside it.
+fn with_programs(guest: &mut Initramfs, copies: &[PathBuf]) -> Result<(), CliError> {
+    let own = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
+    guest.program(&own, "payload/bin/onecopy").map_err(failed)?;
+    for copy in copies {
+        let name = copy.file_name().unwrap_or_default().to_string_lossy();
+        if name.contains(".so") {
+            let place = format!("payload/lib/{name}");
+            guest.program(copy, &place)
+        } else if copy.is_dir() {
+            guest.copy(copy, &format!("payload/bin/{name}"))
+        } else {
+            guest.program(copy, &format!("payload/bin/{name}"))
+        }
+        .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The machine for a person.
+fn interactive(
+    cache: &Cache,
+    machine: &Machine,
+    run: &Path,
+    progress: &Progress,
+) -> Result<ExitCode, CliError> {
+    let log = run.join("console.log");
+    let status = shell::run(cache, machine, &log, progress).map_err(failed)?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// What the command wrote, and its exit code.
@@ -136,10 +184,14 @@ fn tell(kernel: &Kernel, report: &qemu::Report, args: &Args) -> Result<ExitCode,
 
 /// What the guest runs.
 fn script(command: &[String], seconds: u64) -> String {
+    let begin = ". /payload/lib.sh\ninsmod /payload/onecopy.ko || exit 1\n";
+    format!("{begin}{}", one_test(command, seconds, "sh"))
+}
+
+/// The lines that run the command with a shell, and end with whether it failed.
+fn one_test(command: &[String], seconds: u64, shell: &str) -> String {
     let command = command.join(" ").replace('\'', "'\\''");
-    format!(
-        ". /payload/lib.sh\ninsmod /payload/onecopy.ko || exit 1\ntest_ command {seconds} sh -c '{command}'\nexit $failed\n"
-    )
+    format!("test_ command {seconds} {shell} -c '{command}'\nexit $failed\n")
 }
 
 fn list(catalog: &Catalog, cache: &Cache) -> Result<ExitCode, CliError> {

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Functions for guests with a software device for RDMA. Names: a and b are the two sides of a bed; `at` runs a command on one of them.
+
+# What a person or a test finds in the environment, beside /etc/hosts:
+#   BED           loop, spaces or pair
+#   BED_SELF      the own side
+#   BED_DEVICE    the own device
+#   BED_PEER_DEVICE  the other side's
+
+rdma_hosts() {
+    printf '127.0.0.1 localhost\n%s a\n%s b\n' "$1" "$2" >/etc/hosts
+}
+
+rdma_modules() {
+    for module in /payload/modules/*.ko; do
+        insmod "$module" || { echo "insmod $module failed"; return 1; }
+    done
+}
+
+# rdma_wait DEVICE: until it has an address of IPv4, which the kernel gives it a moment after its port is there.
+rdma_wait() {
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        cat /sys/class/infiniband/"$1"/ports/1/gids/* 2>/dev/null | grep -q ':ffff:' && return 0
+        sleep 0.5
+    done
+    echo "$1 has no address after ten seconds"
+    return 1
+}
+
+# rdma_bed BED SIDE: makes devices and names.
+rdma_bed() {
+    export BED="$1" BED_SELF="$2"
+    mkdir -p /var/run/netns /etc
+    rdma_modules || return 1
+    case $BED in
+    loop)
+        export BED_DEVICE=rxe0 BED_PEER_DEVICE=rxe0
+        rdma_hosts 127.0.0.1 127.0.0.1
+        rdma link add rxe0 type rxe netdev lo && rdma_wait rxe0
+        ;;
+    spaces)
+        export BED_DEVICE=rxa BED_PEER_DEVICE=rxb
+        rdma_hosts 10.77.1.1 10.77.1.2
+        ip netns add a && ip netns add b || return 1
+        ip link add va netns a mtu 9000 address 52:54:00:00:01:01 type veth peer name vb netns b mtu 9000 address 52:54:00:00:01:02 || return 1
+        for side in a b; do
+            case $side in a) number=1 other=2 ;; b) number=2 other=1 ;; esac
+            ip -n $side link set lo up
+            ip -n $side link set v$side up
+            ip -n $side addr add 10.77.1.$number/24 dev v$side
+            # Addresses are not looked for: a lost answer would cost a second.
+            ip -n $side neigh replace 10.77.1.$other lladdr 52:54:00:00:01:0$other dev v$side nud permanent
+            ip netns exec $side rdma link add rx$side type rxe netdev v$side || return 1
+        done
+        rdma_wait rxa && rdma_wait rxb
+        ;;
+    pair)
+        export BED_DEVICE=rxe0 BED_PEER_DEVICE=rxe0
+        rdma_hosts 10.77.0.1 10.77.0.2
+        case $BED_SELF in a) number=1 other=2 ;; b) number=2 other=1 ;; esac
+        hostname "$BED_SELF"
+        ip link set eth0 mtu 9000 up || return 1
+        ip addr add 10.77.0.$number/24 dev eth0
+        ip neigh replace 10.77.0.$other lladdr 52:54:00:00:00:0$other dev eth0 nud permanent
+        rdma link add rxe0 type rxe netdev eth0 && rdma_wait rxe0
+        ;;
+    esac || return 1
+    export -p | grep ' BED' >/etc/bed
+}
+
+# rdma_serve: runs what the other machine asks for, until this one is switched off.
+rdma_serve() {
+    while :; do
+        nc -ll -p 5000 -e /bin/dash
+        sleep 1
+    done
+}
+
+# rdma_meet: waits for the other machine.
+rdma_meet() {
+    for _ in $(seq 120); do
+        [ "$(at b 'echo here' 2>/dev/null)" = here ] && return 0
+        sleep 1
+    done
+    echo "the machine b did not answer within two minutes"
+    return 1
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Beds for RDMA: guests with the kernel's software device for RoCE, and what its users need.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::apt::{self, Apt};
+use crate::cache::{self, Cache};
+use crate::catalog::{Catalog, RdmaEntry};
+use crate::initramfs::Initramfs;
+use crate::kernel::{self, Kernel};
+use crate::program::{self, find};
+use crate::progress::Progress;
+use crate::{Error, Result};
+
+/// How many machines there are, and what joins what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bed {
+    /// One machine, the device on its loopback.
+    Loop,
+    /// One machine, two spaces of the network with a device each.
+    Spaces,
+    /// Two machines with a device each.
+    Pair,
+}
+
+impl Bed {
+    /// The word for the guest's scripts.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Loop => "loop",
+            Self::Spaces => "spaces",
+            Self::Pair => "pair",
+        }
+    }
+}
+
+/// What was fetched and unpacked.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    root: PathBuf,
+    entry: RdmaEntry,
+}
+
+/// A kernel with the software device, and what goes with it; fetched where it is missing.
+///
+/// # Errors
+///
+/// When something cannot be fetched or unpacked.
+pub fn prepare(
+    cache: &Cache,
+    catalog: &Catalog,
+    name: &str,
+    progress: &Progress,
+) -> Result<(Kernel, Tools)> {
+    let kernel = kernel::fetch(cache, catalog, catalog.bed(name)?, false, progress)?;
+    let entry = catalog.rdma.clone();
+    let root = cache.folder("rdma")?.join("root");
+    let _lock = cache.lock("rdma")?;
+    let note = entry.packages.join(" ");
+    let stamp = root.with_extension("packages");
+    if !root.exists() || fs::read_to_string(&stamp).ok().as_deref() != Some(&note) {
+        progress.step("fetching libraries for RDMA");
+        let apt = Apt::open(cache, catalog, &entry.suites)?;
+        apt.update(false)?;
+        let packages = apt.show(&entry.packages)?;
+        if packages.len() < entry.packages.len() {
+            let missing: Vec<&str> = entry
+                .packages
+                .iter()
+                .filter(|name| !packages.iter().any(|p| p.name == **name))
+                .map(String::as_str)
+                .collect();
+            return Err(Error::Refused(format!(
+                "{} have no {}; name others in kernels.toml",
+                entry.suites.join(", "),
+                missing.join(", ")
+            )));
+        }
+        let debs = apt.download(&packages, &cache.folder("debs")?)?;
+        let part = root.with_extension("part");
+        cache::remove(&part)?;
+        debs.iter().try_for_each(|deb| apt::unpack(deb, &part))?;
+        cache::remove(&root)?;
+        fs::rename(&part, &root).map_err(Error::io(part.display().to_string()))?;
+        cache::write(&stamp, &note)?;
+    }
+    Ok((kernel, Tools { root, entry }))
+}
+
+impl Tools {
+    /// Puts modules, programs and libraries into a guest. Its script is `payload/rdma.sh`.
+    ///
+    /// # Errors
+    ///
+    /// When something is not where it belongs.
+    pub fn fill(&self, guest: &mut Initramfs, kernel: &Kernel) -> Result<()> {
+        let Some(folder) = &kernel.modules else {
+            return Err(Error::Refused(format!(
+                "{} has no modules of its own",
+                kernel.name
+            )));
+        };
+        let available = Available::read(folder)?;
+        for (index, (name, bytes)) in available
+            .load_order(&self.entry.modules)?
+            .into_iter()
+            .enumerate()
+        {
+            guest.bytes(
+                &format!("payload/modules/{index:02}-{name}.ko"),
+                0o644,
+                bytes,
+            );
+        }
+        let libraries = self.libraries()?;
+        let found = |name: &str| {
+            let mut places = libraries.iter().map(|folder| folder.join(name));
+            places
+                .find(|path| path.exists())
+                .ok_or_else(|| self.lacks(name))
+        };
+        for program in &self.entry.programs {
+            let place = self.root.join(program);
+            let name = place
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            self.with_libraries(guest, &place, &libraries)?;
+            guest.copy(&place, &format!("payload/bin/{name}"))?;
+        }
+        for plugin in &self.entry.plugins {
+            let place = found(plugin)?;
+            self.with_libraries(guest, &place, &libraries)?;
+            guest.copy(&place, &format!("usr/lib/{}/{plugin}", machine()))?;
+        }
+        guest.bytes("etc/libibverbs.d/rxe.driver", 0o644, "driver rxe\n");
+        // busybox takes its own `ip` and `tc` wherever its shell looks for a program; this one looks in PATH.
+        let dash = find("dash", "dash")?;
+        guest.program(&dash, "bin/dash")?;
+        guest.link("bin/sh", "dash");
+        Ok(())
+    }
+
+    fn lacks(&self, name: &str) -> Error {
+        Error::Refused(format!(
+            "the packages under {} have no {name}; kernels.toml says which they are",
+            self.root.display()
+        ))
+    }
+
+    fn libraries(&self) -> Result<Vec<PathBuf>> {
+        let folders = ["usr/lib", "lib"].map(|folder| self.root.join(folder).join(machine()));
+        let folders: Vec<PathBuf> = folders
+            .into_iter()
+            .filter(|folder| folder.exists())
+            .collect();
+        if folders.is_empty() {
+            return Err(self.lacks("libraries"));
+        }
+        Ok(folders)
+    }
+
+    /// The libraries that a file links with: ours where we have them, those of the host elsewhere.
+    fn with_libraries(
+        &self,
+        guest: &mut Initramfs,
+        file: &Path,
+        libraries: &[PathBuf],
+    ) -> Result<()> {
+        let path: Vec<String> = libraries
+            .iter()
+            .map(|folder| folder.display().to_string())
+            .collect();
+        let ldd = find("ldd", "libc-bin")?;
+        let mut command = Command::new(ldd);
+        command.env("LD_LIBRARY_PATH", path.join(":")).arg(file);
+        let output = program::run(&mut command)?;
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            if line.contains("not found") {
+                return Err(Error::Refused(format!(
+                    "{}: {}; add its package to kernels.toml",
+                    file.display(),
+                    line.trim()
+                )));
+            }
+            let Some(library) = crate::initramfs::library(line) else {
+                continue;
+            };
+            let name = library
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let place = match library.strip_prefix(&self.root) {
+                Ok(_) => format!("usr/lib/{}/{name}", machine()),
+                Err(_) => library.display().to_string(),
+            };
+            if !guest.contains(&place) {
+                guest.copy(&library, &place)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The script of a machine that serves the other one.
+#[must_use]
+pub fn serving() -> String {
+    format!("{BEGIN}rdma_bed pair b && echo VM-SERVES && rdma_serve\n")
+}
+
+/// What a bed's script begins with; what follows runs on side `a`, or on the only machine.
+#[must_use]
+pub fn setting_up(bed: Bed) -> String {
+    let meet = if bed == Bed::Pair {
+        " && rdma_meet"
+    } else {
+        ""
+    };
+    format!("{BEGIN}rdma_bed {} a{meet} || exit 1\n", bed.word())
+}
+
+const BEGIN: &str = ". /payload/lib.sh\n. /payload/rdma.sh\n";
+
+/// The folder of this machine's libraries.
+fn machine() -> &'static str {
+    crate::arch::here().prefix.trim_end_matches('-')
+}
+
+/// A kernel's modules by name.
+struct Available {
+    files: BTreeMap<String, PathBuf>,
+    built_in: BTreeSet<String>,
+}
+
+impl Available {
+    fn read(folder: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        collect(&folder.join("kernel"), &mut files)?;
+        let list = fs::read_to_string(folder.join("modules.builtin")).unwrap_or_default();
+        let built_in = list
+            .lines()
+            .filter_map(|line| name_of(Path::new(line)))
+            .collect();
+        Ok(Self { files, built_in })
+    }
+
+    /// Names and contents, each after what it depends on.
+    fn load_order(&self, wanted: &[String]) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut order = Vec::new();
+        let mut seen = BTreeSet::new();
+        for name in wanted {
+            // An older kernel has it by another name, a newer one built in.
+            if self.files.contains_key(name) {
+                self.add(name, &mut seen, &mut order)?;
+            }
+        }
+        Ok(order)
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        order: &mut Vec<(String, Vec<u8>)>,
+    ) -> Result<()> {
+        if self.built_in.contains(name) || !seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        let path = self.files.get(name).ok_or_else(|| {
+            Error::Refused(format!(
+                "the kernel has no module {name}, which another needs"
+            ))
+        })?;
+        let bytes = contents(path)?;
+        for needed in depends(&bytes) {
+            self.add(&needed, seen, order)?;
+        }
+        order.push((name.to_owned(), bytes));
+        Ok(())
+    }
+}
+
+fn collect(folder: &Path, into: &mut BTreeMap<String, PathBuf>) -> Result<()> {
+    for path in cache::entries(folder)? {
+        if path.is_dir() {
+            collect(&path, into)?;
+        } else if let Some(name) = name_of(&path) {
+            into.insert(name, path);
+        }
+    }
+    Ok(())
+}
+
+/// A module's name is that of its file, with `_` for `-`.
+fn name_of(path: &Path) -> Option<String> {
+    let file = path.file_name()?.to_str()?;
+    let (name, end) = file.split_once(".ko")?;
+    matches!(end, "" | ".xz" | ".zst" | ".gz").then(|| name.replace('-', "_"))
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>> {
+    let end = path
+        .extension()
+        .and_then(|end| end.to_str())
+        .unwrap_or_default();
+    let (tool, package) = match end {
+        "xz" => ("xz", "xz-utils"),
+        "zst" => ("zstd", "zstd"),
+        "gz" => ("gzip", "gzip"),
+        _ => return fs::read(path).map_err(Error::io(path.display().to_string())),
+    };
+    let output = program::run(Command::new(find(tool, package)?).arg("-dc").arg(path))?;
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(Error::Refused(format!(
+            "{}: {tool} cannot unpack it",
+            path.display()
+        )))
+    }
+}
+
+/// What a module says that it needs: `depends=a,b` among the texts that describe it.
+fn depends(module: &[u8]) -> Vec<String> {
+    let mark = b"\0depends=";
+    let at = module.windows(mark.len()).position(|window| window == mark);
+    let text = at.map_or(&[][..], |at| &module[at + mark.len()..]);
+    let end = text.iter().position(|&byte| byte == 0).unwrap_or(0);
+    String::from_utf8_lossy(&text[..end])
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| name.replace('-', "_"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_module_needs_is_read_from_it() {
+        assert_eq!(
+            depends(b"x\0license=GPL\0depends=ib_core,udp-tunnel\0y"),
+            ["ib_core", "udp_tunnel"]
+        );
+        assert_eq!(depends(b"\0depends=\0"), [""; 0]);
+        assert_eq!(depends(b"nothing"), [""; 0]);
+        assert_eq!(
+            name_of(Path::new("a/crc32c-intel.ko.xz")).as_deref(),
+            Some("crc32c_intel")
+        );
+        assert_eq!(name_of(Path::new("a/modules.order")), None);
+    }
+
+    #[test]
+    fn modules_are_loaded_after_what_they_need() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(format!("kernel/{name}.ko"));
+            cache::make(path.parent().expect("parent")).expect("folder");
+            cache::write(&path, text).expect("module");
+        };
+        write("net/top", "\0depends=middle,inside\0");
+        write("middle", "\0depends=base\0");
+        write("base", "\0depends=\0");
+        write("lost", "\0depends=nowhere\0");
+        cache::write(&folder.path().join("modules.builtin"), "kernel/inside.ko\n").expect("list");
+        let available = Available::read(folder.path()).expect("modules");
+        let order = |wanted: &[&str]| {
+            let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
+            available.load_order(&wanted)
+        };
+        let names: Vec<String> = order(&["not_there", "top", "base"])
+            .expect("order")
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, ["base", "middle", "top"]);
+        let text = order(&["lost"]).expect_err("it needs another").to_string();
+        assert!(text.contains("no module nowhere"), "{text}");
+    }
+}
