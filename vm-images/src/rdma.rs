@@ -92,7 +92,7 @@ pub fn prepare(
 }
 
 impl Tools {
-    /// Puts modules, programs and libraries into a guest. Its script is `payload/rdma.sh`.
+    /// Puts modules, programs and libraries into a guest.
     ///
     /// # Errors
     ///

@@ -65,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "onecopy-shm",
         ],
     ),
+    ("onecopy-verbs", &["onecopy-shm", "verbs-sys"]),
     ("onecopy-vm", &[]),
     ("onecopy-peers", &["onecopy", "onecopy-cli", "onecopy-vm"]),
     ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),
@@ -84,6 +85,7 @@ const RESERVED: &[(&str, &[&str])] = &[
             "onecopy-heap",
             "onecopy-kmod-tests",
             "onecopy-mpi",
+            "onecopy-verbs",
             "knem-sys",
             "onecopy-sys",
             "pmix-sys",
@@ -197,8 +199,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and pmix-sys and xpmem-sys may use libc"
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and knem-sys and onecopy-sys and verbs-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and onecopy-verbs and knem-sys and onecopy-sys and pmix-sys and verbs-sys and xpmem-sys may use libc"
             ]
         );
     }

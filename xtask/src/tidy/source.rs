@@ -25,6 +25,7 @@ const FORBIDS_UNSAFE: &[&str] = &[
 const MAY_ALLOW_UNSAFE: &[&str] = &[
     "btl/src/",
     "btl/shm/",
+    "btl/verbs/src/",
     "heap/",
     "kmod/tests/",
     "mpi/src/",

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A model of devices in software: what is above is driven by it in tests, with faults where a test wants them.
+//!
+//! It does nothing by itself. A send is carried out when it is posted, or when what it waits for has come: a receive, a
+//! peer, or time, which passes by [`Fabric::advance`] only. So a test sees the same every time. It models reliable
+//! connections, datagrams, shared receives, and extended connections, which no software device of a kernel has.
+//!
+//! # Safety
+//!
+//! As a device does, the model reads and writes memory by addresses: within a range that is registered under the key
+//! that was given, between the posting and the completion of an operation. A range is forgotten before its registration
+//! ends, a pair with all that it waits for when it is dropped.
+#![allow(unsafe_code, reason = "implements a device")]
+
+mod objects;
+mod provide;
+mod run;
+mod state;
+
+use std::io::{self, PipeReader, PipeWriter, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::provider::{Event, Limits};
+use crate::status::Status;
+pub use objects::{
+    Channel, Completions, Context, DomainOf, Memory, PairOf, ReceivesOf, Shared, WayOf,
+};
+use state::{Device, State};
+
+/// Several devices that reach one another. A clone is the same fabric.
+#[derive(Clone, Debug)]
+pub struct Fabric(Arc<Mutex<State>>);
+
+/// What happens to datagrams, each in percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Impairment {
+    /// Lost.
+    pub loss: u8,
+    /// Delivered twice.
+    pub duplicate: u8,
+    /// Delivered after the next one.
+    pub reorder: u8,
+}
+
+/// A descriptor that is readable while something was told and not taken.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    out: Arc<PipeReader>,
+    into: PipeWriter,
+    told: u32,
+}
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        let (out, into) = io::pipe()?;
+        Ok(Self {
+            out: Arc::new(out),
+            into,
+            told: 0,
+        })
+    }
+
+    fn ring(&mut self) {
+        // Readable is readable: a pipe has room for one byte.
+        if self.told == 0 && self.into.write_all(&[1]).is_err() {
+            return;
+        }
+        self.told += 1;
+    }
+
+    fn take(&mut self) -> io::Result<u32> {
+        if self.told > 0 {
+            io::Read::read_exact(&mut &*self.out, &mut [0])?;
+        }
+        Ok(std::mem::take(&mut self.told))
+    }
+}
+
+/// Limits like those of the kernel's software device, with extended connections besides.
+#[must_use]
+pub fn usual_limits() -> Limits {
+    Limits {
+        pairs: 1 << 20,
+        depth: 1 << 14,
+        pieces: 32,
+        shared_pieces: 27,
+        completions: 32_767,
+        shared_receives: 1 << 20,
+        registrations: 1 << 19,
+        registration_bytes: u64::MAX,
+        reads: 128,
+        ports: 1,
+        shared_connections: true,
+        faults: false,
+        atomics: true,
+        interrupts: 1,
+    }
+}
+
+impl Default for Fabric {
+    fn default() -> Self {
+        Self::new(&["m0", "m1"])
+    }
+}
+
+impl Fabric {
+    /// Devices of these names.
+    #[must_use]
+    pub fn new(names: &[&str]) -> Self {
+        let fabric = Self(Arc::default());
+        for name in names {
+            fabric.add(name, usual_limits());
+        }
+        fabric
+    }
+
+    /// One more device.
+    pub fn add(&self, name: &str, limits: Limits) {
+        let mut state = self.lock();
+        let number = u8::try_from(state.devices.len() + 1).unwrap_or(u8::MAX);
+        let mut address = [0; 16];
+        address[10] = 0xff;
+        address[11] = 0xff;
+        address[12..].copy_from_slice(&[10, 0, 0, number]);
+        let Ok(bell) = Bell::new() else {
+            return;
+        };
+        state.devices.push(Device {
+            name: name.to_owned(),
+            limits,
+            address,
+            active: true,
+            alive: true,
+            message: 8 << 20,
+            packet: 1024,
+            events: std::collections::VecDeque::new(),
+            bell,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, time: Duration) {
+        let mut state = self.lock();
+        state.now += time;
+        state.release_late();
+        state.run();
+    }
+
+    /// A port goes down, or comes up.
+    pub fn set_link(&self, name: &str, up: bool) {
+        let mut state = self.lock();
+        let mut number = None;
+        for (index, device) in state.devices.iter_mut().enumerate() {
+            if device.name == name && device.active != up {
+                device.active = up;
+                number = Some(index);
+            }
+        }
+        if let Some(index) = number {
+            state.tell(
+                index,
+                if up {
+                    Event::PortUp(1)
+                } else {
+                    Event::PortDown(1)
+                },
+            );
+        }
+        state.run();
+    }
+
+    /// A host dies: it answers nothing any more.
+    pub fn kill(&self, name: &str) {
+        let mut state = self.lock();
+        for device in state
+            .devices
+            .iter_mut()
+            .filter(|device| device.name == name)
+        {
+            device.alive = false;
+        }
+        state.run();
+    }
+
+    /// The next operation of a pair fails so.
+    pub fn fail_next(&self, pair: u32, status: Status) {
+        if let Some(pair) = self.lock().pairs.get_mut(&pair) {
+            pair.fault = Some(status);
+        }
+    }
+
+    /// What a pair sends arrives, and the answers are lost.
+    pub fn lose_answers(&self, pair: u32) {
+        if let Some(pair) = self.lock().pairs.get_mut(&pair) {
+            pair.answers_lost = true;
+        }
+    }
+
+    /// What happens to datagrams from now on. One seed gives one sequence.
+    pub fn impair(&self, impairment: Impairment, seed: u64) {
+        let mut state = self.lock();
+        state.impairment = impairment;
+        state.dice = seed;
+        state.release_late();
+        state.run();
+    }
+
+    /// No more bytes than this can be registered, in all.
+    pub fn limit_memory(&self, bytes: usize) {
+        self.lock().memory_limit = Some(bytes);
+    }
+
+    /// Bytes that are registered.
+    #[must_use]
+    pub fn registered(&self) -> usize {
+        self.lock()
+            .memories
+            .values()
+            .map(|memory| memory.length)
+            .sum()
+    }
+
+    /// Datagrams that found no receive, or had another word.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    /// Pairs that exist.
+    #[must_use]
+    pub fn pairs(&self) -> usize {
+        self.lock().pairs.len()
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the model's devices know.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::{Bell, Impairment};
+use crate::provider::{Access, Event, Finished, Kind, Limits, Peer, Piece, Remote};
+use crate::status::Status;
+use crate::timing::Timing;
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) devices: Vec<Device>,
+    pub(super) pairs: BTreeMap<u32, Pair>,
+    pub(super) receives: BTreeMap<u32, Receives>,
+    pub(super) queues: BTreeMap<u32, Completions>,
+    pub(super) channels: BTreeMap<u32, Bell>,
+    pub(super) memories: BTreeMap<u32, Registration>,
+    pub(super) now: Duration,
+    pub(super) numbers: u32,
+    pub(super) domains: u64,
+    pub(super) impairment: Impairment,
+    pub(super) dice: u64,
+    pub(super) late: Vec<Datagram>,
+    pub(super) dropped: u64,
+    pub(super) memory_limit: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) limits: Limits,
+    pub(super) address: [u8; 16],
+    pub(super) active: bool,
+    pub(super) alive: bool,
+    pub(super) message: u32,
+    pub(super) packet: u32,
+    pub(super) events: VecDeque<Event>,
+    pub(super) bell: Bell,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registration {
+    pub(super) domain: u64,
+    pub(super) start: u64,
+    pub(super) length: usize,
+    pub(super) access: Access,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    Fresh,
+    Prepared,
+    Receiving,
+    Ready,
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) kind: Kind,
+    pub(super) device: usize,
+    pub(super) domain: u64,
+    pub(super) queue: u32,
+    pub(super) receives: Option<u32>,
+    pub(super) shared: Option<u64>,
+    pub(super) own: VecDeque<Receive>,
+    pub(super) stage: Stage,
+    pub(super) peer: Option<Peer>,
+    pub(super) key: u32,
+    pub(super) timing: Timing,
+    pub(super) waiting: VecDeque<Send>,
+    pub(super) fault: Option<Status>,
+    pub(super) answers_lost: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Receives {
+    pub(super) device: usize,
+    pub(super) domain: u64,
+    pub(super) length: u32,
+    pub(super) posted: VecDeque<Receive>,
+    pub(super) limit: u32,
+    /// Of an extended connection: the domain of its pairs, and where its receives complete.
+    pub(super) shared: Option<(u64, u32)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Completions {
+    pub(super) device: usize,
+    pub(super) length: u32,
+    pub(super) done: VecDeque<Finished>,
+    pub(super) channel: Option<u32>,
+    pub(super) armed: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Receive {
+    pub(super) id: u64,
+    pub(super) pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Target {
+    Peer,
+    Shared(u32),
+    Write(Remote),
+    Read(Remote),
+}
+
+#[derive(Debug)]
+pub(super) struct Send {
+    pub(super) id: u64,
+    pub(super) target: Target,
+    pub(super) pieces: Vec<Piece>,
+    /// What a request itself carries.
+    pub(super) inline: Option<Vec<u8>>,
+    pub(super) number: Option<u32>,
+    pub(super) signaled: bool,
+    /// Since when it is the next one, and what it waits for.
+    pub(super) since: Option<Duration>,
+    pub(super) delivered: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Datagram {
+    pub(super) to: [u8; 16],
+    pub(super) pair: u32,
+    pub(super) key: u32,
+    pub(super) source: u32,
+    pub(super) bytes: Vec<u8>,
+    pub(super) number: Option<u32>,
+}
+
+impl State {
+    /// A number that nothing else has.
+    pub(super) fn fresh(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers + 16
+    }
+
+    pub(super) fn tell(&mut self, device: usize, event: Event) {
+        if let Some(device) = self.devices.get_mut(device) {
+            device.events.push_back(event);
+            device.bell.ring();
+        }
+    }
+
+    pub(super) fn device_at(&self, address: &[u8; 16]) -> Option<usize> {
+        self.devices
+            .iter()
+            .position(|device| device.address == *address)
+    }
+
+    pub(super) fn complete(&mut self, queue: u32, finished: Finished) {
+        let Some(completions) = self.queues.get_mut(&queue) else {
+            return;
+        };
+        let device = completions.device;
+        if completions.done.len() >= completions.length as usize {
+            self.tell(device, Event::QueueOverran);
+            return;
+        }
+        completions.done.push_back(finished);
+        let armed = std::mem::take(&mut completions.armed);
+        let channel = completions.channel.filter(|_| armed);
+        if let Some(bell) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
+            bell.ring();
+        }
+    }
+
+    /// Whether so many percent of the cases happen now.
+    pub(super) fn happens(&mut self, percent: u8) -> bool {
+        // splitmix64: small, and the same everywhere.
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.dice;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ word >> 31) % 100 < u64::from(percent)
+    }
+}

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A queue pair: a connection, or a place for datagrams. Its type says how far it has come.
+//!
+//! # Safety
+//!
+//! Everything that is posted is in the queue's table before; see [`crate::queue`]. Inline bytes are copied by the call.
+#![allow(unsafe_code, reason = "posts sends and receives")]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::domain::{Domain, Receives, Way};
+use crate::error::{Error, Result};
+use crate::memory::{Local, Slot};
+use crate::port::{Chosen, NUMBER_MAX, Reach};
+use crate::provider::{
+    Change, Depths, Kind, PairSpec, Peer, Piece, Provider, Remote, Request, Verb,
+};
+use crate::queue::{Done, Keep, Queue, UNNAMED};
+use crate::refused::Refused;
+use crate::timing::Timing;
+
+/// New: of no use yet.
+#[derive(Debug)]
+pub enum Fresh {}
+/// Takes receives, and has a port.
+#[derive(Debug)]
+pub enum Prepared {}
+/// Sends and receives.
+#[derive(Debug)]
+pub enum Ready {}
+
+/// A queue pair. [`Queue::retire`] ends it; one that is dropped instead stays connected as long as its queue exists.
+#[derive(Debug)]
+pub struct Pair<P: Provider, S = Ready> {
+    raw: Arc<P::Pair>,
+    /// What its receives come from exists at least as long.
+    receives: Option<Arc<P::Receives>>,
+    kind: Kind,
+    account: u64,
+    queue: u64,
+    inline: u32,
+    largest: u32,
+    own_receives: bool,
+    state: PhantomData<S>,
+}
+
+/// What a send does. A `number` goes to the receiver with the bytes.
+#[derive(Debug)]
+pub enum Operation<'a, P: Provider> {
+    /// Arrives in a receive of the peer.
+    Send {
+        /// For the receiver.
+        number: Option<u32>,
+    },
+    /// A datagram.
+    SendTo {
+        /// The way.
+        way: &'a Way<P>,
+        /// The peer's pair.
+        pair: u32,
+        /// Its word.
+        key: u32,
+        /// For the receiver.
+        number: Option<u32>,
+    },
+    /// Arrives in receives that the peer's processes share.
+    SendShared {
+        /// Their number.
+        receives: u32,
+        /// For the receiver.
+        number: Option<u32>,
+    },
+    /// Arrives in the peer's memory; with a number, the peer has a receive complete.
+    Write {
+        /// Where.
+        to: Remote,
+        /// For the receiver.
+        number: Option<u32>,
+    },
+    /// Comes from the peer's memory.
+    Read {
+        /// Where from.
+        from: Remote,
+    },
+}
+
+/// A domain for a pair, and what it takes its receives from.
+#[derive(Debug)]
+pub struct Plan<'a, P: Provider> {
+    /// Its kind.
+    pub kind: Kind,
+    /// Shared receives; own ones if none.
+    pub receives: Option<&'a Receives<P>>,
+    /// The domain of an extended connection's receiving end.
+    pub shared: Option<&'a P::Shared>,
+    /// Lengths.
+    pub depths: Depths,
+}
+
+impl<P: Provider> Pair<P, Fresh> {
+    /// Makes a pair, whose operations complete in `queue`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device; receives of another queue; more than the device allows.
+    pub fn new(domain: &Domain<P>, queue: &mut Queue<P>, plan: &Plan<'_, P>) -> Result<Self> {
+        let limits = queue.device().limits();
+        let object = || format!("{:?} on {}", plan.kind, domain.device().name());
+        if plan.depths.sends > limits.depth || plan.depths.receives > limits.depth {
+            let why = format!("the device allows {} operations", limits.depth);
+            return Err(Error::refused(
+                "ibv_create_qp",
+                object(),
+                why,
+                "ask for fewer",
+            ));
+        }
+        if plan
+            .receives
+            .is_some_and(|receives| receives.queue != queue.id())
+        {
+            let why = "its receives complete in another queue";
+            return Err(Error::refused(
+                "ibv_create_qp",
+                object(),
+                why,
+                "make both of one queue",
+            ));
+        }
+        let spec = PairSpec {
+            kind: plan.kind,
+            completions: queue.raw(),
+            receives: plan.receives.map(|receives| &*receives.raw),
+            shared: plan.shared,
+            depths: plan.depths,
+        };
+        let (raw, inline) =
+            P::pair(domain.raw(), &spec).map_err(Error::of("ibv_create_qp", object()))?;
+        let raw = Arc::new(raw);
+        let own = if plan.receives.is_some() {
+            0
+        } else {
+            plan.depths.receives
+        };
+        let receives = plan.receives.map(|receives| Arc::clone(&receives.raw));
+        let keep = Keep::Pair(Arc::clone(&raw), receives.clone());
+        let account = queue.open_account(keep, plan.depths.sends, own)?;
+        Ok(Self {
+            raw,
+            receives,
+            kind: plan.kind,
+            account,
+            queue: queue.id(),
+            inline,
+            largest: 0,
+            own_receives: own > 0,
+            state: PhantomData,
+        })
+    }
+
+    /// Gives it a port. `key` is the word that datagrams for it must have.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn prepare(self, on: &Chosen<P>, key: u32) -> Result<Pair<P, Prepared>> {
+        self.change(&Change::Prepare { port: on.port, key })?;
+        let largest = match self.kind {
+            Kind::Datagrams => on.state.packet,
+            _ => on.state.message,
+        };
+        Ok(Pair {
+            largest,
+            ..self.into()
+        })
+    }
+}
+
+impl<P: Provider> Pair<P, Prepared> {
+    /// What a peer must know of it. `first` is the number of its first packet.
+    #[must_use]
+    pub fn reach(&self, on: &Chosen<P>, first: u32) -> Reach {
+        Reach {
+            number: self.number(),
+            first: first & NUMBER_MAX,
+            packet: on.state.packet,
+            lid: on.state.lid,
+            reads: on.device.limits().reads.clamp(1, 16),
+            routed: on.address.is_some(),
+            address: on.address.map_or([0; 16], |address| address.bytes),
+        }
+    }
+
+    /// Connects it to a peer's pair. May wait a second for a peer that does not answer: keep it off a path that must
+    /// not wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device: `ETIMEDOUT` where the peer's address does not answer.
+    pub fn connect(
+        self,
+        on: &Chosen<P>,
+        own: &Reach,
+        peer: &Reach,
+        timing: Timing,
+    ) -> Result<Pair<P, Ready>> {
+        let peer = Peer {
+            path: peer.path(on),
+            number: peer.number,
+            first: peer.first,
+            packet: peer.packet.min(own.packet),
+            reads: peer.reads.min(own.reads),
+        };
+        self.change(&Change::Receive {
+            peer: Some(peer),
+            timing,
+        })?;
+        self.change(&Change::Send {
+            first: own.first,
+            timing,
+        })?;
+        Ok(self.into())
+    }
+
+    /// Makes a pair for datagrams ready.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn open(self) -> Result<Pair<P, Ready>> {
+        let timing = Timing::default();
+        self.change(&Change::Receive { peer: None, timing })?;
+        self.change(&Change::Send { first: 0, timing })?;
+        Ok(self.into())
+    }
+}
+
+impl<P: Provider, S> Pair<P, S> {
+    fn into<T>(self) -> Pair<P, T> {
+        let Self {
+            raw,
+            receives,
+            kind,
+            account,
+            queue,
+            inline,
+            largest,
+            own_receives,
+            ..
+        } = self;
+        Pair {
+            raw,
+            receives,
+            kind,
+            account,
+            queue,
+            inline,
+            largest,
+            own_receives,
+            state: PhantomData,
+        }
+    }
+
+    fn change(&self, change: &Change) -> Result<()> {
+        let object = || format!("pair {} ({change:?})", self.number());
+        P::change(&self.raw, self.kind, change).map_err(Error::of("ibv_modify_qp", object()))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        P::number(&self.raw)
+    }
+
+    /// Bytes that a request itself carries.
+    #[must_use]
+    pub fn inline(&self) -> usize {
+        self.inline as usize
+    }
+
+    /// Bytes of the largest message. What is longer is cut: [`crate::split::pieces`].
+    #[must_use]
+    pub fn largest(&self) -> u32 {
+        self.largest
+    }
+
+    /// Has everything that is under way fail. It completes so, and the pair can be retired.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn fail(&self) -> Result<()> {
+        self.change(&Change::Fail)
+    }
+
+    /// Posts a slot to receive into, of a pair that has receives of its own.
+    ///
+    /// # Errors
+    ///
+    /// With the slot, when there is no room, or the device refuses.
+    pub fn receive(
+        &self,
+        queue: &mut Queue<P>,
+        slot: Slot<P>,
+        word: u64,
+    ) -> std::result::Result<(), Refused<P>> {
+        const CALL: &str = "ibv_post_recv";
+        if self.queue != queue.id() || !self.own_receives {
+            let why = "the pair has no receives of its own in this queue";
+            return Err(Refused::of(Local::Nothing.or(slot), CALL, why));
+        }
+        queue.receive_by(self.account, slot, word, CALL, |id, pieces| {
+            // SAFETY: the slot is in the table until its completion, or the end of the pair.
+            unsafe { P::receive(&self.raw, id, pieces) }
+        })
+    }
+}
+
+impl<P: Provider> Pair<P, Ready> {
+    /// Posts an operation. `word` comes back with its completion, and so does the slot.
+    ///
+    /// # Errors
+    ///
+    /// With its memory, when there is no room, it is too long, or the device refuses.
+    pub fn post(
+        &self,
+        queue: &mut Queue<P>,
+        operation: Operation<'_, P>,
+        local: Local<P>,
+        word: u64,
+    ) -> std::result::Result<(), Refused<P>> {
+        const CALL: &str = "ibv_post_send";
+        let piece = match local.piece() {
+            Some(piece) if self.queue == queue.id() && piece.length <= self.largest => piece,
+            Some(_) if self.queue == queue.id() => {
+                return Err(Refused::of(
+                    local,
+                    CALL,
+                    "it is longer than the device's largest message",
+                ));
+            }
+            _ => {
+                return Err(Refused::of(
+                    local,
+                    CALL,
+                    "memory or queue are not those of the pair",
+                ));
+            }
+        };
+        let covers = match queue.account(self.account) {
+            Some(account) if account.sends_free > 0 => {
+                account.sends_free -= 1;
+                std::mem::take(&mut account.silent) + 1
+            }
+            Some(_) => return Err(Refused::full(local, CALL)),
+            None => return Err(Refused::of(local, CALL, "the pair was retired")),
+        };
+        let Some(id) = queue.take_off(self.account, Done::Sent, local, word, covers) else {
+            return Err(Refused::of(Local::Nothing, CALL, "too many operations"));
+        };
+        let pieces = [piece];
+        let used = usize::from(piece.length > 0);
+        let (verb, number) = verb(&operation);
+        let request = Request {
+            id,
+            verb,
+            pieces: &pieces[..used],
+            number,
+            signaled: true,
+            inline: false,
+        };
+        // SAFETY: the memory is in the table until its completion, or the end of the pair.
+        let posted = unsafe { P::send(&self.raw, &request) };
+        posted.map_err(|error| {
+            if let Some(account) = queue.account(self.account) {
+                account.sends_free += 1;
+                account.silent = covers - 1;
+            }
+            Refused::by_device(queue.call_back(id), CALL, queue.device().name(), error)
+        })
+    }
+
+    /// Posts a few bytes, which are copied at once. Such sends do not complete one by one: their room comes back with
+    /// one of them in a while, or with the next operation. A failure does complete, without a word.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room, more bytes than [`Self::inline`], or the device refuses.
+    pub fn post_inline(
+        &self,
+        queue: &mut Queue<P>,
+        operation: Operation<'_, P>,
+        bytes: &[u8],
+    ) -> std::result::Result<(), Refused<P>> {
+        const CALL: &str = "ibv_post_send";
+        let refused = |why| Err(Refused::of(Local::Nothing, CALL, why));
+        if bytes.len() > self.inline() || self.queue != queue.id() {
+            return refused("more bytes than a request carries, or another queue");
+        }
+        if matches!(operation, Operation::Read { .. }) {
+            return refused("a read has no bytes to copy");
+        }
+        let (signaled, covers) = match queue.account(self.account) {
+            Some(account) if account.sends_free > 0 => {
+                account.sends_free -= 1;
+                account.silent += 1;
+                let due = account.silent >= account.sends.div_ceil(2);
+                (
+                    due,
+                    if due {
+                        std::mem::take(&mut account.silent)
+                    } else {
+                        0
+                    },
+                )
+            }
+            Some(_) => return Err(Refused::full(Local::Nothing, CALL)),
+            None => return refused("the pair was retired"),
+        };
+        let id = if signaled {
+            queue
+                .take_off(self.account, Done::Sent, Local::Nothing, UNNAMED, covers)
+                .unwrap_or(UNNAMED)
+        } else {
+            UNNAMED
+        };
+        let piece = Piece {
+            address: bytes.as_ptr().expose_provenance() as u64,
+            length: u32::try_from(bytes.len()).unwrap_or(0),
+            key: 0,
+        };
+        let pieces = [piece];
+        let used = usize::from(!bytes.is_empty());
+        let (verb, number) = verb(&operation);
+        let request = Request {
+            id,
+            verb,
+            pieces: &pieces[..used],
+            number,
+            signaled,
+            inline: true,
+        };
+        // SAFETY: the bytes are copied by the call.
+        let posted = unsafe { P::send(&self.raw, &request) };
+        posted.map_err(|error| {
+            if let Some(account) = queue.account(self.account) {
+                account.sends_free += 1;
+                account.silent = if signaled {
+                    covers - 1
+                } else {
+                    account.silent - 1
+                };
+            }
+            Refused::by_device(queue.call_back(id), CALL, queue.device().name(), error)
+        })
+    }
+
+    /// Sends that can be posted now.
+    #[must_use]
+    pub fn room(&self, queue: &mut Queue<P>) -> u32 {
+        queue
+            .account(self.account)
+            .map_or(0, |account| account.sends_free)
+    }
+}
+
+fn verb<'a, P: Provider>(operation: &Operation<'a, P>) -> (Verb<'a, P>, Option<u32>) {
+    match *operation {
+        Operation::Send { number } => (Verb::Send, number),
+        Operation::SendTo {
+            way,
+            pair,
+            key,
+            number,
+        } => (
+            Verb::SendTo {
+                way: &way.0,
+                number: pair,
+                key,
+            },
+            number,
+        ),
+        Operation::SendShared { receives, number } => (Verb::SendShared { receives }, number),
+        Operation::Write { to, number } => (Verb::Write(to), number),
+        Operation::Read { from } => (Verb::Read(from), None),
+    }
+}
+
+impl<P: Provider> Queue<P> {
+    /// Ends a pair; the slots of what was under way in it. Those of shared receives stay where they are.
+    pub fn retire<S>(&mut self, pair: Pair<P, S>) -> Vec<Slot<P>> {
+        let Pair {
+            raw,
+            receives,
+            account,
+            queue,
+            ..
+        } = pair;
+        if queue != self.id() {
+            return Vec::new();
+        }
+        drop(raw);
+        drop(receives);
+        self.close_account(account)
+    }
+}

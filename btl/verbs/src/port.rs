@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which device, port and address a rank uses, and what a peer must know to reach it.
+
+use crate::domain::Device;
+use crate::error::{Error, Result};
+use crate::provider::{Address, Path, Port, Provider};
+
+/// A device with the port and address to use.
+#[derive(Debug)]
+pub struct Chosen<P: Provider> {
+    /// The device.
+    pub device: Device<P>,
+    /// The port.
+    pub port: u8,
+    /// What it was when it was chosen.
+    pub state: Port,
+    /// The own address; none in a subnet of InfiniBand without one.
+    pub address: Option<Address>,
+}
+
+/// The first of the devices, or the one of that name, with a port that carries messages and that peers can reach.
+///
+/// # Errors
+///
+/// What there is, and why none of it will do.
+pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<P>> {
+    let mut names = provider
+        .devices()
+        .map_err(Error::of("ibv_get_device_list", "this host"))?;
+    if let Some(wanted) = wanted {
+        if !names.iter().any(|name| name == wanted) {
+            let there = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
+            return Err(Error::refused(
+                "choosing",
+                wanted,
+                format!("the devices are: {there}"),
+                "name one of them",
+            ));
+        }
+        names.retain(|name| name == wanted);
+    }
+    let mut refused = Vec::new();
+    for name in &names {
+        match on(provider, name) {
+            Ok(chosen) => return Ok(chosen),
+            Err(why) => refused.push(why),
+        }
+    }
+    let why = if refused.is_empty() {
+        "there is none".to_owned()
+    } else {
+        refused.join("; ")
+    };
+    Err(Error::refused(
+        "choosing",
+        "a device for RDMA",
+        why,
+        "bring a port up (`rdma link`); messages go by sockets until then",
+    ))
+}
+
+fn on<P: Provider>(provider: &P, name: &str) -> std::result::Result<Chosen<P>, String> {
+    let device = Device::open(provider, name).map_err(|error| error.to_string())?;
+    let mut why = format!("{name} has no port");
+    for port in 1..=device.limits().ports.max(1) {
+        let state = device.port(port).map_err(|error| error.to_string())?;
+        if !state.active {
+            why = format!("{name} port {port}: no link");
+            continue;
+        }
+        let addresses = device.addresses(port).map_err(|error| error.to_string())?;
+        let address = best(&addresses, state.ethernet);
+        if state.ethernet && address.is_none() {
+            why = format!(
+                "{name} port {port}: no address of RoCE v2; give its network interface an address of IP"
+            );
+            continue;
+        }
+        return Ok(Chosen {
+            device,
+            port,
+            state,
+            address,
+        });
+    }
+    Err(why)
+}
+
+/// Over Ethernet: an address in packets of UDP, of IP version 4 before version 6, and no link-local one.
+fn best(addresses: &[Address], ethernet: bool) -> Option<Address> {
+    let rank = |address: &Address| {
+        let mapped = address.bytes[..10] == [0; 10] && address.bytes[10..12] == [0xff; 2];
+        let local = address.bytes[0] == 0xfe && address.bytes[1] & 0xc0 == 0x80;
+        match (mapped, local) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        }
+    };
+    let usable = addresses
+        .iter()
+        .filter(|address| !ethernet || address.routable);
+    usable
+        .min_by_key(|address| (rank(address), address.index))
+        .copied()
+}
+
+/// What a peer must know to reach a pair: exchanged before the pair is connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The pair's number.
+    pub number: u32,
+    /// The number of its first packet.
+    pub first: u32,
+    /// Bytes of a packet.
+    pub packet: u32,
+    /// Its port in a subnet.
+    pub lid: u16,
+    /// Reads that it serves at once.
+    pub reads: u8,
+    /// Whether the address counts.
+    pub routed: bool,
+    /// Its address.
+    pub address: [u8; 16],
+}
+
+impl Reach {
+    /// Bytes of it on a wire.
+    pub const BYTES: usize = 32;
+
+    /// As bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..4].copy_from_slice(&self.number.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.first.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.packet.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.lid.to_le_bytes());
+        bytes[14] = self.reads;
+        bytes[15] = u8::from(self.routed);
+        bytes[16..].copy_from_slice(&self.address);
+        bytes
+    }
+
+    /// From a peer's bytes; none where they can be no pair's.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let mut address = [0; 16];
+        address.copy_from_slice(&bytes[16..]);
+        let reach = Self {
+            number: word(0),
+            first: word(4),
+            packet: word(8),
+            lid: u16::from_le_bytes([bytes[12], bytes[13]]),
+            reads: bytes[14],
+            routed: bytes[15] == 1,
+            address,
+        };
+        let packet = matches!(reach.packet, 256 | 512 | 1024 | 2048 | 4096);
+        let numbers = reach.number <= NUMBER_MAX && reach.first <= NUMBER_MAX;
+        (packet && numbers && bytes[15] <= 1).then_some(reach)
+    }
+
+    /// The way to it from an own port.
+    #[must_use]
+    pub fn path<P: Provider>(&self, from: &Chosen<P>) -> Path {
+        Path {
+            port: from.port,
+            from: from.address.map_or(0, |address| address.index),
+            to: self.address,
+            lid: self.lid,
+            routed: self.routed,
+        }
+    }
+}
+
+/// Numbers of pairs and packets have 24 bits.
+pub const NUMBER_MAX: u32 = (1 << 24) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(index: u8, first: u8, mapped: bool, routable: bool) -> Address {
+        let mut bytes = [0; 16];
+        bytes[0] = first;
+        if first == 0xfe {
+            bytes[1] = 0x80;
+        }
+        if mapped {
+            bytes[10] = 0xff;
+            bytes[11] = 0xff;
+        }
+        Address {
+            index,
+            bytes,
+            routable,
+        }
+    }
+
+    #[test]
+    fn an_address_of_ip_that_routers_know_is_taken() {
+        let local = address(0, 0xfe, false, true);
+        let old = address(1, 0, true, false);
+        let four = address(2, 0, true, true);
+        let six = address(3, 0x20, false, true);
+        assert_eq!(best(&[local, old, six, four], true), Some(four));
+        assert_eq!(best(&[local, old, six], true), Some(six));
+        assert_eq!(best(&[old], true), None);
+        assert_eq!(best(&[old], false), Some(old));
+    }
+
+    #[test]
+    fn what_a_peer_says_is_checked() {
+        let reach = Reach {
+            number: 17,
+            first: 99,
+            packet: 1024,
+            lid: 3,
+            reads: 16,
+            routed: true,
+            address: [7; 16],
+        };
+        let bytes = reach.to_bytes();
+        assert_eq!(Reach::from_bytes(&bytes), Some(reach));
+        for (at, wrong) in [(3, 1), (7, 1), (8, 1), (15, 2)] {
+            let mut bytes = bytes;
+            bytes[at] = wrong;
+            assert_eq!(Reach::from_bytes(&bytes), None, "{at}");
+        }
+    }
+}

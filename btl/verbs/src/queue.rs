@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A queue of completions, and the table of what is under way.
+//!
+//! # Safety
+//!
+//! What an operation touches is in the table from before it is posted until its completion is polled. The table's names
+//! have generations, so that a completion that comes twice, or after its pair, finds nothing. An account keeps its pair
+//! or queue of receives alive: nothing of a pair leaves the table otherwise before the pair is destroyed, in
+//! [`Queue::retire`], or when the queue is dropped. There, what belongs to a pair that somebody else still holds is
+//! given up for ever.
+#![allow(unsafe_code, reason = "posts receives")]
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
+
+use onecopy_shm::sync::{AtomicU64, Ordering};
+
+use crate::domain::{Device, Domain, Receives};
+use crate::error::{Error, Result};
+use crate::memory::{Local, Slot};
+use crate::provider::{Finished, Piece, Provider};
+use crate::refused::Refused;
+use crate::status::{SUCCESS, Status};
+use crate::table::Table;
+
+/// Completions that are taken at once.
+const BATCH: usize = 16;
+/// The name of operations that hold nothing and are not told of, unless they fail.
+pub(crate) const UNNAMED: u64 = u64::MAX;
+
+/// What has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A send, write or read.
+    Sent,
+    /// A receive.
+    Received,
+}
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub struct Completion<P: Provider> {
+    /// What it was.
+    pub done: Done,
+    /// How it ended.
+    pub outcome: std::result::Result<(), Status>,
+    /// The own pair.
+    pub pair: u32,
+    /// The sender's pair, of a datagram.
+    pub source: u32,
+    /// Bytes that came. A datagram's begin at 40: see [`DATAGRAM_HEAD`].
+    pub bytes: usize,
+    /// The number that came along.
+    pub number: Option<u32>,
+    /// The program's word for it; none for a failed send that held nothing.
+    pub word: Option<u64>,
+    /// Its slot.
+    pub slot: Option<Slot<P>>,
+}
+
+/// What stands before a datagram in its receive: the network's header, or nothing of use.
+pub const DATAGRAM_HEAD: usize = 40;
+
+/// What the operations of one pair, or one queue of receives, are kept for.
+#[derive(Debug)]
+pub(crate) enum Keep<P: Provider> {
+    /// With the receives that it shares: they can be written to while one of their pairs exists.
+    Pair(
+        Arc<P::Pair>,
+        #[allow(dead_code, reason = "it is only kept")] Option<Arc<P::Receives>>,
+    ),
+    Receives(Arc<P::Receives>),
+}
+
+/// Whether something still exists.
+enum Watch<P: Provider> {
+    Pair(Weak<P::Pair>),
+    Receives(Weak<P::Receives>),
+}
+
+impl<P: Provider> Keep<P> {
+    fn watch(self) -> Watch<P> {
+        match self {
+            Self::Pair(pair, _) => Watch::Pair(Arc::downgrade(&pair)),
+            Self::Receives(receives) => Watch::Receives(Arc::downgrade(&receives)),
+        }
+    }
+}
+
+impl<P: Provider> Watch<P> {
+    fn exists(&self) -> bool {
+        match self {
+            Self::Pair(pair) => pair.strong_count() > 0,
+            Self::Receives(receives) => receives.strong_count() > 0,
+        }
+    }
+}
+
+/// Room and counts of a pair or a queue of receives.
+#[derive(Debug)]
+pub(crate) struct Account<P: Provider> {
+    pub(crate) keep: Keep<P>,
+    pub(crate) sends: u32,
+    pub(crate) sends_free: u32,
+    /// Sends since the last one that tells of its completion.
+    pub(crate) silent: u32,
+    pub(crate) receives_free: u32,
+    /// Completions that may come, in all.
+    reserved: u32,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+struct Flight<P: Provider> {
+    account: u64,
+    done: Done,
+    local: Local<P>,
+    word: u64,
+    /// How many sends have ended when this one has.
+    covers: u32,
+}
+
+/// A queue of completions.
+///
+/// What is under way in its pairs is in its table: it is asked wherever something is posted.
+#[derive(Debug)]
+pub struct Queue<P: Provider> {
+    device: Device<P>,
+    raw: P::Completions,
+    channel: Option<P::Channel>,
+    id: u64,
+    length: u32,
+    reserved: u32,
+    flights: Table<Flight<P>>,
+    accounts: Table<Account<P>>,
+    late: u64,
+}
+
+impl<P: Provider> Queue<P> {
+    /// A queue of about so many completions; it grows with what is made of it. With `sleeps` there is a descriptor to
+    /// sleep on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn new(device: &Device<P>, length: u32, sleeps: bool) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let failed = |call| Error::of(call, format!("{length} completions on {}", device.name()));
+        let context = device.context();
+        let channel = if sleeps {
+            Some(P::channel(context).map_err(failed("ibv_create_comp_channel"))?)
+        } else {
+            None
+        };
+        let length = length.clamp(1, device.limits().completions.max(1));
+        let raw =
+            P::completions(context, length, channel.as_ref()).map_err(failed("ibv_create_cq"))?;
+        Ok(Self {
+            device: device.clone(),
+            raw,
+            channel,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            length,
+            reserved: 0,
+            flights: Table::default(),
+            accounts: Table::default(),
+            late: 0,
+        })
+    }
+
+    /// A queue of receives that pairs of this queue share.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device, and more than it allows.
+    pub fn receives(
+        &mut self,
+        domain: &Domain<P>,
+        length: u32,
+        shared: Option<&P::Shared>,
+    ) -> Result<Receives<P>> {
+        let object = || format!("{length} shared receives on {}", self.device.name());
+        let most = domain.device().limits().shared_receives;
+        if length == 0 || length > most {
+            return Err(Error::refused(
+                "ibv_create_srq",
+                object(),
+                format!("the device allows 1 to {most}"),
+                "ask for fewer",
+            ));
+        }
+        let raw = P::receives(
+            domain.raw(),
+            length,
+            shared.map(|shared| (shared, &self.raw)),
+        );
+        let raw = Arc::new(raw.map_err(Error::of("ibv_create_srq", object()))?);
+        let keep = Keep::Receives(Arc::clone(&raw));
+        let account = self.open_account(keep, 0, length)?;
+        Ok(Receives {
+            raw,
+            queue: self.id,
+            account,
+            length,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn device(&self) -> &Device<P> {
+        &self.device
+    }
+
+    pub(crate) fn raw(&self) -> &P::Completions {
+        &self.raw
+    }
+
+    /// Makes room for the completions of a pair or a queue of receives.
+    pub(crate) fn open_account(&mut self, keep: Keep<P>, sends: u32, receives: u32) -> Result<u64> {
+        let more = sends.saturating_add(receives);
+        let wanted = self.reserved.saturating_add(more);
+        let most = self.device.limits().completions;
+        let object = || format!("{wanted} completions on {}", self.device.name());
+        if wanted > most {
+            let why = format!("the device allows {most} in a queue");
+            return Err(Error::refused(
+                "ibv_resize_cq",
+                object(),
+                why,
+                "make queues of operations shorter, or another queue",
+            ));
+        }
+        if wanted > self.length {
+            let length = wanted.next_power_of_two().min(most);
+            P::lengthen(&self.raw, length).map_err(Error::of("ibv_resize_cq", object()))?;
+            self.length = length;
+        }
+        let account = Account {
+            keep,
+            sends,
+            sends_free: sends,
+            silent: 0,
+            receives_free: receives,
+            reserved: more,
+        };
+        let name = self.accounts.insert(account);
+        self.reserved = wanted;
+        name.ok_or_else(|| Error::refused("counting", "pairs", "there are too many", "use fewer"))
+    }
+
+    pub(crate) fn account(&mut self, name: u64) -> Option<&mut Account<P>> {
+        self.accounts.get_mut(name)
+    }
+
+    /// Notes an operation, before it is posted; its name.
+    pub(crate) fn take_off(
+        &mut self,
+        account: u64,
+        done: Done,
+        local: Local<P>,
+        word: u64,
+        covers: u32,
+    ) -> Option<u64> {
+        self.flights.insert(Flight {
+            account,
+            done,
+            local,
+            word,
+            covers,
+        })
+    }
+
+    /// Takes back an operation that was not posted after all.
+    pub(crate) fn call_back(&mut self, name: u64) -> Local<P> {
+        self.flights
+            .remove(name)
+            .map_or(Local::Nothing, |flight| flight.local)
+    }
+
+    /// Posts a slot to receive into, for all pairs that share the queue.
+    ///
+    /// # Errors
+    ///
+    /// With the slot, when there is no room, or the device refuses.
+    pub fn receive_shared(
+        &mut self,
+        receives: &Receives<P>,
+        slot: Slot<P>,
+        word: u64,
+    ) -> std::result::Result<(), Refused<P>> {
+        if receives.queue != self.id {
+            return Err(Refused::of(
+                Local::Nothing.or(slot),
+                "ibv_post_srq_recv",
+                "the receives are of another queue",
+            ));
+        }
+        let raw = Arc::clone(&receives.raw);
+        self.receive_by(
+            receives.account,
+            slot,
+            word,
+            "ibv_post_srq_recv",
+            |id, pieces| {
+                // SAFETY: the slot is in the table until its completion, or the end of the receives and their pairs.
+                unsafe { P::receive_shared(&raw, id, pieces) }
+            },
+        )
+    }
+
+    pub(crate) fn receive_by(
+        &mut self,
+        account: u64,
+        slot: Slot<P>,
+        word: u64,
+        call: &'static str,
+        post: impl FnOnce(u64, &[Piece]) -> std::io::Result<()>,
+    ) -> std::result::Result<(), Refused<P>> {
+        let range = 0..slot.len();
+        let piece = slot.piece(&range);
+        let local = Local::Slot(slot, range);
+        match self.accounts.get_mut(account) {
+            Some(account) if account.receives_free > 0 => account.receives_free -= 1,
+            Some(_) => return Err(Refused::full(local, call)),
+            None => return Err(Refused::of(local, call, "the pair was retired")),
+        }
+        let Some(id) = self.take_off(account, Done::Received, local, word, 0) else {
+            return Err(Refused::of(Local::Nothing, call, "too many operations"));
+        };
+        post(id, &[piece]).map_err(|error| {
+            if let Some(account) = self.accounts.get_mut(account) {
+                account.receives_free += 1;
+            }
+            Refused::by_device(self.call_back(id), call, self.device.name(), error)
+        })
+    }
+
+    /// Takes completions, without a system call; how many there were.
+    ///
+    /// # Errors
+    ///
+    /// When the queue itself has failed.
+    pub fn poll(&mut self, mut each: impl FnMut(Completion<P>)) -> Result<usize> {
+        let mut batch = [Finished::default(); BATCH];
+        let count = P::poll(&self.raw, &mut batch);
+        let count = count.map_err(Error::of("ibv_poll_cq", self.device.name()))?;
+        for finished in batch.iter().take(count) {
+            if let Some(completion) = self.land(finished) {
+                each(completion);
+            }
+        }
+        Ok(count)
+    }
+
+    fn land(&mut self, finished: &Finished) -> Option<Completion<P>> {
+        let outcome = match finished.status {
+            SUCCESS => Ok(()),
+            code => Err(Status(code)),
+        };
+        let bytes = if outcome.is_ok() {
+            finished.bytes as usize
+        } else {
+            0
+        };
+        let completion = Completion {
+            done: Done::Sent,
+            outcome,
+            pair: finished.pair,
+            source: finished.source,
+            bytes,
+            number: finished.number,
+            word: None,
+            slot: None,
+        };
+        if finished.id == UNNAMED {
+            // A send that held nothing, and failed.
+            return outcome.is_err().then_some(completion);
+        }
+        let Some(flight) = self.flights.remove(finished.id) else {
+            self.late += 1;
+            return None;
+        };
+        if let Some(account) = self.accounts.get_mut(flight.account) {
+            match flight.done {
+                Done::Sent => {
+                    account.sends_free = (account.sends_free + flight.covers).min(account.sends)
+                }
+                Done::Received => account.receives_free += 1,
+            }
+        }
+        if flight.word == UNNAMED {
+            // One of many that hold nothing.
+            return outcome.is_err().then_some(completion);
+        }
+        Some(Completion {
+            done: flight.done,
+            word: Some(flight.word),
+            slot: flight.local.slot(),
+            ..completion
+        })
+    }
+
+    /// Has the descriptor become readable with the next completion. Poll once more before sleeping: one may have come
+    /// before this call.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn arm(&self) -> Result<()> {
+        P::arm(&self.raw).map_err(Error::of("ibv_req_notify_cq", self.device.name()))
+    }
+
+    /// What to sleep on.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(P::descriptor)
+    }
+
+    /// Makes the descriptor unreadable again; how often it had told.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn take_wakes(&self) -> Result<u32> {
+        let Some(channel) = &self.channel else {
+            return Ok(0);
+        };
+        P::take_wakes(channel).map_err(Error::of("ibv_get_cq_event", self.device.name()))
+    }
+
+    /// Operations that are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Completions that came for operations that nobody waits for any more.
+    #[must_use]
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Gives up an account; what was under way in it ends here. The pair must have no other owner than `own`, or
+    /// nothing is given back.
+    pub(crate) fn close_account(&mut self, name: u64) -> Vec<Slot<P>> {
+        let Some(account) = self.accounts.remove(name) else {
+            return Vec::new();
+        };
+        self.reserved -= account.reserved;
+        let watch = account.keep.watch();
+        let flights = self.flights.remove_if(|flight| flight.account == name);
+        if watch.exists() {
+            // Somebody still has the pair, and the device may still write.
+            flights.into_iter().for_each(std::mem::forget);
+            return Vec::new();
+        }
+        flights
+            .into_iter()
+            .filter_map(|flight| flight.local.slot())
+            .collect()
+    }
+
+    /// Ends shared receives; their slots. Their pairs must have been retired before.
+    pub fn retire_receives(&mut self, receives: Receives<P>) -> Vec<Slot<P>> {
+        let account = receives.account;
+        if receives.queue != self.id {
+            return Vec::new();
+        }
+        drop(receives);
+        self.close_account(account)
+    }
+}
+
+impl<P: Provider> Drop for Queue<P> {
+    fn drop(&mut self) {
+        // First all pairs that nobody else holds, then receives: what is gone afterwards touches nothing any more.
+        let mut watches = Vec::new();
+        let mut names = std::collections::HashMap::new();
+        let flights = self.flights.remove_if(|_| true);
+        for flight in &flights {
+            if let std::collections::hash_map::Entry::Vacant(place) = names.entry(flight.account)
+                && let Some(account) = self.accounts.remove(flight.account)
+            {
+                place.insert(watches.len());
+                watches.push(account.keep);
+            }
+        }
+        drop(self.accounts.remove_if(|_| true));
+        let watches: Vec<Watch<P>> = watches.into_iter().map(Keep::watch).collect();
+        for flight in flights {
+            let watch = names.get(&flight.account).and_then(|at| watches.get(*at));
+            if watch.is_none_or(Watch::exists) {
+                std::mem::forget(flight);
+            }
+        }
+    }
+}

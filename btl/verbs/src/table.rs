@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A table whose places have names with a generation: an old name finds nothing.
+
+/// Values by name.
+#[derive(Debug)]
+pub struct Table<T> {
+    places: Vec<Place<T>>,
+    free: Vec<u32>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// Puts a value in; its name. None when there are as many as a name can tell apart.
+    pub fn insert(&mut self, value: T) -> Option<u64> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.places.len()).ok()?;
+                self.places.push(Place {
+                    generation: 0,
+                    value: None,
+                });
+                index
+            }
+        };
+        let place = self.places.get_mut(index as usize)?;
+        place.value = Some(value);
+        self.count += 1;
+        Some(u64::from(place.generation) << 32 | u64::from(index))
+    }
+
+    fn place(&mut self, name: u64) -> Option<&mut Place<T>> {
+        let index = usize::try_from(name & u64::from(u32::MAX)).ok()?;
+        let place = self.places.get_mut(index)?;
+        (u64::from(place.generation) == name >> 32).then_some(place)
+    }
+
+    /// The value of that name.
+    pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
+        self.place(name)?.value.as_mut()
+    }
+
+    /// Takes a value out; its name will find nothing.
+    pub fn remove(&mut self, name: u64) -> Option<T> {
+        let place = self.place(name)?;
+        let value = place.value.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push((name & u64::from(u32::MAX)) as u32);
+        self.count -= 1;
+        Some(value)
+    }
+
+    /// Takes out all values that are wanted.
+    pub fn remove_if(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut names = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            if place.value.as_ref().is_some_and(&mut wanted) {
+                names.push(u64::from(place.generation) << 32 | index as u64);
+            }
+        }
+        names
+            .into_iter()
+            .filter_map(|name| self.remove(name))
+            .collect()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_name_finds_nothing() {
+        let mut table = Table::default();
+        let a = table.insert('a').expect("room");
+        let b = table.insert('b').expect("room");
+        assert_eq!(table.remove(a), Some('a'));
+        assert_eq!(table.remove(a), None);
+        let c = table.insert('c').expect("room");
+        assert_ne!(a, c);
+        assert_eq!(table.get_mut(a), None);
+        assert_eq!(table.get_mut(c), Some(&mut 'c'));
+        assert_eq!(table.remove_if(|value| *value == 'b'), ['b']);
+        assert_eq!(table.get_mut(b), None);
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.get_mut(u64::MAX), None);
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One side of a test: a device with all that is made of it.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::fmt::Debug;
+
+use onecopy_verbs::pair::Plan;
+use onecopy_verbs::port::choose;
+use onecopy_verbs::provider::{Access, Depths, Kind, Path};
+use onecopy_verbs::{
+    Chosen, Completion, Device, Domain, Local, Operation, Pair, Prepared, Provider, Queue, Reach,
+    Ready, Receives, Refused, Region, Slot, Timing, Way,
+};
+
+/// Sends under way in a pair.
+pub(crate) const SENDS: u32 = 16;
+
+pub(crate) struct Side<P: Provider> {
+    pub(crate) chosen: Chosen<P>,
+    pub(crate) device: Device<P>,
+    pub(crate) domain: Domain<P>,
+    pub(crate) queue: Queue<P>,
+    pub(crate) receives: Receives<P>,
+    pub(crate) region: Region<P>,
+}
+
+impl<P: Provider + Debug> Side<P> {
+    pub(crate) fn new(provider: &P, name: &str) -> Self {
+        Self::with(provider, name, 256, 1024)
+    }
+
+    pub(crate) fn with(provider: &P, name: &str, slots: usize, bytes: usize) -> Self {
+        let chosen = choose(provider, Some(name)).expect("a device");
+        let device = chosen.device.clone();
+        let domain = device.domain().expect("domain");
+        let mut queue = Queue::new(&device, 64, true).expect("queue");
+        let receives = queue.receives(&domain, 256, None).expect("receives");
+        let region = domain
+            .region(slots, bytes, Access::default())
+            .expect("memory");
+        Self {
+            chosen,
+            device,
+            domain,
+            queue,
+            receives,
+            region,
+        }
+    }
+
+    pub(crate) fn slot(&self) -> Slot<P> {
+        self.region.take().expect("a slot")
+    }
+
+    /// Posts receives.
+    pub(crate) fn fill(&mut self, count: u64) {
+        for word in 0..count {
+            let slot = self.slot();
+            self.queue
+                .receive_shared(&self.receives, slot, word)
+                .expect("room");
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        pair: &Pair<P>,
+        bytes: &[u8],
+        word: u64,
+    ) -> Result<(), Refused<P>> {
+        let mut slot = self.slot();
+        slot.write(0, bytes);
+        let local = Local::first(slot, bytes.len());
+        pair.post(
+            &mut self.queue,
+            Operation::Send { number: None },
+            local,
+            word,
+        )
+    }
+
+    pub(crate) fn poll(&mut self) -> Vec<Completion<P>> {
+        let mut all = Vec::new();
+        self.queue
+            .poll(|completion| all.push(completion))
+            .expect("the queue works");
+        all
+    }
+
+    pub(crate) fn poll_all(&mut self) -> Vec<Completion<P>> {
+        let mut all = Vec::new();
+        loop {
+            let some = self.poll();
+            if some.is_empty() {
+                return all;
+            }
+            all.extend(some);
+        }
+    }
+
+    /// The one completion that is there.
+    pub(crate) fn one(&mut self) -> Completion<P> {
+        let mut all = self.poll();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
+    }
+
+    pub(crate) fn prepared(
+        &mut self,
+        kind: Kind,
+        key: u32,
+        shared: Option<&P::Shared>,
+    ) -> Pair<P, Prepared> {
+        let plain = matches!(kind, Kind::Connection | Kind::Datagrams);
+        let plan = Plan {
+            kind,
+            receives: Some(&self.receives).filter(|_| plain),
+            shared,
+            depths: Depths {
+                sends: SENDS,
+                receives: 0,
+                inline: 64,
+            },
+        };
+        let pair = Pair::new(&self.domain, &mut self.queue, &plan).expect("a pair");
+        pair.prepare(&self.chosen, key).expect("prepared")
+    }
+
+    pub(crate) fn path_from(&self, other: &Self) -> Path {
+        let reach = Reach {
+            routed: true,
+            address: self.chosen.address.expect("address").bytes,
+            ..Reach::default()
+        };
+        reach.path(&other.chosen)
+    }
+
+    /// The way to another side.
+    pub(crate) fn way(&self, to: &Self) -> Way<P> {
+        self.domain.way(&to.path_from(self)).expect("a way")
+    }
+}
+
+fn joined<P: Provider + Debug>(
+    a: &Side<P>,
+    from: Pair<P, Prepared>,
+    b: &Side<P>,
+    to: Pair<P, Prepared>,
+) -> (Pair<P, Ready>, Pair<P, Ready>) {
+    let (own, peer) = (from.reach(&a.chosen, 17), to.reach(&b.chosen, 99));
+    let peer = Reach::from_bytes(&peer.to_bytes()).expect("as it was sent");
+    let from = from
+        .connect(&a.chosen, &own, &peer, Timing::default())
+        .expect("connected");
+    let to = to
+        .connect(&b.chosen, &peer, &own, Timing::default())
+        .expect("connected");
+    (from, to)
+}
+
+/// Two pairs that are connected.
+pub(crate) fn connected<P: Provider + Debug>(
+    a: &mut Side<P>,
+    b: &mut Side<P>,
+) -> (Pair<P, Ready>, Pair<P, Ready>) {
+    let (from, to) = (
+        a.prepared(Kind::Connection, 0, None),
+        b.prepared(Kind::Connection, 0, None),
+    );
+    joined(a, from, b, to)
+}
+
+/// The two ends of an extended connection.
+pub(crate) fn extended<P: Provider + Debug>(
+    a: &mut Side<P>,
+    b: &mut Side<P>,
+    shared: Option<&P::Shared>,
+) -> (Pair<P, Ready>, Pair<P, Ready>) {
+    let (from, to) = (
+        a.prepared(Kind::SharedSend, 0, None),
+        b.prepared(Kind::SharedReceive, 0, shared),
+    );
+    joined(a, from, b, to)
+}
+
+/// A pair for datagrams on each side.
+pub(crate) fn datagrams<P: Provider + Debug>(
+    a: &mut Side<P>,
+    b: &mut Side<P>,
+    key: u32,
+) -> (Pair<P, Ready>, Pair<P, Ready>) {
+    let open = |side: &mut Side<P>| {
+        side.prepared(Kind::Datagrams, key, None)
+            .open()
+            .expect("open")
+    };
+    (open(a), open(b))
+}
+
+/// Nothing is under way that a test did not expect.
+pub(crate) fn both<P: Provider + Debug>(a: &mut Side<P>, b: &mut Side<P>) {
+    assert!(a.poll().is_empty() && b.poll().is_empty());
+}
