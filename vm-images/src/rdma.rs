@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::Deserialize;
+
 use crate::apt::{self, Apt};
 use crate::cache::{self, Cache};
 use crate::catalog::{Catalog, RdmaEntry};
@@ -13,10 +15,12 @@ use crate::initramfs::Initramfs;
 use crate::kernel::{self, Kernel};
 use crate::program::{self, find};
 use crate::progress::Progress;
+use crate::qemu::{self, Beside, Cable, Machine};
 use crate::{Error, Result};
 
 /// How many machines there are, and what joins what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Bed {
     /// One machine, the device on its loopback.
     Loop,
@@ -208,15 +212,94 @@ impl Tools {
     }
 }
 
+/// What a bed's machines are.
+pub struct Plan<'a> {
+    /// How many, and what joins them.
+    pub bed: Bed,
+    /// Processors of each.
+    pub processors: u32,
+    /// Memory of each in MiB.
+    pub memory: u32,
+    /// What runs on side `a`, or on the only machine, when the bed is made: lines for the guest's shell.
+    pub script: String,
+    /// What all of them are given besides.
+    pub with: &'a dyn Fn(&mut Initramfs) -> Result<()>,
+}
+
+impl std::fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Plan({:?}, {} MiB)", self.bed, self.memory)
+    }
+}
+
+/// A bed's machines, ready to be booted. The second one is switched on by [`Machines::start_second`].
+#[derive(Debug)]
+pub struct Machines {
+    /// The one whose run counts.
+    pub first: Machine,
+    second: Option<(Machine, Cable)>,
+}
+
+/// Packs a bed's machines into the folder of a run.
+///
+/// # Errors
+///
+/// When something cannot be read or written.
+pub fn pack(kernel: &Kernel, tools: &Tools, plan: &Plan<'_>, run: &Path) -> Result<Machines> {
+    let machine = |script: String, name: &str| -> Result<Machine> {
+        let mut guest = Initramfs::new()?;
+        tools.fill(&mut guest, kernel)?;
+        (plan.with)(&mut guest)?;
+        guest.bytes("payload/run", 0o755, script);
+        let initramfs = run.join(format!("{name}.gz"));
+        guest.write(&initramfs)?;
+        let mut machine = Machine::new(kernel, initramfs);
+        machine.processors = plan.processors;
+        machine.memory = plan.memory;
+        Ok(machine)
+    };
+    let mut first = machine(
+        format!("{}{}", setting_up(plan.bed), plan.script),
+        "initramfs",
+    )?;
+    let second = if plan.bed == Bed::Pair {
+        let cable = qemu::cable()?;
+        let mut second = machine(serving(), "initramfs-b")?;
+        first.plug(&cable, 1);
+        second.plug(&cable, 2);
+        Some((second, cable))
+    } else {
+        None
+    };
+    Ok(Machines { first, second })
+}
+
+impl Machines {
+    /// Switches the second one on, where there is one. It runs until what is returned is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When QEMU cannot be started.
+    pub fn start_second(
+        &self,
+        cache: &Cache,
+        run: &Path,
+        progress: &Progress,
+    ) -> Result<Option<Beside>> {
+        let Some((second, _)) = &self.second else {
+            return Ok(None);
+        };
+        qemu::beside(cache, second, &run.join("console-b.log"), progress).map(Some)
+    }
+}
+
 /// The script of a machine that serves the other one.
-#[must_use]
-pub fn serving() -> String {
+fn serving() -> String {
     format!("{BEGIN}rdma_bed pair b && echo VM-SERVES && rdma_serve\n")
 }
 
-/// What a bed's script begins with; what follows runs on side `a`, or on the only machine.
-#[must_use]
-pub fn setting_up(bed: Bed) -> String {
+/// What a bed's script begins with.
+fn setting_up(bed: Bed) -> String {
     let meet = if bed == Bed::Pair {
         " && rdma_meet"
     } else {

@@ -7,6 +7,7 @@ mod many;
 mod payload;
 mod report;
 mod suite;
+mod verbs;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +51,8 @@ enum Action {
     Bench(BenchArgs),
     /// Make random calls on the three devices, most of them hostile, and count them
     Fuzz(many::FuzzArgs),
+    /// Test RDMA on the kernel's software device, in beds of one and of two machines
+    Verbs(verbs::Args),
     /// Build the module for every kernel of which the mirrors have headers
     Headers(headers::Args),
     /// Remove what was fetched for and left by runs
@@ -215,6 +218,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Action::Bench(args) => compare(&bench, args),
         Action::Fuzz(args) => many::fuzz(&bench, args),
         Action::Headers(args) => headers::run(&bench, args),
+        Action::Verbs(args) => verbs::run(&bench, args),
         Action::Clean { all } => bench.cache.clean(*all).map_err(text),
     }
 }

@@ -38,9 +38,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "P", default_value = RELEASE)]
     profile: String,
 
-    /// Processors of the machine
-    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=64))]
-    cpus: u32,
+    /// Processors of a machine; 2 if not given, 1 of each of two machines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: Option<u32>,
 
     /// Memory of a machine in MiB; 3072 if not given, 512 with --rdma
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..))]
@@ -102,12 +102,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         let place = format!("payload/{name}");
         guest.copy(object, &place).map_err(failed)?;
     }
-    with_programs(&mut guest, &args.copy)?;
+    let own = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
+    with_programs(&mut guest, &own, &args.copy).map_err(failed)?;
     guest.bytes("payload/run", 0o755, script(&args.command, args.timeout));
     let initramfs = run.join("initramfs.gz");
     guest.write(&initramfs).map_err(failed)?;
     let mut machine = Machine::new(&kernel, initramfs);
-    machine.processors = args.cpus;
+    machine.processors = args.cpus.unwrap_or(2);
     machine.memory = args.memory.unwrap_or(3072);
     if args.command.is_empty() {
         return interactive(&cache, &machine, &run, &progress);
@@ -120,20 +121,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 }
 
 /// This program, and what the person wants beside it.
-fn with_programs(guest: &mut Initramfs, copies: &[PathBuf]) -> Result<(), CliError> {
-    let own = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
-    guest.program(&own, "payload/bin/onecopy").map_err(failed)?;
+fn with_programs(guest: &mut Initramfs, own: &Path, copies: &[PathBuf]) -> onecopy_vm::Result<()> {
+    guest.program(own, "payload/bin/onecopy")?;
     for copy in copies {
         let name = copy.file_name().unwrap_or_default().to_string_lossy();
-        if name.contains(".so") {
-            let place = format!("payload/lib/{name}");
-            guest.program(copy, &place)
-        } else if copy.is_dir() {
-            guest.copy(copy, &format!("payload/bin/{name}"))
+        if copy.is_dir() {
+            guest.copy(copy, &format!("payload/bin/{name}"))?;
+        } else if name.contains(".so") {
+            guest.program(copy, &format!("payload/lib/{name}"))?;
         } else {
-            guest.program(copy, &format!("payload/bin/{name}"))
+            guest.program(copy, &format!("payload/bin/{name}"))?;
         }
-        .map_err(failed)?;
     }
     Ok(())
 }

@@ -37,6 +37,8 @@ pub(super) struct Builder<'a> {
     release: bool,
     /// For another architecture.
     userland: Option<&'a Userland>,
+    /// Only the package itself is built, not the workspace with it.
+    alone: bool,
 }
 
 /// What cargo has fetched.
@@ -50,7 +52,11 @@ pub(super) fn cargo_home() -> Result<PathBuf, Failure> {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(release: bool, userland: Option<&'a Userland>) -> Self {
-        Self { release, userland }
+        Self {
+            release,
+            userland,
+            alone: false,
+        }
     }
 
     /// A folder of what is built for the architecture.
@@ -124,6 +130,12 @@ impl Programs {
         Self::only(&programs, builder)
     }
 
+    /// Builds programs whose packages are built by themselves.
+    pub(super) fn alone(programs: &[&Program], builder: Builder<'_>) -> Result<Self, Failure> {
+        let alone = true;
+        Self::only(programs, Builder { alone, ..builder })
+    }
+
     fn only(programs: &[&Program], builder: Builder<'_>) -> Result<Self, Failure> {
         let mut built = Vec::new();
         for &program in programs {
@@ -170,7 +182,7 @@ fn by_cargo(program: &Program, package: &str, builder: Builder<'_>) -> Result<Pa
     if builder.release {
         command.arg("--release");
     }
-    if builder.release || builder.userland.is_some() {
+    if builder.release || builder.alone || builder.userland.is_some() {
         command.args(["--package", package]);
         if !program.features.is_empty() {
             command.arg("--features").arg(program.features.join(","));

@@ -22,6 +22,7 @@ pub(crate) struct Side<P: Provider> {
     pub(crate) queue: Queue<P>,
     pub(crate) receives: Receives<P>,
     pub(crate) region: Region<P>,
+    pub(crate) timing: Timing,
 }
 
 impl<P: Provider + Debug> Side<P> {
@@ -45,6 +46,7 @@ impl<P: Provider + Debug> Side<P> {
             queue,
             receives,
             region,
+            timing: Timing::default(),
         }
     }
 
@@ -150,10 +152,10 @@ fn joined<P: Provider + Debug>(
     let (own, peer) = (from.reach(&a.chosen, 17), to.reach(&b.chosen, 99));
     let peer = Reach::from_bytes(&peer.to_bytes()).expect("as it was sent");
     let from = from
-        .connect(&a.chosen, &own, &peer, Timing::default())
+        .connect(&a.chosen, &own, &peer, a.timing)
         .expect("connected");
     let to = to
-        .connect(&b.chosen, &peer, &own, Timing::default())
+        .connect(&b.chosen, &peer, &own, b.timing)
         .expect("connected");
     (from, to)
 }

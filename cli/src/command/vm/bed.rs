@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use onecopy_vm::cache::Cache;
 use onecopy_vm::catalog::{Catalog, RELEASE};
-use onecopy_vm::initramfs::Initramfs;
 use onecopy_vm::progress::Progress;
-use onecopy_vm::qemu::{self, Machine};
-use onecopy_vm::rdma::{self, Bed};
+use onecopy_vm::qemu;
+use onecopy_vm::rdma::{self, Bed, Plan};
 
 use super::super::CliError;
 use super::{Args, failed, interactive, one_test, tell, usage, with_programs};
@@ -33,47 +32,26 @@ pub(super) fn run(
     catalog.bed(&args.kernel).map_err(usage)?;
     let (kernel, tools) = rdma::prepare(cache, catalog, &args.kernel, progress).map_err(failed)?;
     let run = cache.new_run(&kernel.name).map_err(failed)?;
-    let bed = if args.nodes == 2 {
-        Bed::Pair
-    } else {
-        Bed::Loop
+    let own = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
+    let pair = args.nodes == 2;
+    let plan = Plan {
+        bed: if pair { Bed::Pair } else { Bed::Loop },
+        // Of two machines, each has one: they share the processors of this one.
+        processors: args.cpus.unwrap_or(if pair { 1 } else { 2 }),
+        memory: args.memory.unwrap_or(MEMORY),
+        script: one_test(&args.command, args.timeout, "/bin/dash"),
+        with: &|guest| with_programs(guest, &own, &args.copy),
     };
-    let machine = |script: String, name: &str| -> Result<Machine, CliError> {
-        let mut guest = Initramfs::new().map_err(failed)?;
-        tools.fill(&mut guest, &kernel).map_err(failed)?;
-        with_programs(&mut guest, &args.copy)?;
-        guest.bytes("payload/run", 0o755, script);
-        let initramfs = run.join(format!("{name}.gz"));
-        guest.write(&initramfs).map_err(failed)?;
-        let mut machine = Machine::new(&kernel, initramfs);
-        machine.processors = args.cpus;
-        machine.memory = args.memory.unwrap_or(MEMORY);
-        Ok(machine)
-    };
-    let begin = rdma::setting_up(bed);
-    let mut first = machine(
-        format!(
-            "{begin}{}",
-            one_test(&args.command, args.timeout, "/bin/dash")
-        ),
-        "initramfs",
-    )?;
-    // The cable and the machine at its other end are there until this one has ended.
-    let (_cable, _second);
-    if bed == Bed::Pair {
-        let cable = qemu::cable().map_err(failed)?;
-        let mut second = machine(rdma::serving(), "initramfs-b")?;
-        first.plug(&cable, 1);
-        second.plug(&cable, 2);
-        let log = run.join("console-b.log");
-        _second = qemu::beside(cache, &second, &log, progress).map_err(failed)?;
-        _cable = cable;
-    }
+    let machines = rdma::pack(&kernel, &tools, &plan, &run).map_err(failed)?;
+    let second = machines
+        .start_second(cache, &run, progress)
+        .map_err(failed)?;
     if args.command.is_empty() {
-        return interactive(cache, &first, &run, progress);
+        return interactive(cache, &machines.first, &run, progress);
     }
     let limit = Duration::from_secs(args.timeout.saturating_add(300));
-    let report = qemu::run(cache, &first, limit, &run, &kernel.name, progress).map_err(failed)?;
+    let report = qemu::run(cache, &machines.first, limit, &run, &kernel.name, progress);
+    drop(second);
     progress.finish();
-    tell(&kernel, &report, args)
+    tell(&kernel, &report.map_err(failed)?, args)
 }

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bytes that arrive: by sends, by reads and writes, by datagrams.
+//!
+//! # Safety
+//!
+//! The buffer that is registered lives to the end of its case, and is touched by the program only while no operation
+//! with it is under way.
+#![allow(unsafe_code, reason = "registers memory of the test's own")]
+
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use onecopy_verbs::provider::{Access, Kind};
+use onecopy_verbs::queue::DATAGRAM_HEAD;
+use onecopy_verbs::split::pieces;
+use onecopy_verbs::{Done, Local, Operation, Pair, Reach, Remote, Verbs};
+
+use crate::other::{KEY, Other, SLOT, Sum};
+use crate::{LONG, Side, here, pattern, say, sent, wait};
+
+/// The answer to a message, and the message's own completion.
+pub(crate) fn answered(side: &mut Side, sends: u32) -> Vec<u8> {
+    let mut answer = None;
+    let mut sends = sends;
+    while answer.is_none() || sends > 0 {
+        for done in wait(side, LONG) {
+            if let Err(status) = done.outcome {
+                panic!("{status}");
+            }
+            match done.done {
+                Done::Sent => sends -= 1,
+                Done::Received => {
+                    let slot = done.slot.expect("slot");
+                    answer = Some(slot.bytes(0..done.bytes));
+                    side.queue
+                        .receive_shared(&side.receives, slot, 0)
+                        .expect("room");
+                }
+            }
+        }
+    }
+    answer.expect("an answer")
+}
+
+/// Sends a message and compares what comes back.
+pub(crate) fn ping(side: &mut Side, pair: &Pair<Verbs>, bytes: &[u8]) {
+    side.send(pair, bytes, 1).expect("room");
+    let answer = answered(side, 1);
+    assert!(
+        answer == bytes,
+        "{} bytes came back as {}",
+        bytes.len(),
+        answer.len()
+    );
+}
+
+pub(crate) fn finish(mut other: Other, side: &mut Side, pair: Pair<Verbs>) {
+    ping(side, &pair, b"Q");
+    assert_eq!(other.link.hear(), b"over");
+    other.link.say(b"over");
+    other.end();
+    drop(side.queue.retire(pair));
+}
+
+pub(crate) fn ping_pong() {
+    let mut other = Other::start("echo");
+    let mut side = here(256, SLOT);
+    side.timing = crate::faults::patient();
+    side.fill(200);
+    let pair = other.connect(&mut side);
+    for (round, length) in [1, 8, 64, 1000, 1024, 4096, 4097, 16 << 10, SLOT]
+        .into_iter()
+        .enumerate()
+    {
+        ping(&mut side, &pair, &pattern(round, length));
+    }
+    // Nothing is a message, too.
+    pair.post(
+        &mut side.queue,
+        Operation::Send { number: Some(5) },
+        Local::Nothing,
+        1,
+    )
+    .expect("room");
+    assert!(answered(&mut side, 1).is_empty());
+    let (rounds, started) = (100, Instant::now());
+    for round in 0..rounds {
+        let bytes = pattern(round, pair.inline().min(64));
+        pair.post_inline(&mut side.queue, Operation::Send { number: None }, &bytes)
+            .expect("room");
+        assert!(answered(&mut side, 0) == bytes);
+    }
+    let each = started.elapsed() / u32::try_from(2 * rounds).unwrap_or(1);
+    say(&format!("rc: {each:?} for an inline message of 64 bytes"));
+    finish(other, &mut side, pair);
+}
+
+pub(crate) fn read_and_write() {
+    of_bytes(20 << 20);
+}
+
+pub(crate) fn read_and_write_long() {
+    of_bytes(64 << 20);
+}
+
+fn of_bytes(length: usize) {
+    let mut other = Other::start("memory");
+    other.link.say(length.to_string().as_bytes());
+    let mut side = here(16, 1024);
+    side.timing = crate::faults::patient();
+    let pair = other.connect(&mut side);
+    let shown = other.link.hear();
+    let address = u64::from_le_bytes(shown[..8].try_into().expect("eight bytes"));
+    let key = u32::from_le_bytes(shown[8..12].try_into().expect("four bytes"));
+    assert!(
+        length as u64 > u64::from(pair.largest()),
+        "nothing to cut: {}",
+        pair.largest()
+    );
+    let mut buffer = pattern(3, length);
+    let mut sum = Sum::default();
+    sum.add(&buffer);
+    let started = Instant::now();
+    go(&mut side, &pair, &mut buffer, |at| Operation::Write {
+        to: Remote {
+            address: address + at,
+            key,
+        },
+        number: None,
+    });
+    let wrote = started.elapsed();
+    other.link.say(b"sum");
+    assert_eq!(
+        other.link.hear(),
+        sum.0.to_le_bytes(),
+        "what was written is not there"
+    );
+    buffer.fill(0);
+    let started = Instant::now();
+    go(&mut side, &pair, &mut buffer, |at| Operation::Read {
+        from: Remote {
+            address: address + at,
+            key,
+        },
+    });
+    let read = started.elapsed();
+    let mut again = Sum::default();
+    again.add(&buffer);
+    assert_eq!(again.0, sum.0, "what was read is not what was written");
+    let rate = |time: std::time::Duration| length as f64 / time.as_secs_f64() / 1e6;
+    say(&format!(
+        "memory: wrote {:.1} MB/s, read {:.1} MB/s",
+        rate(wrote),
+        rate(read)
+    ));
+    // Beyond what the other side shows.
+    let slot = side.slot();
+    let from = Remote {
+        address: address + (length as u64).next_multiple_of(4096) - 1,
+        key,
+    };
+    pair.post(
+        &mut side.queue,
+        Operation::Read { from },
+        Local::first(slot, 2),
+        9,
+    )
+    .expect("room");
+    assert_eq!(
+        sent(&mut side, LONG).outcome,
+        Err(onecopy_verbs::Status::PEER_ACCESS)
+    );
+    other.link.say(b"stop");
+    other.end();
+}
+
+/// Moves a buffer, in pieces that the device allows.
+fn go<'a>(
+    side: &mut Side,
+    pair: &Pair<Verbs>,
+    buffer: &mut [u8],
+    operation: impl Fn(u64) -> Operation<'a, Verbs>,
+) {
+    let at = NonNull::new(buffer.as_mut_ptr()).expect("a buffer");
+    // SAFETY: the buffer is not touched before all operations have completed, and outlives the registration.
+    let memory = unsafe { side.domain.register(at, buffer.len(), Access::default()) };
+    let memory = memory.expect("registered");
+    let mut under_way = 0;
+    for (at, length) in pieces(buffer.len() as u64, pair.largest()) {
+        let begin = usize::try_from(at).expect("an offset");
+        let local = Local::Program(
+            std::sync::Arc::clone(&memory),
+            begin..begin + length as usize,
+        );
+        pair.post(&mut side.queue, operation(at), local, at)
+            .expect("room");
+        under_way += 1;
+    }
+    while under_way > 0 {
+        for done in wait(side, LONG) {
+            if let Err(status) = done.outcome {
+                panic!("{status}");
+            }
+            under_way -= 1;
+        }
+    }
+}
+
+pub(crate) fn datagrams() {
+    let mut other = Other::start("datagrams");
+    let mut side = here(256, 2048);
+    side.fill(200);
+    let pair = side.prepared(Kind::Datagrams, KEY, None);
+    let own = pair.reach(&side.chosen, 0);
+    let pair = pair.open().expect("open");
+    let peer = Reach::from_bytes(&other.link.hear().try_into().expect("a pair")).expect("a pair");
+    other.link.say(&own.to_bytes());
+    let way = side.domain.way(&peer.path(&side.chosen)).expect("a way");
+    for round in 0..50_usize {
+        let last = round == 49;
+        let mut bytes = pattern(round, if last { 1 } else { 1 + 20 * round });
+        bytes[0] = if last { b'Q' } else { b'M' };
+        let mut slot = side.slot();
+        slot.write(0, &bytes);
+        let number = u32::try_from(round).ok();
+        let send = Operation::SendTo {
+            way: &way,
+            pair: peer.number,
+            key: KEY,
+            number,
+        };
+        pair.post(&mut side.queue, send, Local::first(slot, bytes.len()), 1)
+            .expect("room");
+        let answer = answered(&mut side, 1);
+        assert!(
+            answer[DATAGRAM_HEAD..] == bytes,
+            "round {round}: {} bytes",
+            answer.len()
+        );
+    }
+    assert_eq!(other.link.hear(), b"over");
+    other.link.say(b"over");
+    other.end();
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask vm verbs`: RDMA on the kernel's software device, in test beds of one and of two machines.
+
+use std::time::Duration;
+
+use onecopy_vm::console::Outcome;
+use onecopy_vm::initramfs::Initramfs;
+use onecopy_vm::qemu;
+use onecopy_vm::rdma::{self, Bed, Plan};
+use serde::Deserialize;
+
+use super::build::{Builder, Programs};
+use super::suite::Program;
+use super::{Bench, Verdict, report, text};
+use crate::{Failure, root, say};
+
+/// Of each machine, in MiB. Two registered buffers of 64 MiB fit.
+const MEMORY: u32 = 512;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Every test on every bed; else those that each change runs
+    #[arg(long)]
+    all: bool,
+    /// Only beds of this kernel: 6.1 or newest
+    #[arg(long, value_name = "K")]
+    kernel: Option<String>,
+    /// Only beds of this kind: loop, spaces or pair
+    #[arg(long, value_name = "BED")]
+    bed: Option<String>,
+    /// Write what the tests write
+    #[arg(long, short)]
+    verbose: bool,
+    /// Only tests of these names
+    #[arg(last = true, value_name = "TEST")]
+    tests: Vec<String>,
+}
+
+/// `vm-images/beds.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Beds {
+    #[serde(rename = "program")]
+    programs: Vec<Program>,
+    #[serde(rename = "boot")]
+    boots: Vec<Boot>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Boot {
+    kernel: String,
+    bed: Bed,
+    #[serde(default)]
+    reduced: bool,
+    #[serde(rename = "test")]
+    tests: Vec<BedTest>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BedTest {
+    name: String,
+    command: String,
+    seconds: u32,
+    /// Not with every change.
+    #[serde(default)]
+    all: bool,
+}
+
+impl Beds {
+    fn load() -> Result<Self, Failure> {
+        let path = root().join("vm-images/beds.toml");
+        let text = std::fs::read_to_string(&path);
+        let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+        toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
+    let beds = Beds::load()?;
+    bench.progress.step("building programs");
+    let programs: Vec<&Program> = beds.programs.iter().collect();
+    let programs = Programs::alone(&programs, Builder::new(false, None))?;
+    let (mut ran, mut failed) = (0, Vec::new());
+    for boot in &beds.boots {
+        let other = |wanted: &Option<String>, is: &str| wanted.as_ref().is_some_and(|w| w != is);
+        if other(&args.kernel, &boot.kernel) || other(&args.bed, boot.bed.word()) {
+            continue;
+        }
+        let named = |test: &&BedTest| args.tests.is_empty() || args.tests.contains(&test.name);
+        let every = args.all || !args.tests.is_empty();
+        let due = |test: &&BedTest| every || (boot.reduced && !test.all);
+        let tests: Vec<&BedTest> = boot.tests.iter().filter(named).filter(due).collect();
+        if tests.is_empty() {
+            continue;
+        }
+        ran += 1;
+        let verdict = on(bench, boot, &tests, &programs)?;
+        report::verdict(&verdict, args.verbose);
+        let outcome = &verdict.report.outcome;
+        if *outcome != Outcome::Passed {
+            failed.push(format!("{} ({}): {outcome}", verdict.kernel, verdict.suite));
+        }
+    }
+    match (ran, failed.is_empty()) {
+        (0, _) => Err("no such bed or test; vm-images/beds.toml has them".to_owned()),
+        (_, true) => {
+            say::line(&format!("verbs: {ran} beds in order"));
+            Ok(())
+        }
+        (_, false) => Err(failed.join("; ")),
+    }
+}
+
+fn on(
+    bench: &Bench,
+    boot: &Boot,
+    tests: &[&BedTest],
+    programs: &Programs,
+) -> Result<Verdict, Failure> {
+    let (cache, progress) = (&bench.cache, &bench.progress);
+    let prepared = rdma::prepare(cache, &bench.catalog, &boot.kernel, progress);
+    let (kernel, tools) = prepared.map_err(text)?;
+    let run = cache.new_run(&kernel.name).map_err(text)?;
+    let slower = qemu::crowd();
+    let fill = |guest: &mut Initramfs| {
+        let mut built = programs.built.iter();
+        built.try_for_each(|program| {
+            let place = format!("payload/bin/{}", program.name);
+            guest.program(&program.path, &place)
+        })
+    };
+    let plan = Plan {
+        bed: boot.bed,
+        processors: if boot.bed == Bed::Pair { 1 } else { 2 },
+        memory: MEMORY,
+        script: script(tests, slower),
+        with: &fill,
+    };
+    let machines = rdma::pack(&kernel, &tools, &plan, &run).map_err(text)?;
+    let second = machines.start_second(cache, &run, progress).map_err(text)?;
+    let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
+    let limit = Duration::from_secs(u64::from(seconds + slower * 180));
+    let report = qemu::run(cache, &machines.first, limit, &run, &kernel.name, progress);
+    drop(second);
+    Ok(Verdict {
+        kernel: kernel.name,
+        suite: format!("verbs, {}", boot.bed.word()),
+        release: kernel.release,
+        report: report.map_err(text)?,
+        left_out: Vec::new(),
+    })
+}
+
+fn script(tests: &[&BedTest], slower: u32) -> String {
+    let mut script = String::new();
+    for test in tests {
+        let seconds = test.seconds * slower;
+        let command = test.command.replace('\'', "'\\''");
+        script.push_str(&format!(
+            "test_ {} {seconds} /bin/dash -c '{command}'\n",
+            test.name
+        ));
+    }
+    script.push_str("exit $failed\n");
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_file_is_in_order() {
+        let beds = Beds::load().expect("beds.toml");
+        let kernels = onecopy_vm::catalog::Catalog::load().expect("kernels.toml");
+        for boot in &beds.boots {
+            kernels.bed(&boot.kernel).expect("a kernel with the device");
+            // Only the newest knows spaces of the network.
+            assert!(boot.bed != Bed::Spaces || boot.kernel == "newest");
+        }
+        assert!(beds.boots.iter().any(|boot| boot.reduced));
+    }
+
+    #[test]
+    fn commands_are_quoted() {
+        let test = BedTest {
+            name: "a".to_owned(),
+            command: "echo 'x'".to_owned(),
+            seconds: 2,
+            all: false,
+        };
+        let wanted = "test_ a 6 /bin/dash -c 'echo '\\''x'\\'''\nexit $failed\n";
+        assert_eq!(script(&[&test], 3), wanted);
+    }
+}
