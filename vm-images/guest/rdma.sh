@@ -7,6 +7,11 @@
 #   BED_DEVICE    the own device
 #   BED_PEER_DEVICE  the other side's
 
+# busybox's shell would take its own program of that name.
+ip() {
+    /payload/bin/ip "$@"
+}
+
 rdma_hosts() {
     printf '127.0.0.1 localhost\n%s a\n%s b\n' "$1" "$2" >/etc/hosts
 }
@@ -30,7 +35,8 @@ rdma_wait() {
 # rdma_bed BED SIDE: makes devices and names.
 rdma_bed() {
     export BED="$1" BED_SELF="$2"
-    mkdir -p /var/run/netns /etc
+    [ -e /var/run ] || ln -s /run /var/run
+    mkdir -p /run/netns /etc
     rdma_modules || return 1
     case $BED in
     loop)

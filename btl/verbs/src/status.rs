@@ -44,7 +44,7 @@ statuses! {
     TOO_LONG IBV_WC_LOC_LEN_ERR: "the message is longer than the receive or the device allows", "report this: messages are cut before they are sent";
     OWN_PAIR IBV_WC_LOC_QP_OP_ERR: "the own side cannot send: its port is down or the request is malformed", "look at the link (`rdma link`)";
     OWN_MEMORY IBV_WC_LOC_PROT_ERR: "memory of the own side is not registered for this", "report this: memory is registered before it is sent";
-    FLUSHED IBV_WC_WR_FLUSH_ERR: "the connection had failed before", "look at its first error";
+    FLUSHED IBV_WC_WR_FLUSH_ERR: "the connection had failed before", "look at its first error, and at the link (`rdma link`)";
     BAD_RESPONSE IBV_WC_BAD_RESP_ERR: "the peer's answer made no sense", "compare the versions on both hosts";
     OWN_ACCESS IBV_WC_LOC_ACCESS_ERR: "the peer reached for memory of the own side that it may not touch", "report this: keys are given for what may be touched";
     INVALID_REQUEST IBV_WC_REM_INV_REQ_ERR: "the peer refuses the request as malformed", "is its receive too short? on a loaded machine raise the timeout";
@@ -64,7 +64,8 @@ impl fmt::Display for Status {
 }
 
 impl Status {
-    /// Whether this is the first word of a failure, not what follows from one.
+    /// Whether this says why, and is not what follows from a failure. Where nothing says why, a port went down: newer
+    /// kernels fail all pairs of such a port at once, and tell it by an event only.
     #[must_use]
     pub fn is_cause(self) -> bool {
         self != Self::FLUSHED

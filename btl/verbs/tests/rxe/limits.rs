@@ -39,7 +39,7 @@ pub(crate) fn caps() {
     say(&format!("port {}: {port:?}", side.chosen.port));
     assert_eq!((limits.pieces, limits.shared_pieces), (32, 27));
     assert!(limits.pairs >= 1_000_000 && limits.completions == 32_767 && limits.reads == 128);
-    assert!(limits.shared_receives >= 1 << 20 && limits.atomics && limits.interrupts == 1);
+    assert!(limits.shared_receives >= 1_000_000 && limits.atomics && limits.interrupts >= 1);
     assert_eq!(
         (port.message, port.packet, port.ethernet),
         (8 << 20, 4096, true)

@@ -124,10 +124,11 @@ fn sent(side: &mut Side, limit: Duration) -> Completion<Verbs> {
     one
 }
 
-/// Bytes that say where they belong.
+/// Bytes that say where they belong. The first one is no letter: those mean something to the other side.
 fn pattern(round: usize, length: usize) -> Vec<u8> {
+    let byte = |at: usize| (at.wrapping_mul(31) ^ at >> 8 ^ round) as u8;
     (0..length)
-        .map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ round) as u8)
+        .map(|at| if at == 0 { byte(at) | 0x80 } else { byte(at) })
         .collect()
 }
 
