@@ -25,7 +25,7 @@ const FORBIDS_UNSAFE: &[&str] = &[
 const MAY_ALLOW_UNSAFE: &[&str] = &[
     "btl/src/",
     "btl/shm/",
-    "btl/verbs/src/",
+    "btl/verbs/",
     "heap/",
     "kmod/tests/",
     "mpi/src/",
