@@ -27,6 +27,7 @@
 //!   copied in and out.
 //! - Memory of the program is registered by an unsafe call, [`Domain::register`], whose caller answers for it.
 
+pub mod cache;
 pub mod device;
 pub mod domain;
 pub mod error;
@@ -41,7 +42,9 @@ pub mod split;
 pub mod status;
 pub mod table;
 pub mod timing;
+pub mod unmaps;
 
+pub use cache::Cache;
 pub use device::Verbs;
 pub use domain::{Device, Domain, Receives, Way};
 pub use error::{Error, Result};

@@ -25,6 +25,7 @@ const CASES: &[(&str, fn())] = &[
     ("memory", traffic::read_and_write),
     ("memory-long", traffic::read_and_write_long),
     ("ud", traffic::datagrams),
+    ("cache", traffic::other_memory_at_the_same_place),
     ("many", limits::many_pairs),
     ("memlock", limits::as_an_ordinary_user),
     ("kill", faults::peer_is_killed),

@@ -7,15 +7,19 @@
 //! with it is under way.
 #![allow(unsafe_code, reason = "registers memory of the test's own")]
 
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::time::Instant;
 
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use onecopy_verbs::cache::{Bounds, Cache};
 use onecopy_verbs::provider::{Access, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
 use onecopy_verbs::split::pieces;
 use onecopy_verbs::{Done, Local, Operation, Pair, Reach, Remote, Verbs};
 
 use crate::other::{KEY, Other, SLOT, Sum};
+use crate::side::connected;
 use crate::{LONG, Side, here, pattern, say, sent, wait};
 
 /// The answer to a message, and the message's own completion.
@@ -244,4 +248,58 @@ pub(crate) fn datagrams() {
     assert_eq!(other.link.hear(), b"over");
     other.link.say(b"over");
     other.end();
+}
+
+/// A buffer is sent, unmapped, mapped again at the same place with other bytes, and sent again: what arrives must be
+/// the new bytes, though the old pages were registered.
+pub(crate) fn other_memory_at_the_same_place() {
+    const LENGTH: usize = 64 << 10;
+    let (mut a, mut b) = (here(16, 1024), here(16, LENGTH));
+    let (to_b, _to_a) = connected(&mut a, &mut b);
+    b.fill(8);
+    let cache = Cache::new(
+        &a.domain,
+        Bounds {
+            bytes: 1 << 20,
+            entries: 8,
+        },
+    );
+    assert_eq!(cache.refused(), None, "the kernel tells of changes");
+    let mut place = None;
+    for round in 0..20 {
+        let fixed = if place.is_some() {
+            MapFlags::MAP_FIXED_NOREPLACE
+        } else {
+            MapFlags::empty()
+        };
+        let length = NonZeroUsize::new(LENGTH).expect("bytes");
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: new memory, where nothing is.
+        let at = unsafe { mmap_anonymous(place, length, both, MapFlags::MAP_PRIVATE | fixed) };
+        let at: NonNull<u8> = at.expect("memory").cast();
+        place = NonZeroUsize::new(at.as_ptr().addr());
+        for again in 0..2 {
+            let bytes = pattern(round * 2 + again, LENGTH);
+            // SAFETY: the mapping is as long, and nobody refers to it.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), LENGTH) };
+            // SAFETY: mapped, and not touched before the send has completed.
+            let found = unsafe { cache.get(at, LENGTH, Access::default()) }.expect("registered");
+            let local = Local::Program(found.memory, found.at..found.at + LENGTH);
+            to_b.post(&mut a.queue, Operation::Send { number: None }, local, 1)
+                .expect("room");
+            assert_eq!(sent(&mut a, LONG).outcome, Ok(()));
+            let done = wait(&mut b, LONG).remove(0);
+            let slot = done.slot.expect("slot");
+            assert!(
+                slot.bytes(0..done.bytes) == bytes,
+                "round {round}: bytes of the past"
+            );
+            b.queue.receive_shared(&b.receives, slot, 0).expect("room");
+        }
+        // SAFETY: the test's own mapping.
+        unsafe { munmap(at.cast(), LENGTH) }.expect("unmapped");
+    }
+    let stats = cache.stats();
+    say(&format!("cache: {stats:?}"));
+    assert_eq!((stats.hits, stats.ended), (20, 20));
 }

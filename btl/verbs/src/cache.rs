@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The registration cache: memory of the program that stays registered, because to register costs more than to send.
+//!
+//! A registration names pages, not addresses: when the program unmaps them and maps others at the same place, an old
+//! registration still reaches the old ones, and a message would carry bytes of the past. So an entry is good only while
+//! the kernel would tell of such a change ([`crate::unmaps`]). Where it does not, nothing is cached: who asks gets a
+//! registration of their own.
+//!
+//! Invariants:
+//!
+//! - An entry is cached only if its range was watched before it was registered, and nothing was told meanwhile.
+//! - What is told ends every entry that it touches before the call that changed the mapping returns. (A program that
+//!   sends a buffer while another of its threads discards it asks for any bytes.)
+//! - Entries and bytes are bounded; the one that was used longest ago goes first. One that is in use stays registered
+//!   until its operations have ended, but is found no more.
+//! - Under the lock nothing is allocated, freed or asked of the kernel. The allocator may unmap memory, which would
+//!   wait for the watcher, which waits for the lock.
+//!
+//! # Safety
+//!
+//! The cache registers memory that its caller answers for, as [`Domain::register`] says.
+#![allow(unsafe_code, reason = "registers memory of the program")]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::domain::Domain;
+use crate::error::Result;
+use crate::memory::Registered;
+use crate::provider::{Access, Provider};
+use crate::unmaps::{Told, Watcher};
+
+const PAGE: usize = 4096;
+
+/// What bounds a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes registered at a time.
+    pub bytes: usize,
+    /// Entries at a time.
+    pub entries: usize,
+}
+
+/// What a cache has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Found.
+    pub hits: u64,
+    /// Registered and kept.
+    pub kept: u64,
+    /// Registered for one use: nobody would tell of a change.
+    pub untrusted: u64,
+    /// Given up for others.
+    pub evicted: u64,
+    /// Given up because the program changed its mappings.
+    pub ended: u64,
+}
+
+#[derive(Debug)]
+struct Entry<P: Provider> {
+    range: Range<usize>,
+    access: Access,
+    memory: Arc<Registered<P>>,
+    used: u64,
+}
+
+#[derive(Debug)]
+struct State<P: Provider> {
+    entries: Vec<Entry<P>>,
+    /// What was given up, until somebody may free it.
+    given_up: Vec<Entry<P>>,
+    bytes: usize,
+    clock: u64,
+    /// How often something was told.
+    told: u64,
+    stats: Stats,
+}
+
+impl<P: Provider> State<P> {
+    fn find(
+        &mut self,
+        range: &Range<usize>,
+        access: Access,
+    ) -> Option<(Arc<Registered<P>>, usize)> {
+        let wide = |entry: &Entry<P>| {
+            (entry.access.remote_read || !access.remote_read)
+                && (entry.access.remote_write || !access.remote_write)
+        };
+        let covers =
+            |entry: &Entry<P>| entry.range.start <= range.start && range.end <= entry.range.end;
+        let clock = self.clock + 1;
+        let entry = self
+            .entries
+            .iter_mut()
+            .find(|entry| covers(entry) && wide(entry))?;
+        entry.used = clock;
+        self.clock = clock;
+        self.stats.hits += 1;
+        Some((Arc::clone(&entry.memory), range.start - entry.range.start))
+    }
+
+    fn give_up(&mut self, at: usize) {
+        let entry = self.entries.swap_remove(at);
+        self.bytes -= entry.range.len();
+        if self.given_up.len() < self.given_up.capacity() {
+            self.given_up.push(entry);
+        } else {
+            // Several threads are registering at this moment. To make room would free memory under the lock.
+            std::mem::forget(entry);
+        }
+    }
+
+    /// Ends all entries in a range.
+    fn end(&mut self, range: &Range<usize>) {
+        self.told += 1;
+        let mut at = 0;
+        while let Some(entry) = self.entries.get(at) {
+            let apart = entry.range.end <= range.start || range.end <= entry.range.start;
+            if apart {
+                at += 1;
+            } else {
+                self.stats.ended += 1;
+                self.give_up(at);
+            }
+        }
+    }
+
+    /// Gives up entries until there is room, the oldest first.
+    fn make_room(&mut self, bytes: usize, bounds: &Bounds) {
+        while !self.entries.is_empty()
+            && (self.bytes + bytes > bounds.bytes || self.entries.len() >= bounds.entries)
+        {
+            let oldest = self
+                .entries
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, entry)| entry.used);
+            let at = oldest.map_or(0, |(at, _)| at);
+            self.stats.evicted += 1;
+            self.give_up(at);
+        }
+    }
+}
+
+/// What the watcher changes.
+#[derive(Debug)]
+struct Shared<P: Provider>(Mutex<State<P>>);
+
+impl<P: Provider> Shared<P> {
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Provider> Told for Shared<P> {
+    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+        // The call that changed a mapping returns when its event was taken: with the lock, so that whoever asks
+        // afterwards waits for what is done here.
+        let mut state = self.lock();
+        while let Some(range) = take() {
+            state.end(&range);
+        }
+    }
+}
+
+/// Registrations of one domain.
+#[derive(Debug)]
+pub struct Cache<P: Provider> {
+    domain: Domain<P>,
+    bounds: Bounds,
+    shared: Arc<Shared<P>>,
+    watcher: Option<Watcher>,
+    refused: Option<String>,
+}
+
+/// Registered memory, and where in it a buffer begins.
+#[derive(Debug)]
+pub struct Found<P: Provider> {
+    /// The memory.
+    pub memory: Arc<Registered<P>>,
+    /// Where the buffer begins.
+    pub at: usize,
+}
+
+impl<P: Provider> Cache<P> {
+    /// A cache. Where the kernel would not tell of changes it keeps nothing; [`Self::refused`] says why.
+    #[must_use]
+    pub fn new(domain: &Domain<P>, bounds: Bounds) -> Self {
+        Self::watched_by(domain, bounds, Watcher::start)
+    }
+
+    /// A cache that keeps nothing.
+    #[must_use]
+    pub fn without_keeping(domain: &Domain<P>) -> Self {
+        let bounds = Bounds {
+            bytes: 0,
+            entries: 0,
+        };
+        Self::watched_by(domain, bounds, |_| Err("not wanted".to_owned()))
+    }
+
+    fn watched_by(
+        domain: &Domain<P>,
+        bounds: Bounds,
+        watcher: impl FnOnce(Arc<dyn Told>) -> std::result::Result<Watcher, String>,
+    ) -> Self {
+        let shared = Arc::new(Shared(Mutex::new(State {
+            entries: Vec::with_capacity(bounds.entries),
+            // Emptied before each registration, and between two of them no more than all entries are given up.
+            given_up: Vec::with_capacity(bounds.entries + 1),
+            bytes: 0,
+            clock: 0,
+            told: 0,
+            stats: Stats::default(),
+        })));
+        let told = Arc::clone(&shared);
+        let (watcher, refused) = match watcher(told) {
+            Ok(watcher) => (Some(watcher), None),
+            Err(why) => (None, Some(why)),
+        };
+        Self {
+            domain: domain.clone(),
+            bounds,
+            shared,
+            watcher,
+            refused,
+        }
+    }
+
+    /// Why nothing is kept, if so.
+    #[must_use]
+    pub fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// Registered memory with this buffer, as it is mapped now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Domain::register`]. At the limit on locked memory, all that is kept was given up before.
+    ///
+    /// # Safety
+    ///
+    /// That of [`Domain::register`] for the buffer, until what is returned is dropped. For the rest of its pages, which
+    /// are registered with it, no operation may be posted; peers may read or write there as `access` says, if they are
+    /// given the key.
+    pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
+        let start = at.as_ptr().expose_provenance();
+        let exact = start..start.saturating_add(length);
+        let (found, told) = {
+            let mut state = self.shared.lock();
+            (state.find(&exact, access), state.told)
+        };
+        if let Some((memory, at)) = found {
+            return Ok(Found { memory, at });
+        }
+        self.collect();
+        let first = start & !(PAGE - 1);
+        let pages = first..exact.end.next_multiple_of(PAGE);
+        let fits = pages.len() <= self.bounds.bytes && self.bounds.entries > 0;
+        let watched = fits
+            && self
+                .watcher
+                .as_ref()
+                .is_some_and(|watcher| watcher.watch(&pages));
+        if !watched {
+            self.shared.lock().stats.untrusted += 1;
+            // SAFETY: as the caller promises.
+            let memory = unsafe { self.register(at, length, access) }?;
+            return Ok(Found { memory, at: 0 });
+        }
+        let whole = NonNull::new(std::ptr::with_exposed_provenance_mut(first)).unwrap_or(at);
+        // SAFETY: as the caller promises; the pages of the buffer are mapped.
+        let memory = unsafe { self.register(whole, pages.len(), access) }?;
+        let entry = Entry {
+            range: pages.clone(),
+            access,
+            memory: Arc::clone(&memory),
+            used: 0,
+        };
+        self.keep(entry, told);
+        self.collect();
+        Ok(Found {
+            memory,
+            at: start - first,
+        })
+    }
+
+    fn keep(&self, mut entry: Entry<P>, told: u64) {
+        let mut state = self.shared.lock();
+        if state.told != told {
+            // The mapping may have changed between the watch and the registration: it is good for this use alone.
+            state.stats.untrusted += 1;
+            return drop_later(state, entry);
+        }
+        let bytes = entry.range.len();
+        state.make_room(bytes, &self.bounds);
+        state.clock += 1;
+        entry.used = state.clock;
+        state.bytes += bytes;
+        state.stats.kept += 1;
+        state.entries.push(entry);
+    }
+
+    /// # Safety
+    ///
+    /// That of [`Domain::register`].
+    unsafe fn register(
+        &self,
+        at: NonNull<u8>,
+        length: usize,
+        access: Access,
+    ) -> Result<Arc<Registered<P>>> {
+        // SAFETY: as the caller promises.
+        match unsafe { self.domain.register(at, length, access) } {
+            Err(error) if error.is_exhaustion() && self.count() > 0 => {
+                self.clear();
+                // SAFETY: as the caller promises.
+                unsafe { self.domain.register(at, length, access) }
+            }
+            result => result,
+        }
+    }
+
+    /// Gives up all that is kept.
+    pub fn clear(&self) {
+        self.collect();
+        {
+            let mut state = self.shared.lock();
+            while !state.entries.is_empty() {
+                state.stats.evicted += 1;
+                state.give_up(0);
+            }
+        }
+        self.collect();
+    }
+
+    /// Ends registrations that were given up and are in no use. Every other call does so as well.
+    pub fn collect(&self) {
+        // Room for what may be given up meanwhile is made before the lock is taken, and what was is freed after.
+        let mut room = Vec::with_capacity(self.bounds.entries + 1);
+        std::mem::swap(&mut self.shared.lock().given_up, &mut room);
+        drop(room);
+    }
+
+    /// Entries that are kept.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.shared.lock().entries.len()
+    }
+
+    /// Bytes that are kept.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shared.lock().bytes
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.lock().stats
+    }
+}
+
+/// Drops an entry when the lock is free again.
+fn drop_later<P: Provider>(state: MutexGuard<'_, State<P>>, entry: Entry<P>) {
+    drop(state);
+    drop(entry);
+}

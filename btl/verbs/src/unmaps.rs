@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Watches memory of the program for changes of its mapping: unmapped, moved, discarded.
+//!
+//! The kernel tells by `userfaultfd`: whoever changes a mapping that is watched, by whatever call and from whatever
+//! library, waits until the event was taken. Ranges are watched for write protection, and nothing is ever protected, so
+//! that no page fault waits for anybody. Only private anonymous memory is watched: the pages of a file can be discarded
+//! through the file, of which nobody tells.
+//!
+//! # Safety
+//!
+//! System calls with numbers and structures of the caller's own, which outlive the call. None of them changes memory.
+#![allow(unsafe_code, reason = "system calls")]
+
+use std::fmt;
+use std::io::{self, PipeWriter, Write as _};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Whom changes are told to.
+pub trait Told: Send + Sync + fmt::Debug {
+    /// Changes have happened, or are about to: `take` gives one after the other. Who caused one goes on when it was
+    /// taken. Must neither allocate nor free.
+    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>);
+}
+
+const API: u64 = 0xaa;
+const IOCTL_API: u64 = 0xc018_aa3f;
+const IOCTL_REGISTER: u64 = 0xc020_aa00;
+const USER_MODE_ONLY: i32 = 1;
+const MODE_WRITE_PROTECT: u64 = 1 << 1;
+const WRITE_PROTECT: u64 = 1;
+const TELLS_MOVES: u64 = 1 << 2;
+const TELLS_DISCARDS: u64 = 1 << 3;
+const TELLS_UNMAPS: u64 = 1 << 6;
+const MOVED: u8 = 0x14;
+const DISCARDED: u8 = 0x15;
+const UNMAPPED: u8 = 0x16;
+
+#[repr(C)]
+struct Asked {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Watch {
+    start: u64,
+    length: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// An event of the kernel's: its kind, and three numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Message {
+    event: u8,
+    _reserved: [u8; 7],
+    words: [u64; 3],
+}
+
+/// Watches ranges. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Watcher {
+    descriptor: Arc<OwnedFd>,
+    stop: PipeWriter,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    ///
+    /// Why the kernel does not tell.
+    pub fn start(told: Arc<dyn Told>) -> Result<Self, String> {
+        let failed = |what: &str| format!("{what}: {}", io::Error::last_os_error());
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        // SAFETY: a call without pointers.
+        let number = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        let number = i32::try_from(number).unwrap_or(-1);
+        if number < 0 {
+            return Err(failed("userfaultfd"));
+        }
+        // SAFETY: the descriptor is new, and nobody else's.
+        let descriptor = Arc::new(unsafe { OwnedFd::from_raw_fd(number) });
+        let features = WRITE_PROTECT | TELLS_MOVES | TELLS_DISCARDS | TELLS_UNMAPS;
+        let mut asked = Asked {
+            api: API,
+            features,
+            ioctls: 0,
+        };
+        // SAFETY: the structure is that of the call.
+        if unsafe { libc::ioctl(number, IOCTL_API as _, &raw mut asked) } != 0 {
+            return Err(failed("userfaultfd: events of unmapping"));
+        }
+        let (stopped, stop) = io::pipe().map_err(|error| format!("pipe: {error}"))?;
+        let taken = Arc::clone(&descriptor);
+        let run = move || {
+            let mut sets = [taken.as_raw_fd(), stopped.as_raw_fd()].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            loop {
+                // SAFETY: two entries of an array that outlives the call.
+                let ready = unsafe { libc::poll(sets.as_mut_ptr(), 2, -1) };
+                if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                    return;
+                }
+                if sets[1].revents != 0 {
+                    return;
+                }
+                if sets[0].revents != 0 {
+                    told.told(&mut || take(&taken));
+                }
+            }
+        };
+        let thread = without_signals(|| {
+            std::thread::Builder::new()
+                .name("onecopy-unmaps".to_owned())
+                .spawn(run)
+        });
+        let thread = thread.map_err(|error| format!("a thread: {error}"))?;
+        Ok(Self {
+            descriptor,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Watches whole pages from now on, if the kernel would tell of every change of them. What is watched twice is told
+    /// once.
+    #[must_use]
+    pub fn watch(&self, pages: &Range<usize>) -> bool {
+        if !is_private(pages) {
+            return false;
+        }
+        let mut watch = Watch {
+            start: pages.start as u64,
+            length: pages.len() as u64,
+            mode: MODE_WRITE_PROTECT,
+            ioctls: 0,
+        };
+        // SAFETY: the structure is that of the call.
+        let code = unsafe {
+            libc::ioctl(
+                self.descriptor.as_raw_fd(),
+                IOCTL_REGISTER as _,
+                &raw mut watch,
+            )
+        };
+        code == 0
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // The thread ends when the pipe does, in any case.
+        let _ = self.stop.write_all(&[1]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The next change that was told, if any.
+fn take(descriptor: &OwnedFd) -> Option<Range<usize>> {
+    loop {
+        let mut message = Message::default();
+        // SAFETY: as many bytes as the structure has, all of them numbers.
+        let count = unsafe {
+            libc::read(
+                descriptor.as_raw_fd(),
+                (&raw mut message).cast(),
+                size_of::<Message>(),
+            )
+        };
+        if count < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+            continue;
+        }
+        if usize::try_from(count) != Ok(size_of::<Message>()) {
+            return None;
+        }
+        let [first, second, length] = message.words;
+        let (start, end) = match message.event {
+            UNMAPPED | DISCARDED => (first, second),
+            // From where it was: nothing of ours is where it went.
+            MOVED => (first, first.saturating_add(length)),
+            _ => continue,
+        };
+        return Some(
+            usize::try_from(start).unwrap_or(0)..usize::try_from(end).unwrap_or(usize::MAX),
+        );
+    }
+}
+
+/// Whether all of it is private memory of no file.
+fn is_private(pages: &Range<usize>) -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/self/maps") else {
+        return false;
+    };
+    covered(&text, pages)
+}
+
+fn covered(maps: &str, pages: &Range<usize>) -> bool {
+    let mut at = pages.start;
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(mode), Some(inode)) = (words.next(), words.next(), words.nth(2))
+        else {
+            return false;
+        };
+        let Some((start, end)) = range.split_once('-') else {
+            return false;
+        };
+        let (Ok(start), Ok(end)) = (
+            usize::from_str_radix(start, 16),
+            usize::from_str_radix(end, 16),
+        ) else {
+            return false;
+        };
+        if end <= at {
+            continue;
+        }
+        if start > at || !mode.ends_with('p') || inode != "0" {
+            return false;
+        }
+        at = end;
+        if at >= pages.end {
+            return true;
+        }
+    }
+    false
+}
+
+/// Starts a thread that takes no signal of the program's.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set can be written.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the first set was filled, the second can be written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let result = start();
+    // SAFETY: the set was written by the call before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_private_memory_of_no_file_is_watched() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0 \n3000-4000 rw-p 00000000 00:00 0 [heap]\n\
+            4000-5000 rw-p 00000000 08:01 77 /lib/x\n6000-7000 rw-s 00000000 00:00 0 \n";
+        assert!(covered(maps, &(0x1000..0x4000)));
+        assert!(covered(maps, &(0x2000..0x3000)));
+        for (start, end) in [
+            (0x3000, 0x5000),
+            (0x4000, 0x5000),
+            (0x6000, 0x7000),
+            (0x5000, 0x6000),
+            (0, 0x1000),
+            (0x8000, 0x9000),
+        ] {
+            assert!(!covered(maps, &(start..end)), "{start:x}");
+        }
+    }
+}

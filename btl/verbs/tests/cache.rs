@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The registration cache over the model, with mappings of this process that really change.
+//!
+//! # Safety
+//!
+//! Mappings are the test's own. What is registered is touched by no operation.
+#![allow(unsafe_code, reason = "maps, unmaps and registers memory")]
+
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nix::sys::mman::{
+    MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
+};
+use onecopy_verbs::cache::{Bounds, Cache, Found};
+use onecopy_verbs::model::Fabric;
+use onecopy_verbs::provider::Access;
+use onecopy_verbs::{Device, Domain};
+
+const PAGE: usize = 4096;
+
+fn domain(fabric: &Fabric) -> Domain<Fabric> {
+    Device::open(fabric, "m0")
+        .and_then(|device| device.domain())
+        .expect("domain")
+}
+
+/// A cache, unless nobody tells of changes here: then what is kept is nothing, and the test is over.
+fn cache(fabric: &Fabric, bytes: usize, entries: usize) -> Option<Cache<Fabric>> {
+    let cache = Cache::new(&domain(fabric), Bounds { bytes, entries });
+    if let Some(why) = cache.refused() {
+        assert!(why.contains("userfaultfd"), "{why}");
+        let mapped = map(None, 1);
+        drop(get(&cache, mapped, 10));
+        assert_eq!((cache.count(), cache.stats().untrusted), (0, 1));
+        return None;
+    }
+    Some(cache)
+}
+
+fn map(at: Option<NonNull<u8>>, pages: usize) -> NonNull<u8> {
+    // In place of what is there, at once: another test may want the place.
+    let fixed = if at.is_some() {
+        MapFlags::MAP_FIXED
+    } else {
+        MapFlags::empty()
+    };
+    let address = at.and_then(|at| NonZeroUsize::new(at.as_ptr().addr()));
+    let length = NonZeroUsize::new(pages * PAGE).expect("pages");
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE | fixed;
+    // SAFETY: new memory, where nothing is, or in place of the test's own.
+    let mapped = unsafe {
+        mmap_anonymous(
+            address,
+            length,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            flags,
+        )
+    };
+    mapped.expect("memory").cast()
+}
+
+fn unmap(at: NonNull<u8>, pages: usize) {
+    // SAFETY: the test's own mapping.
+    unsafe { munmap(at.cast(), pages * PAGE) }.expect("unmapped");
+}
+
+fn get(cache: &Cache<Fabric>, at: NonNull<u8>, length: usize) -> Found<Fabric> {
+    // SAFETY: no operation touches it.
+    unsafe { cache.get(at, length, Access::default()) }.expect("registered")
+}
+
+fn add(at: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    // SAFETY: in the test's own mapping.
+    unsafe { at.add(bytes) }
+}
+
+#[test]
+fn what_was_registered_is_found_again() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 1 << 20, 8) else {
+        return;
+    };
+    let at = map(None, 4);
+    let first = get(&cache, add(at, 100), 2 * PAGE);
+    assert_eq!((first.at, first.memory.len()), (100, 3 * PAGE));
+    let again = get(&cache, add(at, PAGE), PAGE);
+    assert_eq!(again.at, PAGE);
+    assert!(Arc::ptr_eq(&first.memory, &again.memory));
+    // Peers may do more with it: another registration.
+    let access = Access {
+        remote_read: true,
+        remote_write: false,
+    };
+    // SAFETY: no operation touches it.
+    let shown = unsafe { cache.get(at, 10, access) }.expect("registered");
+    assert!(!Arc::ptr_eq(&first.memory, &shown.memory));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.kept, stats.ended), (1, 2, 0));
+    unmap(at, 4);
+    assert_eq!(
+        (cache.count(), cache.bytes(), cache.stats().ended),
+        (0, 0, 2)
+    );
+    drop((first, again, shown));
+    cache.collect();
+    assert_eq!(fabric.registered(), 0);
+}
+
+#[test]
+fn other_memory_at_the_same_place_is_registered_anew() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 1 << 20, 8) else {
+        return;
+    };
+    let mut at = map(None, 2);
+    let mut key = get(&cache, at, PAGE).memory.remote(0).key;
+    for round in 0..50 {
+        at = map(Some(at), 2);
+        let now = get(&cache, at, PAGE).memory.remote(0).key;
+        assert_ne!(key, now, "round {round}");
+        key = now;
+    }
+    assert_eq!(cache.stats().ended, 50);
+}
+
+#[test]
+fn what_is_discarded_or_moved_is_forgotten() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 1 << 20, 8) else {
+        return;
+    };
+    let at = map(None, 4);
+    drop(get(&cache, at, 4 * PAGE));
+    // One page in the middle.
+    // SAFETY: the test's own mapping.
+    unsafe { madvise(add(at, PAGE).cast(), PAGE, MmapAdvise::MADV_DONTNEED) }.expect("discarded");
+    assert_eq!(cache.count(), 0);
+    drop(get(&cache, at, 4 * PAGE));
+    assert_eq!(cache.count(), 1);
+    let beside = map(None, 1);
+    drop(get(&cache, beside, PAGE));
+    // SAFETY: the test's own mapping, to where the kernel finds room.
+    let moved = unsafe {
+        mremap(
+            at.cast(),
+            4 * PAGE,
+            1 << 20,
+            MRemapFlags::MREMAP_MAYMOVE,
+            None,
+        )
+    };
+    let moved = moved.expect("moved").cast::<u8>();
+    if moved != at {
+        assert_eq!(cache.count(), 1, "only that which moved");
+    }
+    drop(get(&cache, moved, PAGE));
+}
+
+#[test]
+fn the_oldest_goes_first_and_bounds_hold() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 8 * PAGE, 3) else {
+        return;
+    };
+    let at: Vec<_> = (0..4).map(|_| map(None, 2)).collect();
+    for place in &at[..3] {
+        drop(get(&cache, *place, 2 * PAGE));
+    }
+    drop(get(&cache, at[0], 1));
+    // A fourth: the second has not been used for longest.
+    let used = get(&cache, at[3], 2 * PAGE);
+    assert_eq!(
+        (cache.count(), cache.bytes(), cache.stats().evicted),
+        (3, 6 * PAGE, 1)
+    );
+    assert_eq!(fabric.registered(), 6 * PAGE);
+    let hits = cache.stats().hits;
+    drop(get(&cache, at[0], 1));
+    assert_eq!(cache.stats().hits, hits + 1);
+    // More than fits is not kept.
+    let large = map(None, 9);
+    drop(get(&cache, large, 9 * PAGE));
+    assert_eq!(cache.count(), 3);
+    cache.clear();
+    assert_eq!(fabric.registered(), 2 * PAGE, "what is in use");
+    drop(used);
+    assert_eq!(fabric.registered(), 0);
+}
+
+#[test]
+fn at_the_limit_of_memory_what_is_kept_makes_room() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 1 << 20, 8) else {
+        return;
+    };
+    fabric.limit_memory(4 * PAGE);
+    let (a, b) = (map(None, 3), map(None, 3));
+    drop(get(&cache, a, 3 * PAGE));
+    let used = get(&cache, b, 3 * PAGE);
+    assert_eq!(fabric.registered(), 3 * PAGE);
+    // SAFETY: no operation touches it.
+    let error =
+        unsafe { cache.get(a, 3 * PAGE, Access::default()) }.expect_err("the other is in use");
+    assert!(error.is_exhaustion(), "{error}");
+    drop(used);
+}
+
+#[test]
+fn memory_of_a_file_is_not_kept() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 1 << 20, 8) else {
+        return;
+    };
+    let length = NonZeroUsize::new(PAGE).expect("a page");
+    let (read, shared) = (
+        ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        MapFlags::MAP_SHARED,
+    );
+    // SAFETY: new memory, where nothing is.
+    let at = unsafe { mmap_anonymous(None, length, read, shared) }
+        .expect("memory")
+        .cast();
+    drop(get(&cache, at, 100));
+    assert_eq!((cache.count(), cache.stats().untrusted), (0, 1));
+    assert_eq!(fabric.registered(), 0);
+}
+
+#[test]
+fn threads_that_unmap_and_threads_that_register_do_not_wait_for_each_other() {
+    let fabric = Fabric::default();
+    let Some(cache) = cache(&fabric, 64 * PAGE, 4) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..200 {
+                    let at = map(None, 1 + round % 5);
+                    let found = get(&cache, at, PAGE);
+                    // The allocator unmaps this: nothing of ours may wait for it.
+                    drop(vec![round; 1 << 18]);
+                    drop(found);
+                    unmap(at, 1 + round % 5);
+                }
+            });
+        }
+    });
+    assert_eq!(cache.count(), 0);
+    cache.collect();
+    assert_eq!(fabric.registered(), 0);
+}
+
+#[test]
+fn without_keeping_each_has_a_registration_of_its_own() {
+    let fabric = Fabric::default();
+    let cache = Cache::without_keeping(&domain(&fabric));
+    let at = map(None, 1);
+    let (a, b) = (get(&cache, at, 10), get(&cache, at, 10));
+    assert!(!Arc::ptr_eq(&a.memory, &b.memory));
+    assert_eq!((cache.count(), a.memory.len()), (0, 10));
+    assert_eq!(cache.refused(), Some("not wanted"));
+}
