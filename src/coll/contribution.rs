@@ -5,7 +5,7 @@ use super::select::{Placement, placement};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::memory::pool::PoolBuf;
+use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
@@ -86,6 +86,29 @@ impl StepContext<'_> {
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut Engine, &mut CommState, u32, &mut Contribution) {
         (self.engine, self.state, self.seq, self.shared)
+    }
+}
+
+/// What a collective works on besides buffers: partial results, and copies of what it cannot read in place.
+#[derive(Default)]
+pub(crate) struct Scratch(Option<PoolBuf>);
+
+impl Scratch {
+    /// Sees that there are `len` bytes. Says whether they are new, so that what stood in others is lost.
+    pub(crate) fn renew(&mut self, buffers: &mut Pool, len: usize) -> Result<bool> {
+        if self.0.as_ref().map_or(0, |bytes| bytes.len()) >= len {
+            return Ok(false);
+        }
+        self.0 = Some(buffers.take(len, MemoryKind::Private)?);
+        Ok(true)
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.0.as_deref_mut().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&mut self) {
+        self.0 = None;
     }
 }
 

@@ -7,7 +7,7 @@ mod range;
 pub(super) mod segment;
 mod spread;
 
-use super::contribution::{Piece, Readers, StepContext, behind};
+use super::contribution::{Piece, Readers, Scratch, StepContext, behind};
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
 use super::push::{WRITTEN, reaches_all};
@@ -16,7 +16,7 @@ use super::state::{CommState, STEP_MAX, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::memory::pool::{MemoryKind, PoolBuf};
+use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, INLINE, View, kind};
@@ -83,7 +83,6 @@ pub(crate) struct Fold {
     folded: usize,
     /// What cannot be read in place, of the segment under way: members done, and bytes of the next one.
     fetched: usize,
-    temp: Option<PoolBuf>,
     pending: Vec<usize>,
     got: usize,
     lines: Lines,
@@ -111,7 +110,6 @@ impl Fold {
             from: Vec::new(),
             folded: 0,
             fetched: 0,
-            temp: None,
             pending: Vec::new(),
             got: 0,
             lines: Lines::default(),
@@ -158,7 +156,7 @@ impl Fold {
         give(cx, given)
     }
 
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         let seq = cx.seq;
         if self.algorithm == Algorithm::Tree {
             return self.step_tree(cx.engine, cx.state, seq);
@@ -168,7 +166,7 @@ impl Fold {
             let at = self.at;
             let step = match at {
                 FoldState::Contributions => self.await_contributions(cx)?,
-                FoldState::Range => self.combine_range(cx)?,
+                FoldState::Range => self.combine_range(cx, scratch)?,
                 FoldState::Helped => self.await_helpers(cx.state, seq),
                 FoldState::Spread | FoldState::Result => {
                     self.spread(cx.engine, cx.state, seq, cx.shared)?
@@ -209,10 +207,10 @@ impl Fold {
     }
 
     /// Combines segments of the range, up to as many as one step may.
-    fn combine_range(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+    fn combine_range(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         let mut bytes = 0;
         while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
-            let n = self.segment(cx)?;
+            let n = self.segment(cx, scratch)?;
             bytes += n;
             match (n, bytes) {
                 (0, 0) => return Ok(Step::Idle),
@@ -220,7 +218,7 @@ impl Fold {
                 _ => {}
             }
         }
-        self.temp = None;
+        scratch.give_back();
         if !self.shares_result() {
             return Ok(Step::Done);
         }

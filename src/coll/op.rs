@@ -2,7 +2,7 @@
 //! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its
 //! buffers, and is over.
 
-use super::contribution::{Contribution, Readers, StepContext};
+use super::contribution::{Contribution, Readers, Scratch, StepContext};
 use super::exchange::{Exchange, Find};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
@@ -47,6 +47,7 @@ pub(crate) struct Operation {
     stepping: bool,
     pub(crate) body: Body,
     pub(crate) shared: Contribution,
+    scratch: Scratch,
 }
 
 impl Operation {
@@ -67,6 +68,7 @@ impl Operation {
                 waits,
                 shares: false,
             },
+            scratch: Scratch::default(),
         }
     }
 
@@ -132,8 +134,8 @@ impl Operation {
                 Body::Exchange(body) => body.step(&mut cx),
                 Body::Relay(body) => body.step(&mut cx),
                 Body::Swap(body) => body.step(&mut cx),
-                Body::Fold(body) => body.step(&mut cx),
-                Body::Stream(body) => body.step(&mut cx),
+                Body::Fold(body) => body.step(&mut cx, &mut self.scratch),
+                Body::Stream(body) => body.step(&mut cx, &mut self.scratch),
                 Body::MessageExchange(body) => body.step(cx.engine),
                 Body::MessageChain(body) => body.step(cx.engine),
             }? {
@@ -144,6 +146,7 @@ impl Operation {
                 }
                 Step::Done => {}
             }
+            self.scratch.give_back();
             self.has_read = true;
             (self.at, result) = (OpState::Needed, Step::Moved);
         }
@@ -223,6 +226,7 @@ impl Operation {
             _ => {}
         }
         self.shared.temp = None;
+        self.scratch.give_back();
         self.at = OpState::Over;
     }
 }

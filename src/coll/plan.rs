@@ -275,7 +275,6 @@ impl Planner<'_> {
             recv: (room(self.recv, send.len)?, 0),
             in_place: self.send.is_none(),
             passed: 0,
-            temp: None,
             copied: 0,
             lines: Lines::default(),
         };

@@ -7,7 +7,7 @@
 //! the result of an `Exscan` replaces its vector is the prefix handed on in halves of the slot. Each rank chooses by
 //! its own buffers; its line says which it is.
 
-use super::contribution::{GIVEN, Piece, RESULT, Readers, Served, StepContext, describe};
+use super::contribution::{GIVEN, Piece, RESULT, Readers, Scratch, Served, StepContext, describe};
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
@@ -16,7 +16,6 @@ use super::source::{Source, Target, part};
 use super::state::{CommState, Step};
 use super::{ElemType, Op};
 use crate::error::Result;
-use crate::memory::pool::{MemoryKind, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
 use onecopy_shm::layout::COLL_SLOT;
@@ -40,7 +39,6 @@ pub(crate) struct Stream {
     pub(crate) in_place: bool,
     /// Bytes that are done.
     pub(crate) passed: usize,
-    pub(crate) temp: Option<PoolBuf>,
     /// Parts of the piece under way that were copied because they cannot be read in place.
     pub(crate) copied: usize,
     pub(crate) lines: Lines,
@@ -129,7 +127,7 @@ impl Stream {
         }))
     }
 
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         let Some(flow) = self.flow(cx.state, cx.seq)? else {
             return Ok(Step::Idle);
         };
@@ -141,7 +139,7 @@ impl Stream {
             }
             match &flow.before {
                 Some(said) => {
-                    if !self.combine(cx, &flow, said, now)? {
+                    if !self.combine(cx, scratch, (&flow, said), now)? {
                         return Ok(result);
                     }
                 }
@@ -151,7 +149,6 @@ impl Stream {
             self.pass_on(cx, &flow, now);
             result = Step::Moved;
         }
-        self.temp = None;
         Ok(Step::Done)
     }
 
@@ -254,8 +251,8 @@ impl Stream {
     fn combine(
         &mut self,
         cx: &mut StepContext<'_>,
-        flow: &Flow,
-        said: &Said,
+        scratch: &mut Scratch,
+        (flow, said): (&Flow, &Said),
         now: Now,
     ) -> Result<bool> {
         let (before, len) = (cx.state.me - 1, now.len);
@@ -268,19 +265,12 @@ impl Stream {
         };
         // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
         let rooms = if flow.slots_out { ROOMS + 2 } else { ROOMS };
-        let temp = self.temp.as_ref();
-        if temp.is_none_or(|temp| temp.len() < rooms * len) {
-            let buffers = &mut cx.engine.core.buffers;
-            self.temp = Some(buffers.take(rooms * len, MemoryKind::Private)?);
+        if scratch.renew(&mut cx.engine.core.buffers, rooms * len)? {
             self.copied = 0;
         }
-        // Taken out, so that the engine is free meanwhile.
-        let mut temp = self.temp.take();
-        let room = temp.as_deref_mut().unwrap_or_default();
-        let (work, room) = room.split_at_mut(2 * len);
+        let (work, room) = scratch.bytes().split_at_mut(2 * len);
         let (copies, room) = room.split_at_mut(parts.len() * len);
         let Some(ranges) = self.fetch(cx, parts, now, copies)? else {
-            self.temp = temp;
             return Ok(false);
         };
         let (state, peers) = (&*cx.state, &cx.engine.peers);
@@ -304,7 +294,6 @@ impl Stream {
         } else {
             self.combine_in_place(loans, now, views, work)?;
         }
-        self.temp = temp;
         state.failure_of(before).map_or(Ok(true), Err)
     }
 

@@ -2,7 +2,7 @@
 //! A rank's range of the vector, combined segment by segment.
 
 use super::super::Op;
-use super::super::contribution::{Contribution, GIVEN, StepContext};
+use super::super::contribution::{Contribution, GIVEN, Scratch, StepContext};
 use super::super::push::place_of;
 use super::super::reader;
 use super::super::select::Algorithm;
@@ -13,7 +13,6 @@ use super::segment::{Operands, combine_all};
 use super::{Fold, From, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
 use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
@@ -112,20 +111,18 @@ impl<'c> Contributions<'c> {
 
 impl Fold {
     /// Combines the next segment of the range. Gives its bytes; 0: something has to come first.
-    pub(super) fn segment(&mut self, cx: &mut StepContext<'_>) -> Result<usize> {
+    pub(super) fn segment(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<usize> {
         loop {
             let segment = self.next_segment(cx);
-            let needed = segment.needed();
-            if self.temp.as_ref().map_or(0, |temp| temp.len()) < needed {
-                self.temp = Some(cx.engine.core.buffers.take(needed, MemoryKind::Private)?);
+            if scratch.renew(&mut cx.engine.core.buffers, segment.needed())? {
                 self.fetched = 0;
             }
-            // Taken out, so that the engine is free meanwhile.
-            let mut temp = self.temp.take();
-            let (copies, room) = segment.split(temp.as_deref_mut().unwrap_or_default());
-            let outcome = self.try_segment(cx, &segment, copies, room)?;
-            self.temp = temp;
-            match outcome {
+            let (copies, room) = segment.split(scratch.bytes());
+            match self.try_segment(cx, &segment, copies, room)? {
                 Outcome::Combined => {
                     self.fetched = 0;
                     self.folded += segment.len;
@@ -146,7 +143,7 @@ impl Fold {
                 Some(_) => self.algorithm == Algorithm::Split,
                 None => self.in_place,
             };
-        // What has to be copied before it can be combined. What may cx out not to have been there is, where it cannot
+        // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot
         // be combined again.
         let absent: Vec<usize> = (0..self.upto)
             .filter(|&place| match &self.from[place] {
