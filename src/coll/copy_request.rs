@@ -2,14 +2,15 @@
 //! Copy requests: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
 //! end of the channel.
 
-use super::asked::Run;
+use super::asked::{CopyRequests, Run};
 use super::source::{Source, Target, part};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
-use onecopy_shm::coll::CopyRequest;
+use onecopy_shm::coll::{Channel, CopyRequest};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
+use onecopy_shm::loan::LoanTable;
 
 /// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again
 /// until `Ok(len)`.
@@ -23,18 +24,29 @@ pub(crate) fn fetch(
 ) -> Result<usize> {
     part(state, source, at, len)?;
     state.need_stages(&engine.core.home)?;
-    let is_this = |run: &Run| {
-        (run.seq, run.place, run.buffer, run.begin, run.len)
-            == (source.seq, source.place, source.buffer, at, len)
-    };
-    let mut run = match state.copy_requests.run.take() {
-        Some(run) if is_this(&run) => run,
-        Some(other) => {
-            // Someone else's turn.
-            state.copy_requests.run = Some(other);
-            return Ok(0);
-        }
-        None => Run {
+    let own = &state.ends[state.me];
+    let CopyRequests { run: runs, ticket } = &mut state.copy_requests;
+    let run = runs.get_or_insert_with(|| Run::of(source, at, len));
+    if !run.is_of(source, at, len) {
+        // It is the turn of someone else.
+        return Ok(0);
+    }
+    let taken = run.take(own, &mut engine.core.loans, &mut target);
+    if taken.is_err() || run.came == run.len {
+        *runs = None;
+        return taken.and_then(|()| state.failure_of(source.place).map_or(Ok(len), Err));
+    }
+    let theirs = &state.ends[run.place];
+    if run.ask(own, theirs, state.me, ticket) {
+        state.wake(&engine.peers);
+    }
+    Ok(0)
+}
+
+impl Run {
+    /// The range `at..at + len` of a member's buffer, of which nothing was asked for yet.
+    fn of(source: &Source, at: u64, len: usize) -> Self {
+        Self {
             seq: source.seq,
             place: source.place,
             buffer: source.buffer,
@@ -43,55 +55,62 @@ pub(crate) fn fetch(
             came: 0,
             len,
             stages: [None; COLL_STAGES],
-        },
-    };
-    // What was asked for first comes first: pieces go round the stages.
-    loop {
-        let stage = run.came / COLL_STAGE % COLL_STAGES;
-        let Some((ticket, bytes)) = run.stages[stage] else {
-            break;
-        };
-        if !state.own().is_answered(run.seq, stage, ticket) {
-            break;
         }
-        let Some(view) = state.own().stage(stage, bytes) else {
-            break;
-        };
-        target.write(&mut engine.core.loans, run.came, bytes, |out| {
-            view.copy_to(out, Kernel::Memcpy);
-        })?;
-        run.came += bytes;
-        run.stages[stage] = None;
     }
-    if run.came == run.len {
-        return state.failure_of(source.place).map_or(Ok(len), Err);
+
+    fn is_of(&self, source: &Source, at: u64, len: usize) -> bool {
+        (self.seq, self.place, self.buffer, self.begin, self.len)
+            == (source.seq, source.place, source.buffer, at, len)
     }
-    let mut asks = false;
-    while run.asked < run.len {
-        let stage = run.asked / COLL_STAGE % COLL_STAGES;
-        if run.stages[stage].is_some() {
-            break;
+
+    /// Takes what has come out of the stages. What was asked for first comes first: pieces go round the stages.
+    fn take(
+        &mut self,
+        own: &Channel,
+        loans: &mut LoanTable,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
+        loop {
+            let stage = self.came / COLL_STAGE % COLL_STAGES;
+            let Some((ticket, bytes)) = self.stages[stage] else {
+                return Ok(());
+            };
+            if !own.is_answered(self.seq, stage, ticket) {
+                return Ok(());
+            }
+            let Some(view) = own.stage(stage, bytes) else {
+                return Ok(());
+            };
+            target.write(loans, self.came, bytes, |out| {
+                view.copy_to(out, Kernel::Memcpy);
+            })?;
+            self.came += bytes;
+            self.stages[stage] = None;
         }
-        let bytes = (run.len - run.asked).min(COLL_STAGE);
-        state.copy_requests.ticket = state.copy_requests.ticket.wrapping_add(1).max(1);
-        let request = CopyRequest {
-            seq: run.seq,
-            ticket: state.copy_requests.ticket,
-            owner: run.place as u32,
-            buffer: run.buffer as u32,
-            offset: run.begin + run.asked as u64,
-            len: bytes as u32,
-        };
-        state
-            .own()
-            .ask(&state.ends[run.place], state.me, stage, request);
-        run.stages[stage] = Some((request.ticket, bytes));
-        run.asked += bytes;
-        asks = true;
     }
-    if asks {
-        state.wake(&engine.peers);
+
+    /// Asks for as many pieces as there are free stages. Says whether it asked for any.
+    fn ask(&mut self, own: &Channel, theirs: &Channel, me: usize, last: &mut u32) -> bool {
+        let before = self.asked;
+        while self.asked < self.len {
+            let stage = self.asked / COLL_STAGE % COLL_STAGES;
+            if self.stages[stage].is_some() {
+                break;
+            }
+            let bytes = (self.len - self.asked).min(COLL_STAGE);
+            *last = last.wrapping_add(1).max(1);
+            let request = CopyRequest {
+                seq: self.seq,
+                ticket: *last,
+                owner: self.place as u32,
+                buffer: self.buffer as u32,
+                offset: self.begin + self.asked as u64,
+                len: bytes as u32,
+            };
+            own.ask(theirs, me, stage, request);
+            self.stages[stage] = Some((request.ticket, bytes));
+            self.asked += bytes;
+        }
+        self.asked > before
     }
-    state.copy_requests.run = Some(run);
-    Ok(0)
 }
