@@ -109,52 +109,70 @@ impl Exchange {
         }
     }
 
+    /// Members that are ready to be written to, each with its open buffer. Those that read for themselves are no
+    /// targets any more.
+    fn ready(&mut self, state: &CommState, seq: u32) -> Result<Vec<(usize, RemoteRange)>> {
+        let Self { push, lines, .. } = self;
+        let mut ready = Vec::new();
+        let mut bad = Ok(());
+        push.targets
+            .retain(|&place| match lines.of(state, place, seq) {
+                Ok(None) => true,
+                Ok(Some(said)) => {
+                    let range = opened(&said);
+                    ready.extend(range.map(|range| (place, range)));
+                    // A member without an open buffer reads for itself.
+                    range.is_some()
+                }
+                Err(error) => {
+                    bad = Err(error);
+                    true
+                }
+            });
+        bad.map(|()| ready)
+    }
+
     /// Takes up the next part: what members are ready for, and what this rank takes from itself.
     fn next_job(&mut self, state: &CommState, seq: u32) -> Result<Option<Job>> {
-        let (size, me) = (state.size(), state.me);
-        let mut ready = Vec::new();
-        let mut targets = std::mem::take(&mut self.push.targets);
-        let mut bad = Ok(());
-        targets.retain(|&place| match self.lines.of(state, place, seq) {
-            Ok(None) => true,
-            Ok(Some(said)) => {
-                let range = opened(&said);
-                ready.extend(range.map(|range| (place, range)));
-                // A member without an open buffer reads for itself.
-                range.is_some()
-            }
-            Err(error) => {
-                bad = Err(error);
-                true
-            }
-        });
-        self.push.targets = targets;
-        bad?;
-        let own_job = |(from, to, len)| Job {
-            from,
-            len,
-            own: Some(to),
-            targets: Vec::new(),
-            done: 0,
-        };
+        let ready = self.ready(state, seq)?;
         let waits = self.push.targets.len() > ready.len();
+        // What all get is read once, for all of them and this rank.
         let fused = self.gives == Gives::All;
         // A block of its own goes first in every other collective, as pieces do.
         let first = self.own.is_some() && !fused && seq & 1 == 0;
-        if first || ready.is_empty() || fused && waits {
-            if self.own.is_none() && ready.is_empty() {
-                return Ok(None);
-            }
-            self.push.idle += 1;
-            if (first || !waits || self.push.idle > PATIENCE) && self.own.is_some() {
-                return Ok(self.own.take().map(own_job));
-            }
-            if ready.is_empty() || self.own.is_some() {
-                return Ok(None);
-            }
+        let own_turn = first || ready.is_empty() || fused && waits;
+        if !own_turn {
+            return self.job_for(state, &ready, fused).map(Some);
         }
-        let mut job: Option<Job> = None;
-        for (place, range) in ready {
+        if self.own.is_none() && ready.is_empty() {
+            return Ok(None);
+        }
+        self.push.idle += 1;
+        if self.own.is_some() {
+            let now = first || !waits || self.push.idle > PATIENCE;
+            return Ok(now.then(|| self.own.take()).flatten().map(Job::own));
+        }
+        self.job_for(state, &ready, fused).map(Some)
+    }
+
+    /// What goes to members that are ready: to all of them and this rank at once if it is `fused`, or to the first one.
+    fn job_for(
+        &mut self,
+        state: &CommState,
+        ready: &[(usize, RemoteRange)],
+        fused: bool,
+    ) -> Result<Job> {
+        let own = if fused { self.own.take() } else { None };
+        let mut job = Job {
+            from: 0,
+            len: 0,
+            own: own.map(|(_, to, _)| to),
+            targets: Vec::new(),
+            done: 0,
+        };
+        let at_once = if fused { ready.len() } else { 1 };
+        for &(place, range) in ready.iter().take(at_once) {
+            let (size, me) = (state.size(), state.me);
             let Some((from, len, to)) = self.portion(me, size, place, range.len) else {
                 return Err(Error::Collective {
                     reason: format!(
@@ -163,25 +181,10 @@ impl Exchange {
                     ),
                 });
             };
-            if job.is_some() && !fused {
-                break;
-            }
             self.push.targets.retain(|&other| other != place);
             self.push.served += usize::from(self.gives != Gives::Half);
-            let target = (place, range.part(to as u64, len as u64));
-            match &mut job {
-                Some(job) => job.targets.push(target),
-                None => {
-                    let own = if fused { self.own.take() } else { None };
-                    job = Some(Job {
-                        from,
-                        len,
-                        own: own.map(|(_, to, _)| to),
-                        targets: vec![target],
-                        done: 0,
-                    });
-                }
-            }
+            (job.from, job.len) = (from, len);
+            job.targets.push((place, range.part(to as u64, len as u64)));
         }
         Ok(job)
     }
@@ -224,6 +227,17 @@ impl Exchange {
 }
 
 impl Job {
+    /// What a rank takes from itself.
+    fn own((from, to, len): (usize, usize, usize)) -> Self {
+        Self {
+            from,
+            len,
+            own: Some(to),
+            targets: Vec::new(),
+            done: 0,
+        }
+    }
+
     /// Copies a piece: bytes `at..end` of what it is about.
     fn copy(
         &self,
