@@ -5,7 +5,7 @@
 //! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the
 //! receiver takes no chunks.
 
-use super::layers::{demote, get_range, note_attachments};
+use super::layers::{Reading, demote, note_attachments};
 use crate::peer::Peer;
 use crate::request::{RequestId, UserBuf};
 use crate::state::Core;
@@ -49,24 +49,26 @@ pub(crate) enum Step {
     Over { left: Vec<(u64, u64)> },
 }
 
+/// The block of a transfer of `len` bytes into a buffer, which may lie in the heap.
+pub(crate) fn block(
+    core: &Core,
+    id: u32,
+    (loan, heap): (Loan, Option<HeapOffset>),
+    len: u64,
+    layer: Option<LayerId>,
+) -> CoopTransfer {
+    CoopTransfer {
+        id,
+        address: loan.address() as u64,
+        heap: heap.map(|h| h.0),
+        len,
+        chunk: chunk_size(core, layer, len),
+    }
+}
+
 impl Receiving {
-    /// Opens the block for a transfer into `loan`.
-    pub(crate) fn open(
-        core: &mut Core,
-        peer: &mut Peer,
-        announcement: &Announcement,
-        loan: Loan,
-        heap: Option<HeapOffset>,
-        len: u64,
-        layer: Option<LayerId>,
-    ) -> Self {
-        let transfer = CoopTransfer {
-            id: announcement.coop_id,
-            address: loan.address() as u64,
-            heap: heap.map(|h| h.0),
-            len,
-            chunk: chunk_size(core, layer, len),
-        };
+    /// Opens the block for a transfer.
+    pub(crate) fn open(peer: &mut Peer, transfer: CoopTransfer, layer: Option<LayerId>) -> Self {
         peer.coop_in_use = Some(transfer.id);
         peer.endpoint.block_in().open(&transfer);
         // A sender that sleeps may take part.
@@ -88,49 +90,61 @@ impl Receiving {
         request: RequestId,
         announcement: &Announcement,
     ) -> Step {
-        let chunks = self.transfer.chunks();
         if let Some(layer) = self.layer {
-            for _ in 0..4 {
-                let Some(chunk) = peer.endpoint.block_in().claim(self.transfer.id, chunks) else {
-                    break;
-                };
-                let (begin, len) = self.transfer.range(chunk);
-                match get_range(core, peer, request, &announcement.remote, layer, begin, len) {
-                    Ok(()) => {
-                        self.mine += 1;
-                        core.counters.coop_chunks_receiver += 1;
-                    }
-                    Err(error) => {
-                        self.drop_range((begin, len), 1);
-                        demote(core, peer, &error);
-                        self.give_up(peer, chunks);
-                        break;
-                    }
+            let reading = Reading {
+                request,
+                remote: &announcement.remote,
+                layer,
+            };
+            self.copy(core, peer, &reading);
+        }
+        let failed = peer.endpoint.block_in().failed_by_sender(self.transfer.id);
+        if failed.is_some() && self.layer.is_none() {
+            // Nobody else copies here: what the sender did not take is left for the next layer.
+            self.give_up(peer);
+        }
+        self.settle(peer, failed)
+    }
+
+    /// Copies as many chunks as one step may.
+    fn copy(&mut self, core: &mut Core, peer: &mut Peer, reading: &Reading<'_>) {
+        let (id, chunks) = (self.transfer.id, self.transfer.chunks());
+        for _ in 0..4 {
+            let Some(chunk) = peer.endpoint.block_in().claim(id, chunks) else {
+                return;
+            };
+            let (begin, len) = self.transfer.range(chunk);
+            match reading.get(core, peer, begin, len) {
+                Ok(()) => {
+                    self.mine += 1;
+                    core.counters.coop_chunks_receiver += 1;
+                }
+                Err(error) => {
+                    self.drop_range((begin, len), 1);
+                    demote(core, peer, &error);
+                    self.give_up(peer);
+                    return;
                 }
             }
         }
-        let coop = peer.endpoint.block_in();
-        let failed = coop.failed_by_sender(self.transfer.id);
-        if let Some(chunk) = failed
-            && self.layer.is_none()
-        {
-            // Nobody else copies here: what the sender did not take is left for the next layer.
-            let _ = chunk;
-            self.give_up(peer, chunks);
-        }
-        let coop = peer.endpoint.block_in();
-        let done = coop.finished_by_sender(self.transfer.id);
-        let returned = u32::from(failed.is_some_and(|chunk| chunk < chunks));
+    }
+
+    /// Ends the transfer if all its chunks are settled: each is copied by one side, dropped, or returned by a sender
+    /// that `failed`.
+    fn settle(&mut self, peer: &mut Peer, failed: Option<u32>) -> Step {
+        let (id, chunks) = (self.transfer.id, self.transfer.chunks());
+        let block = peer.endpoint.block_in();
+        let done = block.finished_by_sender(id);
+        let returned = failed.filter(|&chunk| chunk < chunks);
         let settled = u64::from(self.mine)
             + u64::from(self.dropped_chunks)
             + u64::from(done)
-            + u64::from(returned);
+            + u64::from(returned.is_some());
         // The block is open for this transfer until we close it, and each chunk is settled once.
-        let taken = coop.taken(self.transfer.id);
+        let taken = block.taken(id);
         if taken > chunks || settled > u64::from(chunks) {
             return Step::Broken(format!(
-                "cooperative transfer {:#x} has {taken} of {chunks} chunks taken and {settled} settled",
-                self.transfer.id
+                "cooperative transfer {id:#x} has {taken} of {chunks} chunks taken and {settled} settled"
             ));
         }
         if settled < u64::from(chunks) {
@@ -141,10 +155,8 @@ impl Receiving {
             };
         }
         let mut left = std::mem::take(&mut self.dropped);
-        if let Some(chunk) = failed.filter(|&chunk| chunk < chunks) {
-            left.push(self.transfer.range(chunk));
-        }
-        coop.close();
+        left.extend(returned.map(|chunk| self.transfer.range(chunk)));
+        block.close();
         peer.coop_in_use = None;
         Step::Over { left }
     }
@@ -155,11 +167,9 @@ impl Receiving {
     }
 
     /// Takes all chunks that nobody has taken out of the transfer.
-    fn give_up(&mut self, peer: &Peer, chunks: u32) {
-        let rest = peer
-            .endpoint
-            .block_in()
-            .claim_rest(self.transfer.id, chunks);
+    fn give_up(&mut self, peer: &Peer) {
+        let (id, chunks) = (self.transfer.id, self.transfer.chunks());
+        let rest = peer.endpoint.block_in().claim_rest(id, chunks);
         if let Some((first, count)) = rest {
             let (begin, _) = self.transfer.range(first);
             let end = (begin + u64::from(count) * self.transfer.chunk).min(self.transfer.len);

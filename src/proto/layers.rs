@@ -86,49 +86,54 @@ pub(crate) fn map(core: &mut Core, peer: &Peer, range: RemoteRange, out: &mut [u
     got.is_ok()
 }
 
-/// Reads `len` bytes of an announced message from `offset` on into the buffer of `request`.
-pub(crate) fn get_range(
-    core: &mut Core,
-    peer: &Peer,
-    request: RequestId,
-    remote: &Remote,
-    layer: LayerId,
-    offset: u64,
-    len: u64,
-) -> Result<(), CopyError> {
-    let Some(found) = core.requests.get(request) else {
-        return Ok(());
-    };
-    let result = match (&found.buf, remote) {
-        (UserBuf::One(loan), Remote::One(range)) => {
-            let range = [range.part(offset, len)];
-            core.loans
-                .write(*loan, offset as usize, len as usize, |out| {
-                    peer.link.get(layer, &range, &mut [IoSliceMut::new(out)])
-                })
-        }
-        (buf, remote) => {
-            let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
-            core.loans
-                .write_many(&pieces, |out| peer.link.get(layer, &ranges, out))
-        }
-    };
-    note_attachments(core, peer, layer);
-    match result {
-        Ok(copied) => {
-            if copied.is_ok() {
-                layer.count(&mut core.counters, len);
+/// An announced message whose bytes a layer reads into the buffer of `request`.
+pub(crate) struct Reading<'r> {
+    pub(crate) request: RequestId,
+    pub(crate) remote: &'r Remote,
+    pub(crate) layer: LayerId,
+}
+
+impl Reading<'_> {
+    /// Reads `len` bytes from `offset` on.
+    pub(crate) fn get(
+        &self,
+        core: &mut Core,
+        peer: &Peer,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), CopyError> {
+        let Some(found) = core.requests.get(self.request) else {
+            return Ok(());
+        };
+        let layer = self.layer;
+        let result = match (&found.buf, self.remote) {
+            (UserBuf::One(loan), Remote::One(range)) => {
+                let range = [range.part(offset, len)];
+                core.loans
+                    .write(*loan, offset as usize, len as usize, |out| {
+                        peer.link.get(layer, &range, &mut [IoSliceMut::new(out)])
+                    })
             }
-            copied
-        }
-        Err(_) => {
-            core.requests.complete(
-                request,
-                Err(Error::Withdrawn {
-                    rank: peer.rank as usize,
-                }),
-            );
-            Ok(())
+            (buf, remote) => {
+                let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
+                core.loans
+                    .write_many(&pieces, |out| peer.link.get(layer, &ranges, out))
+            }
+        };
+        note_attachments(core, peer, layer);
+        match result {
+            Ok(copied) => {
+                if copied.is_ok() {
+                    layer.count(&mut core.counters, len);
+                }
+                copied
+            }
+            Err(_) => {
+                let rank = peer.rank as usize;
+                let withdrawn = Err(Error::Withdrawn { rank });
+                core.requests.complete(self.request, withdrawn);
+                Ok(())
+            }
         }
     }
 }

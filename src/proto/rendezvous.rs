@@ -11,7 +11,7 @@ mod announce;
 pub(crate) use announce::{announce, announced};
 
 use super::deliver::{Ended, deliver};
-use super::layers::{demote, get_range};
+use super::layers::{Reading, demote};
 use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
@@ -24,9 +24,11 @@ use crate::state::message::{Announcement, Remote};
 use crate::state::numbered::Waiting;
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use crate::wire::{Cts, Kind, Wanted};
+use onecopy_btl::LayerId;
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
-use onecopy_btl::{CopyError, LayerId};
+use onecopy_shm::layout::HeapOffset;
+use onecopy_shm::loan::Loan;
 use std::time::Instant;
 
 /// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
@@ -95,114 +97,128 @@ pub(crate) fn piped_all(core: &mut Core, peer: &mut Peer, number: u64) {
     }
 }
 
+/// Where a step has left a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stepped {
+    /// It goes on at once.
+    On,
+    /// That is all for now.
+    Rests { moved: bool },
+    /// All has come.
+    Over,
+}
+
 /// Moves one transfer on by a bounded amount. Says whether anything moved.
 fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
+    // A transfer that moves is found by nobody else: its step is its owner, and decides whether it stays in the table.
     let Some(mut transfer) = core.transfers.take(index) else {
         return false;
     };
+    let number = Transfers::number(index, &transfer);
     let mut moved = false;
     loop {
-        match &mut transfer.mode {
-            Mode::Choose => {
-                if let Some((rival, bytes, begun)) = transfer.timed.take() {
-                    let now = Instant::now();
-                    peer.observed.transferred(rival, bytes, begun, now);
-                }
-                match transfer.remaining.last().copied() {
-                    None => {
-                        finish(core, peer, &transfer);
-                        return true;
-                    }
-                    Some((offset, len)) => {
-                        moved = true;
-                        choose(core, peer, index, &mut transfer, offset, len);
-                    }
-                }
+        match advance(core, peer, number, &mut transfer) {
+            Stepped::On => moved = true,
+            Stepped::Rests { moved: now } => {
+                core.transfers.put_back(index, transfer);
+                return moved || now;
             }
-            Mode::Get(layer) => {
-                let layer = *layer;
-                let Some((offset, len)) = transfer.remaining.pop() else {
-                    transfer.mode = Mode::Choose;
-                    continue;
-                };
-                let n = len.min(STEP);
-                match get(core, peer, &transfer, layer, offset, n) {
-                    Ok(()) => {
-                        if n < len {
-                            transfer.remaining.push((offset + n, len - n));
-                            core.transfers.put_back(index, transfer);
-                            return true;
-                        }
-                        transfer.mode = Mode::Choose;
-                    }
-                    Err(error) => {
-                        transfer.remaining.push((offset, len));
-                        transfer.mode = Mode::Choose;
-                        transfer.timed = None;
-                        demote(core, peer, &error);
-                    }
-                }
-                moved = true;
-            }
-            Mode::Coop(receiving) => {
-                let request = transfer.request;
-                match receiving.step(core, peer, request, &transfer.announcement) {
-                    coop::Step::Moved => {
-                        core.transfers.put_back(index, transfer);
-                        return true;
-                    }
-                    coop::Step::Waits => {
-                        core.transfers.put_back(index, transfer);
-                        return moved;
-                    }
-                    coop::Step::Broken(detail) => {
-                        // The request ends with the peer.
-                        core.broken.push((peer.rank, Gone::Protocol(detail)));
-                        core.transfers.put_back(index, transfer);
-                        return true;
-                    }
-                    coop::Step::Over { left } => {
-                        transfer.remaining.pop();
-                        if !left.is_empty() {
-                            transfer.timed = None;
-                        }
-                        transfer.remaining.extend(left);
-                        transfer.mode = Mode::Choose;
-                        moved = true;
-                    }
-                }
-            }
-            Mode::Pipe(piped) => {
-                if piped.at < piped.end {
-                    core.transfers.put_back(index, transfer);
-                    return moved;
-                }
-                transfer.remaining.pop();
-                transfer.mode = Mode::Choose;
-                moved = true;
+            Stepped::Over => {
+                finish(core, peer, &transfer);
+                return true;
             }
         }
     }
 }
 
-/// Copies `len` bytes from `offset` on into the request's buffer.
-pub(crate) fn get(
+fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfer) -> Stepped {
+    match &mut transfer.mode {
+        Mode::Choose => {
+            if let Some((rival, bytes, begun)) = transfer.timed.take() {
+                let now = Instant::now();
+                peer.observed.transferred(rival, bytes, begun, now);
+            }
+            let Some(&range) = transfer.remaining.last() else {
+                return Stepped::Over;
+            };
+            choose(core, peer, number, transfer, range);
+            Stepped::On
+        }
+        Mode::Get(layer) => {
+            let layer = *layer;
+            get(core, peer, transfer, layer)
+        }
+        Mode::Coop(receiving) => {
+            let step = receiving.step(core, peer, transfer.request, &transfer.announcement);
+            copied_together(core, peer, transfer, step)
+        }
+        Mode::Pipe(piped) => {
+            if piped.at < piped.end {
+                return Stepped::Rests { moved: false };
+            }
+            transfer.remaining.pop();
+            transfer.mode = Mode::Choose;
+            Stepped::On
+        }
+    }
+}
+
+/// Reads the first of what the range still lacks.
+fn get(core: &mut Core, peer: &mut Peer, transfer: &mut Transfer, layer: LayerId) -> Stepped {
+    let Some((offset, len)) = transfer.remaining.pop() else {
+        transfer.mode = Mode::Choose;
+        return Stepped::On;
+    };
+    let n = len.min(STEP);
+    let reading = Reading {
+        request: transfer.request,
+        remote: &transfer.announcement.remote,
+        layer,
+    };
+    match reading.get(core, peer, offset, n) {
+        Ok(()) if n < len => {
+            transfer.remaining.push((offset + n, len - n));
+            Stepped::Rests { moved: true }
+        }
+        Ok(()) => {
+            transfer.mode = Mode::Choose;
+            Stepped::On
+        }
+        Err(error) => {
+            transfer.remaining.push((offset, len));
+            transfer.mode = Mode::Choose;
+            transfer.timed = None;
+            demote(core, peer, &error);
+            Stepped::On
+        }
+    }
+}
+
+/// What follows from a step of a cooperative transfer.
+fn copied_together(
     core: &mut Core,
     peer: &Peer,
-    transfer: &Transfer,
-    layer: LayerId,
-    offset: u64,
-    len: u64,
-) -> Result<(), CopyError> {
-    get_range(
-        core,
-        peer,
-        transfer.request,
-        &transfer.announcement.remote,
-        layer,
-        offset,
-        len,
-    )
+    transfer: &mut Transfer,
+    step: coop::Step,
+) -> Stepped {
+    match step {
+        coop::Step::Moved => Stepped::Rests { moved: true },
+        coop::Step::Waits => Stepped::Rests { moved: false },
+        coop::Step::Broken(detail) => {
+            // The request ends with the peer.
+            core.broken.push((peer.rank, Gone::Protocol(detail)));
+            Stepped::Rests { moved: true }
+        }
+        coop::Step::Over { left } => {
+            transfer.remaining.pop();
+            if !left.is_empty() {
+                transfer.timed = None;
+            }
+            transfer.remaining.extend(left);
+            transfer.mode = Mode::Choose;
+            Stepped::On
+        }
+    }
 }
 
 /// What is known of a range of a transfer.
@@ -252,32 +268,82 @@ impl Facts for Known<'_> {
     }
 }
 
-/// Chooses what to do about the range `offset..offset + len`.
+/// Chooses what to do about a range of `len` bytes from `offset` on, and begins it.
 fn choose(
     core: &mut Core,
     peer: &mut Peer,
-    index: usize,
+    number: u64,
     transfer: &mut Transfer,
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
 ) {
-    let request = core.requests.get(transfer.request);
-    let loan = match request.map(|request| &request.buf) {
-        Some(UserBuf::One(loan)) => Some(*loan),
-        _ => None,
-    };
-    let in_heap = loan.and_then(|loan| core.home.heap_offset_of(loan.address(), loan.len()));
+    let into = Into::of(core, transfer.request);
     let facts = Known {
         link: &peer.link,
         block_free: peer.coop_in_use.is_none() && peer.endpoint.shares_memory(),
         transfer,
         offset,
         len,
-        in_one_piece: loan.is_some(),
-        in_heap: in_heap.is_some(),
+        in_one_piece: into.loan.is_some(),
+        in_heap: into.heap.is_some(),
     };
-    let receive_protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
-    let rival = match receive_protocol {
+    let protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
+    transfer.timed = rival(protocol)
+        .filter(|_| len >= observed::MIN)
+        .map(|rival| (rival, len, Instant::now()));
+    let asked = transfer.announcement.request;
+    let ask = |core: &mut Core, peer: &mut Peer, wanted| {
+        let cts = Cts {
+            request: asked,
+            transfer: number,
+            wanted,
+        };
+        reply(core, peer, Kind::Cts, cts.encode());
+    };
+    transfer.mode = match (protocol, into.loan) {
+        (ReceiveProtocol::Get(layer), _) => Mode::Get(layer),
+        (ReceiveProtocol::Together { reader, ask: asks }, Some(loan)) => {
+            transfer.asked = true;
+            let id = transfer.announcement.coop_id;
+            let block = coop::block(core, id, (loan, into.heap), len, reader);
+            let receiving = Receiving::open(peer, block, reader);
+            if asks {
+                ask(core, peer, Wanted::Join);
+            }
+            Mode::Coop(receiving)
+        }
+        (ReceiveProtocol::Together { .. } | ReceiveProtocol::Pipeline, _) => {
+            ask(core, peer, Wanted::Chunks { offset, len });
+            Mode::Pipe(Piped {
+                at: offset,
+                end: offset + len,
+            })
+        }
+    };
+}
+
+/// Where the bytes of a receive go.
+struct Into {
+    /// The buffer, if it is in one piece.
+    loan: Option<Loan>,
+    /// Where in this rank's heap that is, if it lies there.
+    heap: Option<HeapOffset>,
+}
+
+impl Into {
+    fn of(core: &Core, request: RequestId) -> Self {
+        let request = core.requests.get(request);
+        let loan = match request.map(|request| &request.buf) {
+            Some(UserBuf::One(loan)) => Some(*loan),
+            _ => None,
+        };
+        let heap = loan.and_then(|loan| core.home.heap_offset_of(loan.address(), loan.len()));
+        Self { loan, heap }
+    }
+}
+
+/// Which of the two that a pair compares a transfer is, if it is one.
+fn rival(protocol: ReceiveProtocol) -> Option<Rival> {
+    match protocol {
         ReceiveProtocol::Get(by)
         | ReceiveProtocol::Together {
             reader: Some(by),
@@ -285,50 +351,7 @@ fn choose(
         } if by.power() == Power::Copy => Some(Rival::Kernel),
         ReceiveProtocol::Pipeline => Some(Rival::Pipeline),
         _ => None,
-    };
-    transfer.timed = rival
-        .filter(|_| len >= observed::MIN)
-        .map(|rival| (rival, len, Instant::now()));
-    match (receive_protocol, loan) {
-        (ReceiveProtocol::Get(layer), _) => {
-            transfer.mode = Mode::Get(layer);
-            return;
-        }
-        (ReceiveProtocol::Together { reader, ask }, Some(loan)) => {
-            transfer.asked = true;
-            let number = Transfers::number(index, transfer);
-            transfer.mode = Mode::Coop(Receiving::open(
-                core,
-                peer,
-                &transfer.announcement,
-                loan,
-                in_heap,
-                len,
-                reader,
-            ));
-            if ask {
-                let cts = Cts {
-                    request: transfer.announcement.request,
-                    transfer: number,
-                    wanted: Wanted::Join,
-                };
-                reply(core, peer, Kind::Cts, cts.encode());
-            }
-            return;
-        }
-        (ReceiveProtocol::Together { .. } | ReceiveProtocol::Pipeline, _) => {}
     }
-    let number = Transfers::number(index, transfer);
-    transfer.mode = Mode::Pipe(Piped {
-        at: offset,
-        end: offset + len,
-    });
-    let cts = Cts {
-        request: transfer.announcement.request,
-        transfer: number,
-        wanted: Wanted::Chunks { offset, len },
-    };
-    reply(core, peer, Kind::Cts, cts.encode());
 }
 
 /// Whether what is left of a transfer has earned to be attached. If so, it is attached now, in as few windows as
