@@ -414,11 +414,8 @@ pub(crate) fn accept_whole(
     (bytes, sync): (Held, Option<u64>),
     id: RequestId,
 ) {
-    let written = copy_to(core, id, 0, &bytes);
-    let len = bytes.len() as u64;
+    let (len, written) = hand_over(core, id, bytes);
     peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(len));
-    core.counters.release_unexpected(len);
-    core.give_back(bytes);
     let ended = Ended {
         bytes: len,
         credit: charge(len),
@@ -426,6 +423,16 @@ pub(crate) fn accept_whole(
     };
     let receive = Waiting::Request(id);
     deliver(core, peer, receive, (envelope, len), written, ended);
+}
+
+/// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the
+/// bytes that fit are in the buffer.
+pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: Held) -> (u64, Result<()>) {
+    let written = copy_to(core, id, 0, &bytes);
+    let len = bytes.len() as u64;
+    core.counters.release_unexpected(len);
+    core.give_back(bytes);
+    (len, written)
 }
 
 /// Copies as many of `bytes` as fit to a receive, from `offset` on.

@@ -68,10 +68,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     }
     match message {
         Message::Whole { bytes, .. } => {
-            let len = bytes.len() as u64;
-            let written = eager::copy_to(core, receive, 0, &bytes);
-            core.counters.release_unexpected(len);
-            core.give_back(bytes);
+            let (len, written) = eager::hand_over(core, receive, bytes);
             core.counters.bytes_received += len;
             core.complete_receive(Waiting::Request(receive), envelope, len, written);
         }
