@@ -46,10 +46,7 @@ impl From<onecopy::Error> for Box<Failure> {
     fn from(error: onecopy::Error) -> Self {
         use onecopy::Error as E;
         let class = match &error {
-            E::PeerDied { .. }
-            | E::PeerLeft { .. }
-            | E::Protocol { .. }
-            | E::Unreachable { .. } => c::ERR_PROC_ABORTED,
+            E::PeerDied { .. } | E::PeerLeft { .. } | E::Protocol { .. } => c::ERR_PROC_ABORTED,
             E::Truncated { .. } => c::ERR_TRUNCATE,
             E::NoSuchRank { .. } => c::ERR_RANK,
             E::BadTag { .. } => c::ERR_TAG,
@@ -59,9 +56,31 @@ impl From<onecopy::Error> for Box<Failure> {
             | E::TuneFile { .. }
             | E::Wireup(_)
             | E::Aborted { .. }
-            | E::Forked => c::ERR_OTHER,
+            | E::Forked
+            // It may well be alive: what failed may be this process's own map.
+            | E::Unreachable { .. } => c::ERR_OTHER,
             _ => c::ERR_INTERN,
         };
         fail(class, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_cannot_be_mapped_has_not_aborted() {
+        let class = |error: onecopy::Error| Box::<Failure>::from(error).code;
+        let unreachable = onecopy::Error::Unreachable {
+            rank: 1,
+            reason: "mmap: out of memory".into(),
+        };
+        assert_eq!(class(unreachable), c::ERR_OTHER);
+        let protocol = onecopy::Error::Protocol {
+            rank: 1,
+            detail: "nonsense".into(),
+        };
+        assert_eq!(class(protocol), c::ERR_PROC_ABORTED);
     }
 }
