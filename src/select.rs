@@ -319,3 +319,19 @@ pub(crate) enum ReceiveProtocol {
     /// The sender sends chunks.
     Pipeline,
 }
+
+impl ReceiveProtocol {
+    /// Its name, as users see it.
+    pub(crate) fn name(self) -> &'static str {
+        let words = |layer: LayerId| layer.words().map(|words| (words.alone, words.together));
+        match self {
+            Self::Get(layer) => words(layer).map_or(layer.name(), |(alone, _)| alone),
+            Self::Together {
+                reader: Some(layer),
+                ..
+            } => words(layer).map_or(layer.name(), |(_, together)| together),
+            Self::Together { reader: None, .. } => "put",
+            Self::Pipeline => "pipeline",
+        }
+    }
+}

@@ -3,6 +3,7 @@
 
 use crate::coll::Worker;
 use crate::endpoint::{Bell, Woken};
+use onecopy_obs::tracepoints;
 use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};
@@ -112,7 +113,9 @@ fn watch<'g, R>(
             engine.core.counters.sleeps += 1;
             engine.core.waits.set_asleep(shared);
             drop(engine);
+            tracepoints::sleep(patience.period.as_micros() as u64);
             let woken = bell.sleep(patience.period);
+            tracepoints::wake(woken == Woken::Rung);
             if woken == Woken::Refused {
                 std::thread::sleep(Duration::from_micros(50));
             }

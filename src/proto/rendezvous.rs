@@ -27,6 +27,7 @@ use crate::wire::{Cts, Kind, Wanted};
 use onecopy_btl::LayerId;
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
+use onecopy_obs::tracepoints;
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
@@ -287,6 +288,7 @@ fn choose(
         in_heap: into.heap.is_some(),
     };
     let protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
+    tracepoints::rendezvous_start(peer.rank as usize, len, protocol.name());
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
@@ -375,6 +377,7 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
         credit: 0,
         fin: Some(transfer.announcement.request),
     };
+    tracepoints::rendezvous_done(peer.rank as usize, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
     let receive = Waiting::Request(transfer.request);
     deliver(core, peer, receive, message, Ok(()), ended);

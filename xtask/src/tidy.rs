@@ -9,6 +9,7 @@ mod paths;
 mod source;
 mod starts;
 mod sync;
+mod tracepoints;
 mod words;
 
 use std::path::Path;
@@ -58,6 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     layers::check(&files, &mut findings);
     calls::check(&files, &mut findings);
     paths::check(&files, &mut findings);
+    tracepoints::check(&files, &mut findings);
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
     entry_points(&files, &mut findings);
     for page in docs::stale(root) {

@@ -63,26 +63,14 @@ tracepoints! {
     DEBUG peer_died(peer: usize, how: &str);
     /// What a peer wrote was not valid; the peer is failed.
     DEBUG protocol_error(peer: usize, reason: &str);
-    /// A message was given to the transport.
-    TRACE send(peer: usize, context: u32, tag: i32, bytes: usize, protocol: &str);
-    /// A receive was posted; -1 stands for any peer.
-    TRACE recv_posted(peer: i64, context: u32, tag: i32, bytes: usize);
-    /// A message met its receive.
-    TRACE matched(peer: usize, context: u32, tag: i32, bytes: usize);
-    /// A message came before its receive and is held.
-    TRACE unexpected(peer: usize, context: u32, tag: i32, bytes: usize);
-    /// The receiver chose a layer for a rendezvous.
-    TRACE rendezvous_start(peer: usize, bytes: u64, mechanism: &str);
-    /// A rendezvous ended.
-    TRACE rendezvous_done(peer: usize, bytes: u64, mechanism: &str);
-    /// A send found no room and waits behind others for its peer.
-    TRACE pending(peer: usize, bytes: usize, reason: &str);
+    /// A receiver chose how the rest of an announced message comes, or a part of it.
+    TRACE rendezvous_start(peer: usize, bytes: u64, protocol: &str);
+    /// All of an announced message has come.
+    TRACE rendezvous_done(peer: usize, bytes: u64);
     /// A wait goes to sleep.
     TRACE sleep(timeout_us: u64);
     /// A wait woke up.
     TRACE wake(rung: bool);
-    /// A sleeping peer was woken.
-    TRACE doorbell(peer: usize);
 }
 
 #[cfg(test)]
@@ -143,14 +131,14 @@ mod tests {
             let recorder = Recorder(std::sync::Arc::clone(&events), level);
             tracing::subscriber::with_default(recorder, || {
                 layer_demoted(3, "cma", 1);
-                doorbell(2);
+                wake(true);
             });
             let events = events.lock().expect("not poisoned");
             events.clone()
         };
         let demoted = "DEBUG message=layer_demoted peer=3 layer=\"cma\" errno=1".to_owned();
-        let doorbell = "TRACE message=doorbell peer=2".to_owned();
-        assert_eq!(seen(tracing::Level::TRACE), [demoted.clone(), doorbell]);
+        let woken = "TRACE message=wake rung=true".to_owned();
+        assert_eq!(seen(tracing::Level::TRACE), [demoted.clone(), woken]);
         assert_eq!(seen(tracing::Level::DEBUG), [demoted]);
         assert_eq!(seen(tracing::Level::INFO), [""; 0]);
     }
