@@ -33,13 +33,6 @@ impl From<Coverage> for Part {
     }
 }
 
-#[derive(tabled::Tabled)]
-struct Row {
-    section: String,
-    implemented: usize,
-    of: usize,
-}
-
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let parts: Vec<Part> = coverage().into_iter().map(Part::from).collect();
     if json {
@@ -48,19 +41,17 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
         print(|out| writeln!(out, "{text}"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let row = |section: &str, implemented, missing: usize| Row {
-        section: section.to_owned(),
-        implemented,
-        of: implemented + missing,
-    };
-    let mut rows: Vec<Row> = parts
-        .iter()
-        .map(|part| row(&part.title, part.implemented.len(), part.missing.len()))
-        .collect();
-    let done = parts.iter().map(|part| part.implemented.len()).sum();
-    let missing = parts.iter().map(|part| part.missing.len()).sum();
-    rows.push(row("all", done, missing));
-    let table = tabled::Table::new(rows).with(Style::blank()).to_string();
+    let mut rows = tabled::builder::Builder::default();
+    rows.push_record(["section", "implemented", "of"]);
+    let (mut done, mut all) = (0, 0);
+    for part in &parts {
+        let implemented = part.implemented.len();
+        let of = implemented + part.missing.len();
+        rows.push_record([part.title.clone(), implemented.to_string(), of.to_string()]);
+        (done, all) = (done + implemented, all + of);
+    }
+    rows.push_record(["all".to_owned(), done.to_string(), all.to_string()]);
+    let table = rows.build().with(Style::blank()).to_string();
     let mut text = format!("Functions of MPI 5.0's C binding in libmpi_abi.so.1\n\n{table}\n");
     if args.missing {
         for part in parts.iter().filter(|part| !part.missing.is_empty()) {
