@@ -28,7 +28,32 @@ struct oc_transfer {
 	/* the result is wanted in the array even when the copy was done at once */
 	bool status_always;
 	u32 status; /* out */
+	/* What oc_transfer_prepare() gets; an error leaves in what has to be given back. */
+	struct oc_region *dst;
+	struct oc_region *src;
+	struct oc_work *work; /* the worker is to copy */
 };
+
+/*
+ * Programs set flags of other commands, and flags that later versions know, on every command: of a
+ * copy those in KNEM_FLAG_ANY_COPY_MASK count. Any of the asynchronous ones asks for the status in
+ * the array. Only KNEM_FLAG_MEMCPYTHREAD lets the worker copy: the others are about an engine,
+ * which there is none of.
+ */
+static bool oc_transfer_is_threaded(const struct oc_transfer *t)
+{
+	return t->flags & KNEM_FLAG_MEMCPYTHREAD;
+}
+
+static bool oc_transfer_notifies(const struct oc_transfer *t)
+{
+	return t->flags & KNEM_FLAG_NOTIFY_FD;
+}
+
+static bool oc_transfer_tells_status(const struct oc_transfer *t)
+{
+	return (t->flags & KNEM_FLAG_ANY_ASYNC_MASK) || oc_transfer_notifies(t) || t->status_always;
+}
 
 /* What lies beyond the end of a region is no error, but no bytes. */
 static void oc_transfer_bound(struct oc_transfer *t, u64 *off, u64 total)
@@ -37,37 +62,27 @@ static void oc_transfer_bound(struct oc_transfer *t, u64 *off, u64 total)
 	t->length = min(t->length, total - *off);
 }
 
-static int oc_transfer_regions(struct oc_transfer *t, struct oc_region **dst,
-			       struct oc_region **src)
+static int oc_transfer_regions(struct oc_transfer *t)
 {
-	*dst = NULL;
-	*src = NULL;
 	if (!t->inlined || t->to_local) {
-		*src = oc_region_use(t->src_cookie, false);
-		if (IS_ERR(*src))
-			return PTR_ERR(*src);
-		oc_transfer_bound(t, &t->src_off, (*src)->total);
+		t->src = oc_region_use(t->src_cookie, false);
+		if (IS_ERR(t->src))
+			return PTR_ERR(t->src);
+		oc_transfer_bound(t, &t->src_off, t->src->total);
 	}
 	if (!t->inlined || !t->to_local) {
-		*dst = oc_region_use(t->dst_cookie, true);
-		if (IS_ERR(*dst))
-			return PTR_ERR(*dst);
-		oc_transfer_bound(t, &t->dst_off, (*dst)->total);
+		t->dst = oc_region_use(t->dst_cookie, true);
+		if (IS_ERR(t->dst))
+			return PTR_ERR(t->dst);
+		oc_transfer_bound(t, &t->dst_off, t->dst->total);
 	}
+	if (t->inlined)
+		t->length = min_t(u64, t->length, oc_iovec_total(t->local, t->locals, TASK_SIZE));
 	return 0;
 }
 
-static void oc_regions_put(struct oc_region *dst, struct oc_region *src)
-{
-	if (!IS_ERR_OR_NULL(dst))
-		oc_region_put(dst);
-	if (!IS_ERR_OR_NULL(src))
-		oc_region_put(src);
-}
-
 /* The local vector becomes a region of its own, for the worker. */
-static int oc_transfer_pin_local(struct oc_knem *k, struct oc_transfer *t, struct oc_region **dst,
-				 struct oc_region **src)
+static int oc_transfer_pin_local(struct oc_knem *k, struct oc_transfer *t)
 {
 	struct oc_region *local;
 
@@ -76,81 +91,104 @@ static int oc_transfer_pin_local(struct oc_knem *k, struct oc_transfer *t, struc
 	if (IS_ERR(local))
 		return PTR_ERR(local);
 	if (t->to_local)
-		*dst = local;
+		t->dst = local;
 	else
-		*src = local;
+		t->src = local;
 	return 0;
 }
 
-/*
- * An error means that nothing was done; afterwards failures are told by the status. Programs set
- * flags of other commands, and flags that later versions know, on every command: of a copy those in
- * KNEM_FLAG_ANY_COPY_MASK count. Any of the asynchronous ones asks for the status in the array.
- * Only KNEM_FLAG_MEMCPYTHREAD lets the worker copy: the others are about an engine, which there is
- * none of.
- */
-static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
+/* The regions are this copy's, and the worker can have it. */
+static int oc_transfer_claim(struct oc_knem *k, struct oc_transfer *t)
 {
-	bool thread = t->flags & KNEM_FLAG_MEMCPYTHREAD, notify = t->flags & KNEM_FLAG_NOTIFY_FD;
-	bool async = (t->flags & KNEM_FLAG_ANY_ASYNC_MASK) || notify || t->status_always;
-	struct oc_region *dst = NULL, *src = NULL;
-	struct oc_work *work = NULL;
+	int err = 0;
+
+	if (oc_transfer_is_threaded(t)) {
+		t->work = oc_may_fail(kmalloc(sizeof(*t->work), GFP_KERNEL_ACCOUNT));
+		if (!t->work)
+			return -ENOMEM;
+		if (t->inlined)
+			err = oc_transfer_pin_local(k, t);
+	}
+	if (!err && t->src)
+		err = oc_region_claim(t->src);
+	if (!err && t->dst)
+		err = oc_region_claim(t->dst);
+	return err;
+}
+
+/* All that can fail before a byte is copied. */
+static int oc_transfer_prepare(struct oc_knem *k, struct oc_transfer *t)
+{
+	bool thread = oc_transfer_is_threaded(t), notify = oc_transfer_notifies(t);
+	bool tells = oc_transfer_tells_status(t);
 	int err;
 
 	if (t->flags & KNEM_FLAG_DMA)
 		return -EINVAL;
-	err = oc_transfer_regions(t, &dst, &src);
-	if (err)
-		goto out;
-	if (t->inlined)
-		t->length = min_t(u64, t->length, oc_iovec_total(t->local, t->locals, TASK_SIZE));
-	if (async) {
+	err = oc_transfer_regions(t);
+	if (!err && tells)
 		err = oc_async_check(k, t->index, thread, notify);
-		if (err)
-			goto out;
-	}
-	if (thread) {
-		work = oc_may_fail(kmalloc(sizeof(*work), GFP_KERNEL_ACCOUNT));
-		err = work ? 0 : -ENOMEM;
-		if (!err && t->inlined)
-			err = oc_transfer_pin_local(k, t, &dst, &src);
-	}
-	if (!err && src)
-		err = oc_region_claim(src);
-	if (!err && dst)
-		err = oc_region_claim(dst);
-	if (err) {
-		if (async)
-			oc_async_cancel(k, thread, notify);
-		goto out;
-	}
-	if (thread) {
-		*work = (struct oc_work){
-			.dst = dst,
-			.src = src,
-			.dst_off = t->inlined && t->to_local ? 0 : t->dst_off,
-			.src_off = t->inlined && !t->to_local ? 0 : t->src_off,
-			.len = t->length,
-			.index = t->index,
-			.notify = notify,
-		};
-		t->status = KNEM_STATUS_PENDING;
-		oc_async_submit(k, work);
+	if (err)
+		return err;
+	err = oc_transfer_claim(k, t);
+	if (err && tells)
+		oc_async_cancel(k, thread, notify);
+	return err;
+}
+
+/* The worker gets the regions with the work. */
+static void oc_transfer_submit(struct oc_knem *k, struct oc_transfer *t)
+{
+	*t->work = (struct oc_work){
+		.dst = t->dst,
+		.src = t->src,
+		.dst_off = t->inlined && t->to_local ? 0 : t->dst_off,
+		.src_off = t->inlined && !t->to_local ? 0 : t->src_off,
+		.len = t->length,
+		.index = t->index,
+		.notify = oc_transfer_notifies(t),
+	};
+	t->status = KNEM_STATUS_PENDING;
+	oc_async_submit(k, t->work);
+}
+
+static void oc_transfer_now(struct oc_knem *k, struct oc_transfer *t)
+{
+	int err;
+
+	if (!t->inlined)
+		err = oc_region_copy(t->dst, t->dst_off, t->src, t->src_off, t->length, NULL);
+	else if (t->to_local)
+		err = oc_region_copy_user(t->src, t->src_off, t->local, t->locals, t->length, true);
+	else
+		err = oc_region_copy_user(t->dst, t->dst_off, t->local, t->locals, t->length,
+					  false);
+	t->status = err ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS;
+	if (oc_transfer_tells_status(t))
+		oc_async_complete(k, t->index, oc_transfer_notifies(t), t->status);
+}
+
+static void oc_transfer_end(struct oc_transfer *t)
+{
+	kfree(t->work);
+	if (!IS_ERR_OR_NULL(t->dst))
+		oc_region_put(t->dst);
+	if (!IS_ERR_OR_NULL(t->src))
+		oc_region_put(t->src);
+}
+
+/* An error means that nothing was done; afterwards failures are told by the status. */
+static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
+{
+	int err = oc_transfer_prepare(k, t);
+
+	if (!err && t->work) {
+		oc_transfer_submit(k, t);
 		return 0;
 	}
-	if (!t->inlined)
-		err = oc_region_copy(dst, t->dst_off, src, t->src_off, t->length, NULL);
-	else if (t->to_local)
-		err = oc_region_copy_user(src, t->src_off, t->local, t->locals, t->length, true);
-	else
-		err = oc_region_copy_user(dst, t->dst_off, t->local, t->locals, t->length, false);
-	t->status = err ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS;
-	if (async)
-		oc_async_complete(k, t->index, notify, t->status);
-	err = 0;
-out:
-	kfree(work);
-	oc_regions_put(dst, src);
+	if (!err)
+		oc_transfer_now(k, t);
+	oc_transfer_end(t);
 	return err;
 }
 
