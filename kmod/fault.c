@@ -263,6 +263,144 @@ static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
 	return 0;
 }
 
+/* ---- installing ---- */
+/* What has to be done, without the segment's lock, before the window can be looked at again. */
+enum oc_install_next {
+	OC_INSTALL_OVER, /* nothing: the error says how it went */
+	OC_INSTALL_STRETCH, /* make a stretch, which will say what is mapped */
+	OC_INSTALL_TABLE, /* make a page table */
+	OC_INSTALL_ZAP, /* take away what is mapped at the target */
+};
+
+/* A fault that maps what a snapshot knows. */
+struct oc_install {
+	struct vm_fault *vmf;
+	struct oc_seg *seg;
+	struct oc_window w;
+	unsigned long owner;
+	struct oc_snap *fresh; /* a snapshot that the segment is to have */
+	struct oc_snap *old; /* what it had in its place */
+	struct oc_stretch *stretch;
+	struct oc_fill fill;
+	bool large; /* mapped at once */
+	int err;
+};
+
+static bool oc_install_writes(const struct oc_install *in)
+{
+	return in->vmf->flags & FAULT_FLAG_WRITE;
+}
+
+/* The segment's snapshot of the window, if it knows enough. Else the error says why not. */
+static struct oc_snap *oc_install_snap(struct oc_install *in)
+{
+	struct oc_seg *seg = in->seg;
+	struct oc_snap *snap;
+
+	in->err = oc_seg_error(seg);
+	if (!in->err)
+		in->err = oc_verdict_take(seg, in->owner, in->vmf->flags & FAULT_FLAG_TRIED);
+	if (in->err)
+		return NULL;
+	if (in->fresh) {
+		in->old = oc_snap_store(seg, in->fresh);
+		in->fresh = NULL;
+	}
+	snap = oc_snap_cached(seg, in->owner);
+	if (snap && !oc_inject(OC_INJECT_RETRY) &&
+	    oc_snap_suffices(snap, in->owner, oc_install_writes(in)))
+		return snap;
+	in->err = -EAGAIN;
+	return NULL;
+}
+
+/* To the part of the window that the snapshot covers. */
+static void oc_window_clip(struct oc_window *w, const struct oc_snap *snap)
+{
+	if (w->at < snap->start) {
+		w->lo += snap->start - w->at;
+		w->at = snap->start;
+	}
+	w->hi = min(w->hi, w->lo + (oc_snap_end(snap) - w->at));
+}
+
+/* Maps the window by one huge entry, if it is one huge piece. Says whether it is. */
+static bool oc_install_huge(struct oc_install *in, struct oc_snap *snap)
+{
+#ifdef OC_HUGE
+	const struct oc_window *w = &in->w;
+	unsigned long e = snap->entry[oc_snap_index(snap, w->at)];
+	bool writable = in->fill.writable && (e & OC_E_WRITE);
+
+	if (!READ_ONCE(oc_huge) || arch_needs_pgtable_deposit() || (w->lo & ~PMD_MASK) ||
+	    w->hi - w->lo != PMD_SIZE || !oc_snap_is_huge(snap, w->at) ||
+	    !oc_may_be_large(oc_entry_pfn(e)))
+		return false;
+	if (writable)
+		oc_dirty(oc_entry_pfn(e));
+	in->err = 0;
+	if (oc_insert_pmd(in->vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR) {
+		in->err = OC_NO_TABLE;
+	} else {
+		in->large = true;
+		mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
+	}
+	return true;
+#else
+	return false;
+#endif
+}
+
+/* With the segment's lock: maps what can be mapped now, and says what is missing. */
+static enum oc_install_next oc_install_look(struct oc_install *in)
+{
+	struct vm_area_struct *vma = in->vmf->vma;
+	struct oc_snap *snap = oc_install_snap(in);
+	struct oc_fill *f = &in->fill;
+	pmd_t pmd;
+
+	if (!snap)
+		return OC_INSTALL_OVER;
+	if (!oc_stretch_fill(vma, f->target, &in->stretch))
+		return OC_INSTALL_STRETCH;
+	oc_window_clip(&in->w, snap);
+	pmd = READ_ONCE(*in->vmf->pmd);
+	if (pmd_none(pmd))
+		return oc_install_huge(in, snap) ? OC_INSTALL_OVER : OC_INSTALL_TABLE;
+	in->err = 0;
+	if (pmd_leaf(pmd))
+		/* another thread was faster; should it not suffice, the fault comes again */
+		return OC_INSTALL_OVER;
+	f->snap = snap;
+	f->lo = in->w.lo;
+	f->at = in->w.at;
+	f->conflict = false;
+	apply_to_page_range(vma->vm_mm, f->lo, in->w.hi - f->lo, oc_fill_entry, f);
+	return f->conflict ? OC_INSTALL_ZAP : OC_INSTALL_OVER;
+}
+
+/* What is missing is made, without the segment's lock since it allocates, or looks at mappings. */
+static int oc_install_prepare(struct oc_install *in, enum oc_install_next next)
+{
+	switch (next) {
+	case OC_INSTALL_STRETCH:
+		in->stretch = oc_stretch_alloc();
+		return in->stretch ? 0 : OC_NO_TABLE;
+	case OC_INSTALL_TABLE:
+		return apply_to_page_range(in->vmf->vma->vm_mm, in->fill.target, PAGE_SIZE,
+					   oc_no_entry, NULL) ? OC_NO_TABLE : 0;
+	case OC_INSTALL_ZAP:
+		/*
+		 * A page of zeroes stood for a hole that has been filled since, or the page may be
+		 * written since: see OC_ENTRY_MAY_GROW.
+		 */
+		oc_zap(in->seg, in->owner, in->owner + PAGE_SIZE);
+		return 0;
+	default:
+		return 0;
+	}
+}
+
 /*
  * Map what a snapshot knows of the window: the given one, which then belongs to the segment or is
  * freed, or one that the segment has. 0: the page is mapped. -EAGAIN: too little is known. -EINTR:
@@ -271,114 +409,40 @@ static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
 static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window w,
 		      unsigned long owner, struct oc_snap *fresh)
 {
-	bool write = vmf->flags & FAULT_FLAG_WRITE, zap;
+	struct oc_install in = {
+		.vmf = vmf,
+		.seg = seg,
+		.w = w,
+		.owner = owner,
+		.fresh = fresh,
+	};
 	struct mutex *install = oc_install_lock_of(vmf);
-	struct oc_snap *snap, *old = fresh;
-	struct oc_stretch *stretch = NULL;
-	unsigned int large = 0;
-	struct oc_fill f;
-	pmd_t pmd;
-	int err;
+	enum oc_install_next next;
 
 	if (mutex_lock_killable(install)) {
 		oc_snap_free(fresh);
 		return -EINTR;
 	}
-	oc_fill_init(&f, vmf);
-again:
-	zap = false;
-	mutex_lock(&seg->lock);
-	err = oc_seg_error(seg);
-	if (!err)
-		err = oc_verdict_take(seg, owner, vmf->flags & FAULT_FLAG_TRIED);
-	if (err)
-		goto unlock;
-	if (fresh) {
-		/* From here on it is one that the segment has. */
-		old = oc_snap_store(seg, fresh);
-		fresh = NULL;
-	}
-	snap = oc_snap_cached(seg, owner);
-	err = -EAGAIN;
-	if (!snap || oc_inject(OC_INJECT_RETRY))
-		goto unlock;
-	if (!oc_snap_suffices(snap, owner, write))
-		goto unlock;
-	if (!oc_stretch_fill(vmf->vma, f.target, &stretch)) {
+	oc_fill_init(&in.fill, vmf);
+	do {
+		mutex_lock(&seg->lock);
+		next = oc_install_look(&in);
 		mutex_unlock(&seg->lock);
-		stretch = oc_stretch_alloc();
-		if (!stretch) {
-			err = OC_NO_TABLE;
-			goto out;
+		if (next != OC_INSTALL_OVER) {
+			in.err = oc_install_prepare(&in, next);
+			if (in.err)
+				break;
 		}
-		goto again;
-	}
-	/* The part of the window that the snapshot covers. */
-	if (w.at < snap->start) {
-		w.lo += snap->start - w.at;
-		w.at = snap->start;
-	}
-	w.hi = min(w.hi, w.lo + (oc_snap_end(snap) - w.at));
-
-	pmd = READ_ONCE(*vmf->pmd);
-	if (pmd_none(pmd)) {
-#ifdef OC_HUGE
-		if (READ_ONCE(oc_huge) && !arch_needs_pgtable_deposit() && !(w.lo & ~PMD_MASK) &&
-		    w.hi - w.lo == PMD_SIZE && oc_snap_is_huge(snap, w.at) &&
-		    oc_may_be_large(oc_entry_pfn(snap->entry[oc_snap_index(snap, w.at)]))) {
-			unsigned long e = snap->entry[oc_snap_index(snap, w.at)];
-			bool writable = f.writable && (e & OC_E_WRITE);
-
-			if (writable)
-				oc_dirty(oc_entry_pfn(e));
-			err = 0;
-			if (oc_insert_pmd(vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR)
-				err = OC_NO_TABLE;
-			if (!err) {
-				large = OC_WINDOW_PAGES;
-				mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
-			}
-			goto unlock;
-		}
-#endif
-		mutex_unlock(&seg->lock);
-		/* Allocates, hence without the segment's lock. */
-		if (apply_to_page_range(vmf->vma->vm_mm, f.target, PAGE_SIZE, oc_no_entry, NULL)) {
-			err = OC_NO_TABLE;
-			goto out;
-		}
-		goto again;
-	}
-	err = 0;
-	if (pmd_leaf(pmd))
-		/* another thread was faster; should it not suffice, the fault comes again */
-		goto unlock;
-	f.snap = snap;
-	f.lo = w.lo;
-	f.at = w.at;
-	f.conflict = false;
-	apply_to_page_range(vmf->vma->vm_mm, w.lo, w.hi - w.lo, oc_fill_entry, &f);
-	zap = f.conflict;
-unlock:
-	mutex_unlock(&seg->lock);
-	if (zap) {
-		/*
-		 * A page of zeroes stood for a hole that has been filled since, or the page may be
-		 * written since: see OC_ENTRY_MAY_GROW.
-		 */
-		oc_zap(seg, owner, owner + PAGE_SIZE);
-		goto again;
-	}
-	oc_count(OC_SMALL, f.filled);
-	oc_count(OC_LARGE, large != 0);
-out:
+	} while (next != OC_INSTALL_OVER);
+	oc_count(OC_SMALL, in.fill.filled);
+	oc_count(OC_LARGE, in.large);
 	mutex_unlock(install);
-	kfree(stretch);
-	oc_snap_free(fresh);
-	if (old != fresh)
-		oc_snap_free(old);
-	trace_onecopy_fault(seg, vmf->address, owner, write, f.filled + large, err);
-	return err;
+	kfree(in.stretch);
+	oc_snap_free(in.fresh);
+	oc_snap_free(in.old);
+	trace_onecopy_fault(seg, vmf->address, owner, oc_install_writes(&in),
+			    in.fill.filled + (in.large ? OC_WINDOW_PAGES : 0), in.err);
+	return in.err;
 }
 
 /*
