@@ -169,7 +169,9 @@ fn in_home(variable: &str, folder: &str, file: &str) -> Option<PathBuf> {
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let base = set(variable).or_else(|| Some(set("HOME")?.join(folder)))?;
+    // A home that is not there is none, as that of many system users: nobody is to make it.
+    let home = || set("HOME").filter(|home| home.is_dir());
+    let base = set(variable).or_else(|| Some(home()?.join(folder)))?;
     Some(base.join("onecopy").join(file))
 }
 

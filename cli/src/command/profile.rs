@@ -85,11 +85,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::FAILURE);
     }
     let path = profile::path().ok_or_else(|| CliError::Usage("there is no home".into()))?;
-    // Before the measurement, which each run would make again otherwise.
-    let mut file = beside(&path)?;
+    // Asked before the measurement, which each run would make again otherwise. The file is gone meanwhile, so that a
+    // process that is killed leaves none.
+    drop(beside(&path)?);
     let stores = stores::measure(TIME).map_err(|error| CliError::Failed(error.into()))?;
     let text = text::json(&stores.profile())?;
     let place = || path.display().to_string();
+    let mut file = beside(&path)?;
     writeln!(file, "{text}").map_err(CliError::io(place()))?;
     file.persist(&path)
         .map_err(|failed| CliError::io(place())(failed.error))?;

@@ -3,8 +3,10 @@
 
 use super::{ALONE, command, json, onecopy, text};
 use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 #[test]
 fn a_tune_file_sets_knobs_and_curves() {
@@ -244,4 +246,43 @@ fn what_is_in_the_place_of_a_profile_does_no_harm() {
     std::fs::write(&home, "a file").expect("written");
     run(&mut in_home(&START, &home));
     std::fs::remove_file(&home).expect("removed");
+    // Nor is a home made that is not there.
+    let mut homeless = in_home(&START, &home);
+    for name in ["XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
+        homeless.env_remove(name);
+    }
+    run(homeless.env("HOME", &home));
+    assert!(!home.exists());
+}
+
+/// Its launcher may be killed, or give it up.
+#[test]
+fn a_measurement_that_is_killed_leaves_no_file() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    if onecopy::machine::spread_processors().len() < 2 {
+        return;
+    }
+    let home = std::env::temp_dir().join(format!("onecopy-killed-{}", std::process::id()));
+    let folder = home.join("onecopy");
+    let own = std::process::id().to_string();
+    // On a busy machine one may be killed at the wrong moment, or be over before.
+    let left_nothing = (0..20).any(|_| {
+        std::fs::create_dir_all(&home).expect("made");
+        let mut child = command::limit::start(&mut in_home(&["__profile", &own], &home));
+        for _ in 0..1000 {
+            if folder.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        child.kill().expect("killed");
+        let killed = child.wait().expect("ended").signal().is_some();
+        let nothing = files(&home).is_empty();
+        std::fs::remove_dir_all(&home).expect("removed");
+        killed && nothing
+    });
+    assert!(left_nothing, "each one leaves a file");
 }
