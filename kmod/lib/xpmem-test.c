@@ -520,6 +520,285 @@ static int holes(void)
 	return 1;
 }
 
+/* Peers that go on at once wait for a byte each before they begin. */
+static int gate[2];
+
+#define MOST_PEERS 4
+
+/* Runs a part in so many peers at once. */
+static int in_peers(unsigned int count, int (*part)(xpmem_segid_t), xpmem_segid_t segid)
+{
+	int status, good = 1;
+	pid_t pids[MOST_PEERS];
+	unsigned int i;
+	char byte;
+
+	CHECK(!pipe(gate));
+	fflush(stdout);
+	for (i = 0; i < count; i++) {
+		pids[i] = fork();
+		if (!pids[i]) {
+			number = i + 1;
+			close(gate[1]);
+			status = read(gate[0], &byte, 1) != 0 || !part(segid);
+			fflush(stdout);
+			_exit(status);
+		}
+		CHECK(pids[i] > 0);
+	}
+	/* Who reads finds the end. */
+	close(gate[1]);
+	close(gate[0]);
+	for (i = 0; i < count; i++)
+		good &= waitpid(pids[i], &status, 0) == pids[i] && WIFEXITED(status) && !WEXITSTATUS(status);
+	return good;
+}
+
+/* In what order pages are gone through. */
+static enum { FORWARDS, BACKWARDS, ANYHOW } order;
+
+static size_t nth(size_t i)
+{
+	size_t pages = length / page;
+
+	/* 7919 is a prime, so no page is left out where that does not divide the number of pages. */
+	return order == FORWARDS ? i : order == BACKWARDS ? pages - 1 - i : (i * 7919 + 3) % pages;
+}
+
+static xpmem_segid_t several[10];
+static unsigned int segments;
+
+/* All peers store the same, so each finds it whoever was first. Through each of several segments that show the same. */
+static int store_all(xpmem_segid_t unused)
+{
+	unsigned int s;
+	size_t i, at;
+
+	(void)unused;
+	for (s = 0; s < segments; s++) {
+		struct xpmem_addr addr = {
+			.apid = xpmem_get(several[s], XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+			.offset = (off_t)(uintptr_t)exported,
+		};
+		volatile uint64_t *view = xpmem_attach(addr, length, NULL);
+
+		CHECK(view != FAIL);
+		for (i = 0; i < length / page; i++) {
+			at = nth(i) * (page / 8);
+			view[at] = 3 * at + s;
+			view[at + page / 16] = 5 * at;
+		}
+		CHECK(!xpmem_detach((void *)view) && !xpmem_release(addr.apid));
+	}
+	return 1;
+}
+
+/* Attached, and not touched. */
+static int only_attach(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = {
+		.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		.offset = (off_t)(uintptr_t)exported,
+	};
+	void *view = xpmem_attach(addr, length, NULL);
+
+	CHECK(view != FAIL);
+	CHECK(!xpmem_detach(view) && !xpmem_release(addr.apid));
+	return 1;
+}
+
+/* What the owner never touched is zeroes; what it filled is there, also where only some pages are looked at. */
+static uint64_t filled;
+
+static int load_some(xpmem_segid_t segid)
+{
+	struct xpmem_addr addr = {
+		.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		.offset = (off_t)(uintptr_t)exported,
+	};
+	volatile uint64_t *view = xpmem_attach(addr, length, NULL);
+	size_t at;
+
+	CHECK(view != FAIL);
+	for (at = 0; at < length / 8; at += (length > 400 * page ? 200 : 1) * page / 8)
+		CHECK(view[at] == filled * (at + 1));
+	CHECK(!xpmem_detach((void *)view) && !xpmem_release(addr.apid));
+	return 1;
+}
+
+static int peers_at_once(void)
+{
+	static const unsigned int peers[] = { 1, MOST_PEERS }, pages[] = { 1, 3, 100, 400, 4000 };
+	size_t i, j, at;
+	unsigned int s;
+
+	for (s = 0; s < 10; s++) {
+		several[s] = xpmem_make(NULL, XPMEM_MAXADDR_SIZE, XPMEM_PERMIT_MODE, (void *)0600);
+		CHECK(several[s] != -1);
+	}
+	for (i = 0; i < 2; i++) {
+		for (j = 0; j < 5; j++) {
+			length = pages[j] * page;
+			exported = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			CHECK(exported != MAP_FAILED);
+			CHECK(in_peers(peers[i], only_attach, several[0]));
+			filled = 0;
+			CHECK(in_peers(peers[i], load_some, several[0]));
+			filled = 9;
+			for (at = 0; at < length / 8; at += page / 8)
+				((volatile uint64_t *)exported)[at] = filled * (at + 1);
+			CHECK(in_peers(peers[i], load_some, several[0]));
+			for (order = FORWARDS; pages[j] <= 400 && order <= ANYHOW; order++) {
+				segments = order == FORWARDS && pages[j] <= 100 ? 10 : 1;
+				CHECK(in_peers(peers[i], store_all, 0));
+				for (at = 0; at < length / 8; at += page / 8) {
+					CHECK(((volatile uint64_t *)exported)[at] == 3 * at + segments - 1);
+					CHECK(((volatile uint64_t *)exported)[at + page / 16] == 5 * at);
+				}
+			}
+			CHECK(!munmap(exported, length));
+		}
+	}
+	for (s = 0; s < 10; s++)
+		CHECK(!xpmem_remove(several[s]));
+	return 1;
+}
+
+/* What others pass, and what they expect of it. */
+static int calls_of_others(void)
+{
+	xpmem_segid_t segid = xpmem_make(NULL, 1 << 16, XPMEM_PERMIT_MODE, (void *)0600);
+	xpmem_apid_t apid;
+
+	CHECK(segid != -1);
+	/* A value is not looked at here. */
+	apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, (void *)0600);
+	CHECK(apid != -1);
+	CHECK(xpmem_get(segid, 9999, XPMEM_PERMIT_MODE, NULL) == -1);
+	CHECK(xpmem_get(-1, XPMEM_RDWR, XPMEM_PERMIT_MODE, (void *)0600) == -1);
+	CHECK(!xpmem_release(apid));
+	CHECK(!xpmem_remove(segid));
+	CHECK(xpmem_remove(segid) == -1 && xpmem_remove(-1) == -1 && xpmem_remove(12345) == -1);
+	CHECK(xpmem_make((void *)-2, 1 << 16, XPMEM_PERMIT_MODE, (void *)0600) == -1);
+	CHECK(xpmem_make((void *)12, 1 << 16, XPMEM_PERMIT_MODE, (void *)0600) == -1);
+	return 1;
+}
+
+/* Whether each mode lets read and write; root may all. */
+static int gets(int root)
+{
+	static const struct {
+		uintptr_t mode;
+		int read;
+		int write;
+	} modes[] = { { 0600, 1, 1 }, { 0400, 1, 0 }, { 0200, 0, 0 }, { 0000, 0, 0 } };
+	xpmem_segid_t segid;
+	size_t i;
+
+	for (i = 0; i < 4; i++) {
+		segid = xpmem_make(NULL, 10 * page, XPMEM_PERMIT_MODE, (void *)modes[i].mode);
+		CHECK(segid != -1);
+		CHECK((xpmem_get(segid, XPMEM_RDONLY, XPMEM_PERMIT_MODE, NULL) != -1) == (root || modes[i].read));
+		CHECK((xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) != -1) == (root || modes[i].write));
+		CHECK(!xpmem_remove(segid));
+	}
+	return 1;
+}
+
+static int ordinary_user(xpmem_segid_t unused)
+{
+	(void)unused;
+	/* Opened while it may. */
+	CHECK(xpmem_version() > 0);
+	CHECK(!setgid(1001) && !setuid(1001));
+	return gets(0);
+}
+
+static int modes(void)
+{
+	CHECK(!geteuid());
+	CHECK(gets(1));
+	return in_child(ordinary_user, 0);
+}
+
+/* Stores to a page of an attachment end the process by the signal for memory that is not there. */
+static int dies_at(volatile uint64_t *(*attaches)(void))
+{
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		volatile uint64_t *view = attaches();
+
+		if (!view)
+			_exit(1);
+		*view = 1;
+		_exit(2);
+	}
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+	return 1;
+}
+
+/* Memory of the process itself, in a segment that begins before it and ends behind it: from the page before it on. */
+static char *middle;
+
+static volatile uint64_t *attach_own(void)
+{
+	struct xpmem_addr addr = { .offset = 2 * page };
+	xpmem_segid_t segid;
+	void *view;
+
+	middle = mmap(NULL, 15 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (middle == MAP_FAILED || munmap(middle, 3 * page) || munmap(middle + 13 * page, 2 * page))
+		return NULL;
+	middle += 3 * page;
+	segid = xpmem_make(middle - 3 * page, 15 * page, XPMEM_PERMIT_MODE, (void *)0600);
+	addr.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL);
+	view = xpmem_attach(addr, 12 * page, NULL);
+	return segid == -1 || view == FAIL ? NULL : view;
+}
+
+static volatile uint64_t *after_unmapping(void)
+{
+	volatile uint64_t *view = attach_own();
+
+	if (!view || (view[page / 8] = 1) != 1 || munmap(middle, 10 * page))
+		return NULL;
+	return view + 6 * page / 8;
+}
+
+static int own_memory(xpmem_segid_t unused)
+{
+	volatile uint64_t *view = attach_own();
+	size_t i;
+
+	(void)unused;
+	CHECK(view);
+	view += page / 8;
+	for (i = 0; i < 10 * page / 8; i += 64) {
+		view[i] = i + 1;
+		CHECK(((volatile uint64_t *)middle)[i] == i + 1);
+		((volatile uint64_t *)middle)[i] = ~i;
+		CHECK(view[i] == ~i);
+	}
+	return 1;
+}
+
+static int around_a_mapping(void)
+{
+	struct rlimit none = { 0 };
+
+	CHECK(!setrlimit(RLIMIT_CORE, &none));
+	CHECK(in_child(own_memory, 0));
+	/* The page before the mapping, and one of it that has gone. */
+	CHECK(dies_at(attach_own));
+	CHECK(dies_at(after_unmapping));
+	return 1;
+}
+
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
@@ -537,6 +816,10 @@ int main(void)
 	run("store_after_fork", store_after_fork);
 	run("many_peers", many_peers);
 	run("holes", holes);
+	run("peers_at_once", peers_at_once);
+	run("calls_of_others", calls_of_others);
+	run("modes", modes);
+	run("around_a_mapping", around_a_mapping);
 	printf("libxpmem: %d failed\n", failed);
 	return failed != 0;
 }
