@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use onecopy_sys::{ONECOPY_MMAP_GENERATION, Segment};
 
 use crate::device::{self, attach_all, export, make, map};
-use crate::mem::{Area, READ, WRITE, page_size};
+use crate::mem::{self, Area, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome};
 use crate::peer::{Link, Peer, peer};
 
@@ -55,13 +56,22 @@ fn puncher(file: &OwnedFd, over: &Area) -> Outcome<Peer> {
     })
 }
 
+/// The generation page of a segment, as memory.
+fn generation_page(segment: &Segment) -> Outcome<Area> {
+    let (fd, at) = (segment.as_fd(), ONECOPY_MMAP_GENERATION as i64);
+    mem::try_map(0, page_size(), READ, libc::MAP_SHARED, Some(fd), at)
+        .at("mmap of the generation page")
+}
+
 /// A child inherits the owner's mappings; its first export takes the locks of all of them.
 pub(super) fn fork_and_export_while_holes_are_punched() -> Outcome {
     let file = file()?;
     let area = Area::file(file.as_fd(), size(), READ | WRITE, true)?;
     let segment = export(&area, true)?;
-    // Lies before the file's mapping, so its lock is taken before that one's.
-    let page = device::generation(&segment)?;
+    // Lies before the file's mapping, so its lock is taken before that one's. Who asks older kernels, lets it be
+    // inherited.
+    let page = generation_page(&segment)?;
+    let _ = page.advise(0, page_size(), libc::MADV_DOFORK);
     let over = Area::shared(page_size())?;
     let puncher = puncher(&file, &over)?;
     let begin = Instant::now();
@@ -76,7 +86,7 @@ pub(super) fn fork_and_export_while_holes_are_punched() -> Outcome {
         rounds += 1;
     }
     over.store(0, 1);
-    drop(page);
+    page.unmap()?;
     puncher.join()
 }
 
