@@ -45,6 +45,7 @@ pub use onecopy_obs::{ChunkCopy, CounterSnapshot, Knobs};
 pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;
+pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};
 #[doc(hidden)]
 pub use runtime::{local_of_nodes, local_on};
 

@@ -375,7 +375,6 @@ pub fn local_of_nodes(ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(Run
 ///
 /// # Panics
 /// As [`local_of_nodes`].
-#[cfg(feature = "socket-endpoint")]
 #[doc(hidden)]
 pub fn local_on(nodes: &[u32], knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
     let world = wireup::local::world_on(nodes.into()).expect("a job of threads");

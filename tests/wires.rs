@@ -245,7 +245,7 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
                         let world = rt.world();
                         if rank == 1 {
                             world.send(&[1u8], 0, 0).expect("the word");
-                            std::thread::sleep(Duration::from_millis(50));
+                            world.recv(&mut [0u8], 0, 0).expect("the answer");
                             drop(world);
                             // As a panic does it: nobody is told anything.
                             let died =
@@ -258,6 +258,7 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
                         }
                         let mut got = vec![0u8; len];
                         world.recv(&mut got[..1], 1, 0).expect("the word");
+                        world.send(&[2u8], 1, 0).expect("the answer");
                         let error = world.recv(&mut got, 1, Tag::Any).expect_err("dead");
                         assert!(
                             matches!(
@@ -319,7 +320,7 @@ fn a_flood_stops_at_the_credit() {
                 }
                 let peak = rt.counters().unexpected_bytes_peak;
                 assert!(peak <= 2 * (64 << 10) + 10_000, "{peak} bytes are kept");
-                let mut got = [0; 5000];
+                let mut got = [0u8; 5000];
                 for _ in 0..500 {
                     world.recv(&mut got, 0, 1).expect("recv");
                     assert!(got.iter().all(|&byte| byte == 3));

@@ -11,6 +11,8 @@ mod processes;
 mod ends;
 #[path = "foreign/guests.rs"]
 mod guests;
+#[path = "foreign/hosts.rs"]
+mod hosts;
 #[path = "foreign/library.rs"]
 mod library;
 #[path = "foreign/meeting.rs"]
@@ -46,6 +48,9 @@ fn as_rank() {
             std::process::exit(3);
         }
     };
+    if let Some(what) = body.strip_prefix("hosts-") {
+        return hosts::as_rank(what, runtime);
+    }
     let world = runtime.world();
     let (rank, size) = (runtime.rank(), runtime.size());
     match body.as_str() {

@@ -2,7 +2,7 @@
 //! Ranks that are threads, on several nodes, and can die at any moment: their memory stays, but they do nothing more.
 
 use onecopy::wireup::local::{Local, world_on};
-use onecopy::wireup::{Card, Death, Emergency, Event, Introduction, Wireup, WireupError};
+use onecopy::wireup::{Card, Death, Emergency, Event, Introduction, Net, Wireup, WireupError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -94,8 +94,8 @@ impl Wireup for Mortal {
         self.nodes[rank]
     }
 
-    fn stream(&mut self, peer: usize) -> Option<OwnedFd> {
-        enter(&self.inner).as_mut()?.stream(peer)
+    fn net(&self) -> Option<Net> {
+        enter(&self.inner).as_ref()?.net()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

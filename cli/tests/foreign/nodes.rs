@@ -285,7 +285,7 @@ fn a_node_may_be_in_namespaces_of_its_own() {
 
 #[test]
 fn two_jobs_at_once_keep_apart() {
-    let jobs = [patient("nodes-meet", &TWO), patient("nodes-meet", &TWO)];
+    let jobs = [patient("meet", &TWO), patient("meet", &TWO)];
     jobs.into_iter().for_each(expect_success);
 }
 
@@ -319,7 +319,7 @@ fn a_rank_that_is_killed_is_heard_of_on_all_nodes() {
 
 #[test]
 fn the_end_of_a_host_is_the_end_of_its_node_for_others() {
-    let ranks = patient("nodes-wait", &TWO);
+    let ranks = patient("wait", &TWO);
     expect_all(&ranks, |rank| format!("waits: {rank}"));
     ranks[2].signal(Signal::SIGKILL);
     for rank in [0, 1] {
@@ -342,7 +342,7 @@ fn the_end_of_a_host_is_the_end_of_its_node_for_others() {
 #[test]
 fn a_node_whose_ranks_are_all_killed_is_lost_at_once() {
     for (killed, kept) in [([2, 3], [0, 1]), ([0, 1], [2, 3])] {
-        let ranks = patient("nodes-wait", &TWO);
+        let ranks = patient("wait", &TWO);
         expect_all(&ranks, |rank| format!("waits: {rank}"));
         for rank in killed {
             ranks[rank].signal(Signal::SIGKILL);
@@ -374,7 +374,7 @@ fn with_the_node_of_rank_0_goes_the_news_of_the_others() {
 
 #[test]
 fn a_host_that_is_stopped_is_dead_after_the_time_of_the_knob() {
-    let ranks = job("nodes-wait", &TWO);
+    let ranks = job("wait", &TWO);
     expect_all(&ranks, |rank| format!("waits: {rank}"));
     ranks[2].signal(Signal::SIGSTOP);
     for rank in [0, 1] {
