@@ -33,6 +33,7 @@ pub mod domain;
 pub mod error;
 pub mod memory;
 pub mod model;
+pub mod modes;
 pub mod pair;
 pub mod port;
 pub mod provider;

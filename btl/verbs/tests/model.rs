@@ -9,7 +9,7 @@ use std::time::Duration;
 use onecopy_verbs::model::{Fabric, Impairment, usual_limits};
 use onecopy_verbs::provider::{Access, Depths, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
-use onecopy_verbs::{Done, Event, Local, Operation, Pair, Queue, Ready, Status, Timing};
+use onecopy_verbs::{Device, Done, Event, Local, Operation, Pair, Queue, Ready, Status, Timing};
 use side::{Side, both, connected, datagrams};
 
 const SEND: Operation<'static, Fabric> = Operation::Send { number: None };
@@ -612,4 +612,39 @@ fn queues_grow_with_their_pairs_and_never_overrun() {
     assert!(error.to_string().contains("another queue"), "{error}");
     let _: &Pair<Fabric, Ready> = &pairs[0].0;
     both(&mut a, &mut b);
+}
+
+#[test]
+fn what_is_pinned_is_what_the_formula_says() {
+    use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
+    let job = Job {
+        per_node: 2,
+        nodes: 8,
+        peers: 14,
+    };
+    for (mode, slot) in [
+        (Mode::Connections, 3000),
+        (Mode::Datagrams, 1000 + DATAGRAM_HEAD),
+    ] {
+        let sizes = Sizes {
+            slot: 3000,
+            packet: 1000,
+            receives: 37,
+            sends: 11,
+            depth: 16,
+        };
+        let need = Need::of(mode, &job, &sizes);
+        let fabric = Fabric::default();
+        let domain = Device::open(&fabric, "m0")
+            .and_then(|device| device.domain())
+            .expect("domain");
+        let receives = domain
+            .region(sizes.receives as usize, slot, Access::default())
+            .expect("memory");
+        let sends = domain
+            .region(sizes.sends as usize, slot, Access::default())
+            .expect("memory");
+        assert_eq!(fabric.registered() as u64, need.pinned, "{mode:?}");
+        assert_eq!((receives.bytes() + sends.bytes()) as u64, need.pinned);
+    }
 }

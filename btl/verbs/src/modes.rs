@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Three ways to reach many peers, and what each needs: a formula, before anything is made.
+//!
+//! | mode | pairs of a rank | receives |
+//! | --- | --- | --- |
+//! | connections | one for each peer that it talks with | one pool, which all share |
+//! | extended | one for each other node; and its part of those that the other ranks send to its node by | one pool |
+//! | datagrams | one | one pool; a message is cut to packets, and order and losses are the software's |
+//!
+//! Pinned memory does not grow with peers in any of them; what a device and the kernel keep of each pair does.
+
+use crate::provider::Limits;
+use crate::queue::DATAGRAM_HEAD;
+
+/// How peers are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Reliable connections with shared receives.
+    Connections,
+    /// Extended connections.
+    Extended,
+    /// Datagrams.
+    Datagrams,
+}
+
+/// A job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Ranks on each node.
+    pub per_node: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Peers on other nodes that each rank talks with.
+    pub peers: u32,
+}
+
+/// Sizes that knobs give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes of a slot of connections.
+    pub slot: u32,
+    /// Bytes of a packet: those of a datagram.
+    pub packet: u32,
+    /// Slots to receive into.
+    pub receives: u32,
+    /// Slots to send from.
+    pub sends: u32,
+    /// Sends under way in a pair.
+    pub depth: u32,
+}
+
+/// What a rank needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The way.
+    pub mode: Mode,
+    /// Pairs.
+    pub pairs: u32,
+    /// Bytes that are pinned: exactly what `Domain::region` registers for so many slots.
+    pub pinned: u64,
+    /// Bytes that device and kernel keep of the pairs: an estimate.
+    pub kept: u64,
+}
+
+/// Bytes of a request in a pair's queue. Devices use one to four lines of a cache.
+const REQUEST: u64 = 128;
+/// Bytes that kernel and device keep of a pair beside its queue: contexts of hardware have 256 to 512 bytes, the
+/// kernel's structures and the library's some KiB.
+const PAIR: u64 = 8 << 10;
+
+impl Need {
+    /// What a rank of the job needs in this mode.
+    #[must_use]
+    pub fn of(mode: Mode, job: &Job, sizes: &Sizes) -> Self {
+        let others = job.nodes.saturating_sub(1);
+        let remote = others.saturating_mul(job.per_node);
+        let peers = job.peers.min(remote);
+        let (pairs, slot) = match mode {
+            Mode::Connections => (peers, sizes.slot),
+            // By one it sends to a node; of those that come to its own node it has a fair part.
+            Mode::Extended => {
+                let sent = others.min(peers);
+                (
+                    sent + remote.div_ceil(job.per_node.max(1)).min(peers),
+                    sizes.slot,
+                )
+            }
+            Mode::Datagrams => (1, sizes.packet + DATAGRAM_HEAD as u32),
+        };
+        let pinned = region(sizes.receives, slot) + region(sizes.sends, slot);
+        let kept = u64::from(pairs) * (PAIR + u64::from(sizes.depth) * REQUEST);
+        Self {
+            mode,
+            pairs,
+            pinned,
+            kept,
+        }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.pinned + self.kept
+    }
+}
+
+/// What a region of so many slots pins.
+fn region(count: u32, slot: u32) -> u64 {
+    let slot = u64::from(slot.max(1)).next_multiple_of(64);
+    (slot * u64::from(count.max(1))).next_multiple_of(4096)
+}
+
+/// The mode of a job, and why: the first of connections, extended connections, datagrams that a rank has memory for and
+/// the device offers.
+#[must_use]
+pub fn choose(job: &Job, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, Vec<String>) {
+    let mut reasons = Vec::new();
+    for mode in [Mode::Connections, Mode::Extended] {
+        let need = Need::of(mode, job, sizes);
+        let why = if mode == Mode::Extended && !limits.shared_connections {
+            "the device has none".to_owned()
+        } else if need.pairs > limits.pairs {
+            format!("{} pairs, and the device has {}", need.pairs, limits.pairs)
+        } else if need.bytes() > budget {
+            format!(
+                "{} bytes for {} pairs, of {budget} that a rank may take",
+                need.bytes(),
+                need.pairs
+            )
+        } else {
+            reasons.push(format!(
+                "{mode:?}: {} bytes for {} pairs",
+                need.bytes(),
+                need.pairs
+            ));
+            return (mode, reasons);
+        };
+        reasons.push(format!("not {mode:?}: {why}"));
+    }
+    let need = Need::of(Mode::Datagrams, job, sizes);
+    reasons.push(format!(
+        "Datagrams: {} bytes, whatever the number of peers",
+        need.bytes()
+    ));
+    (Mode::Datagrams, reasons)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes {
+        slot: 8 << 10,
+        packet: 4096,
+        receives: 256,
+        sends: 64,
+        depth: 32,
+    };
+
+    #[test]
+    fn pinned_memory_does_not_grow_with_peers() {
+        for mode in [Mode::Connections, Mode::Extended, Mode::Datagrams] {
+            let need = |nodes| {
+                let job = Job {
+                    per_node: 32,
+                    nodes,
+                    peers: u32::MAX,
+                };
+                Need::of(mode, &job, &SIZES)
+            };
+            assert_eq!(need(2).pinned, need(2000).pinned);
+        }
+        let job = Job {
+            per_node: 1,
+            nodes: 64,
+            peers: 63,
+        };
+        let bytes = |mode| Need::of(mode, &job, &SIZES).pinned;
+        assert!(bytes(Mode::Connections) <= 4 << 20);
+        assert!(bytes(Mode::Datagrams) < bytes(Mode::Connections));
+    }
+
+    #[test]
+    fn extended_connections_grow_with_nodes_not_with_ranks() {
+        let job = Job {
+            per_node: 32,
+            nodes: 10,
+            peers: u32::MAX,
+        };
+        assert_eq!(Need::of(Mode::Connections, &job, &SIZES).pairs, 288);
+        assert_eq!(Need::of(Mode::Extended, &job, &SIZES).pairs, 18);
+        assert_eq!(Need::of(Mode::Datagrams, &job, &SIZES).pairs, 1);
+        let alone = Job { nodes: 1, ..job };
+        assert_eq!(Need::of(Mode::Connections, &alone, &SIZES).pairs, 0);
+    }
+
+    #[test]
+    fn the_first_that_fits_is_taken_with_its_reason() {
+        let limits = crate::model::usual_limits();
+        let job = Job {
+            per_node: 32,
+            nodes: 100,
+            peers: u32::MAX,
+        };
+        let chosen = |limits: &Limits, budget| choose(&job, &SIZES, limits, budget);
+        assert_eq!(chosen(&limits, 1 << 30).0, Mode::Connections);
+        let (mode, reasons) = chosen(&limits, 8 << 20);
+        assert_eq!(mode, Mode::Extended);
+        assert!(
+            reasons[0].starts_with("not Connections: ") && reasons.len() == 2,
+            "{reasons:?}"
+        );
+        let plain = Limits {
+            shared_connections: false,
+            ..limits
+        };
+        let (mode, reasons) = chosen(&plain, 8 << 20);
+        assert_eq!(mode, Mode::Datagrams);
+        assert!(reasons[1].contains("the device has none"), "{reasons:?}");
+    }
+}
