@@ -88,7 +88,7 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
         secret: digest.secret,
     };
     match (digest.way, opened) {
-        (Way::Door(_), Some(Opened::Door(door))) => meeting.as_only_host(door),
+        (Way::Door(_), Some(Opened::Door(door))) => meeting.host_of_all(door),
         (Way::Door(address), _) => {
             let inner = meeting.at_door(&address, FIRST)?;
             Ok(Foreign::new(
@@ -202,7 +202,7 @@ struct Linked {
 }
 
 impl Meeting {
-    fn as_only_host(self, door: Door) -> Result<Foreign, WireupError> {
+    fn host_of_all(self, door: Door) -> Result<Foreign, WireupError> {
         let (host, socket) = Host::start(self.plan(door, None))?;
         let inner = Launched::new(socket, self.rank, self.size)?;
         Ok(Foreign::new(
