@@ -12,7 +12,7 @@ use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
 use onecopy::wireup::local;
 use onecopy::{Comm, Error, Knobs, Options, Runtime, Threads, local_on};
 use processes::limited;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
 
 /// Bytes of each rank's contribution: as one block, and in several segments.
 const SIZES: [usize; 3] = [16, 40_000, 600_000];
@@ -145,17 +145,17 @@ fn options(wireup: impl onecopy::wireup::Wireup + 'static, threads: Threads) -> 
 fn a_death_between_any_two_steps_is_known_to_all() {
     for nodes in [&[0, 0, 1, 1][..], &[0, 1, 0, 1], &[0, 0, 0, 1, 2]] {
         for victim in 0..nodes.len() {
-            let steps = AtomicUsize::new(0);
+            let steps = Mutex::new(0);
             limited("nobody dies", || {
                 local_on(nodes, &Knobs::default(), |rt| {
                     let taken = tested(&rt.world(), |_| true).expect("to the end");
                     if rt.rank() == victim {
-                        steps.store(taken, Ordering::Relaxed);
+                        *steps.lock().expect("lock") = taken;
                     }
                     rt.finalize().expect("finalize");
                 });
             });
-            let steps = steps.into_inner();
+            let steps = steps.into_inner().expect("lock");
             for at in [
                 0,
                 1,

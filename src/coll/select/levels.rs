@@ -100,8 +100,8 @@ pub fn wire(len: usize, nodes: usize, for_all: bool) -> Wire {
     }
 }
 
-/// Whether a leader passes a broadcast of `len` bytes on to the next node, so that nobody sends it twice. Worth it where
-/// the segments keep several leaders busy at a time.
+/// Whether a leader passes a broadcast of `len` bytes on to the next node, so that nobody sends it twice. Worth it
+/// where the segments keep several leaders busy at a time.
 #[must_use]
 pub fn passes_on(collective: &Collective, len: usize, nodes: usize) -> bool {
     nodes > 2 && len > segment(1) && matches!(collective, Collective::Bcast { .. })
