@@ -18,7 +18,7 @@ pub(crate) struct Args {
 const FEATURES: &str = "fault-points";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(if args.quick { 4 } else { 10 });
+    let mut steps = Steps::new(if args.quick { 4 } else { 11 });
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
     });
@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         steps.tests("the malloc front under valgrind", verify::valgrind::reduced);
         steps.tests("fuzzing", verify::fuzz::reduced);
         steps.tests("other kernels", vm::ci);
+        steps.tests("RDMA on the software device", vm::verbs_ci);
     }
     steps.finish()
 }

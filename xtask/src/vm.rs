@@ -27,6 +27,7 @@ pub(crate) use build::TESTED_WITH;
 use build::{Builder, Programs};
 pub(crate) use many::ci;
 use suite::{Choice, DEFAULT, Suite};
+pub(crate) use verbs::ci as verbs_ci;
 
 /// The suite with figures, for which programs are built with all optimisation.
 const BENCH: &str = "bench";
