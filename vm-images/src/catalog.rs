@@ -214,12 +214,6 @@ impl Catalog {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |why: String| Error::Refused(format!("kernels.toml: {why}"));
         let catalog: Self = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
-        for bed in &catalog.beds {
-            if !catalog.toolchains.iter().any(|t| t.name == bed.toolchain) {
-                let name = &bed.toolchain;
-                return Err(refuse(format!("bed {}: no toolchain {name}", bed.name)));
-            }
-        }
         for kernel in &catalog.kernels {
             let name = kernel.arch.tag(&kernel.name);
             if catalog
@@ -232,6 +226,12 @@ impl Catalog {
             if !kernel.arch.is_here() && catalog.userland(kernel.arch).is_none() {
                 let arch = kernel.arch.name;
                 return Err(refuse(format!("kernel {name}: no userland for {arch}")));
+            }
+        }
+        for bed in &catalog.beds {
+            if !catalog.toolchains.iter().any(|t| t.name == bed.toolchain) {
+                let name = &bed.toolchain;
+                return Err(refuse(format!("bed {}: no toolchain {name}", bed.name)));
             }
         }
         for entry in &catalog.distributions {
