@@ -218,6 +218,7 @@ impl<P: Provider> Pair<P, Prepared> {
         })?;
         self.change(&Change::Send {
             first: own.first,
+            reads: peer.reads,
             timing,
         })?;
         Ok(self.into())
@@ -231,7 +232,11 @@ impl<P: Provider> Pair<P, Prepared> {
     pub fn open(self) -> Result<Pair<P, Ready>> {
         let timing = Timing::default();
         self.change(&Change::Receive { peer: None, timing })?;
-        self.change(&Change::Send { first: 0, timing })?;
+        self.change(&Change::Send {
+            first: 0,
+            reads: 0,
+            timing,
+        })?;
         Ok(self.into())
     }
 }
@@ -488,7 +493,9 @@ fn verb<'a, P: Provider>(operation: &Operation<'a, P>) -> (Verb<'a, P>, Option<u
 }
 
 impl<P: Provider> Queue<P> {
-    /// Ends a pair; the slots of what was under way in it. Those of shared receives stay where they are.
+    /// Ends a pair; the slots of what was under way in it. Those of shared receives stay where they are: one into which
+    /// a message was just arriving is lost until the receives are retired. So first have a pair that receives from
+    /// them fail ([`Pair::fail`]), and poll until nothing comes any more.
     pub fn retire<S>(&mut self, pair: Pair<P, S>) -> Vec<Slot<P>> {
         let Pair {
             raw,

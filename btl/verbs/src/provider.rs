@@ -176,6 +176,8 @@ pub enum Change {
     Send {
         /// The number of the first packet.
         first: u32,
+        /// Reads of the peer that are under way at once.
+        reads: u8,
         /// Times; those of datagrams mean nothing.
         timing: Timing,
     },

@@ -11,13 +11,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+use verbs_sys::mask::IBV_QP_STATE;
 use verbs_sys::{
-    IBV_QP_INIT_ATTR_XRCD, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
-    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
-    IBV_SRQT_XRC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, Library, ibv_ah,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_rx_hash_conf, ibv_srq, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_tm_cap, ibv_xrcd, ibv_xrcd_init_attr,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QPT_XRC_SEND, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_XRC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
+    Library, ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_rx_hash_conf, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_tm_cap, ibv_xrcd,
+    ibv_xrcd_init_attr,
 };
 
 use super::{Verbs, text};
@@ -523,7 +525,17 @@ impl PairOf {
 impl Drop for PairOf {
     fn drop(&mut self) {
         // SAFETY: the pair is given back once. After the call the device touches nothing that was posted to it.
-        let _ = unsafe { (self.library().ibv_destroy_qp)(self.raw()) };
+        if unsafe { (self.library().ibv_destroy_qp)(self.raw()) } == 0 {
+            return;
+        }
+        // It still exists. Taken back to its beginning it touches nothing, either; should that fail as well, the device
+        // is gone.
+        let mut attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RESET,
+            ..ibv_qp_attr::default()
+        };
+        // SAFETY: the pair was not given back, the structure is whole.
+        let _ = unsafe { (self.library().ibv_modify_qp)(self.raw(), &raw mut attr, IBV_QP_STATE) };
     }
 }
 

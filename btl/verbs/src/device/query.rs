@@ -201,7 +201,11 @@ pub(super) fn change(pair: &PairOf, kind: Kind, change: &Change) -> io::Result<(
                 }
             }
         }
-        Change::Send { first, timing } => {
+        Change::Send {
+            first,
+            reads,
+            timing,
+        } => {
             attr.qp_state = IBV_QPS_RTS;
             attr.sq_psn = *first;
             mask |= IBV_QP_SQ_PSN;
@@ -211,7 +215,7 @@ pub(super) fn change(pair: &PairOf, kind: Kind, change: &Change) -> io::Result<(
                 if kind != Kind::SharedReceive {
                     attr.retry_cnt = timing.retries();
                     attr.rnr_retry = timing.full_retries();
-                    attr.max_rd_atomic = 16;
+                    attr.max_rd_atomic = *reads;
                     mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
                 }
             }
