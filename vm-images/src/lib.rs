@@ -23,6 +23,7 @@ pub mod headers;
 pub mod initramfs;
 pub mod kernel;
 pub mod ktap;
+mod load_order;
 pub mod mirrors;
 pub mod module;
 pub mod program;

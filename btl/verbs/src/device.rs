@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
 mod objects;
+mod pairs;
 mod post;
 mod query;
 
@@ -27,10 +28,9 @@ use crate::provider::{
     Access, Address, Change, Event, Finished, Keys, Kind, Limits, PairSpec, Path, Piece, Port,
     Provider, Request,
 };
-pub use objects::{
-    Channel, Completions, Context, DomainOf, Memory, PairOf, ReceivesOf, Shared, WayOf,
-};
+pub use objects::{Channel, Completions, Context, DomainOf, Memory, WayOf};
 use objects::{List, made, zero};
+pub use pairs::{PairOf, ReceivesOf, Shared};
 
 /// libibverbs.
 #[derive(Clone, Copy)]

@@ -27,6 +27,7 @@
 //!   copied in and out.
 //! - Memory of the program is registered by an unsafe call, [`Domain::register`], whose caller answers for it.
 
+mod account;
 pub mod cache;
 pub mod device;
 pub mod domain;

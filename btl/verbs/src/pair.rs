@@ -6,19 +6,21 @@
 //! Everything that is posted is in the queue's table before; see [`crate::queue`]. Inline bytes are copied by the call.
 #![allow(unsafe_code, reason = "posts sends and receives")]
 
+mod post;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::domain::{Domain, Receives, Way};
+use crate::account::Keep;
+use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Slot};
 use crate::port::{Chosen, NUMBER_MAX, Reach};
-use crate::provider::{
-    Change, Depths, Kind, PairSpec, Peer, Piece, Provider, Remote, Request, Verb,
-};
-use crate::queue::{Done, Keep, Queue, UNNAMED};
+use crate::provider::{Change, Depths, Kind, PairSpec, Peer, Provider};
+use crate::queue::Queue;
 use crate::refused::Refused;
 use crate::timing::Timing;
+pub use post::Operation;
 
 /// New: of no use yet.
 #[derive(Debug)]
@@ -43,46 +45,6 @@ pub struct Pair<P: Provider, S = Ready> {
     largest: u32,
     own_receives: bool,
     state: PhantomData<S>,
-}
-
-/// What a send does. A `number` goes to the receiver with the bytes.
-#[derive(Debug)]
-pub enum Operation<'a, P: Provider> {
-    /// Arrives in a receive of the peer.
-    Send {
-        /// For the receiver.
-        number: Option<u32>,
-    },
-    /// A datagram.
-    SendTo {
-        /// The way.
-        way: &'a Way<P>,
-        /// The peer's pair.
-        pair: u32,
-        /// Its word.
-        key: u32,
-        /// For the receiver.
-        number: Option<u32>,
-    },
-    /// Arrives in receives that the peer's processes share.
-    SendShared {
-        /// Their number.
-        receives: u32,
-        /// For the receiver.
-        number: Option<u32>,
-    },
-    /// Arrives in the peer's memory; with a number, the peer has a receive complete.
-    Write {
-        /// Where.
-        to: Remote,
-        /// For the receiver.
-        number: Option<u32>,
-    },
-    /// Comes from the peer's memory.
-    Read {
-        /// Where from.
-        from: Remote,
-    },
 }
 
 /// A domain for a pair, and what it takes its receives from.
@@ -319,176 +281,6 @@ impl<P: Provider, S> Pair<P, S> {
             // SAFETY: the slot is in the table until its completion, or the end of the pair.
             unsafe { P::receive(&self.raw, id, pieces) }
         })
-    }
-}
-
-impl<P: Provider> Pair<P, Ready> {
-    /// Posts an operation. `word` comes back with its completion, and so does the slot.
-    ///
-    /// # Errors
-    ///
-    /// With its memory, when there is no room, it is too long, or the device refuses.
-    pub fn post(
-        &self,
-        queue: &mut Queue<P>,
-        operation: Operation<'_, P>,
-        local: Local<P>,
-        word: u64,
-    ) -> std::result::Result<(), Refused<P>> {
-        const CALL: &str = "ibv_post_send";
-        let piece = match local.piece() {
-            Some(piece) if self.queue == queue.id() && piece.length <= self.largest => piece,
-            Some(_) if self.queue == queue.id() => {
-                return Err(Refused::of(
-                    local,
-                    CALL,
-                    "it is longer than the device's largest message",
-                ));
-            }
-            _ => {
-                return Err(Refused::of(
-                    local,
-                    CALL,
-                    "memory or queue are not those of the pair",
-                ));
-            }
-        };
-        let covers = match queue.account(self.account) {
-            Some(account) if account.sends_free > 0 => {
-                account.sends_free -= 1;
-                std::mem::take(&mut account.silent) + 1
-            }
-            Some(_) => return Err(Refused::full(local, CALL)),
-            None => return Err(Refused::of(local, CALL, "the pair was retired")),
-        };
-        let Some(id) = queue.take_off(self.account, Done::Sent, local, word, covers) else {
-            return Err(Refused::of(Local::Nothing, CALL, "too many operations"));
-        };
-        let pieces = [piece];
-        let used = usize::from(piece.length > 0);
-        let (verb, number) = verb(&operation);
-        let request = Request {
-            id,
-            verb,
-            pieces: &pieces[..used],
-            number,
-            signaled: true,
-            inline: false,
-        };
-        // SAFETY: the memory is in the table until its completion, or the end of the pair.
-        let posted = unsafe { P::send(&self.raw, &request) };
-        posted.map_err(|error| {
-            if let Some(account) = queue.account(self.account) {
-                account.sends_free += 1;
-                account.silent = covers - 1;
-            }
-            Refused::by_device(queue.call_back(id), CALL, queue.device().name(), error)
-        })
-    }
-
-    /// Posts a few bytes, which are copied at once. Such sends do not complete one by one: their room comes back with
-    /// one of them in a while, or with the next operation. A failure does complete, without a word.
-    ///
-    /// # Errors
-    ///
-    /// When there is no room, more bytes than [`Self::inline`], or the device refuses.
-    pub fn post_inline(
-        &self,
-        queue: &mut Queue<P>,
-        operation: Operation<'_, P>,
-        bytes: &[u8],
-    ) -> std::result::Result<(), Refused<P>> {
-        const CALL: &str = "ibv_post_send";
-        let refused = |why| Err(Refused::of(Local::Nothing, CALL, why));
-        if bytes.len() > self.inline() || self.queue != queue.id() {
-            return refused("more bytes than a request carries, or another queue");
-        }
-        if matches!(operation, Operation::Read { .. }) {
-            return refused("a read has no bytes to copy");
-        }
-        let (signaled, covers) = match queue.account(self.account) {
-            Some(account) if account.sends_free > 0 => {
-                account.sends_free -= 1;
-                account.silent += 1;
-                let due = account.silent >= account.sends.div_ceil(2);
-                (
-                    due,
-                    if due {
-                        std::mem::take(&mut account.silent)
-                    } else {
-                        0
-                    },
-                )
-            }
-            Some(_) => return Err(Refused::full(Local::Nothing, CALL)),
-            None => return refused("the pair was retired"),
-        };
-        let id = if signaled {
-            queue
-                .take_off(self.account, Done::Sent, Local::Nothing, UNNAMED, covers)
-                .unwrap_or(UNNAMED)
-        } else {
-            UNNAMED
-        };
-        let piece = Piece {
-            address: bytes.as_ptr().expose_provenance() as u64,
-            length: u32::try_from(bytes.len()).unwrap_or(0),
-            key: 0,
-        };
-        let pieces = [piece];
-        let used = usize::from(!bytes.is_empty());
-        let (verb, number) = verb(&operation);
-        let request = Request {
-            id,
-            verb,
-            pieces: &pieces[..used],
-            number,
-            signaled,
-            inline: true,
-        };
-        // SAFETY: the bytes are copied by the call.
-        let posted = unsafe { P::send(&self.raw, &request) };
-        posted.map_err(|error| {
-            if let Some(account) = queue.account(self.account) {
-                account.sends_free += 1;
-                account.silent = if signaled {
-                    covers - 1
-                } else {
-                    account.silent - 1
-                };
-            }
-            Refused::by_device(queue.call_back(id), CALL, queue.device().name(), error)
-        })
-    }
-
-    /// Sends that can be posted now.
-    #[must_use]
-    pub fn room(&self, queue: &mut Queue<P>) -> u32 {
-        queue
-            .account(self.account)
-            .map_or(0, |account| account.sends_free)
-    }
-}
-
-fn verb<'a, P: Provider>(operation: &Operation<'a, P>) -> (Verb<'a, P>, Option<u32>) {
-    match *operation {
-        Operation::Send { number } => (Verb::Send, number),
-        Operation::SendTo {
-            way,
-            pair,
-            key,
-            number,
-        } => (
-            Verb::SendTo {
-                way: &way.0,
-                number: pair,
-                key,
-            },
-            number,
-        ),
-        Operation::SendShared { receives, number } => (Verb::SendShared { receives }, number),
-        Operation::Write { to, number } => (Verb::Write(to), number),
-        Operation::Read { from } => (Verb::Read(from), None),
     }
 }
 

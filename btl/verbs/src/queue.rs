@@ -11,10 +11,11 @@
 #![allow(unsafe_code, reason = "posts receives")]
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use onecopy_shm::sync::{AtomicU64, Ordering};
 
+use crate::account::{Account, Keep, Watch};
 use crate::domain::{Device, Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Slot};
@@ -60,54 +61,6 @@ pub struct Completion<P: Provider> {
 
 /// What stands before a datagram in its receive: the network's header, or nothing of use.
 pub const DATAGRAM_HEAD: usize = 40;
-
-/// What the operations of one pair, or one queue of receives, are kept for.
-#[derive(Debug)]
-pub(crate) enum Keep<P: Provider> {
-    /// With the receives that it shares: they can be written to while one of their pairs exists.
-    Pair(
-        Arc<P::Pair>,
-        #[allow(dead_code, reason = "it is only kept")] Option<Arc<P::Receives>>,
-    ),
-    Receives(Arc<P::Receives>),
-}
-
-/// Whether something still exists.
-enum Watch<P: Provider> {
-    Pair(Weak<P::Pair>),
-    Receives(Weak<P::Receives>),
-}
-
-impl<P: Provider> Keep<P> {
-    fn watch(self) -> Watch<P> {
-        match self {
-            Self::Pair(pair, _) => Watch::Pair(Arc::downgrade(&pair)),
-            Self::Receives(receives) => Watch::Receives(Arc::downgrade(&receives)),
-        }
-    }
-}
-
-impl<P: Provider> Watch<P> {
-    fn exists(&self) -> bool {
-        match self {
-            Self::Pair(pair) => pair.strong_count() > 0,
-            Self::Receives(receives) => receives.strong_count() > 0,
-        }
-    }
-}
-
-/// Room and counts of a pair or a queue of receives.
-#[derive(Debug)]
-pub(crate) struct Account<P: Provider> {
-    pub(crate) keep: Keep<P>,
-    pub(crate) sends: u32,
-    pub(crate) sends_free: u32,
-    /// Sends since the last one that tells of its completion.
-    pub(crate) silent: u32,
-    pub(crate) receives_free: u32,
-    /// Completions that may come, in all.
-    reserved: u32,
-}
 
 /// An operation under way.
 #[derive(Debug)]

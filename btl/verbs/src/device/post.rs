@@ -20,7 +20,8 @@ use verbs_sys::{
 };
 
 use super::Verbs;
-use super::objects::{Completions, PairOf, ReceivesOf, zero};
+use super::objects::{Completions, zero};
+use super::pairs::{PairOf, ReceivesOf};
 use crate::provider::{Finished, Piece, Remote, Request, Verb};
 
 /// Completions that are taken at once.

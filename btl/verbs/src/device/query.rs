@@ -25,7 +25,8 @@ use verbs_sys::{
     ibv_qp_attr,
 };
 
-use super::objects::{Context, PairOf, zero};
+use super::objects::{Context, zero};
+use super::pairs::PairOf;
 use crate::provider::{Address, Change, Event, Kind, Limits, Path, Port};
 
 pub(super) fn limits(context: &Context) -> io::Result<Limits> {
