@@ -58,11 +58,13 @@ pub struct CoopTransfer {
 
 impl CoopTransfer {
     /// Number of chunks.
+    #[inline]
     #[must_use]
     pub fn chunks(&self) -> u32 {
         u32::try_from(self.len.div_ceil(self.chunk.max(1))).unwrap_or(u32::MAX - 1)
     }
     /// Byte range of chunk `index`.
+    #[inline]
     #[must_use]
     pub fn range(&self, index: u32) -> (u64, u64) {
         let begin = u64::from(index) * self.chunk;
@@ -88,6 +90,7 @@ const fn split(word: u64) -> (u32, u32) {
 
 impl CoopBlock {
     /// Opens a transfer. The previous one must be over.
+    #[inline]
     pub fn open(&self, transfer: &CoopTransfer) {
         // The description of the last transfer is overwritten only when it is known to be closed: see `joined`.
         // SYNC(coop.close): release that it is closed, before the words that follow
@@ -105,6 +108,7 @@ impl CoopBlock {
     }
 
     /// The open transfer, if it is `id` and chunks are left. For the sender.
+    #[inline]
     #[must_use]
     pub fn joined(&self, id: u32) -> Option<CoopTransfer> {
         // SYNC(coop.open): acquire the description
@@ -134,6 +138,7 @@ impl CoopBlock {
     }
 
     /// Chunks of `id` that are taken, by whomever; as many as can be if another transfer is open.
+    #[inline]
     #[must_use]
     pub fn taken(&self, id: u32) -> u32 {
         let (open, ends) = split(self.counter.load(Ordering::Acquire));
@@ -146,11 +151,13 @@ impl CoopBlock {
 
     /// Takes the first chunk that is left of transfer `id`, which has `chunks` of them. For the receiver. `None`: all
     /// are taken, or it is another transfer.
+    #[inline]
     pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
         self.take(id, chunks, |ends| (ends + 1, front(ends)))
     }
 
     /// Takes the last chunk that is left of transfer `id`, which has `chunks` of them. For the sender.
+    #[inline]
     pub fn claim_back(&self, id: u32, chunks: u32) -> Option<u32> {
         self.take(id, chunks, |ends| {
             (ends + (1 << 16), chunks - 1 - back(ends))
@@ -159,6 +166,7 @@ impl CoopBlock {
 
     /// Takes all chunks that are left of transfer `id`: nobody gets one from now on. Gives the first of them and their
     /// number.
+    #[inline]
     pub fn claim_rest(&self, id: u32, chunks: u32) -> Option<(u32, u32)> {
         self.take(id, chunks, |ends| {
             let left = chunks - front(ends) - back(ends);
@@ -191,6 +199,7 @@ impl CoopBlock {
     }
 
     /// The sender has finished one more chunk of `id`; `total` so far.
+    #[inline]
     pub fn sender_finished(&self, id: u32, total: u32) {
         // SYNC(coop.done): release the bytes that the sender wrote
         self.done.store(word(id, total), Ordering::Release);
@@ -198,6 +207,7 @@ impl CoopBlock {
     }
 
     /// The sender could not copy `chunk` of `id` and takes no more.
+    #[inline]
     pub fn sender_failed(&self, id: u32, chunk: u32) {
         // SYNC(coop.failed): release that the sender is out
         self.failed
@@ -205,6 +215,7 @@ impl CoopBlock {
     }
 
     /// Chunks of `id` that the sender has finished. For the receiver.
+    #[inline]
     #[must_use]
     pub fn finished_by_sender(&self, id: u32) -> u32 {
         // SYNC(coop.done): acquire the bytes that the sender wrote
@@ -213,6 +224,7 @@ impl CoopBlock {
     }
 
     /// The chunk of `id` that the sender gave back, if any. For the receiver.
+    #[inline]
     #[must_use]
     pub fn failed_by_sender(&self, id: u32) -> Option<u32> {
         // SYNC(coop.failed): acquire that the sender is out
@@ -221,6 +233,7 @@ impl CoopBlock {
     }
 
     /// Closes the block: nobody finds a transfer here.
+    #[inline]
     pub fn close(&self) {
         // Ordered before the next description by the fence in `open`; before nothing else that anyone reads.
         self.counter.store(0, Ordering::Release);

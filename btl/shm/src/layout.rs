@@ -177,6 +177,7 @@ impl Geometry {
         SegOffset(page_up(rings) + u64::from(channel) * COLL_STRIDE)
     }
     /// Where the payload pool begins; everything before it is written by peers too.
+    #[inline]
     #[must_use]
     pub fn pool_offset(&self) -> SegOffset {
         self.channel_offset(self.coll_channels)
@@ -187,6 +188,7 @@ impl Geometry {
         page_up(u64::from(self.chunks) * u64::from(self.chunk_bytes))
     }
     /// Where the payload pool ends; what lies between it and the heap is a hole.
+    #[inline]
     #[must_use]
     pub fn pool_end(&self) -> SegOffset {
         SegOffset(self.pool_offset().0 + self.pool_bytes())

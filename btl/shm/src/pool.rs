@@ -63,6 +63,7 @@ impl ChunkPool {
     }
 
     /// Gives a chunk back.
+    #[inline]
     pub fn give(&mut self, chunk: ChunkIndex) {
         debug_assert!(chunk.0 < self.reserved && !self.free.contains(&chunk));
         self.free.push_back(chunk);
@@ -100,6 +101,7 @@ impl ChunkPool {
     }
 
     /// The chunks that the next calls of [`Self::take`] give, as far as they are free.
+    #[inline]
     pub fn coming(&self) -> impl Iterator<Item = ChunkIndex> + '_ {
         self.free.iter().copied()
     }
@@ -125,6 +127,7 @@ pub struct Outstanding {
 
 impl Outstanding {
     /// `chunk` is named by a record that ends at ring position `position`.
+    #[inline]
     pub fn push(&mut self, position: u64, chunk: ChunkIndex) {
         debug_assert!(self.queue.back().is_none_or(|last| last.0 <= position));
         self.queue.push_back((position, chunk));

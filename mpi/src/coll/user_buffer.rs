@@ -262,6 +262,7 @@ impl UserBuffer {
 }
 
 /// Shows both sides to `f`.
+#[inline(always)]
 pub(super) fn with<R>(
     send: Option<&UserBuffer>,
     recv: Option<&mut UserBuffer>,

@@ -204,6 +204,7 @@ impl Channel {
     }
 
     /// Moves collective `seq` on to `phase`; what the line holds stays.
+    #[inline]
     pub fn advance(&self, seq: u32, phase: u32) {
         crate::fault::point("coll.publish");
         self.line(seq).head.publish(seq, phase);
@@ -274,6 +275,7 @@ impl Channel {
     }
 
     /// Says that the owner has come to `phase` in reading others' contributions to `seq`.
+    #[inline]
     pub fn set_ack(&self, seq: u32, phase: u32) {
         self.lines().acks[seq as usize % COLL_DEPTH]
             .0
@@ -281,6 +283,7 @@ impl Channel {
     }
 
     /// To which phase the owner has read others' contributions to `seq`.
+    #[inline]
     #[must_use]
     pub fn ack(&self, seq: u32) -> u32 {
         self.lines().acks[seq as usize % COLL_DEPTH].0.look(seq)
@@ -369,12 +372,14 @@ impl Channel {
     }
 
     /// Whether the copy request with this ticket is answered.
+    #[inline]
     #[must_use]
     pub fn is_answered(&self, seq: u32, stage: usize, ticket: u32) -> bool {
         self.lines().answers[stage % COLL_STAGES].0.look(seq) == ticket
     }
 
     /// The first `len` bytes of a stage; none if it has fewer.
+    #[inline]
     #[must_use]
     pub fn stage(&self, stage: usize, len: usize) -> Option<View<'_>> {
         self.home.view_stage(stage % COLL_STAGES).part(0, len)

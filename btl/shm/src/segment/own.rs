@@ -156,6 +156,7 @@ impl OwnSegment {
         self.rank
     }
     /// This rank's bell.
+    #[inline]
     #[must_use]
     pub fn bell(&self) -> &Doorbell {
         &self.map.shared::<Header>(0).bell

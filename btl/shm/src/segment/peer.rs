@@ -133,6 +133,7 @@ impl PeerSegment {
             != 0
     }
     /// The peer's bell.
+    #[inline]
     #[must_use]
     pub fn bell(&self) -> &Doorbell {
         &self.control.shared::<Header>(0).bell
