@@ -112,6 +112,9 @@ struct RunArgs {
     /// A variable for the tests' commands, such as CHURN_SECONDS=60
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+    /// A further word for the kernel's command line, such as highres=off; may be given several times
+    #[arg(long, value_name = "W")]
+    word: Vec<String>,
     /// Let each test take so many seconds at least
     #[arg(long, value_name = "N", default_value_t = 0)]
     seconds: u32,
@@ -137,6 +140,7 @@ impl RunArgs {
             make: Vec::new(),
             out: None,
             set: Vec::new(),
+            word: Vec::new(),
             seconds: 0,
             suite: DEFAULT.to_owned(),
             tests: Vec::new(),
@@ -146,6 +150,17 @@ impl RunArgs {
     fn sources(&self) -> Sources {
         let own = || root().join("kmod");
         Sources::Folder(self.module.clone().unwrap_or_else(own))
+    }
+
+    fn machine(&self, kernel: &Kernel, initramfs: PathBuf) -> qemu::Machine {
+        let mut machine = qemu::Machine::new(kernel, initramfs);
+        let own = Some(machine.words.as_str()).filter(|words| !words.is_empty());
+        let words: Vec<&str> = own
+            .into_iter()
+            .chain(self.word.iter().map(String::as_str))
+            .collect();
+        machine.words = words.join(" ");
+        machine
     }
 
     /// What make is told: the module's own tests are built too.
@@ -400,7 +415,7 @@ fn on(
         &tests,
         &run,
     )?;
-    let machine = qemu::Machine::new(&kernel, initramfs);
+    let machine = args.machine(&kernel, initramfs);
     let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
     let limit = Duration::from_secs(u64::from(seconds) + u64::from(slower) * 120);
     let report = qemu::run(
@@ -454,7 +469,7 @@ fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
         &[],
         &run,
     )?;
-    let machine = qemu::Machine::new(&kernel, initramfs);
+    let machine = args.machine(&kernel, initramfs);
     let status = shell::run(
         &bench.cache,
         &machine,
