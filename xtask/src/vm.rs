@@ -9,7 +9,7 @@ mod report;
 mod suite;
 mod verbs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onecopy_vm::arch::Arch;
@@ -103,6 +103,9 @@ struct RunArgs {
     /// Build the module from the sources in this folder
     #[arg(long, value_name = "DIR")]
     module: Option<PathBuf>,
+    /// Build another module from the sources in this folder, for the test `speed` to compare with
+    #[arg(long, value_name = "DIR")]
+    beside: Option<PathBuf>,
     /// A variable for the module's make, such as NO_HMM=1
     #[arg(long, value_name = "NAME=VALUE")]
     make: Vec<String>,
@@ -137,6 +140,7 @@ impl RunArgs {
             release: false,
             verbose: false,
             module: None,
+            beside: None,
             make: Vec::new(),
             out: None,
             set: Vec::new(),
@@ -389,8 +393,11 @@ fn on(
     }
     let run = bench.cache.new_run(&kernel.name).map_err(text)?;
     let sources = args.sources();
-    let objects =
+    let mut objects =
         module::build(&kernel, &sources, &args.variables(), &run, &bench.progress).map_err(text)?;
+    if let Some(beside) = &args.beside {
+        objects.push(another(bench, &kernel, beside, &args.make, &run)?);
+    }
     bench
         .progress
         .step(&format!("{}: building programs", kernel.name));
@@ -438,6 +445,26 @@ fn on(
         report: payload::judge(report, &tests),
         left_out,
     })
+}
+
+/// Another module, under a name of its own.
+fn another(
+    bench: &Bench,
+    kernel: &Kernel,
+    from: &Path,
+    variables: &[String],
+    run: &Path,
+) -> Result<PathBuf, Failure> {
+    let folder = run.join("other");
+    let sources = Sources::Folder(from.to_owned());
+    let built = module::build(kernel, &sources, variables, &folder, &bench.progress);
+    let built = built.map_err(text)?;
+    let is_module = |object: &&PathBuf| object.file_name().is_some_and(|name| name == "onecopy.ko");
+    let object = built.iter().find(is_module);
+    let object = object.ok_or_else(|| format!("{}: no onecopy.ko was built", from.display()))?;
+    let place = run.join("other.ko");
+    std::fs::copy(object, &place).map_err(|error| format!("{}: {error}", place.display()))?;
+    Ok(place)
 }
 
 /// What guests of an architecture have beside the kernel. Its compilers see the repository and what cargo has fetched.

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long the first touch of an attachment takes, per 4 KiB page.
+//! How long it takes to attach, and the first touch of an attachment per 4 KiB page.
 //!
 //! Each case is measured several times in turns with the others, each time on a segment that nobody has touched, and
 //! the least is reported. On an emulated processor only the ratios mean anything.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use onecopy_sys::Place;
+use onecopy_sys::{Place, Segment};
 use serde_json::json;
 
 use crate::device::{self, export, map};
 use crate::mem::{Area, HUGE, page_size};
-use crate::outcome::{At, Outcome};
+use crate::outcome::{At, Outcome, check};
 use crate::peer::{Link, Peer, peer};
 use crate::probe;
 use crate::runner::say;
-use crate::system::Parameter;
+use crate::system::{self, Parameter};
 
 /// What the module is to reach, in nanoseconds per page of a huge source on an emulated processor.
 const HUGE_GOAL: f64 = 1000.0;
@@ -35,7 +35,16 @@ pub(crate) struct Arguments {
     /// Write the figures as JSON to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// The file of another build of the module, to be measured in turn with this one.
+    #[arg(long, value_name = "FILE")]
+    other: Option<PathBuf>,
+    /// The file of the module.
+    #[arg(long, value_name = "FILE", default_value = "/payload/onecopy.ko")]
+    module: PathBuf,
 }
+
+/// The module's name.
+const NAME: &str = "onecopy";
 
 /// What the source is made of.
 #[derive(Clone, Copy, PartialEq)]
@@ -53,7 +62,12 @@ enum Way {
     Prefault,
     /// COPY of everything to local memory: no mapping at all.
     Copy,
+    /// Attached and detached so often, and not touched.
+    Attach,
 }
+
+/// How often everything is attached in one measurement of that.
+const ATTACHES: usize = 100;
 
 struct Case {
     name: &'static str,
@@ -63,7 +77,7 @@ struct Case {
     single: bool,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 9] = [
     Case {
         name: "huge source",
         source: Source::Huge,
@@ -106,7 +120,22 @@ const CASES: [Case; 7] = [
         way: Way::Copy,
         single: false,
     },
+    Case {
+        name: "huge source, COPY",
+        source: Source::Huge,
+        way: Way::Copy,
+        single: false,
+    },
+    Case {
+        name: "attach, detach",
+        source: Source::Ordinary,
+        way: Way::Attach,
+        single: false,
+    },
 ];
+
+/// Figures of all cases.
+type Figures = [f64; CASES.len()];
 
 /// Measures all cases, and sets them beside what they are to reach. A figure decides nothing: machines differ, and may
 /// be busy.
@@ -117,17 +146,39 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
     let scratch = Area::new(size)?;
     scratch.mark(1);
     let mut least = [f64::INFINITY; CASES.len()];
-    for _ in 0..arguments.rounds {
-        for (case, least) in CASES.iter().zip(&mut least) {
-            let owner = &sources[usize::from(case.source == Source::Ordinary)];
-            *least = measure(case, owner, &scratch)?.min(*least);
+    let mut others = least;
+    for round in 0..arguments.rounds {
+        let Some(other) = &arguments.other else {
+            all(&sources, &scratch, &mut least)?;
+            continue;
+        };
+        // Whoever comes first now comes second the next time.
+        let mut turns = [(other, &mut others), (&arguments.module, &mut least)];
+        if round % 2 == 1 {
+            turns.reverse();
         }
+        for (module, figures) in turns {
+            change_to(module)?;
+            all(&sources, &scratch, figures)?;
+        }
+    }
+    if arguments.other.is_some() {
+        change_to(&arguments.module)?;
     }
     for source in sources {
         source.dismiss()?;
     }
-    for (case, nanoseconds) in CASES.iter().zip(&least) {
-        say(&format!("{:36} {nanoseconds:8.0} ns per page", case.name));
+    for ((case, nanoseconds), other) in CASES.iter().zip(&least).zip(&others) {
+        let beside = if arguments.other.is_some() {
+            format!(
+                "; the other module {other:.0}, {:.3} of it",
+                nanoseconds / other
+            )
+        } else {
+            String::new()
+        };
+        let (name, unit) = (case.name, per(case));
+        say(&format!("{name:36} {nanoseconds:8.0} ns {unit}{beside}"));
     }
     let huge = least[1] / least[0];
     let ordinary = least[3] / least[2];
@@ -143,7 +194,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
         let cases: Vec<_> = CASES
             .iter()
             .zip(&least)
-            .map(|(case, nanoseconds)| json!({"case": case.name, "ns_per_page": nanoseconds}))
+            .zip(&others)
+            .map(|((case, nanoseconds), other)| {
+                let other = other.is_finite().then_some(*other);
+                json!({"case": case.name, "nanoseconds": nanoseconds, "unit": per(case), "other": other})
+            })
             .collect();
         let all = json!({
             "bytes": size,
@@ -155,6 +210,30 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
         std::fs::write(path, format!("{all:#}\n")).at(path.display())?;
     }
     Ok(())
+}
+
+/// Each case once; the least of what it ever took remains.
+fn all(sources: &[Peer; 2], scratch: &Area, least: &mut Figures) -> Outcome {
+    for (case, least) in CASES.iter().zip(least) {
+        let owner = &sources[usize::from(case.source == Source::Ordinary)];
+        *least = measure(case, owner, scratch)?.min(*least);
+    }
+    Ok(())
+}
+
+/// Loads another module in place of the one that is loaded, as soon as nobody uses that any more.
+fn change_to(module: &Path) -> Outcome {
+    let gone = system::until(Duration::from_secs(20), || system::unload(NAME).is_ok());
+    check!(gone, "{NAME} cannot be unloaded");
+    system::load(module).at(module.display())
+}
+
+/// What the nanoseconds of a case are of.
+fn per(case: &Case) -> &'static str {
+    match case.way {
+        Way::Touch | Way::Prefault | Way::Copy => "per page",
+        Way::Attach => "per attachment",
+    }
 }
 
 /// A process whose memory is all there; it exports it anew whenever it is told to.
@@ -179,7 +258,7 @@ fn source(kind: Source, size: usize) -> Outcome<Peer> {
     Ok(owner)
 }
 
-/// Nanoseconds per page, once.
+/// Nanoseconds per page or attachment, once.
 fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     let _parameters = if case.single {
         Some([
@@ -191,27 +270,43 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     };
     owner.link.tell(1)?;
     let segment = device::segment(owner.link.take()?);
+    let spent = match case.way {
+        Way::Attach => attach(&segment, scratch.length())?,
+        way => touch(way, &segment, scratch)?,
+    };
+    drop(segment);
+    owner.link.tell(0)?;
+    Ok(spent)
+}
+
+/// Nanoseconds for an attachment that comes and goes.
+fn attach(segment: &Segment, size: usize) -> Outcome<f64> {
+    let begin = Instant::now();
+    for _ in 0..ATTACHES {
+        map(segment, size, false)?.unmap()?;
+    }
+    Ok(begin.elapsed().as_nanos() as f64 / ATTACHES as f64)
+}
+
+/// Nanoseconds per page until all of a fresh attachment, or a copy of it, has been looked at.
+fn touch(way: Way, segment: &Segment, scratch: &Area) -> Outcome<f64> {
     let device = device::onecopy()?;
     let size = scratch.length();
-    let view = map(&segment, size, false)?;
+    let view = map(segment, size, false)?;
     let begin = Instant::now();
-    match case.way {
-        Way::Touch => {}
-        Way::Prefault => device
-            .prefault(view.base(), size as u64, false)
-            .result
-            .at("PREFAULT")?,
+    let touched = match way {
+        Way::Touch | Way::Attach => &view,
+        Way::Prefault => {
+            let done = device.prefault(view.base(), size as u64, false);
+            done.result.at("PREFAULT")?;
+            &view
+        }
         Way::Copy => {
             let to = Place::Own(scratch.base() as u64);
-            device::copy(&device, Place::Segment(&segment, 0), to, size)
-                .result
-                .at("COPY")?;
+            let done = device::copy(&device, Place::Segment(segment, 0), to, size);
+            done.result.at("COPY")?;
+            scratch
         }
-    }
-    let touched = if case.way == Way::Copy {
-        scratch
-    } else {
-        &view
     };
     for offset in (0..size).step_by(page_size()) {
         std::hint::black_box(touched.load(offset));
@@ -220,7 +315,5 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     // What was touched was the owner's memory.
     touched.verify_marks(1)?;
     view.unmap()?;
-    drop(segment);
-    owner.link.tell(0)?;
     Ok(spent.as_nanos() as f64 / (size / page_size()) as f64)
 }
