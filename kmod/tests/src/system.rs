@@ -109,17 +109,36 @@ pub(crate) fn touch_by_syscall(area: &Area, what: u64) -> io::Result<()> {
     }
 }
 
-/// Where in the kernel a process is, as far as /proc says.
+/// Where in the kernel the threads of a process are, as far as /proc says. One that was killed counts as a zombie while
+/// another thread of it is left.
 pub(crate) fn where_is(pid: Pid) -> String {
-    let stack = fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let threads: Vec<String> = threads
+        .flatten()
+        .flatten()
+        .map(|entry| where_is_thread(&entry.path()))
+        .collect();
+    if threads.is_empty() {
+        return "gone".to_owned();
+    }
+    threads.join(", ")
+}
+
+fn where_is_thread(folder: &Path) -> String {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let stack = read("stack");
     let stack: Vec<&str> = stack
         .lines()
         .map(|line| line.split_once("] ").map_or(line, |(_, place)| place))
         .collect();
-    let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let stat = read("stat");
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
     format!(
-        "state {}, in {wchan} {}",
-        state(pid).unwrap_or('?'),
+        "state {}, in {} {}",
+        state.unwrap_or('?'),
+        read("wchan"),
         stack.join(" < ")
     )
 }
