@@ -190,9 +190,14 @@ impl Start<'_> {
     }
 }
 
-fn job(body: &str, names: &[&str]) -> Vec<Rank> {
+/// A job in which a node may be silent for so many seconds.
+fn within(seconds: u32, body: &str, names: &[&str]) -> Vec<Rank> {
     let body = &format!("nodes-{body}");
-    let (env, wrapper) = (&[], &|_: &str| Vec::new());
+    let seconds = seconds.to_string();
+    let (env, wrapper) = (
+        &[("ONECOPY_NODE_TIMEOUT", seconds.as_str())][..],
+        &|_: &str| Vec::new(),
+    );
     Start {
         body,
         names,
@@ -204,15 +209,7 @@ fn job(body: &str, names: &[&str]) -> Vec<Rank> {
 
 /// A job in which a node that is slow is not taken for dead: this machine has other work.
 fn patient(body: &str, names: &[&str]) -> Vec<Rank> {
-    let body = &format!("nodes-{body}");
-    let (env, wrapper) = (&[("ONECOPY_NODE_TIMEOUT", "60")], &|_: &str| Vec::new());
-    Start {
-        body,
-        names,
-        env,
-        wrapper,
-    }
-    .go()
+    within(60, body, names)
 }
 
 #[track_caller]
@@ -374,7 +371,8 @@ fn with_the_node_of_rank_0_goes_the_news_of_the_others() {
 
 #[test]
 fn a_host_that_is_stopped_is_dead_after_the_time_of_the_knob() {
-    let ranks = job("wait", &TWO);
+    // Longer than this machine, which has other work, keeps a thread waiting.
+    let ranks = within(3, "wait", &TWO);
     expect_all(&ranks, |rank| format!("waits: {rank}"));
     ranks[2].signal(Signal::SIGSTOP);
     for rank in [0, 1] {

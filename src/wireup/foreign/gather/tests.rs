@@ -100,8 +100,7 @@ fn job(
             });
         }
     });
-    let reads = *shared.reads.lock().expect("lock");
-    reads
+    *shared.reads.lock().expect("lock")
 }
 
 fn segment() -> OwnedFd {
@@ -254,7 +253,7 @@ fn a_node_without_such_an_address_fails_all_with_words() {
         }
     };
     job(&["a", "b", "c"], wrong, |rank, met_by| {
-        let error = met_by.err().expect("no link").to_string();
+        let error = met_by.expect_err("no link").to_string();
         assert!(error.contains("ONECOPY_NET_ADDRESS"), "{error}");
         assert_eq!(error.contains("none9"), rank == 2, "{error}");
     });
@@ -262,7 +261,7 @@ fn a_node_without_such_an_address_fails_all_with_words() {
         knobs.net_address = (rank == 0).then(|| NetAddress::Interface("none9".to_owned()));
     };
     job(&["a", "b"], wrong, |_, met_by| {
-        let error = met_by.err().expect("no port").to_string();
+        let error = met_by.expect_err("no port").to_string();
         assert!(
             error.contains("none9") && error.contains("several nodes"),
             "{error}"
