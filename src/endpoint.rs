@@ -35,6 +35,10 @@ use onecopy_shm::loan::LoanError;
 use onecopy_shm::ring;
 
 /// The way to one peer, and from it.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists for each peer, in a box of its own; shared memory is reached without another step"
+)]
 #[derive(Debug)]
 pub(crate) enum Endpoint {
     /// Each maps the other's segment.
@@ -306,8 +310,8 @@ impl Endpoint {
         each!(self, from => from.chunk_bytes())
     }
 
-    /// Passes the next record, or the part of its chunk that is shown. Says whether the peer was told of room, for which
-    /// it may wait.
+    /// Passes the next record, or the part of its chunk that is shown. Says whether the peer was told of room, for
+    /// which it may wait.
     #[inline(always)]
     pub(crate) fn advance(&mut self, record: Record) -> bool {
         match self {

@@ -56,6 +56,16 @@ pub(crate) struct Engine {
     look_mask: u32,
 }
 
+/// Polls a peer from now on.
+fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
+    peer.endpoint.set_polling(true);
+    peer.idle_polls = 0;
+    if !peer.polled {
+        peer.polled = true;
+        polled.push(peer.rank);
+    }
+}
+
 impl Engine {
     /// Whether `rank` shares memory with this one.
     pub(crate) fn shares_node(&self, rank: u32) -> bool {

@@ -14,7 +14,8 @@ mod options;
 mod output;
 mod stream;
 
-pub(crate) use connector::{Connector, Outcome, Settings};
+pub(crate) use connector::{Connector, Outcome};
+pub(crate) use options::Settings;
 pub(super) use output::Frame;
 
 use super::home::Home;
@@ -27,11 +28,14 @@ use nix::sys::socket::{MsgFlags, recv};
 use onecopy_obs::StreamSettings;
 use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
 use onecopy_shm::{backlog, fault};
-use output::{Output, Sending};
+use output::{Output, Sending, Sent};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use stream::{Stream, Turn};
+
+/// Looks in vain for more of a chunk after which a read tells whether any more comes.
+const WAITS: u32 = 16;
 
 /// The endpoint of a peer on another node.
 #[derive(Debug)]
@@ -41,11 +45,15 @@ pub(crate) struct Socket {
     input: Input,
     turn: Turn,
     credit_back: u64,
+    /// Credit of which the peer is to be told with whatever goes out next; 0: none.
+    credit_due: u64,
     has_given_up: bool,
     said_farewell: bool,
     heard_farewell: bool,
     /// Nothing more goes out.
     is_mute: bool,
+    /// Looks in vain for more of a chunk.
+    waits: u32,
     /// How the stream has ended, if it has.
     end: Option<End>,
     /// Where the peer listens, for the words of an error.
@@ -65,10 +73,12 @@ impl Socket {
             input: Input::new(),
             turn: Turn::default(),
             credit_back: 0,
+            credit_due: 0,
             has_given_up: false,
             said_farewell: false,
             heard_farewell: false,
             is_mute: false,
+            waits: 0,
             end: None,
             place,
             settings,
@@ -240,6 +250,10 @@ impl Socket {
         };
         let fd = stream.fd.as_fd();
         if self.end.is_none() && !self.input.find_part(fd) {
+            self.waits = self.waits.wrapping_add(1);
+            if !self.waits.is_multiple_of(WAITS) {
+                return true;
+            }
             // Nothing is there, or nothing comes any more: only a read tells which.
             let mut peeked = [0];
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
@@ -278,6 +292,10 @@ impl Socket {
             if self.output.is_full() {
                 return None;
             }
+        }
+        if self.credit_due > 0 {
+            let total = std::mem::take(&mut self.credit_due);
+            self.output.push(What::Credit, total);
         }
         Some(Claim::Frame(self.output.frame()))
     }
@@ -326,21 +344,24 @@ impl Socket {
             chunk: naming.len,
             word: naming.meta,
         };
-        let mut front = [0; HEAD + NAMING_MAX];
-        front[..HEAD].copy_from_slice(&head.encode());
-        front[HEAD..HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
-        let front = &front[..HEAD + N];
+        let mut front = [0; 2 * HEAD + NAMING_MAX];
+        front[..HEAD].copy_from_slice(&frame::Head::alone(What::Credit, self.credit_due).encode());
+        front[HEAD..2 * HEAD].copy_from_slice(&head.encode());
+        front[2 * HEAD..2 * HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
+        let begin = if self.credit_due > 0 { 0 } else { HEAD };
+        let front = &front[begin..2 * HEAD + N];
         let mut sending = Sending::new(&mut self.output, stream.fd.as_fd(), front, naming.len);
         let shown = source.show(|_, bytes| sending.piece(bytes));
-        let failed = sending.end();
+        let sent = sending.end();
         fault::point("frame.partial");
-        if let Some(errno) = failed {
-            self.cannot_write(errno);
+        match (sent, shown) {
+            (Sent::Nothing, _) => return Put::NoRoom,
+            (Sent::Failed(errno), _) => self.cannot_write(errno),
+            (Sent::All, Ok(())) => {}
+            (Sent::All, Err(_)) => return Put::Withdrawn,
         }
-        match shown {
-            Ok(()) => Put::Sent,
-            Err(_) => Put::Withdrawn,
-        }
+        self.credit_due = 0;
+        Put::Sent
     }
 
     pub(super) fn reclaim_all(&mut self, _: &mut Home) {
@@ -389,6 +410,9 @@ impl Socket {
         self.look();
         let found = self.input.has_next();
         self.turn.found(found);
+        if self.credit_due > 0 && self.turn.is_quiet() {
+            self.tell_credit();
+        }
         !found
     }
 
@@ -439,11 +463,24 @@ impl Socket {
         false
     }
 
+    /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time:
+    /// a call for the word alone would cost as much as one for a message.
     pub(super) fn give_credit(&mut self, total: u64) {
-        self.push(What::Credit, total);
+        let due = std::mem::replace(&mut self.credit_due, total);
+        if due > 0 {
+            self.tell_credit();
+        }
+    }
+
+    fn tell_credit(&mut self) {
+        let total = std::mem::take(&mut self.credit_due);
+        if total > 0 {
+            self.push(What::Credit, total);
+        }
     }
 
     pub(super) fn set_polling(&mut self, _: bool) {
+        self.tell_credit();
         // The next look is a real one.
         self.turn = Turn::default();
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving everything on: which rings are polled, and what is taken from them.
 
-use super::{Engine, wires};
+use super::{Engine, poll_again, wires};
 use crate::endpoint::slots_for;
 use crate::error::Error;
-use crate::peer::{Gone, Peer};
+use crate::peer::Gone;
 use crate::proto::{self, Drain};
 use std::time::Instant;
 
@@ -290,16 +290,6 @@ impl Engine {
                 poll_again(&mut self.polled, peer);
             }
         }
-    }
-}
-
-/// Polls a peer's ring from now on.
-pub(super) fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
-    peer.endpoint.set_polling(true);
-    peer.idle_polls = 0;
-    if !peer.polled {
-        peer.polled = true;
-        polled.push(peer.rank);
     }
 }
 

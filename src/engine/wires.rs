@@ -4,8 +4,7 @@
 //! A wire that was active lately is polled as a ring is. All others have no cost: the hub says which of them have
 //! something, and is asked once in a while. A job of one node has no hub, and asks nobody.
 
-use super::Engine;
-use super::progress::poll_again;
+use super::{Engine, poll_again};
 use crate::endpoint::{Connector, Endpoint, Home, Hub, Origin, Outcome, Settings, Socket};
 use crate::error::{Error, Result};
 use crate::peer::Gone;

@@ -343,7 +343,7 @@ knobs! {
         /// speed.
         Expert ONECOPY_TCP_BUFFER => tcp_buffer: usize = 0, Size { min: 0, max: GIB };
         /// Bytes of a message that one call gives to the kernel.
-        Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 128 * KIB, Size { min: KIB, max: MIB };
+        Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 256 * KIB, Size { min: KIB, max: MIB };
         /// Of a job that spans nodes: the address by which the ranks of other nodes reach this one. A name or a subnet
         /// serves for all nodes at once.
         User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connections as they are made: this rank calls others, and others come as guests.
 //!
-//! Whoever connects proves that it knows the job's secret, and so does who accepts ([`crate::proof`]). Then the accepting
-//! side has the word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames follow. Until
-//! then nothing of the other side is believed or kept.
+//! Whoever connects proves that it knows the job's secret, and so does who accepts ([`crate::proof`]). Then the
+//! accepting side has the word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames
+//! follow. Until then nothing of the other side is believed or kept.
 //!
-//! Two ranks may call each other at once: the lower rank's call stays. It leaves the other's call unconfirmed as long as
-//! its own may succeed; the higher rank confirms at once, and gives its own call up when the lower one's byte has come.
-//! So a pair never has two connections that both count, and one that only one side can make is made.
+//! Two ranks may call each other at once: the lower rank's call stays. It leaves the other's call unconfirmed as long
+//! as its own may succeed; the higher rank confirms at once, and gives its own call up when the lower one's byte has
+//! come. So a pair never has two connections that both count, and one that only one side can make is made.
 
 mod call;
 mod guest;
 
-use super::options;
+use super::options::{self, Settings};
 use crate::endpoint::hub::{Origin, Set};
-use crate::proof::Secret;
 use call::Call;
 use guest::Guest;
-use onecopy_obs::StreamSettings;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -33,14 +31,6 @@ const GUESTS_MAX: usize = 128;
 const PROVE: Duration = Duration::from_secs(10);
 /// How long nobody is let in when descriptors or memory are short.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// How connections are made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
-    pub(crate) me: u32,
-    pub(crate) secret: Secret,
-    pub(crate) stream: StreamSettings,
-}
 
 /// What has become of a connection.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 //! What travels on a stream: a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names. Credit
 //! and the words that a rank gives up or leaves are heads alone.
 //!
-//! The record stands before its chunk: the receiver knows where the chunk belongs before it reads it, and reads it there.
+//! The record stands before its chunk: the receiver knows where the chunk belongs before it reads it, and reads it
+//! there.
 
 use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
 

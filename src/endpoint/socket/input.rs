@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What comes in on a stream: many small frames with one call, and chunks straight to where they belong.
 //!
-//! A record that names a chunk is shown with as much of it as has come: its *part*. When that is passed, the same record
-//! is shown again with the next one. So a chunk of any length is read where it belongs, whatever the kernel's buffer
-//! holds at a time.
+//! A record that names a chunk is shown with as much of it as has come: its *part*. When that is passed, the same
+//! record is shown again with the next one. So a chunk of any length is read where it belongs, whatever the kernel's
+//! buffer holds at a time.
 
 use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
 use crate::endpoint::{Part, Record};
@@ -16,12 +16,15 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes that one call reads of small frames.
-const READ: usize = 16 << 10;
-/// Bytes that are read behind a chunk: the next one's head and record, and little more, since a chunk is not to be
-/// read by way of the buffer.
+const READ: usize = 64 << 10;
+/// The same where the last chunk was longer than [`LONG`], so that the next one is not read by way of the buffer. A
+/// call for its head alone would cost more than to copy so much.
+const READ_LONG: usize = 16 << 10;
+const LONG: usize = 24 << 10;
+/// Bytes that are read behind a chunk: the next one's head and record, and no more.
 const AHEAD: usize = HEAD + NAMING_MAX;
 
-const _: () = assert!(FRAME_MAX <= READ, "a frame fits");
+const _: () = assert!(FRAME_MAX <= READ_LONG, "a frame fits");
 
 /// The record that comes next.
 #[derive(Debug, Clone, Copy)]
@@ -56,8 +59,8 @@ pub(super) struct Input {
     next: Option<Next>,
     /// The payload of a record that names a chunk.
     naming: [u8; NAMING_MAX],
-    /// The last record named a chunk: the next one does, as a rule.
-    chunks: bool,
+    /// Bytes of the last record's chunk: the next one is as long, as a rule.
+    last_chunk: usize,
     pub(super) bad: Option<&'static str>,
 }
 
@@ -77,7 +80,7 @@ impl Input {
             to: 0,
             next: None,
             naming: [0; NAMING_MAX],
-            chunks: false,
+            last_chunk: 0,
             bad: None,
         }
     }
@@ -135,8 +138,8 @@ impl Input {
         if head.what != What::Record {
             return Found::Word(head.what, head.word);
         }
-        self.chunks = head.chunk > 0;
-        if self.chunks {
+        self.last_chunk = head.chunk;
+        if head.chunk > 0 {
             self.naming[..head.len].copy_from_slice(&self.bytes[payload..payload + head.len]);
         }
         self.next = Some(Next {
@@ -175,12 +178,11 @@ impl Input {
             self.bytes.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, self.to - self.from);
         }
-        let end = match self.chunks {
-            true => (self.to + AHEAD).min(self.bytes.len()),
-            false => self.bytes.len(),
+        let most = match self.last_chunk {
+            ..=LONG => READ,
+            _ => READ_LONG,
         };
-        // What is no chunk's head is read as a whole the next time.
-        self.chunks = false;
+        let end = (self.to + most).min(self.bytes.len());
         let room = &mut self.bytes[self.to..end];
         match recv(stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => Err(End::Closed),
@@ -220,7 +222,7 @@ impl Input {
             len,
             limit: part as u64,
         };
-        let skip = offset.checked_sub(read).ok_or(again.clone())?;
+        let skip = offset.checked_sub(read).ok_or(again)?;
         if !self.skip(stream, skip) || !self.read_on(stream, out) {
             return Err(again);
         }
@@ -265,7 +267,13 @@ impl Input {
     }
 
     /// Passes bytes of the part that nobody reads.
-    fn skip(&mut self, stream: BorrowedFd<'_>, mut count: usize) -> bool {
+    #[inline]
+    fn skip(&mut self, stream: BorrowedFd<'_>, count: usize) -> bool {
+        count == 0 || self.skip_some(stream, count)
+    }
+
+    #[cold]
+    fn skip_some(&mut self, stream: BorrowedFd<'_>, mut count: usize) -> bool {
         let mut nobodys = [0; 4096];
         while count > 0 {
             let piece = count.min(nobodys.len());

@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the sockets of connections are made and set.
 
-use super::Settings;
+use crate::proof::Secret;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, listen,
     setsockopt, socket, sockopt,
 };
+use onecopy_obs::StreamSettings;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Connections that the kernel keeps until this rank looks, at most; it may be set to fewer.
 const BACKLOG: i32 = 1024;
+
+/// How connections are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) me: u32,
+    pub(crate) secret: Secret,
+    pub(crate) stream: StreamSettings,
+}
 
 /// Listens at an address, at a port that the kernel picks.
 pub(super) fn listen_at(address: IpAddr, settings: &Settings) -> io::Result<TcpListener> {
@@ -71,7 +80,7 @@ pub(super) fn set_up(fd: &impl AsFd, settings: &Settings) -> nix::Result<()> {
     setsockopt(fd, sockopt::TcpNoDelay, &true)?;
     setsockopt(fd, sockopt::TcpUserTimeout, &milliseconds)?;
     setsockopt(fd, sockopt::KeepAlive, &true)?;
-    // Asked first after half of the time, then in quarters of the rest. More seconds than the kernel takes are its most.
+    // Asked first after half of the time, then in quarters of the rest. The kernel takes no more seconds than these.
     let idle = (seconds / 2).clamp(1, 32_767);
     setsockopt(fd, sockopt::TcpKeepIdle, &idle)?;
     setsockopt(

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// So many bytes may wait to be written before nothing more is claimed.
 const OUT_MAX: usize = 64 << 10;
 /// A buffer that is larger and empty is given back to the system.
-const KEEP: usize = 2 * OUT_MAX;
+const KEEP: usize = 8 * OUT_MAX;
 /// More follows at once: the kernel sends no short packet.
 const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
 const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
@@ -151,9 +151,25 @@ pub(super) struct Sending<'o, 'f> {
     front: &'f [u8],
     /// Bytes of the chunk that were not shown yet.
     left: usize,
-    pub(super) failed: Option<Errno>,
-    pub(super) calls: u32,
+    /// The kernel took nothing: nothing was sent.
+    refused: bool,
+    failed: Option<Errno>,
 }
+
+/// What became of a chunk.
+pub(super) enum Sent {
+    /// It is out, or what is left of it waits in the buffer.
+    All,
+    /// Nothing of it.
+    Nothing,
+    Failed(Errno),
+}
+
+/// How often the kernel is asked again, at once, to take the rest of a chunk before it is copied: its reader makes room
+/// meanwhile.
+const TRIES: u32 = 16;
+/// A rest that is copied at once.
+const SHORT: usize = 2 << 10;
 
 impl<'o, 'f> Sending<'o, 'f> {
     /// Nothing waits in `output`.
@@ -168,18 +184,25 @@ impl<'o, 'f> Sending<'o, 'f> {
             to,
             front,
             left: len,
+            refused: false,
             failed: None,
-            calls: 0,
         }
     }
 
     /// Sends the next piece.
     pub(super) fn piece(&mut self, bytes: &[u8]) {
+        if self.refused {
+            return;
+        }
         let bytes = &bytes[..bytes.len().min(self.left)];
         self.left -= bytes.len();
         let mut sent = 0;
         if self.output.is_empty() && self.failed.is_none() {
             sent = self.try_to_send(bytes);
+            if sent == 0 && !self.front.is_empty() && self.failed.is_none() {
+                self.refused = true;
+                return;
+            }
         }
         if sent < self.front.len() {
             self.output.add(&self.front[sent..]);
@@ -199,6 +222,7 @@ impl<'o, 'f> Sending<'o, 'f> {
         };
         let total = self.front.len() + bytes.len();
         let mut sent = 0;
+        let mut tries = 0;
         // The kernel may stop between the buffers that it fills though it has room for the rest.
         while sent < total {
             let skip = sent.min(self.front.len());
@@ -206,16 +230,19 @@ impl<'o, 'f> Sending<'o, 'f> {
                 IoSlice::new(&self.front[skip..]),
                 IoSlice::new(&bytes[sent - skip..]),
             ];
-            self.calls += 1;
             match sendmsg::<()>(self.to.as_raw_fd(), &parts, &[], flags, None) {
                 Ok(count) => sent += count,
                 Err(Errno::EINTR) => {}
-                Err(errno) => {
-                    if is_full(errno) {
-                        self.output.blocked = true;
-                    } else {
-                        self.failed = Some(errno);
-                    }
+                Err(errno) if !is_full(errno) => {
+                    self.failed = Some(errno);
+                    break;
+                }
+                Err(_) if sent > 0 && total - sent > SHORT && tries < TRIES => {
+                    tries += 1;
+                    std::hint::spin_loop();
+                }
+                Err(_) => {
+                    self.output.blocked = true;
                     break;
                 }
             }
@@ -224,12 +251,15 @@ impl<'o, 'f> Sending<'o, 'f> {
     }
 
     /// The whole chunk was shown, or what its sender could show of it: the rest is zeros.
-    pub(super) fn end(mut self) -> Option<Errno> {
-        if !self.front.is_empty() {
+    pub(super) fn end(mut self) -> Sent {
+        if !self.front.is_empty() && !self.refused {
             self.piece(&[]);
+        }
+        if self.refused {
+            return Sent::Nothing;
         }
         let rest = self.output.bytes.len() + self.left;
         self.output.bytes.resize(rest, 0);
-        self.failed
+        self.failed.map_or(Sent::All, Sent::Failed)
     }
 }

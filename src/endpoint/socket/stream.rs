@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 /// Reads in vain after which a stream is read less often, by one poll more for each so many.
 const PATIENCE: u32 = 64;
+/// Reads in vain after which nothing is kept back that the peer could do without for a moment.
+const QUIET: u32 = 16;
 /// Polls between two reads, at most.
 const TURNS_MAX: u32 = 32;
 
@@ -83,6 +85,12 @@ impl Turn {
         }
         self.wait -= 1;
         false
+    }
+
+    /// Whether nothing has come for a little.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_vain >= QUIET
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
-use crate::proof::{Handshake, Purpose};
-use onecopy_obs::Knobs;
+use crate::proof::{Handshake, Purpose, Secret};
+use onecopy_obs::{Knobs, StreamSettings};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
