@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks under launchers that speak PMIx: Open MPI's mpirun, and prterun, whose environment alone does not tell how many
-//! ranks there are.
+//! Ranks under launchers that speak PMIx: Open MPI's mpirun, and prterun, whose environment alone does not tell how
+//! many ranks there are.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;

@@ -48,7 +48,7 @@ slurmctld-wlm -D -c > "$here/slurmctld.out" 2>&1 & control=$!
 slurmd-wlm -D -d /usr/sbin/slurmstepd-wlm > "$here/slurmd.out" 2>&1 & node=$!
 until [ "$(sinfo -h -o %t)" = idle ] || ! kill -0 $control $node; do sleep 0.1; done 2> /dev/null
 "$@"; code=$?
-kill $node $control $munged 2> /dev/null; wait
+kill -9 $node $control $munged 2> /dev/null
 exit $code
 "#;
 
@@ -136,6 +136,9 @@ pub(crate) fn run(mpi: &str, ranks: usize, wrapper: &[&str], body: &str) -> Opti
         fs::create_dir_all(folder.join(name)).expect("folder");
     }
     fs::write(folder.join("slurm.conf"), configuration(&folder)).expect("write");
+    // What a step leaves in the usual place keeps the step of the same number, of the next cluster, from its start.
+    let pmix = format!("PMIxCliTmpDirBase={}\n", folder.display());
+    fs::write(folder.join("mpi.conf"), pmix).expect("write");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", BED, "bed"]);
     command.arg(root).arg(&folder);
