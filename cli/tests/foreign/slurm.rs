@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ranks that Slurm starts, with PMIx and with PMI-1: its daemons run on the loopback for the length of a test, from
-//! Debian's packages unpacked below the build folder. They are put over `/usr` in a mount namespace of their own, as
+//! Debian's packages unpacked below the build folder. They are put over `/usr` in namespaces of their own, as
 //! programs and plugins name one another by their places.
 
 use std::fs;
@@ -34,6 +34,16 @@ const PACKAGES: &[&str] = &[
     "libnuma1",
 ];
 
+/// Everything that the daemons start ends with the shell that started them.
+const APART: [&str; 6] = [
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+];
+
 /// Starts the daemons, then the command that follows its first two arguments: what lies over `/usr`, and the folder of
 /// everything that they write.
 const BED: &str = r#"
@@ -47,9 +57,8 @@ until [ -S "$here/munge" ] || ! kill -0 $munged; do sleep 0.05; done
 slurmctld-wlm -D -c > "$here/slurmctld.out" 2>&1 & control=$!
 slurmd-wlm -D -d /usr/sbin/slurmstepd-wlm > "$here/slurmd.out" 2>&1 & node=$!
 until [ "$(sinfo -h -o %t)" = idle ] || ! kill -0 $control $node; do sleep 0.1; done 2> /dev/null
-"$@"; code=$?
-kill -9 $node $control $munged 2> /dev/null
-exit $code
+"$@"
+exit $?
 "#;
 
 /// What lies over `/usr`; none, after saying why, if it cannot be had here.
@@ -59,8 +68,8 @@ fn packages() -> Option<&'static Path> {
 }
 
 fn unpack() -> Option<PathBuf> {
-    if !nix::unistd::getuid().is_root() || !possible(&["unshare", "--mount"]) {
-        say("skipped: Slurm's daemons need root and a mount namespace");
+    if !nix::unistd::getuid().is_root() || !possible(&APART) {
+        say("skipped: Slurm's daemons need root and namespaces");
         return None;
     }
     let folder = peers().join("slurm");
@@ -139,8 +148,8 @@ pub(crate) fn run(mpi: &str, ranks: usize, wrapper: &[&str], body: &str) -> Opti
     // What a step leaves in the usual place keeps the step of the same number, of the next cluster, from its start.
     let pmix = format!("PMIxCliTmpDirBase={}\n", folder.display());
     fs::write(folder.join("mpi.conf"), pmix).expect("write");
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", BED, "bed"]);
+    let mut command = Command::new(APART[0]);
+    command.args(&APART[1..]).args(["sh", "-c", BED, "bed"]);
     command.arg(root).arg(&folder);
     command.args(["srun", "--overcommit", "--kill-on-bad-exit", "--mpi", mpi]);
     command.args(["-n", &ranks.to_string()]).args(wrapper);
