@@ -15,7 +15,7 @@ use processes::limited;
 use std::sync::Mutex;
 
 /// Bytes of each rank's contribution: as one block, and in several segments.
-const SIZES: [usize; 3] = [16, 40_000, 600_000];
+const SIZES: [usize; 3] = [16, 40_000, 300_000];
 
 /// What ranks do together, and the bytes that each gives and takes.
 fn kinds(len: usize, size: usize, root: usize) -> Vec<(Collective, usize, usize)> {
