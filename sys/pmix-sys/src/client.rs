@@ -9,20 +9,21 @@
 //! The library counts its users in a process. A program that uses PMIx itself shares it with this client: the job is
 //! joined by the first of them and left by the last.
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::fmt;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::abi::*;
-use crate::library::{Library, Missing, text_of};
+use crate::bound::bounded;
+use crate::library::{Library, Missing};
+use crate::value::{Given, take};
 
 /// How much longer than the server a rank waits for the end of a fence: the server's own word comes first.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the launcher may take to hear of an abort.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 /// How long a value may be, in bytes: the standard has no limit, a table of ours needs none beyond this.
-const LONGEST_VALUE: usize = 64 << 10;
+pub(crate) const LONGEST_VALUE: usize = 64 << 10;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,12 +103,6 @@ impl fmt::Debug for Client {
             .field("size", &self.size)
             .finish_non_exhaustive()
     }
-}
-
-/// What the library gave for a key.
-enum Given {
-    Text(String),
-    Number(u32),
 }
 
 impl Client {
@@ -334,7 +329,7 @@ impl Client {
     }
 }
 
-fn bad(function: &'static str, reason: String) -> Failure {
+pub(crate) fn bad(function: &'static str, reason: String) -> Failure {
     Failure::Bad { function, reason }
 }
 
@@ -371,58 +366,6 @@ fn init(library: &'static Library) -> Result<pmix_proc_t, Failure> {
     })
 }
 
-/// Copies a value out and gives it back to the allocator; says what is wrong with one that is none.
-///
-/// # Safety
-///
-/// `value` is null, or was given by the library to its caller and not freed yet.
-unsafe fn take(value: *mut pmix_value_t) -> Result<Given, String> {
-    if value.is_null() {
-        return Err("no value came with it".to_owned());
-    }
-    // SAFETY: a value that the library gave.
-    let copy = unsafe { value.read() };
-    let given = match copy.type_ {
-        PMIX_STRING => {
-            // SAFETY: of a value of this type the union has this member.
-            let string = unsafe { copy.data.string };
-            // SAFETY: null, or a string that is the caller's.
-            unsafe { take_text(string) }.map(Given::Text)
-        }
-        PMIX_UINT32 => {
-            // SAFETY: of a value of this type the union has this member.
-            let number = unsafe { copy.data.uint32 };
-            Ok(Given::Number(number))
-        }
-        // What it consists of is not known here, so it cannot be given back.
-        other => return Err(format!("a value of type {other} came with it")),
-    };
-    // SAFETY: made by `malloc`, as the standard's own macro frees it so; nothing refers to it any more.
-    unsafe { libc::free(value.cast()) };
-    given
-}
-
-/// As [`take`], of a string.
-///
-/// # Safety
-///
-/// `string` is null, or was given by the library to its caller and not freed yet.
-unsafe fn take_text(string: *mut c_char) -> Result<String, String> {
-    if string.is_null() {
-        return Err("a text came that is null".to_owned());
-    }
-    // SAFETY: a string of C, of which no more is read than it has, and no more than the limit.
-    let length = unsafe { libc::strnlen(string, LONGEST_VALUE + 1) };
-    let text = match length <= LONGEST_VALUE {
-        // SAFETY: it ends within the limit.
-        true => unsafe { text_of(string) }.ok_or_else(String::new),
-        false => Err(format!("a text of more than {LONGEST_VALUE} bytes came")),
-    };
-    // SAFETY: as the value: made by `malloc`, and not used any more.
-    unsafe { libc::free(string.cast()) };
-    text
-}
-
 /// A key in the form that all versions take; none if it is none.
 fn padded(key: &str) -> Option<pmix_key_t> {
     let mut name = [0; PMIX_MAX_KEYLEN + 1];
@@ -453,60 +396,6 @@ fn told(key: &str, type_: pmix_data_type_t, data: pmix_value_data) -> pmix_info_
     }
 }
 
-/// Calls `work` on a thread of its own; what it gives, unless it takes too long.
-fn bounded<T: Send + 'static>(
-    function: &'static str,
-    limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    let (give, take) = channel();
-    let blocked = Blocked::all();
-    let started = std::thread::Builder::new()
-        .name("onecopy-pmix".to_owned())
-        .spawn(move || {
-            // Who asked may have given up.
-            let _ = give.send(work());
-        });
-    drop(blocked);
-    started.map_err(|error| bad(function, format!("start a thread for it: {error}")))?;
-    take.recv_timeout(limit).map_err(|error| match error {
-        RecvTimeoutError::Timeout => Failure::Late {
-            function,
-            waited: limit,
-        },
-        RecvTimeoutError::Disconnected => {
-            bad(function, "its thread ended without a word".to_owned())
-        }
-    })
-}
-
-/// No signal comes to this thread while it lives. A thread that is started meanwhile inherits that, and so do those
-/// that the library starts in it: the program's signals are not for them.
-struct Blocked(Option<libc::sigset_t>);
-
-impl Blocked {
-    fn all() -> Self {
-        // SAFETY: a set of signals is plain data, for which zeros are a value.
-        let (mut all, mut before) =
-            unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
-        // SAFETY: the set is the caller's.
-        unsafe { libc::sigfillset(&raw mut all) };
-        // SAFETY: both sets are the caller's.
-        let set =
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-        Self((set == 0).then_some(before))
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // SAFETY: the set is the one that was in force.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -526,47 +415,5 @@ mod tests {
             // SAFETY: just made with this member.
             assert_eq!(unsafe { told.value.data.integer }, whole);
         }
-    }
-
-    #[test]
-    fn a_call_that_never_returns_is_not_waited_for() {
-        let late = bounded("it", Duration::from_millis(10), || {
-            loop {
-                std::thread::park();
-            }
-        });
-        let late: Failure = Result::<(), _>::expect_err(late, "late");
-        assert!(late.to_string().contains("it: no answer within"), "{late}");
-        assert_eq!(bounded("it", Duration::from_secs(60), || 7), Ok(7));
-        let failed = bounded("it", Duration::from_secs(60), || -> u8 {
-            panic!("on purpose")
-        });
-        assert!(failed.is_err());
-    }
-
-    #[test]
-    fn values_are_taken_and_given_back() {
-        // SAFETY: as much as is asked for, or null, which `take` is made for.
-        let value = unsafe { libc::calloc(1, size_of::<pmix_value_t>()) }.cast::<pmix_value_t>();
-        // SAFETY: a copy of a string of C.
-        let string = unsafe { libc::strdup(c"text".as_ptr()) };
-        let made = pmix_value_t {
-            type_: PMIX_STRING,
-            data: pmix_value_data { string },
-        };
-        assert!(!value.is_null());
-        // SAFETY: there is room for it.
-        unsafe { value.write(made) };
-        // SAFETY: made as the library makes them.
-        let taken = unsafe { take(value) };
-        assert!(matches!(taken, Ok(Given::Text(text)) if text == "text"));
-        let strange = Box::into_raw(Box::new(pmix_value_t::default()));
-        for value in [std::ptr::null_mut(), strange] {
-            // SAFETY: null, or a value that is not given back, as its type is not known.
-            let taken = unsafe { take(value) };
-            assert!(taken.is_err());
-        }
-        // SAFETY: made by a box above.
-        drop(unsafe { Box::from_raw(strange) });
     }
 }

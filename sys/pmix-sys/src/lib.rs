@@ -15,9 +15,11 @@
 #![allow(unsafe_code, reason = "calls into a C library")]
 
 pub mod abi;
+mod bound;
 mod client;
 mod library;
 mod places;
+mod value;
 
 pub use client::{Client, Failure};
 pub use library::{Library, Missing, NAME};
