@@ -202,10 +202,10 @@ fn on_nodes_of_their_own_in_little_memory() {
     on_nodes("cico in little memory", &[("ONECOPY_TCP_PIECE", "1K")]);
 }
 
-/// The kernel's buffers are the least that it gives, so that each write is taken in part, and chunks come in parts.
+/// The kernel has little room, so that writes are taken in part, and chunks come in parts.
 #[test]
 fn on_nodes_of_their_own_with_little_room_between() {
-    on_nodes("cico", &[("ONECOPY_TCP_BUFFER", "2K")]);
+    on_nodes("cico", &[("ONECOPY_TCP_BUFFER", "16K")]);
 }
 
 /// All sleep, and are woken by what comes from other nodes.
