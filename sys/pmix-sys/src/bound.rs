@@ -4,7 +4,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::client::{Failure, bad};
+use crate::failure::{Failure, bad};
 
 /// Calls `work` on a thread of its own; what it gives, unless it takes too long.
 pub(crate) fn bounded<T: Send + 'static>(

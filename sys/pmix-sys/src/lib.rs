@@ -17,9 +17,11 @@
 pub mod abi;
 mod bound;
 mod client;
+mod failure;
 mod library;
 mod places;
 mod value;
 
-pub use client::{Client, Failure};
+pub use client::Client;
+pub use failure::Failure;
 pub use library::{Library, Missing, NAME};

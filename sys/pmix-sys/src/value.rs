@@ -4,8 +4,10 @@
 use std::ffi::c_char;
 
 use crate::abi::*;
-use crate::client::LONGEST_VALUE;
 use crate::library::text_of;
+
+/// How long a value may be, in bytes: the standard has no limit, a table of ours needs none beyond this.
+pub(crate) const LONGEST_VALUE: usize = 64 << 10;
 
 /// What the library gave for a key.
 pub(crate) enum Given {
