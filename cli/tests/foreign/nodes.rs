@@ -408,7 +408,7 @@ fn an_abort_ends_ranks_on_all_nodes() {
 fn a_rank_that_does_not_join_is_named_on_all_nodes() {
     let (names, wrapper) = (&TWO[..], &|_: &str| Vec::new());
     let env = &[
-        ("ONECOPY_JOIN_TIMEOUT", "15"),
+        ("ONECOPY_JOIN_TIMEOUT", "40"),
         ("ONECOPY_NODE_TIMEOUT", "60"),
     ];
     let mut ranks = Start {

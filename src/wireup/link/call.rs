@@ -40,26 +40,29 @@ pub(in super::super) fn call(
     limit: Duration,
 ) -> Result<(TcpStream, IpAddr), String> {
     let start = Instant::now();
+    // By address, the last one: in the last round the time may be over before all have their turn.
+    let mut reasons = vec!["no time was left for it".to_owned(); places.len()];
     loop {
-        let mut reasons = Vec::new();
         let mut lasting = true;
-        for &to in places {
+        for (&to, reason) in places.iter().zip(&mut reasons) {
             let left = limit.saturating_sub(start.elapsed()).min(ATTEMPT);
             if left.is_zero() {
                 break;
             }
             match attempt(to, from, (own, peer), secret, left) {
                 Ok(found) => return Ok(found),
-                Err(Failure::Late(reason)) => {
+                Err(Failure::Late(why)) => {
                     lasting = false;
-                    reasons.push(format!("{to}: {reason}"));
+                    *reason = why;
                 }
-                Err(Failure::Lasting(reason)) => reasons.push(format!("{to}: {reason}")),
+                Err(Failure::Lasting(why)) => *reason = why,
             }
         }
         let elapsed = start.elapsed();
         if elapsed + PAUSE > limit || lasting && elapsed > REFUSED {
-            return Err(reasons.join("; "));
+            let each = places.iter().zip(&reasons);
+            let each: Vec<String> = each.map(|(to, why)| format!("{to}: {why}")).collect();
+            return Err(each.join("; "));
         }
         std::thread::sleep(PAUSE);
     }
