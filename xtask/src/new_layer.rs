@@ -84,7 +84,7 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
     let known = read(root, KNOWN)?;
     let list = known
         .lines()
-        .find(|line| line.contains("pub const KNOWN: &'static [&'static str] = &["))
+        .find(|line| line.contains(r#"&["self", "#))
         .ok_or_else(|| format!("{KNOWN} has no list of layers"))?;
     let longer = list.replace("];", &format!(", \"{name}\"];"));
     let known = known.replace(list, &longer);

@@ -14,7 +14,7 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-/// What only tests have: points at which they kill, and the endpoint over sockets.
+/// What only tests have: points at which they kill.
 const FEATURES: &str = "fault-points";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

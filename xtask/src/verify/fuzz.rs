@@ -17,6 +17,7 @@ const TARGETS: &[&str] = &[
     "wire",
     "wireup",
     "broker",
+    "link",
     "pmi",
     "settings",
     "datatypes",

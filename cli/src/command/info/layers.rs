@@ -190,7 +190,10 @@ mod tests {
         layers[LayerId::Cma] = Some(Refusal::new("EPERM", "ask"));
         let list = list(&layers, None, &Knobs::default());
         let names: Vec<_> = list.iter().map(|layer| layer.name).collect();
-        assert_eq!(names, ["self", "heap", "xpmem", "cma", "knem", "cico"]);
+        assert_eq!(
+            names,
+            ["self", "heap", "xpmem", "cma", "knem", "cico", "tcp"]
+        );
         assert_eq!(list[3].state, "unavailable");
         assert_eq!(list[1].state, "available");
         assert!(list[5].seen.contains("proven"), "{:?}", list[5]);
