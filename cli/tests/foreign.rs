@@ -23,6 +23,8 @@ mod namespaces;
 mod nodes;
 #[path = "foreign/pmix.rs"]
 mod pmix;
+#[path = "foreign/points.rs"]
+mod points;
 #[path = "foreign/slurm.rs"]
 mod slurm;
 #[path = "foreign/table.rs"]
@@ -50,6 +52,9 @@ fn as_rank() {
     };
     if let Some(what) = body.strip_prefix("hosts-") {
         return hosts::as_rank(what, runtime);
+    }
+    if body == "points" {
+        return points::as_rank(runtime);
     }
     let world = runtime.world();
     let (rank, size) = (runtime.rank(), runtime.size());

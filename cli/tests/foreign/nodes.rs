@@ -146,6 +146,18 @@ impl Rank {
         kill(pid, signal).expect("kill");
     }
 
+    /// All that it said, and how it ended.
+    #[cfg(feature = "fault-points")]
+    pub(crate) fn told(mut self) -> (String, ExitStatus) {
+        let status = self.child.wait().expect("wait");
+        // What it said last may be read a moment later than its end is known.
+        let said_all = || self.said("lost: ") || self.said("left");
+        if status.code().is_some() {
+            wait_until(said_all);
+        }
+        (self.story(), status)
+    }
+
     pub(crate) fn end(mut self) -> ExitStatus {
         self.child.wait().expect("wait")
     }
