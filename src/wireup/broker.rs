@@ -103,6 +103,9 @@ pub struct Broker {
     join_timeout: Duration,
     first_join: Option<Instant>,
     notices: Vec<Notice>,
+    /// The rank in whose process this broker runs, if it is one, and the word of an abort that it is not told yet.
+    own: Option<usize>,
+    held_abort: Option<(Instant, i32)>,
     buffer: Vec<u8>,
     beyond: Option<Beyond>,
 }
@@ -127,6 +130,8 @@ impl Broker {
             join_timeout,
             first_join: None,
             notices: Vec::new(),
+            own: None,
+            held_abort: None,
             buffer: vec![0; MAX_MESSAGE],
             beyond: None,
         }
@@ -534,14 +539,38 @@ impl Broker {
         self.send(rank, message.encode(), fds);
     }
 
+    /// The rank in whose process this broker runs: it is told of an abort last.
+    pub(crate) fn runs_in(&mut self, rank: usize) {
+        self.own = Some(rank);
+    }
+
+    /// Since when the own rank is to be told of an abort.
+    pub(crate) fn abort_held_since(&self) -> Option<Instant> {
+        self.held_abort.map(|(since, _)| since)
+    }
+
+    /// All others were told of an abort, or will not be: tells the own rank.
+    pub(crate) fn release_abort(&mut self) {
+        if let (Some((_, code)), Some(rank)) = (self.held_abort.take(), self.own) {
+            let message = ToRank::Event(Event::Abort { code }).encode();
+            self.send(rank, message, Vec::new());
+        }
+    }
+
     /// Tells all other members, and other brokers.
     fn announce(&mut self, from: usize, event: Event) {
         let message = ToRank::Event(event).encode();
         for rank in 0..self.clients.len() {
             let joined = self.clients[rank].state == ClientState::Joined;
-            if rank != from && joined && self.is_here(rank) {
-                self.send(rank, message.clone(), Vec::new());
+            if rank == from || !joined || !self.is_here(rank) {
+                continue;
             }
+            // A rank that is told of an abort may end at once, and this broker with it.
+            if let (Event::Abort { code }, true) = (event, self.own == Some(rank)) {
+                self.held_abort.get_or_insert((Instant::now(), code));
+                continue;
+            }
+            self.send(rank, message.clone(), Vec::new());
         }
         self.tell_beyond(Some(from), || Word::Event(event));
     }

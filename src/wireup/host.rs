@@ -78,6 +78,7 @@ impl Host {
         let who = fdpass::peer_credentials(socket.as_fd()).map_err(transport)?;
         let itself = process::peer_process(socket.as_fd()).map(Arc::new);
         broker.seat(plan.rank, socket, who, itself);
+        broker.runs_in(plan.rank);
         let (tell, told) = channel();
         let now = Instant::now();
         if let Some(links) = &plan.links {
@@ -248,6 +249,11 @@ impl Thread {
             // Who waits for it may have given up.
             let _ = self.tell.take().map(|tell| tell.send(()));
         }
+        if let Some(since) = self.broker.abort_held_since()
+            && (told || now >= since + TELL_LIMIT)
+        {
+            self.broker.release_abort();
+        }
         if self.broker.is_settled() {
             self.doors.clear();
             self.guests.clear();
@@ -301,7 +307,9 @@ impl Thread {
         let guests = self.guests.iter().map(|guest| guest.since + self.patience);
         let late = self.late.as_ref().map(|(at, _)| *at);
         let links = self.links.as_ref().and_then(Links::due);
-        let due = guests.chain(late).chain(links);
+        let held = self.broker.abort_held_since();
+        let held = held.map(|since| since + TELL_LIMIT);
+        let due = guests.chain(late).chain(links).chain(held);
         let due = due.chain(self.broker.deadline()).min();
         let timeout = due.map_or(PollTimeout::NONE, |at| {
             // Rounded up, so that what is due then is due when we wake.

@@ -84,7 +84,12 @@ impl Link {
 
     /// When this side is to say that it lives, and when it is to find the other silent.
     pub(super) fn due(&self, timeout: Duration) -> Instant {
-        (self.said + timeout / 4).min(self.heard + timeout)
+        let silent = self.heard + timeout;
+        // Nothing more is said as long as what was said does not go out.
+        match self.is_flushed() {
+            true => silent.min(self.said + timeout / 4),
+            false => silent,
+        }
     }
 
     /// The clock stood still for this side: what it did not hear meanwhile means nothing.
@@ -93,8 +98,8 @@ impl Link {
     }
 
     /// Says what is due; whether the other side was silent for too long.
-    pub(super) fn tick(&mut self, timeout: Duration, now: Instant) -> Result<(), End> {
-        if now >= self.said + timeout / 4 && self.is_flushed() {
+    pub(super) fn tick(&mut self, timeout: Duration, beats: bool, now: Instant) -> Result<(), End> {
+        if beats && now >= self.said + timeout / 4 && self.is_flushed() {
             self.say(&Word::Beat, now)?;
         }
         match now.saturating_duration_since(self.heard) {

@@ -109,7 +109,9 @@ impl Links {
         let links = self.links.iter().map(|link| link.due(self.timeout));
         let port = self.port.as_ref().and_then(|(port, _)| port.due());
         let ending = self.ending.map(|since| since + self.timeout);
-        links.chain(port).chain(ending).min()
+        // As often as a side has to look that may blame others for silence.
+        let look = (!self.links.is_empty()).then(|| self.looked + self.timeout / 4);
+        links.chain(port).chain(ending).chain(look).min()
     }
 
     /// Serves a source that is ready.
@@ -192,13 +194,15 @@ impl Links {
         // This side looks four times in that time. If it did not, the others are not to blame.
         let late = now.saturating_duration_since(self.looked) > self.timeout / 2;
         self.looked = now;
+        // After its farewell a side says nothing.
+        let beats = self.ending.is_none();
         let mut news = Vec::new();
         let mut silent = Vec::new();
         for link in &mut self.links {
             if late {
                 link.forgive(now);
             }
-            match link.tick(self.timeout, now) {
+            match link.tick(self.timeout, beats, now) {
                 Ok(()) => {}
                 Err(End::Silent(_)) => silent.push(link.node()),
                 Err(end) => self.broken.push((link.node(), end)),
@@ -208,7 +212,7 @@ impl Links {
             // What has come but was not read yet counts.
             news.extend(self.serve(node, now));
             let link = self.links.iter_mut().find(|link| link.node() == node);
-            if let Some(Err(end)) = link.map(|link| link.tick(self.timeout, now)) {
+            if let Some(Err(end)) = link.map(|link| link.tick(self.timeout, beats, now)) {
                 self.broken.push((node, end));
             }
         }
