@@ -473,6 +473,10 @@ impl Socket {
     }
 
     fn tell_credit(&mut self) {
+        // It is a total, and may wait until there is room.
+        if self.output.is_full() {
+            return;
+        }
         let total = std::mem::take(&mut self.credit_due);
         if total > 0 {
             self.push(What::Credit, total);

@@ -271,7 +271,8 @@ impl Engine {
                 return false;
             };
             let keeps = few && peer.endpoint.shares_memory();
-            let idle = peer.idle_polls > IDLE && !keeps;
+            // What waits in an endpoint goes out with a look.
+            let idle = peer.idle_polls > IDLE && !keeps && !peer.endpoint.has_output();
             if idle {
                 peer.endpoint.set_polling(false);
                 peer.polled = false;
@@ -285,7 +286,7 @@ impl Engine {
         self.core.home.fence();
         for rank in retired {
             if let Some(peer) = &mut self.peers[rank as usize]
-                && !peer.endpoint.is_empty()
+                && (peer.endpoint.has_output() || !peer.endpoint.is_empty())
             {
                 poll_again(&mut self.polled, peer);
             }

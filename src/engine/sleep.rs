@@ -9,11 +9,21 @@ impl Engine {
     /// caller may sleep on the bell, and calls [`Self::wake_up`] afterwards in any case.
     #[cold]
     pub(crate) fn stop_polling(&mut self) -> bool {
-        for &rank in &self.polled {
-            if let Some(peer) = &mut self.peers[rank as usize] {
+        let Self {
+            core,
+            peers,
+            polled,
+            ..
+        } = self;
+        for &rank in polled.iter() {
+            if let Some(peer) = &mut peers[rank as usize] {
                 peer.endpoint.set_polling(false);
                 // The sender may wait for what we hold.
                 peer.endpoint.give_back();
+                // For what did not go out this rank is woken.
+                if peer.endpoint.has_output() {
+                    core.make_busy(rank);
+                }
             }
         }
         for &rank in &self.core.busy {
