@@ -201,7 +201,16 @@ impl Engine {
                 limits: attach_limits(&knobs),
             },
         };
-        let patience = Patience::new(&knobs, &cards, me as usize);
+        // Those of other machines want no processor of this one. On nodes of one machine ranks listen at its loopback.
+        let same = |rank: usize| {
+            let listens = cards[rank].listens;
+            wireup.node(rank) == wireup.node(me as usize)
+                || listens.is_some_and(|address| address.ip().is_loopback())
+        };
+        let here: Vec<usize> = (0..size).filter(|&rank| same(rank)).collect();
+        let place = here.iter().position(|&rank| rank == me as usize);
+        let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
+        let patience = Patience::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
         let core = core(knobs, costs, threads, home, patience, (me, size));
         let none = || (0..size).map(|_| None);
         let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
