@@ -123,6 +123,16 @@ impl Comm {
             .map_or(self.handle.rank, |place| place.me)
     }
 
+    /// The number of this rank's node, the same at all ranks of the job. Ranks of one node share memory.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.handle
+            .gate
+            .enter()
+            .engine
+            .node(self.handle.rank as u32)
+    }
+
     /// Ranks in the communicator.
     #[inline]
     #[must_use]

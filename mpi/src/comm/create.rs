@@ -177,6 +177,11 @@ fn split(comm: Comm, color: i32, key: i32) -> Outcome<Comm> {
     make(parent, group, identity, Heritage::default())
 }
 
+/// This rank's node, as a color: ranks of one node share memory.
+fn node() -> Outcome<i32> {
+    Ok(phase::engine()?.node() as i32)
+}
+
 pub(crate) fn comm_split_type(
     comm: Comm,
     kind: i32,
@@ -189,9 +194,8 @@ pub(crate) fn comm_split_type(
         .iter()
         .any(|(key, value)| key == b"mpi_hw_resource_type" && value == b"mpi_shared_memory");
     let color = match kind {
-        // All ranks of a job share the node.
-        c::COMM_TYPE_SHARED => 0,
-        c::COMM_TYPE_HW_GUIDED | c::COMM_TYPE_RESOURCE_GUIDED if by_memory => 0,
+        c::COMM_TYPE_SHARED => node()?,
+        c::COMM_TYPE_HW_GUIDED | c::COMM_TYPE_RESOURCE_GUIDED if by_memory => node()?,
         // No other kind of hardware is told apart.
         c::UNDEFINED
         | c::COMM_TYPE_HW_GUIDED
