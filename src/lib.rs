@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! onecopy moves messages between the processes of a node with at most one copy of the payload.
+//! onecopy moves messages between the processes of a job: on a node with at most one copy of the payload, between nodes
+//! over TCP.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

@@ -12,6 +12,8 @@
 //! | [`cma`](layers::cma) | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
 //! | [`knem`](layers::knem) | a copy by a kernel module | a module with `/dev/onecopy` or `/dev/knem` |
 //!
+//! [`tcp`](layers::tcp) reaches other nodes; the library's endpoint moves its bytes.
+//!
 //! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`]
 //! when it cannot be used: what was seen, and what would help.
 

@@ -180,7 +180,8 @@ const ANY_SIZE: Size = Size { min: 0, max: TIB };
 
 knobs! {
     "layers" {
-        /// The layers that may carry payload. Small messages and control always travel through cico.
+        /// The layers that may carry payload. On one node small messages and control always travel through cico.
+        /// Without tcp, ranks on other nodes cannot be reached.
         User ONECOPY_LAYERS => layers: LayerList = LayerList::All, Layers;
         /// The smallest message by rendezvous over the heap layer.
         Expert ONECOPY_HEAP_MIN => heap_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::HEAP_MIN;

@@ -103,6 +103,10 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             },
             _ => (row.probe)(&here),
         };
+        let proven = match row.power {
+            Power::Wire => "proven by the connection of two ranks on different nodes",
+            _ => proven.as_str(),
+        };
         match (row.power, probe) {
             // Nothing is proven within a rank.
             (Power::Own, Probe::Available { detail }) => Layer {
@@ -112,7 +116,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
                 reason: None,
                 remedy: None,
             },
-            (_, probe) => layer(row.id, probe, &proven, refusal),
+            (_, probe) => layer(row.id, probe, proven, refusal),
         }
     };
     registry::LAYERS.iter().map(of).collect()
