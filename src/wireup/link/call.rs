@@ -18,6 +18,8 @@ use crate::proof::{Handshake, Purpose, Secret, fresh};
 
 /// For one address, to connect and to prove.
 const ATTEMPT: Duration = Duration::from_secs(2);
+/// For a confirmation: twice as long as rank 0's host keeps a connection without a proof.
+const CONFIRMED: Duration = Duration::from_secs(10);
 /// If all addresses refuse, this is not to change.
 const REFUSED: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -49,7 +51,7 @@ pub(in super::super) fn call(
             if left.is_zero() {
                 break;
             }
-            match attempt(to, from, (own, peer), secret, left) {
+            match attempt(to, from, (own, peer), secret, (left, start + limit)) {
                 Ok(found) => return Ok(found),
                 Err(Failure::Late(why)) => {
                     lasting = false;
@@ -73,7 +75,7 @@ fn attempt(
     from: &[IpAddr],
     (own, peer): (u32, u32),
     secret: Secret,
-    limit: Duration,
+    (limit, last): (Duration, Instant),
 ) -> Result<(TcpStream, IpAddr), Failure> {
     let lasting = |error: &dyn std::fmt::Display| Failure::Lasting(error.to_string());
     let deadline = Instant::now() + limit;
@@ -105,7 +107,7 @@ fn attempt(
     }
     let fresh = fresh().map_err(|error| lasting(&error))?;
     let mut proof = Handshake::call(secret, Purpose::Link, own, peer, fresh);
-    prove(&stream, &mut proof, deadline)?;
+    prove(&stream, &mut proof, deadline, last)?;
     let address = stream.local_addr().map_err(|error| lasting(&error))?;
     Ok((stream, address.ip().to_canonical()))
 }
@@ -146,7 +148,14 @@ fn wait(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> Result<(), Failu
     }
 }
 
-fn prove(mut stream: &TcpStream, proof: &mut Handshake, deadline: Instant) -> Result<(), Failure> {
+/// Both sides prove themselves before the deadline. Once this side has, the other one may take the connection for a link
+/// at any time, and its end for the end of the node: from then on it waits longer, up to `last` at most.
+fn prove(
+    mut stream: &TcpStream,
+    proof: &mut Handshake,
+    mut deadline: Instant,
+    last: Instant,
+) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::Late(error.to_string());
     while proof.proven().is_none() {
         let flags = match proof.to_send().is_empty() {
@@ -156,7 +165,12 @@ fn prove(mut stream: &TcpStream, proof: &mut Handshake, deadline: Instant) -> Re
         wait(&stream, flags, deadline)?;
         if flags == PollFlags::POLLOUT {
             match stream.write(proof.to_send()) {
-                Ok(count) => proof.sent(count),
+                Ok(count) => {
+                    proof.sent(count);
+                    if proof.to_send().is_empty() {
+                        deadline = last.min(Instant::now() + CONFIRMED);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(failed(error)),
             }
