@@ -253,6 +253,14 @@ fn list(bench: &Bench) -> Result<(), Failure> {
         "compiler",
     ];
     let mut rows = vec![head.map(str::to_owned)];
+    let release = |fetched: &Option<kernel::Fetched>| {
+        let release = fetched.as_ref().map(|found| found.release.clone());
+        release.unwrap_or_else(|| "-".to_owned())
+    };
+    let kept = |fetched: &Option<kernel::Fetched>, what: &str| match fetched {
+        Some(_) => what.to_owned(),
+        None => "no".to_owned(),
+    };
     for entry in &bench.catalog.kernels {
         let fetched = kernel::fetched(&bench.cache, &entry.name, entry.arch);
         let compiler = bench.catalog.toolchain_for(&entry.toolchain, entry.arch);
@@ -260,15 +268,8 @@ fn list(bench: &Bench) -> Result<(), Failure> {
             entry.name.clone(),
             entry.arch.name.to_owned(),
             RELEASE.to_owned(),
-            fetched
-                .as_ref()
-                .map_or("-".to_owned(), |f| f.release.clone()),
-            if fetched.is_some() {
-                "image, headers"
-            } else {
-                "no"
-            }
-            .to_owned(),
+            release(&fetched),
+            kept(&fetched, "image, headers"),
             compiler.map_or("-".to_owned(), |c| format!("{} ({})", c.program(), c.name)),
         ]);
         for profile in bench
@@ -294,15 +295,8 @@ fn list(bench: &Bench) -> Result<(), Failure> {
             entry.name.clone(),
             entry.arch.name.to_owned(),
             RELEASE.to_owned(),
-            fetched
-                .as_ref()
-                .map_or("-".to_owned(), |f| f.release.clone()),
-            if fetched.is_some() {
-                "image, modules"
-            } else {
-                "no"
-            }
-            .to_owned(),
+            release(&fetched),
+            kept(&fetched, "image, modules"),
             "-".to_owned(),
         ]);
     }

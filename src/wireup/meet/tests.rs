@@ -163,15 +163,19 @@ fn words_carry_addresses_and_places() {
     assert_eq!(Namespaces::decode("a:1:2"), None);
 }
 
-#[test]
-fn the_best_common_way_is_chosen() {
-    let here = Namespaces {
+fn namespaces() -> Namespaces {
+    Namespaces {
         machine: "n".to_owned(),
         net: 1,
         user: 2,
         proc: 3,
         bases: [(4, 1), (5, 1)],
-    };
+    }
+}
+
+#[test]
+fn the_best_common_way_is_chosen() {
+    let here = namespaces();
     let way = |change: &dyn Fn(&mut Namespaces)| {
         let mut other = here.clone();
         change(&mut other);
@@ -190,13 +194,7 @@ fn the_best_common_way_is_chosen() {
 
 #[test]
 fn ranks_between_which_no_way_leads_are_on_several_nodes() {
-    let here = Namespaces {
-        machine: "n".to_owned(),
-        net: 1,
-        user: 2,
-        proc: 3,
-        bases: [(4, 1), (5, 1)],
-    };
+    let here = namespaces();
     let nodes = |change: &dyn Fn(&mut Namespaces)| {
         let mut other = here.clone();
         change(&mut other);
