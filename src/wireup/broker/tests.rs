@@ -55,6 +55,29 @@ fn cards_are_given_out_when_the_last_has_joined() {
     assert!(broker.tick(Instant::now()).is_empty());
 }
 
+/// A rank may end at the word of an abort, and the broker in its process with it.
+#[test]
+fn the_rank_in_whose_process_the_broker_runs_hears_of_an_abort_last() {
+    let (mut broker, ends) = broker(3);
+    broker.runs_in(0);
+    ends.iter().for_each(|end| say(end, &join(), 1));
+    serve(&mut broker, 3);
+    for end in &ends {
+        assert!(matches!(heard(end), Some(ToRank::Cards { .. })));
+    }
+    assert_eq!(broker.abort_held_since(), None);
+    say(&ends[1], &ToLauncher::Abort { code: 7 }.encode(), 0);
+    serve(&mut broker, 3);
+    let abort = Some(ToRank::Event(Event::Abort { code: 7 }));
+    assert_eq!(heard(&ends[2]), abort);
+    assert_eq!(heard(&ends[0]), None);
+    assert!(broker.abort_held_since().is_some());
+    broker.release_abort();
+    assert_eq!(heard(&ends[0]), abort);
+    broker.release_abort();
+    assert_eq!(heard(&ends[0]), None);
+}
+
 #[test]
 fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
     let mut cut = join();
