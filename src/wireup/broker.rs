@@ -103,9 +103,10 @@ pub struct Broker {
     join_timeout: Duration,
     first_join: Option<Instant>,
     notices: Vec<Notice>,
-    /// The rank in whose process this broker runs, if it is one, and the word of an abort that it is not told yet.
+    /// The rank in whose process this broker runs, if it is one.
     own: Option<usize>,
-    held_abort: Option<(Instant, i32)>,
+    /// What all hear and the own rank is not told yet, and since when.
+    held: Option<(Instant, Vec<Vec<u8>>)>,
     buffer: Vec<u8>,
     beyond: Option<Beyond>,
 }
@@ -131,7 +132,7 @@ impl Broker {
             first_join: None,
             notices: Vec::new(),
             own: None,
-            held_abort: None,
+            held: None,
             buffer: vec![0; MAX_MESSAGE],
             beyond: None,
         }
@@ -459,7 +460,7 @@ impl Broker {
         for message in ToRank::all_cards(&cards) {
             for rank in 0..self.clients.len() {
                 if self.is_here(rank) {
-                    self.send(rank, message.clone(), Vec::new());
+                    self.spread(rank, message.clone());
                 }
             }
             self.tell_beyond(None, || Word::Encoded(message));
@@ -508,7 +509,7 @@ impl Broker {
             return;
         }
         let message = ToRank::Absent { waited_ms, missing };
-        self.send(rank, message.encode(), Vec::new());
+        self.spread(rank, message.encode());
     }
 
     fn introduce(&mut self, rank: usize, peer: u32) {
@@ -539,20 +540,34 @@ impl Broker {
         self.send(rank, message.encode(), fds);
     }
 
-    /// The rank in whose process this broker runs: it is told of an abort last.
+    /// The rank in whose process this broker runs: what all hear it is told last. It may end at a word of an abort, of
+    /// a death or of ranks that did not join, and this broker with it.
     pub(crate) fn runs_in(&mut self, rank: usize) {
         self.own = Some(rank);
     }
 
-    /// Since when the own rank is to be told of an abort.
-    pub(crate) fn abort_held_since(&self) -> Option<Instant> {
-        self.held_abort.map(|(since, _)| since)
+    /// Since when the own rank is to be told what the others hear.
+    pub(crate) fn held_since(&self) -> Option<Instant> {
+        self.held.as_ref().map(|(since, _)| *since)
     }
 
-    /// All others were told of an abort, or will not be: tells the own rank.
-    pub(crate) fn release_abort(&mut self) {
-        if let (Some((_, code)), Some(rank)) = (self.held_abort.take(), self.own) {
-            let message = ToRank::Event(Event::Abort { code }).encode();
+    /// All others were told, or will not be: tells the own rank.
+    pub(crate) fn release(&mut self) {
+        if let (Some((_, messages)), Some(rank)) = (self.held.take(), self.own) {
+            for message in messages {
+                self.send(rank, message, Vec::new());
+            }
+        }
+    }
+
+    /// Tells one of those who are all told.
+    fn spread(&mut self, rank: usize, message: Vec<u8>) {
+        if self.own == Some(rank) {
+            let held = self
+                .held
+                .get_or_insert_with(|| (Instant::now(), Vec::new()));
+            held.1.push(message);
+        } else {
             self.send(rank, message, Vec::new());
         }
     }
@@ -565,12 +580,7 @@ impl Broker {
             if rank == from || !joined || !self.is_here(rank) {
                 continue;
             }
-            // A rank that is told of an abort may end at once, and this broker with it.
-            if let (Event::Abort { code }, true) = (event, self.own == Some(rank)) {
-                self.held_abort.get_or_insert((Instant::now(), code));
-                continue;
-            }
-            self.send(rank, message.clone(), Vec::new());
+            self.spread(rank, message.clone());
         }
         self.tell_beyond(Some(from), || Word::Event(event));
     }

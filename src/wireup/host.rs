@@ -249,10 +249,10 @@ impl Thread {
             // Who waits for it may have given up.
             let _ = self.tell.take().map(|tell| tell.send(()));
         }
-        if let Some(since) = self.broker.abort_held_since()
+        if let Some(since) = self.broker.held_since()
             && (told || now >= since + TELL_LIMIT)
         {
-            self.broker.release_abort();
+            self.broker.release();
         }
         if self.broker.is_settled() {
             self.doors.clear();
@@ -307,7 +307,7 @@ impl Thread {
         let guests = self.guests.iter().map(|guest| guest.since + self.patience);
         let late = self.late.as_ref().map(|(at, _)| *at);
         let links = self.links.as_ref().and_then(Links::due);
-        let held = self.broker.abort_held_since();
+        let held = self.broker.held_since();
         let held = held.map(|since| since + TELL_LIMIT);
         let due = guests.chain(late).chain(links).chain(held);
         let due = due.chain(self.broker.deadline()).min();

@@ -204,7 +204,7 @@ impl Broker {
         for rank in 0..self.clients.len() {
             let waits = self.clients[rank].state == ClientState::Joined && self.is_here(rank);
             if waits {
-                self.send(rank, message.clone(), Vec::new());
+                self.spread(rank, message.clone());
             }
         }
     }

@@ -55,27 +55,49 @@ fn cards_are_given_out_when_the_last_has_joined() {
     assert!(broker.tick(Instant::now()).is_empty());
 }
 
-/// A rank may end at the word of an abort, and the broker in its process with it.
+/// A rank may end at what it hears, and the broker in its process with it.
 #[test]
-fn the_rank_in_whose_process_the_broker_runs_hears_of_an_abort_last() {
+fn the_rank_in_whose_process_the_broker_runs_hears_last() {
     let (mut broker, ends) = broker(3);
     broker.runs_in(0);
     ends.iter().for_each(|end| say(end, &join(), 1));
     serve(&mut broker, 3);
-    for end in &ends {
+    for end in &ends[1..] {
         assert!(matches!(heard(end), Some(ToRank::Cards { .. })));
     }
-    assert_eq!(broker.abort_held_since(), None);
+    assert_eq!(heard(&ends[0]), None);
+    broker.release();
+    assert!(matches!(heard(&ends[0]), Some(ToRank::Cards { .. })));
+    assert_eq!(broker.held_since(), None);
+    say(&ends[1], &ToLauncher::Leave.encode(), 0);
+    serve(&mut broker, 3);
     say(&ends[1], &ToLauncher::Abort { code: 7 }.encode(), 0);
     serve(&mut broker, 3);
+    let left = Some(ToRank::Event(Event::Left { rank: 1 }));
     let abort = Some(ToRank::Event(Event::Abort { code: 7 }));
-    assert_eq!(heard(&ends[2]), abort);
+    assert_eq!(
+        [heard(&ends[2]), heard(&ends[2])],
+        [left.clone(), abort.clone()]
+    );
     assert_eq!(heard(&ends[0]), None);
-    assert!(broker.abort_held_since().is_some());
-    broker.release_abort();
-    assert_eq!(heard(&ends[0]), abort);
-    broker.release_abort();
+    assert!(broker.held_since().is_some());
+    broker.release();
+    assert_eq!([heard(&ends[0]), heard(&ends[0])], [left, abort]);
+    broker.release();
     assert_eq!(heard(&ends[0]), None);
+}
+
+#[test]
+fn ranks_that_did_not_join_are_named_to_the_own_rank_last() {
+    let (mut broker, ends) = broker(3);
+    broker.runs_in(0);
+    ends[..2].iter().for_each(|end| say(end, &join(), 1));
+    serve(&mut broker, 3);
+    broker.tick(Instant::now() + Duration::from_secs(3600));
+    assert!(matches!(heard(&ends[1]), Some(ToRank::Absent { .. })));
+    assert_eq!(heard(&ends[0]), None);
+    broker.release();
+    assert!(matches!(heard(&ends[0]), Some(ToRank::Absent { .. })));
 }
 
 #[test]
