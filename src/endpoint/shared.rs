@@ -10,7 +10,7 @@ use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::pool::Outstanding;
-use onecopy_shm::ring::{Consumer, Producer};
+use onecopy_shm::ring::{self, Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, PeerSegment, SegmentError};
 use onecopy_shm::sync::{Ordering, light_fence};
 use std::os::fd::OwnedFd;
@@ -90,9 +90,14 @@ impl SharedMemory {
         Ok(())
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn claim(&mut self, slots: usize) -> Option<Claim<'_>> {
-        self.tx.as_mut()?.claim(slots).map(Claim::Ring)
+        self.claim_slots(slots).map(Claim::Ring)
+    }
+
+    #[inline(always)]
+    pub(super) fn claim_slots(&mut self, slots: usize) -> Option<ring::Claim<'_, MappedCells>> {
+        self.tx.as_mut()?.claim(slots)
     }
 
     #[inline(always)]

@@ -282,8 +282,12 @@ impl Socket {
 
 /// To the peer.
 impl Socket {
-    #[inline]
     pub(super) fn claim(&mut self, _: usize) -> Option<Claim<'_>> {
+        self.frame().map(Claim::Frame)
+    }
+
+    #[inline]
+    pub(super) fn frame(&mut self) -> Option<Frame<'_>> {
         if self.said_farewell || self.is_mute {
             return None;
         }
@@ -297,7 +301,7 @@ impl Socket {
             let total = std::mem::take(&mut self.credit_due);
             self.output.push(What::Credit, total);
         }
-        Some(Claim::Frame(self.output.frame()))
+        Some(self.output.frame())
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan};
 use super::{charge, layers, shown};
-use crate::endpoint::Record;
+use crate::endpoint::{Medium, Record, Use};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, Status};
@@ -66,16 +66,48 @@ fn may_send(peer: &Peer) -> bool {
 
 #[inline(always)]
 fn send_slots(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
-    let len = bytes.len();
-    let slots = eager::slots_of(len, false);
-    let Some(claim) = peer.endpoint.claim(slots) else {
-        return Sent::Nothing;
-    };
-    let meta = wire::meta(context, tag);
-    // Bytes that the call itself has cannot be withdrawn.
-    let _ = eager::write_slots(&core.loans, claim, None, meta, len, bytes);
-    eager::sent_slots(core, peer, slots, len);
-    Sent::All
+    let medium = peer.endpoint.medium();
+    medium.run(Slots {
+        core,
+        peer,
+        meta: wire::meta(context, tag),
+        bytes,
+    })
+}
+
+/// A send in slots.
+struct Slots<'a> {
+    core: &'a mut Core,
+    peer: &'a mut Peer,
+    meta: u64,
+    bytes: &'a [u8],
+}
+
+impl Use for Slots<'_> {
+    type Outcome = Sent;
+
+    #[inline(always)]
+    fn by<M: Medium>(self) -> Sent {
+        let Self {
+            core,
+            peer,
+            meta,
+            bytes,
+        } = self;
+        let len = bytes.len();
+        let slots = eager::slots_of(len, false);
+        let Some(to) = M::of(&mut peer.endpoint) else {
+            return Sent::Nothing;
+        };
+        let Some(room) = to.claim(slots) else {
+            return Sent::Nothing;
+        };
+        // Bytes that the call itself has cannot be withdrawn.
+        let _ = eager::write_slots(&core.loans, room, None, meta, len, bytes);
+        let woke = to.notify();
+        eager::sent_slots(core, peer, slots, len, woke);
+        Sent::All
+    }
 }
 
 fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
@@ -130,39 +162,74 @@ pub(crate) fn receive(
     out: &mut [u8],
     take: Take,
 ) -> Received {
-    if peer.endpoint.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
-        return Received::Nothing;
-    }
-    let Ok(Some(record)) = peer.endpoint.peek() else {
-        return Received::Nothing;
-    };
-    let (of_context, of_tag) = wire::from_meta(record.meta);
-    if of_context != context || tag.is_some_and(|t| t != of_tag) {
-        return Received::Nothing;
-    }
-    let envelope = Envelope {
+    let medium = peer.endpoint.medium();
+    medium.run(Next {
+        core,
+        peer,
         context,
-        source: peer.rank,
-        tag: of_tag,
-    };
-    if !core.posted.is_empty() && core.posted.accepts(&envelope) {
-        return Received::Nothing;
+        tag,
+        out,
+        take,
+    })
+}
+
+/// A receive of the message that comes next.
+struct Next<'a> {
+    core: &'a mut Core,
+    peer: &'a mut Peer,
+    context: u32,
+    tag: Option<i32>,
+    out: &'a mut [u8],
+    take: Take,
+}
+
+impl Use for Next<'_> {
+    type Outcome = Received;
+
+    #[inline(always)]
+    fn by<M: Medium>(self) -> Received {
+        let Self {
+            core, peer, out, ..
+        } = self;
+        let Some(from) = M::of(&mut peer.endpoint) else {
+            return Received::Nothing;
+        };
+        if from.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
+            return Received::Nothing;
+        }
+        let Ok(Some(record)) = from.peek() else {
+            return Received::Nothing;
+        };
+        let (context, tag) = wire::from_meta(record.meta);
+        if context != self.context || self.tag.is_some_and(|wanted| wanted != tag) {
+            return Received::Nothing;
+        }
+        let envelope = Envelope {
+            context,
+            source: peer.rank,
+            tag,
+        };
+        if !core.posted.is_empty() && core.posted.accepts(&envelope) {
+            return Received::Nothing;
+        }
+        if record.kind != Kind::Eager as u8 {
+            return receive_longer(core, peer, record, envelope, out, self.take);
+        }
+        if record.len > out.len() {
+            return Received::Nothing;
+        }
+        from.read(&record, &mut out[..record.len]);
+        if from.advance(record) && from.notify_room() {
+            core.counters.doorbells_rung += 1;
+        }
+        let bytes = record.len as u64;
+        let ended = Ended {
+            bytes,
+            credit: charge(bytes),
+            fin: None,
+        };
+        received(core, peer, tag, ended)
     }
-    if record.kind != Kind::Eager as u8 {
-        return receive_longer(core, peer, record, envelope, out, take);
-    }
-    if record.len > out.len() {
-        return Received::Nothing;
-    }
-    peer.endpoint.read(&record, 0, &mut out[..record.len]);
-    pass(core, peer, record, false);
-    let bytes = record.len as u64;
-    let ended = Ended {
-        bytes,
-        credit: charge(bytes),
-        fin: None,
-    };
-    received(core, peer, of_tag, ended)
 }
 
 /// Passes a record, and the chunk that it names if there is one.

@@ -7,7 +7,7 @@
 use super::deliver::{Ended, deliver, end};
 use super::plan::SYNC_BYTES;
 use super::{Message, charge, claim, complete_send, sent};
-use crate::endpoint::{Claim, Naming, Put, Record, Source, slots_for};
+use crate::endpoint::{Naming, Put, Record, Room, Source, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -68,7 +68,7 @@ pub(crate) fn slots_of(len: usize, sync: bool) -> usize {
 #[inline(always)]
 pub(crate) fn write_slots(
     loans: &LoanTable,
-    mut claim: Claim<'_>,
+    mut room: impl Room,
     sync: Option<RequestId>,
     meta: u64,
     len: usize,
@@ -76,20 +76,20 @@ pub(crate) fn write_slots(
 ) -> std::result::Result<(), LoanError> {
     let (kind, skip) = match sync {
         Some(id) => {
-            claim.write(0, &id.0.to_le_bytes());
+            room.write(0, &id.0.to_le_bytes());
             (Kind::EagerSync, SYNC_BYTES)
         }
         None => (Kind::Eager, 0),
     };
-    from.read(loans, 0, len, |at, bytes| claim.write(skip + at, bytes))?;
-    claim.publish(kind as u8, skip + len, meta);
+    from.read(loans, 0, len, |at, bytes| room.write(skip + at, bytes))?;
+    room.publish(kind as u8, skip + len, meta);
     Ok(())
 }
 
-/// A message in slots was published.
+/// A message in slots was published, and woke the peer or not.
 #[inline(always)]
-pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: usize) {
-    if peer.endpoint.notify() {
+pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: usize, woke: bool) {
+    if woke {
         core.counters.doorbells_rung += 1;
     }
     peer.credit_used += charge(len as u64);
@@ -120,7 +120,8 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
         core.requests.complete(id, Err(withdrawn(peer)));
         return true;
     }
-    sent_slots(core, peer, slots, len);
+    let woke = peer.endpoint.notify();
+    sent_slots(core, peer, slots, len, woke);
     sent_all(core, peer, id, SendPlan::Slots);
     true
 }

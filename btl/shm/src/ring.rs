@@ -126,7 +126,7 @@ impl<C: Cells> Producer<C> {
     }
 
     /// Claims room for a record of `slots` slots. `None` means that the consumer must catch up first.
-    #[inline]
+    #[inline(always)]
     pub fn claim(&mut self, slots: usize) -> Option<Claim<'_, C>> {
         debug_assert!((1..=MAX_RECORD_SLOTS).contains(&slots) && slots < self.cells.slots());
         failing::attempt("ring.claim").ok()?;
@@ -139,14 +139,21 @@ impl<C: Cells> Producer<C> {
         {
             return None;
         }
-        let mut left = fill;
-        while left > 0 {
-            let step = left.min(MAX_RECORD_SLOTS);
-            self.publish(NOP, step, 0, 0);
-            left -= step;
+        if fill > 0 {
+            self.fill(fill);
         }
         fault::point("ring.claim");
         Some(Claim { ring: self, slots })
+    }
+
+    /// Publishes no-ops of so many slots: a record does not go round the end.
+    #[inline(never)]
+    fn fill(&mut self, mut slots: usize) {
+        while slots > 0 {
+            let step = slots.min(MAX_RECORD_SLOTS);
+            self.publish(NOP, step, 0, 0);
+            slots -= step;
+        }
     }
 
     /// Whether a claim of `slots` slots would succeed now.
