@@ -67,7 +67,7 @@ fn may_send(peer: &Peer) -> bool {
 #[inline(always)]
 fn send_slots(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let medium = peer.endpoint.medium();
-    medium.run(Slots {
+    medium.run(|| Slots {
         core,
         peer,
         meta: wire::meta(context, tag),
@@ -163,7 +163,7 @@ pub(crate) fn receive(
     take: Take,
 ) -> Received {
     let medium = peer.endpoint.medium();
-    medium.run(Next {
+    medium.run(|| Next {
         core,
         peer,
         context,
