@@ -11,10 +11,11 @@
 //! other brokers (`beyond.rs`).
 
 mod beyond;
+mod client;
 
 use beyond::Beyond;
+use client::{Client, ClientState};
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,11 +31,6 @@ use crate::wireup::{Card, Death, Event, Missing};
 /// When a rank's connection or process ends, its exit status may be a moment behind.
 const STATUS_DELAY: Duration = Duration::from_millis(20);
 
-/// Between attempts to send what the kernel has no room for: it tells nobody when it has.
-const RETRY_DELAY: Duration = Duration::from_millis(5);
-/// A rank to which nothing can be sent for so long loses its connection.
-const STUCK_LIMIT: Duration = Duration::from_secs(20);
-
 /// What the launcher should know.
 #[derive(Debug, PartialEq)]
 pub enum Notice {
@@ -49,41 +45,6 @@ pub enum Notice {
     },
     /// A member of the job has ended without a word that it leaves.
     Deserted { rank: usize },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientState {
-    /// Has not joined yet; perhaps it never will.
-    Outside,
-    Joined,
-    Left,
-    Gone,
-}
-
-#[derive(Debug)]
-struct Client {
-    state: ClientState,
-    socket: Option<OwnedFd>,
-    queue: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
-    /// Since when the kernel refuses to take the first message of the queue, and when it is asked again.
-    stuck: Option<(Instant, Instant)>,
-    card: Option<Card>,
-    segment: Option<Arc<OwnedFd>>,
-    /// By which it grants its memory to peers: given to ranks of the job only.
-    grant: Option<Arc<OwnedFd>>,
-    /// The process that joined: the launcher's child, or something below it.
-    joined_as: Option<Credentials>,
-    process: Option<Arc<OwnedFd>>,
-    /// The launcher's child and, if known, its end; for a rank that was seated, the process that connected.
-    child: Pid,
-    child_fd: Option<Arc<OwnedFd>>,
-    child_death: Option<Death>,
-    /// Since when the connection or the process is known to have ended.
-    ending: Option<Instant>,
-    /// Whether there is, or was, a connection.
-    seated: bool,
-    /// Whether the connection was taken from it: it could not say that it leaves.
-    disconnected: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,44 +101,15 @@ impl Broker {
 
     /// Adds the next rank: our end of its socket, and its process.
     pub fn add(&mut self, socket: OwnedFd, child: Pid, child_fd: Option<Arc<OwnedFd>>) {
-        self.clients.push(Client {
-            state: ClientState::Outside,
-            socket: Some(socket),
-            queue: VecDeque::new(),
-            stuck: None,
-            card: None,
-            segment: None,
-            grant: None,
-            joined_as: None,
-            process: None,
-            child,
-            child_fd,
-            child_death: None,
-            ending: None,
-            seated: true,
-            disconnected: false,
-        });
+        let mut client = Client::vacant();
+        client.seat(socket, child, child_fd);
+        self.clients.push(client);
     }
 
     /// Room for `ranks` ranks that have not come yet.
     pub fn make_room(&mut self, ranks: usize) {
-        self.clients.extend((0..ranks).map(|_| Client {
-            state: ClientState::Outside,
-            socket: None,
-            queue: VecDeque::new(),
-            stuck: None,
-            card: None,
-            segment: None,
-            grant: None,
-            joined_as: None,
-            process: None,
-            child: Pid::from_raw(0),
-            child_fd: None,
-            child_death: None,
-            ending: None,
-            seated: false,
-            disconnected: false,
-        }));
+        let vacant = (0..ranks).map(|_| Client::vacant());
+        self.clients.extend(vacant);
     }
 
     /// Whether this rank has not come yet.
@@ -193,11 +125,7 @@ impl Broker {
         who: Credentials,
         process: Option<Arc<OwnedFd>>,
     ) {
-        let client = &mut self.clients[rank];
-        client.seated = true;
-        client.socket = Some(socket);
-        client.child = Pid::from_raw(who.pid);
-        client.child_fd = process;
+        self.clients[rank].seat(socket, Pid::from_raw(who.pid), process);
     }
 
     /// Answers a rank's hello.
@@ -344,7 +272,7 @@ impl Broker {
                     }
                 }
                 Err(FdPassError::WouldBlock) => return,
-                Err(FdPassError::Closed) => return self.hung_up(rank, now),
+                Err(FdPassError::Closed) => return self.clients[rank].hang_up(now),
                 Err(error) => return self.disconnect(rank, error.to_string(), now),
             }
         }
@@ -591,65 +519,15 @@ impl Broker {
     }
 
     fn flush(&mut self, rank: usize) {
-        let client = &mut self.clients[rank];
-        let failed = loop {
-            let (Some(socket), Some((message, fds))) = (&client.socket, client.queue.front())
-            else {
-                client.stuck = None;
-                return;
-            };
-            let lent: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
-            match fdpass::send(socket.as_fd(), message, &lent, Wait::Never) {
-                Ok(()) => {
-                    client.queue.pop_front();
-                    client.stuck = None;
-                }
-                Err(FdPassError::WouldBlock) => {
-                    client.stuck = None;
-                    return;
-                }
-                // The end of the connection is noticed where it is read.
-                Err(FdPassError::Closed) => client.queue.clear(),
-                Err(error) => {
-                    let now = Instant::now();
-                    let since = client.stuck.map_or(now, |(since, _)| since);
-                    if !error.is_transient() || now.duration_since(since) > STUCK_LIMIT {
-                        break error;
-                    }
-                    client.stuck = Some((since, now + RETRY_DELAY));
-                    return;
-                }
-            }
-        };
-        // What it waits for cannot come any more: it hears why, and the others of its end.
-        let text = format!(
-            "a message to it of {} bytes cannot be sent: {failed}; see net.core.wmem_default for the longest one, and `ulimit -n` for descriptors under way",
-            client.queue.front().map_or(0, |(message, _)| message.len())
-        );
-        self.disconnect(rank, text, Instant::now());
-    }
-
-    fn hung_up(&mut self, rank: usize, now: Instant) {
-        let client = &mut self.clients[rank];
-        client.socket = None;
-        client.queue.clear();
-        client.stuck = None;
-        match client.state {
-            ClientState::Outside | ClientState::Joined => _ = client.ending.get_or_insert(now),
-            ClientState::Left | ClientState::Gone => {}
+        if let Err(text) = self.clients[rank].flush() {
+            // What it waits for cannot come any more: it hears why, and the others of its end.
+            self.disconnect(rank, text, Instant::now());
         }
     }
 
     fn disconnect(&mut self, rank: usize, text: String, now: Instant) {
-        let reason = text.clone();
-        let refusal = ToRank::Refused { reason }.encode();
-        if let Some(socket) = &self.clients[rank].socket {
-            // If this cannot be sent either, the rank hears of the end of its connection.
-            let _ = fdpass::send(socket.as_fd(), &refusal, &[], Wait::Never);
-        }
+        self.clients[rank].disconnect(text.clone(), now);
         self.notices.push(Notice::Complaint { rank, text });
-        self.clients[rank].disconnected = true;
-        self.hung_up(rank, now);
     }
 
     fn gone(&mut self, rank: usize, how: Death) {
