@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The event loop that conducts a job from its first process to its last.
 
-use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -11,10 +10,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use onecopy_shm::process;
 
-use super::output::{Lines, Sink};
+use super::forward::Forward;
 use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
-use super::{Cause, Job, JobOutcome, LaunchError, Output, Stream, bind, pmi, sweep, system};
+use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
 use onecopy::wireup::broker::{Broker, Notice, Source};
 use onecopy::wireup::{Death, Missing, own_processors};
 
@@ -22,8 +21,6 @@ use onecopy::wireup::{Death, Missing, own_processors};
 const ASK_PERIOD: Duration = Duration::from_millis(10);
 /// How often orphans that came to us are waited for.
 const REAP_PERIOD: Duration = Duration::from_secs(1);
-/// The launcher as a source of output.
-const SELF: usize = usize::MAX;
 
 /// Whether the job goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +46,9 @@ enum Ready {
 struct Conductor {
     job: Job,
     ranks: Vec<Rank>,
-    lines: Vec<[Lines; 2]>,
-    tags: Vec<String>,
     broker: Broker,
     pmi: pmi::Server,
-    sinks: Option<[Sink; 2]>,
+    forward: Forward,
     signals: Option<Signals>,
     phase: Phase,
     cause: Option<Cause>,
@@ -79,37 +74,14 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
         nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
     }
     let signals = job.forward_signals.then(Signals::catch).transpose()?;
-    let sinks = match job.output {
-        Output::Forward { .. } => {
-            let sink = |fd| {
-                Sink::new(fd).map_err(|source| LaunchError::System {
-                    what: "dup of standard output or error",
-                    source,
-                })
-            };
-            let (out, err) = (std::io::stdout(), std::io::stderr());
-            Some([sink(out.as_fd())?, sink(err.as_fd())?])
-        }
-        _ => None,
-    };
-    let tagged = matches!(job.output, Output::Forward { tag: true });
+    let forward = Forward::new(&job.output, job.ranks)?;
     let now = Instant::now();
     let mut conductor = Conductor {
         ranks: Vec::with_capacity(job.ranks),
-        lines: (0..job.ranks).map(|_| <[Lines; 2]>::default()).collect(),
-        tags: (0..job.ranks)
-            .map(|rank| {
-                if tagged {
-                    format!("[{rank}] ")
-                } else {
-                    String::new()
-                }
-            })
-            .collect(),
         broker: Broker::new(job.join_timeout),
         pmi: pmi::Server::new(job.ranks),
         job,
-        sinks,
+        forward,
         signals,
         phase: Phase::Running,
         cause: None,
@@ -232,8 +204,7 @@ impl Conductor {
                 watch(pidfd.as_fd(), PollFlags::POLLIN, Ready::Child(number));
             }
             for (which, stream) in rank.streams.iter().enumerate() {
-                let full = self.sinks.as_ref().is_some_and(|sinks| sinks[which].full());
-                if let (Some(stream), false) = (stream, full) {
+                if let (Some(stream), false) = (stream, self.forward.is_full(which)) {
                     let token = Ready::Output(number, which);
                     watch(stream.as_fd(), PollFlags::POLLIN, token);
                 }
@@ -251,10 +222,8 @@ impl Conductor {
             flags.set(PollFlags::POLLOUT, write);
             watch(fd, flags, Ready::Pmi(rank));
         }
-        for (which, sink) in self.sinks.iter().flatten().enumerate() {
-            if sink.pending() {
-                watch(sink.fd(), PollFlags::POLLOUT, Ready::Sink(which));
-            }
+        for (which, fd) in self.forward.pending() {
+            watch(fd, PollFlags::POLLOUT, Ready::Sink(which));
         }
         if let Some(signals) = &self.signals {
             watch(signals.fd.as_fd(), PollFlags::POLLIN, Ready::Signals);
@@ -306,16 +275,13 @@ impl Conductor {
             Ready::Broker(source) => self.broker.ready(source, Instant::now()),
             Ready::Pmi(rank) => self.pmi.ready(rank),
             Ready::Sink(which) => {
-                if let Some(sinks) = &mut self.sinks {
-                    sinks[which].write_some();
-                    if sinks[which].broken() {
-                        if let Some(cause) = self.lost_output() {
-                            self.fail(cause);
-                        }
-                        // Nobody reads our output: let the ranks see that, as in any pipeline.
-                        for rank in &mut self.ranks {
-                            rank.streams[which] = None;
-                        }
+                if self.forward.write_some(which) {
+                    if let Some(cause) = self.lost_output() {
+                        self.fail(cause);
+                    }
+                    // Nobody reads our output: let the ranks see that, as in any pipeline.
+                    for rank in &mut self.ranks {
+                        rank.streams[which] = None;
                     }
                 }
             }
@@ -519,36 +485,9 @@ impl Conductor {
 
     /// Reads what is there; false at the end of the stream.
     fn read_output(&mut self, rank: usize, which: usize) -> bool {
-        let Some(stream) = &mut self.ranks[rank].streams[which] else {
-            return false;
-        };
-        let mut block = [0; 64 * 1024];
-        let count = match stream.read(&mut block) {
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return true,
-            Err(_) => 0,
-        };
-        let mut lines = std::mem::take(&mut self.lines[rank][which]);
-        let emit = |line: &[u8]| self.put(rank, which, line);
-        if count == 0 {
-            lines.finish(emit);
-            self.ranks[rank].streams[which] = None;
-        } else {
-            lines.push(&block[..count], emit);
-            self.lines[rank][which] = lines;
-        }
-        count > 0
-    }
-
-    fn put(&mut self, rank: usize, which: usize, line: &[u8]) {
-        match (&mut self.job.output, &mut self.sinks) {
-            (Output::Lines(f), _) => {
-                let streams = [Stream::Stdout, Stream::Stderr];
-                f(rank, streams[which], line);
-            }
-            (_, Some(sinks)) => sinks[which].put(rank, &self.tags[rank], line),
-            _ => {}
-        }
+        let stream = &mut self.ranks[rank].streams[which];
+        let output = &mut self.job.output;
+        self.forward.read(output, (rank, which), stream)
     }
 
     /// What ranks left in their pipes. Nobody writes any more, or nobody that we wait for.
@@ -562,21 +501,16 @@ impl Conductor {
                         break;
                     }
                 }
-                let mut lines = std::mem::take(&mut self.lines[rank][which]);
-                lines.finish(|line| self.put(rank, which, line));
+                self.forward.finish(&mut self.job.output, (rank, which));
             }
         }
-        for sink in self.sinks.iter_mut().flatten() {
-            sink.write_all();
-        }
+        self.forward.write_all();
         // The ranks are gone, and their numbers may be others' by now: there is nobody to end.
         if let Some(cause) = self.lost_output() {
             self.cause.get_or_insert(cause);
         }
         // What was just said about one of them goes to the other.
-        for sink in self.sinks.iter_mut().flatten() {
-            sink.write_all();
-        }
+        self.forward.write_all();
     }
 
     /// A reader that has gone is usual in a pipeline. Output that could not be written for another reason is missed by
@@ -584,8 +518,7 @@ impl Conductor {
     fn lost_output(&mut self) -> Option<Cause> {
         let mut cause = None;
         for which in 0..2 {
-            let sink = self.sinks.as_mut().map(|sinks| &mut sinks[which]);
-            let Some(error) = sink.and_then(Sink::take_error) else {
+            let Some(error) = self.forward.take_error(which) else {
                 continue;
             };
             let name = ["output", "error"][which];
@@ -626,11 +559,8 @@ impl Conductor {
     fn say(&mut self, text: &str) {
         let line = format!("onecopy run: {text}\n");
         self.messages.push(text.to_owned());
-        match &mut self.sinks {
-            _ if self.job.quiet => {}
-            Some(sinks) => sinks[1].put(SELF, "", line.as_bytes()),
-            // A message that cannot be written has no other place to go.
-            None => _ = std::io::stderr().write_all(line.as_bytes()),
+        if !self.job.quiet {
+            self.forward.say(&line);
         }
     }
 }

@@ -30,6 +30,7 @@
 
 mod bind;
 mod conduct;
+mod forward;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
