@@ -94,7 +94,7 @@ impl Runtime {
     pub fn init_with(options: Options) -> Result<Self> {
         let wireup = match options.wireup {
             Some(wireup) => wireup,
-            None => wireup::from_environment()?,
+            None => wireup::from_environment(&options.knobs)?,
         };
         if options.knobs.print_env && wireup.rank() == 0 {
             crate::tune::print_knobs(&options.knobs);

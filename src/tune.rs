@@ -245,7 +245,18 @@ fn source(named: Option<PathBuf>, warnings: &mut Vec<String>) -> Result<Option<S
 
 /// Reads the environment, the tune file and the profile. Nothing is logged.
 pub fn settings() -> Result<Settings> {
-    let pairs = onecopy_obs::knobs::env_pairs()?;
+    settings_with(&[])
+}
+
+/// As [`settings`], of a process that is started with these variables besides.
+pub fn settings_with(set: &[(String, String)]) -> Result<Settings> {
+    let mut pairs = onecopy_obs::knobs::env_pairs()?;
+    // Of a variable that occurs twice, the later counts.
+    pairs.extend(
+        set.iter()
+            .filter(|(name, _)| name.starts_with("ONECOPY_"))
+            .cloned(),
+    );
     let set = Knobs::from_iter(pairs_of(&pairs))?.0.tune_file;
     let is_set = set.is_some();
     let mut warnings = Vec::new();

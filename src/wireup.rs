@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_btl::module::Offer;
+use onecopy_obs::Knobs;
 use onecopy_shm::fdpass::FdPassError;
 
 /// Version of the messages between ranks and launcher, and of what a [`Card`] means.
@@ -428,12 +429,13 @@ pub fn exit_code(code: i32) -> i32 {
 }
 
 /// The wire-up that the environment describes: the launcher's if one started this process, ours before others;
-/// otherwise a job of one rank. A launcher that is there but cannot be used is an error.
-pub fn from_environment() -> Result<Box<dyn Wireup>, WireupError> {
+/// otherwise a job of one rank. A launcher that is there but cannot be used is an error. Of another launcher's job,
+/// `knobs` say how long ranks wait to meet, and where nodes reach one another.
+pub fn from_environment(knobs: &Knobs) -> Result<Box<dyn Wireup>, WireupError> {
     if let Some(wireup) = launched::Launched::from_environment()? {
         return Ok(Box::new(wireup));
     }
-    match foreign::Foreign::from_environment()? {
+    match foreign::Foreign::from_environment(knobs)? {
         Some(wireup) => Ok(Box::new(wireup)),
         None => Ok(Box::new(alone::Alone::new())),
     }

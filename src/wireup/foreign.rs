@@ -81,23 +81,17 @@ enum Inner {
 
 impl Foreign {
     /// The wire-up that a foreign launcher's traces in the environment lead to; none if there are none.
-    pub(super) fn from_environment() -> Result<Option<Self>, WireupError> {
-        let knobs = || match Knobs::from_env() {
-            Ok((knobs, ..)) => Ok(knobs),
-            Err(error) => Err(unusable("a launcher", error.to_string())),
-        };
+    pub(super) fn from_environment(knobs: &Knobs) -> Result<Option<Self>, WireupError> {
         if pmi::is_present() {
-            let knobs = knobs()?;
             if let Some(client) = pmi::Client::from_environment(knobs.join_timeout)? {
                 tracing::info!("this rank meets the others by PMI-1");
-                return gather::by_table(Box::new(client), &knobs).map(Some);
+                return gather::by_table(Box::new(client), knobs).map(Some);
             }
         }
         let mut without = None;
         if pmix::is_present() {
-            let knobs = knobs()?;
             match pmix::Pmix::from_environment(knobs.join_timeout)? {
-                pmix::Found::Table(table) => return gather::by_table(table, &knobs).map(Some),
+                pmix::Found::Table(table) => return gather::by_table(table, knobs).map(Some),
                 pmix::Found::Unusable(reason) => {
                     tracing::info!("{reason}; the environment is asked instead");
                     without = Some(reason);
@@ -111,7 +105,7 @@ impl Foreign {
                 tracing::info!(
                     "rank {rank} of {size} meets the others by the environment of {launcher}"
                 );
-                Self::by_name(&job, knobs()?.join_timeout).map(Some)
+                Self::by_name(&job, knobs.join_timeout).map(Some)
             }
             None => Ok(None),
         }

@@ -160,18 +160,9 @@ impl Args {
         Ok(job.run()?.code)
     }
 
-    /// As the ranks will see it: `--env` comes before our own environment.
+    /// As the ranks will see it: `--env` comes before our own environment, and that before the tune file.
     fn join_timeout(&self) -> Result<Duration, CliError> {
-        const NAME: &str = "ONECOPY_JOIN_TIMEOUT";
-        let given = self.env.iter().rev().find(|(name, _)| name == NAME);
-        let text = given
-            .map(|(_, value)| value.clone())
-            .or_else(|| std::env::var(NAME).ok());
-        match text {
-            None => Ok(Duration::from_secs(30)),
-            Some(text) => {
-                seconds(&text).map_err(|reason| CliError::Usage(format!("{NAME}={text}: {reason}")))
-            }
-        }
+        let settings = onecopy::tune::settings_with(&self.env)?;
+        Ok(settings.knobs.join_timeout)
     }
 }

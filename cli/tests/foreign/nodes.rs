@@ -23,7 +23,8 @@ use crate::table::Table;
 
 /// What a rank does that knows no more than the wire-up.
 pub(crate) fn as_rank(what: &str) {
-    let mut job = match from_environment() {
+    let (knobs, ..) = onecopy_obs::Knobs::from_env().expect("knobs");
+    let mut job = match from_environment(&knobs) {
         Ok(job) => job,
         Err(error) => {
             say(&format!("init failed: {error}"));

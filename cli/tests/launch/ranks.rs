@@ -38,7 +38,8 @@ fn as_rank() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    let mut job = from_environment().expect("environment");
+    let (knobs, ..) = onecopy_obs::Knobs::from_env().expect("knobs");
+    let mut job = from_environment(&knobs).expect("environment");
     let (rank, size) = (job.rank(), job.size());
     if role == "absent" && rank == 1 {
         // Longer than the others wait.
@@ -208,7 +209,7 @@ fn an_abort_ends_the_job_with_its_code() {
 
 #[test]
 fn a_rank_that_does_not_join_in_time_is_named() {
-    let options = ["--env", "ONECOPY_JOIN_TIMEOUT=0.5", "--keep-going"];
+    let options = ["--env", "ONECOPY_JOIN_TIMEOUT=1", "--keep-going"];
     let ran = ranks("3", "absent", &options);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("onecopy run: rank 1 (pid "), "{ran:?}");
