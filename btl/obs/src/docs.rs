@@ -26,8 +26,8 @@ pub fn knobs_page() -> String {
         (
             Audience::User,
             "For users",
-            "An administrator or a user of a job has cause to set these: what may carry messages, how much memory they take, how \
-             ranks wait, what a job checks and prints.",
+            "An administrator or a user of a job has cause to set these. They say what may carry messages and how much memory \
+             they take, how ranks wait, what a job checks and prints.",
         ),
         (
             Audience::Expert,
