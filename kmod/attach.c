@@ -230,7 +230,7 @@ int oc_detach(unsigned long addr)
 	}
 	mmap_read_unlock(mm);
 	/*
-	 * Between the locks another thread may map something else here; as with munmap(), a program
+	 * Between the locks another thread may map something else here. As with munmap(), a program
 	 * that unmaps what it maps at the same time gets what it asked for.
 	 */
 	err = vm_munmap(start, end - start);

@@ -90,9 +90,10 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
 #endif
 
 /*
- * Whether an entry of 2 MiB may show the page, which the owner's entry maps. Not the huge page of
- * zeroes, the one large page that belongs to nothing: where its entry goes, kernels from 7.0 on
- * take away the page table that anonymous memory keeps beside it, and so another's.
+ * Whether an entry of 2 MiB may show the page, which the owner's entry maps. The huge page of
+ * zeroes may not be shown: it is the one large page that belongs to nothing. Where its entry goes,
+ * kernels from 7.0 on also take away a page table. Anonymous memory keeps one beside such an entry,
+ * but here it would be another entry's.
  */
 static inline bool oc_may_be_large(unsigned long pfn)
 {
@@ -105,9 +106,9 @@ static inline bool oc_may_be_large(unsigned long pfn)
 
 /*
  * Whether an entry that allows reading may come to allow storing as it stands. An x86 processor
- * looks at the tables once more before it faults. Others may keep what they know of the entry: on
- * arm64 a store would fault again and again, since kernels before 6.19 tell nobody to forget an
- * entry that already allows what a fault is about, and what would tell is not for modules.
+ * looks at the tables once more before it faults. Other processors may keep what they know of the
+ * entry. On arm64 a store would fault again and again. Kernels before 6.19 tell nobody to forget an
+ * entry that already allows what a fault is about. The function that would tell is not for modules.
  */
 #define OC_ENTRY_MAY_GROW IS_ENABLED(CONFIG_X86)
 
@@ -124,8 +125,8 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 }
 
 /*
- * For pages that users map with vm_insert_page(): while being charged to a memory cgroup was a type
- * of a page (before 5.11), such a page cannot be mapped so.
+ * For pages that users map with vm_insert_page(). Before 5.11 a page that was charged to a memory
+ * cgroup had a page type, and such a page cannot be mapped so.
  */
 #ifdef PG_kmemcg
 #define OC_GFP_SHOWN GFP_KERNEL
@@ -184,9 +185,9 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 #endif
 
 /*
- * After a store of n bytes from byte `off` of the page on, which may lie in further pages of the
- * same compound one. Where processors do not fetch instructions from where they store (arm64), the
- * kernel remembers that so it has to be made good before anybody runs what lies there.
+ * After a store of n bytes from byte `off` of the page on. They may lie in further pages of the
+ * same compound one. Some processors (arm64) do not fetch instructions from where they store. There
+ * the kernel notes that the page has to be made good before anybody runs what lies in it.
  */
 static inline void oc_unmap_stored(struct page *page, void *map, unsigned long off, u64 n)
 {
@@ -214,10 +215,10 @@ static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 
 /*
  * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that
- * change's end, under the lock of the subscriptions. Kernels before that was mended in their stable
- * series let the remover go as soon as the change counts as ended, which is before: its notifier
- * must not be freed then. So the lock is taken once more, by a look that has nothing to wait for,
- * since the notifier's last phase is over.
+ * change's end, under the lock of the subscriptions. Some kernels let the remover go too early, as
+ * soon as the change counts as ended; their stable series have a fix. The notifier must not be
+ * freed then. So the lock is taken once more, by a look that has nothing to wait for, since the
+ * notifier's last phase is over.
  */
 static inline void oc_unsubscribe(struct mmu_interval_notifier *notifier)
 {

@@ -10,8 +10,9 @@
 #define OC_BATCH OC_PAGES_IN(SZ_256K, PAGE_SIZE) /* pages pinned at a time */
 
 /*
- * One's own memory is not there, or not as it is wanted: have it faulted in, with some of what
- * follows for who misses page after page. A kill ends the wait for whoever answers the faults.
+ * The caller's own memory is not there, or not as it is wanted: fault it in. A caller that misses
+ * page after page gets some of what follows, too. A kill ends the wait for whoever answers the
+ * faults.
  */
 static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int pages)
 {

@@ -32,8 +32,8 @@
 #define OC_MINOR 244
 
 /*
- * For what is as large as the caller asks: that there is no memory for it is told to who asked, and
- * to nobody by a trace in the log.
+ * For allocations that are as large as the caller asks. If there is no memory for one, the caller
+ * alone is told, and no trace goes to the log.
  */
 #define OC_GFP_ASKED (GFP_KERNEL_ACCOUNT | __GFP_NOWARN)
 

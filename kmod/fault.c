@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An attachment is touched. Two map locks are never waited for at once: the owner's is tried; where
- * that fails, or the owner has to fault the page in, ours is given up, the owner's side is settled
- * with only the owner's lock, what was found is left with the segment, and the fault begins anew. A
- * fault that finds an answer with the segment needs no lock of the owner.
+ * An attachment is touched. Two map locks are never waited for at once: the owner's is only tried.
+ * If that fails, or if the owner has to fault the page in, the fault gives up our map lock. It
+ * settles the owner's side with only the owner's lock and leaves what it found with the segment.
+ * Then it begins anew. A fault that finds an answer with the segment needs no lock of the owner.
  */
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
@@ -33,7 +33,7 @@ static struct oc_marks oc_quiet;
 
 /*
  * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry.
- * Taken with the importer's map lock held for reading and before the segment's lock; page tables
+ * Taken with the importer's map lock held for reading and before the segment's lock. Page tables
  * are allocated under it, and it is never taken in reclaim.
  */
 #define OC_INSTALL_BITS 8
@@ -402,9 +402,9 @@ static int oc_install_prepare(struct oc_install *in, enum oc_install_next next)
 }
 
 /*
- * Map what a snapshot knows of the window: the given one, which then belongs to the segment or is
- * freed, or one that the segment has. 0: the page is mapped. -EAGAIN: too little is known. -EINTR:
- * killed. OC_NO_TABLE. Another error: there is no such page.
+ * Map what a snapshot knows of the window. The snapshot is the given one, which then belongs to the
+ * segment or is freed, or one that the segment has. Returns 0: the page is mapped. -EAGAIN: too
+ * little is known. -EINTR: killed. OC_NO_TABLE. Another error: there is no such page.
  */
 static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window w,
 		      unsigned long owner, struct oc_snap *fresh)

@@ -46,9 +46,9 @@ static void oc_affinity(struct task_struct *task, struct cpumask *mask)
 }
 
 /*
- * The worker runs for a caller, so in its cgroups, and where it may run: on processors of its
- * cpuset, of which it may have asked for some. Not done by the caller, who holds his map lock,
- * which those who move tasks between cpusets wait for.
+ * The worker runs for a caller, so it runs in the caller's cgroups and on processors of the
+ * caller's cpuset. The caller may have asked for some of these. It does not do this itself: it
+ * holds its map lock, and those who move tasks between cpusets wait for that.
  */
 static int oc_worker_place(struct oc_knem *k)
 {

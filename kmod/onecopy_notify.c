@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests only: who opens /dev/onecopy-notify has a notifier in its address space until the file
- * is closed, as a process has that runs a virtual machine. To register one takes the locks of all
- * mappings of the address space at once. To map it gives a page that counts as a shadow stack.
+ * For tests only. A process that opens /dev/onecopy-notify has a notifier in its address space
+ * until the file is closed. A process that runs a virtual machine has one, too. To register one
+ * takes the locks of all mappings of the address space at once. To map it gives a page that counts
+ * as a shadow stack.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>

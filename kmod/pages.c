@@ -6,8 +6,8 @@
 #include "core.h"
 
 /*
- * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on:
- * within a compound page the kernel's own mapping is contiguous and one copy of it passes the
+ * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on.
+ * Within a compound page the kernel's own mapping is contiguous, and one copy of it passes the
  * checks for copies to users.
  */
 static u64 oc_run(struct page *const *pages, u64 off, u64 len)

@@ -9,8 +9,9 @@
 #include "inject.h"
 
 /*
- * How many pages from `target` on are wanted: one, and twice as many as before for who goes through
- * memory that the owner has not touched, or just mapped anew, page by page.
+ * How many pages from `target` on are wanted: one as a rule. An importer may go page by page
+ * through memory that the owner has not touched, or has just mapped anew. Then twice as many as
+ * before are wanted each time.
  */
 static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 {
@@ -25,10 +26,10 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 }
 
 /*
- * A first look, to read, at memory that the owner took away: pages that it may write there are
- * those that it has filled anew itself. One that does so will do it again. To bring such memory
- * back as pages of zeroes would cost: each store of the owner then copies a page and takes it away
- * from everybody once more. One that has stopped pays OC_REFILLS times for what it does not need.
+ * A first look, to read, at memory that the owner took away. If the owner may write pages there, it
+ * has filled them anew itself, and will do so again. Then pages of zeroes would be dear: each store
+ * of the owner copies a page and takes it away from everybody once more. An owner that has stopped
+ * pays OC_REFILLS times for pages that it does not need.
  */
 void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct oc_want *want)
 {
@@ -43,13 +44,16 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
 }
 
 /*
- * Make what is wanted of the owner's memory present, and look at what the snapshot covers; of what
- * is wanted beside the page, as far as that goes. Some pages behind it too, but none that has to be
- * waited for: some for who goes on in order (oc_ahead); or, to read, all anonymous memory that was
- * there before. That comes back writable for an owner that fills anew what it takes away, else as
- * pages of zeroes: what nobody writes costs him nothing. The owner's map lock is held; *locked
- * tells whether it still is. Without `locked` nothing is waited for and the lock is kept, -EAGAIN
- * where that does not do; the snapshot has been taken then.
+ * Make the wanted page of the owner's memory present, and the wanted ones beside it as far as that
+ * goes. Then look at what the snapshot covers. Some pages behind the wanted one are made present
+ * too, up to OC_AHEAD_MAX in all, but none that has to be waited for. If the importer goes on in
+ * order, these are as many as oc_ahead() says. If it reads, they are the anonymous memory that was
+ * there before. That memory comes back writable for an owner that fills anew what it takes away.
+ * Else it comes back as pages of zeroes: a page that nobody writes costs the owner nothing.
+ *
+ * The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is
+ * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has
+ * been taken then.
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
@@ -61,8 +65,8 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 	unsigned long lost = vma && vma_is_anonymous(vma) ? want->lost : 0;
 	bool write = want->write;
 	/*
-	 * The owner fills anew what it took away, from its begin on as a rule: from the end on, the
-	 * two do not do the same.
+	 * As a rule the owner fills anew what it took away from its beginning on. This goes from
+	 * the end on, so that the two do not do the same work.
 	 */
 	bool backwards = lost && !last;
 	unsigned int faults = 0, i, n;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What this kernel has, found out by compiling and not by its version: distributions bring parts of
- * later kernels back. Never linked. probe.sh compiles this file once, and what lies under a line
- * `#line 1 "NAME"` tells by an error that the kernel does not have it: probed.h defines
- * OC_HAVE_NAME as 1 or 0. So an error must concern its own function alone: unknown names, members
- * and types of arguments do, unbalanced brackets and missing files do not. A function that two
- * probes call is written in brackets, since compilers complain of an implicit declaration once
- * only.
+ * later kernels back. This file is never linked. probe.sh compiles it once. An error under a line
+ * `#line 1 "NAME"` says that the kernel lacks what stands there; probed.h defines OC_HAVE_NAME as 1
+ * or 0. So an error must concern its own function alone. Unknown names, members and types of
+ * arguments do; unbalanced brackets and missing files do not. A function that two probes call is
+ * written in brackets, since compilers complain of an implicit declaration once only.
  */
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>

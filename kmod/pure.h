@@ -37,8 +37,8 @@ static inline u64 oc_round_pages(u64 len)
 }
 
 /*
- * What one step takes is bounded in bytes, since pages have 4, 16 or 64 KiB, and what a PMD maps 2,
- * 32 or 512 MiB. A window: 2 MiB, or what a PMD maps where that is less.
+ * What one step takes is bounded in bytes, since pages have 4, 16 or 64 KiB, and a PMD maps 2, 32
+ * or 512 MiB. A window: 2 MiB, or what a PMD maps where that is less.
  */
 #define OC_WINDOW_BYTES(pmd) ((pmd) < SZ_2M ? (pmd) : SZ_2M)
 #define OC_PAGES_IN(bytes, page) ((bytes) > (page) ? (bytes) / (page) : 1)
@@ -52,8 +52,8 @@ struct oc_window {
 
 /*
  * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page
- * `owner`, of a segment [seg, seg_end): aligned to `bytes` (a power of two, PAGE_SIZE to PMD_SIZE)
- * in the importer, clipped to VMA and segment. The owner's page lies in the segment.
+ * `owner`, of a segment [seg, seg_end). It is aligned to `bytes` (a power of two, PAGE_SIZE to
+ * PMD_SIZE) in the importer, and clipped to VMA and segment. The owner's page lies in the segment.
  */
 static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner,
 				    unsigned long vm_start, unsigned long vm_end, unsigned long seg,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who exports what to whom, and who pins: /proc/onecopy. Who opened a list is shown what is of its
- * own user, in its own user namespace, or where it has CAP_SYS_PTRACE over the owner; whoever reads
- * it, processes by their numbers in its own pid namespace, 0 where they have none. No id or cookie
- * is shown: whoever knows one may use it.
+ * Who exports what to whom, and who pins: /proc/onecopy. A list shows what is of the opener's own
+ * user in the opener's user namespace. It also shows what is of an owner over which the opener has
+ * CAP_SYS_PTRACE. Processes have their numbers in the reader's own pid namespace, and 0 where they
+ * have none. No id or cookie is shown: whoever knows one may use it.
  */
 #include <linux/cred.h>
 #include <linux/pid.h>
@@ -17,8 +17,8 @@
 static struct proc_dir_entry *oc_proc, *oc_proc_xpmem;
 
 /*
- * Not the rights of who reads: the descriptor may have been handed to a process with more of them
- * that copies its input, or that has it as its output.
+ * Not the reader's rights. The descriptor may have been handed to a process with more of them that
+ * copies its input, or that has it as its output.
  */
 static bool oc_opener_capable(const struct seq_file *m, struct user_namespace *ns)
 {

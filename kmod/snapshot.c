@@ -107,9 +107,10 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 }
 #else
 /*
- * Without HMM a look at the tables is a look for pages, which faults them in: only where the caller
- * holds no other map lock (`resolved`), and only a few pages from the wanted one on. They are let
- * go at once: what keeps them valid is, as everywhere, that their end is announced.
+ * Without HMM a look at the tables is a look for pages, which faults them in. So it is done only
+ * where the caller holds no other map lock (`resolved`), and only for a few pages from the wanted
+ * one on. The pages are let go at once. They are valid for the same reason as everywhere: their end
+ * is announced.
  */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
@@ -182,8 +183,8 @@ struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
 
 /*
  * The run of pages around the wanted one, within [*start, *end), of which the segment knows too
- * little: a look at those is enough where the owner changed a part of what it knew. All of them
- * where it knows nothing of their surroundings. And what of them was there before.
+ * little. A look at these is enough where the owner changed a part of what the segment knew. All
+ * pages, where it knows nothing of the surroundings. And which of them were there before.
  */
 void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start, unsigned long *end)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Where attachments may have page table entries, and how these are taken away. A notifier calls for
- * that, with any lock of memory management held; so nothing here waits for a map lock or for the
+ * that, with any lock of memory management held. So nothing here waits for a map lock or for the
  * lock of a file's mappings (i_mmap_rwsem). What keeps the importer's page tables in place instead
  * is a notifier of its own: README.md, Taking away.
  */
@@ -243,7 +243,7 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
 /*
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
  * may go as soon as this returns. No entry may be left, since nobody could take it away, and nobody
- * may walk those tables. The map lock is held for writing, or was when the VMAs were taken out; or
+ * may walk those tables. The map lock is held for writing, or was when the VMAs were taken out. Or
  * there is no task left that could use an entry.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
@@ -400,7 +400,7 @@ bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_s
 }
 
 /*
- * The VMA is about to be unmapped by its own process, which holds its map lock for reading: what is
+ * The VMA is about to be unmapped by its own process, which holds its map lock for reading. What is
  * taken away now needs no worker then.
  */
 void oc_attachment_clear(struct vm_area_struct *vma)

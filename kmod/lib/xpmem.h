@@ -2,9 +2,10 @@
 /*
  * libxpmem: memory of one process, attached by another, through /dev/xpmem.
  *
- * Functions return -1, xpmem_attach() (void *)-1, and set errno: EINVAL for what does not exist or is not page-aligned, EACCES for what is
- * not allowed, ENOENT for an id that names nothing or whose owner is gone, ENOMEM without room, and the errors of open(2) on /dev/xpmem.
- * Any thread may call them. A forked child has none of its parent's segments, permits and attachments, and may make its own.
+ * Functions return -1, xpmem_attach() (void *)-1, and set errno. EINVAL: it does not exist or is
+ * not page-aligned. EACCES: it is not allowed. ENOENT: the id names nothing, or its owner is gone.
+ * ENOMEM: there is no room. Also the errors of open(2) on /dev/xpmem. Any thread may call them. A
+ * forked child has none of its parent's segments, permits and attachments, and may make its own.
  */
 #ifndef _XPMEM_H
 #define _XPMEM_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
 /*
- * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI
- * although some say the opposite of what is copied: a number is compared as a whole.
+ * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI,
+ * although some say the opposite of what is copied. A number is compared as a whole.
  */
 #ifndef ONECOPY_UAPI_KNEM_H
 #define ONECOPY_UAPI_KNEM_H

@@ -3,10 +3,10 @@
  * /dev/onecopy: memory of one process, granted to others as a file descriptor.
  *
  * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction
- * that it was granted for, whatever its user, pid or user namespace; nobody else can. Every command
- * takes a struct whose first member is its size, as the caller knows it: members that a caller does
- * not know read as zero; members that the module does not know must be zero (E2BIG). Reserved
- * members and unknown flags are refused (EINVAL).
+ * that it was granted for. Its user, pid or user namespace does not matter. Nobody else can. Every
+ * command takes a struct whose first member is its size, as the caller knows it. Members that a
+ * caller does not know read as zero. Members that the module does not know must be zero (E2BIG).
+ * Reserved members and unknown flags are refused (EINVAL).
  */
 #ifndef ONECOPY_UAPI_ONECOPY_H
 #define ONECOPY_UAPI_ONECOPY_H
@@ -171,7 +171,7 @@ struct onecopy_stats {
  * @length: out: in bytes
  *
  * @address is told to every holder, who makes an offset of an address that the owner names with it.
- * So a grant shows where its memory lies in the owner, as fdinfo of the descriptor does; one of
+ * So a grant shows where its memory lies in the owner, as fdinfo of the descriptor does. A grant of
  * ONECOPY_WHOLE, whose @address is 0, shows nothing by it.
  */
 struct onecopy_segment_info {

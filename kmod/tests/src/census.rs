@@ -134,7 +134,7 @@ impl Census {
 /// KiB of free pages in the lists of processors, from the text of /proc/zoneinfo.
 ///
 /// No other count of free memory has them. Since Linux 6.7 these lists grow while much is allocated and freed, up to an
-/// eighth of a zone for all its processors, and shrink again only as time passes.
+/// eighth of a zone for all its processors. They shrink again only as time passes.
 fn listed(zoneinfo: &str) -> u64 {
     let pages: u64 = zoneinfo
         .lines()

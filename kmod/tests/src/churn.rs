@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything that may happen to memory that is shared, all at once: owners punch holes, truncate,
-//! move and revoke, importers use what they can get, and beside them processes fork, exec, run out
-//! of memory, wait for faults, get notifiers, are debugged and killed, while somebody tries to unload
-//! the module.
+//! Everything that may happen to memory that is shared, all at once. Owners punch holes, truncate, move and revoke, and
+//! importers use what they can get. Beside them processes fork, exec, run out of memory, wait for faults, get
+//! notifiers, are debugged and killed. Meanwhile somebody tries to unload the module.
 //!
 //! Each process fails where its own memory is not what it must be. At the end every one must go, and
 //! the module and the kernel must hold what they held before.

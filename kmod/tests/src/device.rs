@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! Exporting or unmapping memory is sound where nobody relies on what it holds: an area is reached by volatile accesses
+//! Exporting or unmapping memory is sound where nobody relies on what it holds. An area is reached by volatile accesses
 //! only (see `mem.rs`), and nothing else of the program lies in it.
 #![allow(unsafe_code, reason = "the calls of the devices on memory of tests")]
 
@@ -243,8 +243,8 @@ pub(crate) fn raw_ioctl(fd: i32, command: u64, argument: usize) -> io::Result<i3
 
 /// An ioctl with any number, on any descriptor, with a pointer to anywhere.
 pub(crate) fn any_ioctl(fd: i32, number: u32, argument: usize) -> io::Result<i32> {
-    // SAFETY: what the kernel writes to is memory of tests: the structure, and what its words name,
-    // which are addresses of areas, or of nothing that a process lives in.
+    // SAFETY: what the kernel writes to is memory of tests. That is the structure, and what its words name: addresses
+    // of areas, or of nothing that a process lives in.
     let result = unsafe { libc::ioctl(fd, number as _, argument) };
     if result < 0 {
         Err(io::Error::last_os_error())

@@ -4,8 +4,8 @@
 //!
 //! More than nine calls in ten have a wrong structure and are refused. The others are nearly right, so that they get
 //! somewhere; one value in sixteen of theirs is a boundary. A seed gives the same calls of each process again; how they
-//! interleave it cannot give. At the end every process must go when it is told to, the module must hold nothing, and
-//! the kernel's slabs and pages must be back where they were after a tenth of the calls.
+//! interleave it cannot give. At the end every process must go when it is told to, and the module must hold nothing.
+//! The kernel's slabs and pages must be back where they were after a tenth of the calls.
 
 mod calls;
 mod inject;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the kernel module. They run as root, in a virtual machine, with the module loaded.
 //!
-//! `acceptance` has one test or more for each thing that the module guarantees, `speed` measures first touch, `fuzz`
-//! calls at random, `churn` does everything at once.
+//! `acceptance` has one test or more for each thing that the module guarantees. `speed` measures first touch, `fuzz`
+//! calls at random, and `churn` does everything at once.
 
 mod acceptance;
 mod census;

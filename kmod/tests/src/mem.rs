@@ -4,9 +4,9 @@
 //! # Safety
 //!
 //! An [`Area`] is a range of addresses that a mapping call gave to this process, and it stays reserved: dropping one
-//! unmaps nothing, and what a test unmaps on purpose is used by nothing but its own tests, all through volatile
-//! accesses of words within the range. An access to a page that is not there is a signal, which ends a test; so no
-//! access here is undefined, and no reference is made.
+//! unmaps nothing. What a test unmaps on purpose is used by nothing but its own tests. All accesses are volatile ones
+//! of words within the range. An access to a page that is not there is a signal, which ends a test. So no access here
+//! is undefined, and no reference is made.
 #![allow(unsafe_code, reason = "mappings, and volatile access to them")]
 
 use std::fs;

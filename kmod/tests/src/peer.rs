@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! `fork` is called while the process has one thread only, or its child does nothing but what is written here and in
-//! the test: glibc keeps its own locks sound across a fork.
+//! the test. glibc keeps its own locks sound across a fork.
 #![allow(unsafe_code, reason = "fork, and a clone that shares memory")]
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};

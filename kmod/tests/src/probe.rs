@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! The two probes are a few instructions of our own. The handler, when the faulting instruction is one of them, goes on
-//! behind it with the signal's number in a register; at any other instruction it puts the default action back, so that
+//! The two probes are a few instructions of our own. If the faulting instruction is one of them, the handler goes on
+//! behind it with the signal's number in a register. At any other instruction it puts the default action back, so that
 //! the fault recurs and ends the process. A probe may be given any address: it is a word that only this process's tests
 //! use, or it faults.
 #![allow(unsafe_code, reason = "a fault is caught at an instruction of our own")]

@@ -16,8 +16,8 @@ use crate::runner::say;
 fn size() -> usize {
     64 * page_size()
 }
-/// How long each storm blows at least, and how often at least both sides get round: a slow kernel takes the time it
-/// needs, and who makes no progress at all runs into the test's limit.
+/// How long each storm blows at least, and how often at least both sides get round. A slow kernel takes the time it
+/// needs. A side that makes no progress at all runs into the test's limit.
 const STORM: Duration = Duration::from_secs(4);
 const ROUNDS: u64 = 5;
 
@@ -157,8 +157,8 @@ fn rate(churn: Churn) -> Outcome<f64> {
 }
 
 pub(super) fn owner_churns() -> Outcome {
-    // Shares of the rate without churn, each of two neighbouring moments, so that a busy host disturbs both alike; the
-    // middle of many, and more than once where the host was too busy for any.
+    // Shares of the rate without churn, each of two neighbouring moments, so that a busy host disturbs both alike. The
+    // middle of many counts, and more than once where the host was too busy for any.
     const ENOUGH: f64 = 1.0 / 3.0;
     // Without snapshots every page that was taken away costs a fault.
     let snapshots = device::onecopy()?.info().at("INFO")?.features & ONECOPY_FEATURE_SNAPSHOT != 0;

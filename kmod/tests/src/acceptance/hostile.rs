@@ -216,7 +216,7 @@ pub(super) fn shadow_stack() -> Outcome {
 
 /// Copies that nobody has done yet are no more than the status array has entries.
 pub(super) fn queue_is_bounded() -> Outcome {
-    // The worker shares a processor with this process, which has it for as long as it wants: so nothing is copied
+    // The worker shares a processor with this process, which has it for as long as it wants. So nothing is copied
     // meanwhile, however fast the machine is.
     let mut here = CpuSet::new();
     here.set(0).at("a set of processors")?;
@@ -281,7 +281,7 @@ pub(super) fn quota_of_workers() -> Outcome {
     device.map_status(1).at("another user's array").map(|_| ())
 }
 
-/// Importers are killed wherever they are while the owner forks and protects all its memory: what they wait for in ways
+/// Importers are killed wherever they are while the owner forks and protects all its memory. What they wait for in ways
 /// that no signal ends is done by the kernel alone, so they go.
 pub(super) fn kill_while_the_owner_changes() -> Outcome {
     const LARGE: usize = 32 * HUGE;

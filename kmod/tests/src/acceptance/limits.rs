@@ -89,8 +89,8 @@ pub(super) fn locked_memory_is_given_back() -> Outcome {
     Ok(())
 }
 
-/// The limit is the user's, not that of each process, and pins end with the process whose memory
-/// it is, though its parent holds the file.
+/// The limit is the user's, not that of each process. Pins end with the process whose memory it is, though its parent
+/// holds the file.
 pub(super) fn locked_memory_of_children() -> Outcome {
     let _open = OpenToAll::device("/dev/knem")?;
     peer(|_| {
@@ -265,7 +265,7 @@ pub(super) fn memory_cgroup() -> Outcome {
     })
 }
 
-/// What the caller makes as large as it likes, and may not have, is refused to it: the log gets no trace of a failed
+/// What the caller makes as large as it likes, and may not have, is refused to it. The log gets no trace of a failed
 /// allocation.
 pub(super) fn refusals_leave_the_log_alone() -> Outcome {
     let area = Area::new(page_size())?;

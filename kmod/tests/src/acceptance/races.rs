@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What two processors do with one word of the module. Only a kernel with KCSAN sees most of what
-//! may be wrong there; on others these tests look at what a program would see of it.
+//! may be wrong there. On others these tests look at what a program would see of it.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

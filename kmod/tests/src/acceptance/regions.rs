@@ -549,8 +549,8 @@ pub(super) fn after_exit() -> Outcome {
     local.verify(5)
 }
 
-/// Whoever makes regions keeps no fault of its process waiting: the map lock is taken for writing for the first one at
-/// most, whichever way a file's process makes its next.
+/// A process that makes regions keeps none of its faults waiting. The map lock is taken for writing for the first one
+/// at most, whichever way a file's process makes its next.
 pub(super) fn map_lock_is_left_alone() -> Outcome {
     let device = knem()?;
     let area = Area::new(size())?;

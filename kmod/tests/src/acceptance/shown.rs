@@ -226,8 +226,8 @@ pub(super) fn to_whom() -> Outcome {
     root.dismiss()
 }
 
-/// It is the opener who is asked, for it may hand the list to a reader with other rights: a program
-/// with privileges that copies its input, say.
+/// It is the opener that is asked. It may hand the list to a reader with other rights, such as a program with
+/// privileges that copies its input.
 pub(super) fn to_whom_opened_it() -> Outcome {
     let _xpmem = OpenToAll::device("/dev/xpmem")?;
     let _knem = OpenToAll::device("/dev/knem")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands by their number, with a structure that was right until something in it was changed: on
-//! the right descriptor or on another, on one that was closed, and with the structure anywhere.
+//! Commands by their number, with a structure that was right until something in it was changed. They go to the right
+//! descriptor, to another, or to one that was closed, and the structure is anywhere.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -158,8 +158,8 @@ fn command(worker: &mut Worker<'_>, rate: Change) -> Called {
     }))
 }
 
-/// Any of them; of the wrong ones none that has nothing to be wrong, and seldom one that would end an object after all,
-/// or none would live long.
+/// Any of them. Of the wrong ones it takes none that has nothing to be wrong. It seldom takes one that would end an
+/// object after all, or none would live long.
 fn pick(worker: &mut Worker<'_>, rate: Change) -> &'static Command {
     loop {
         let at = worker.dice.below(COMMANDS.len() as u64) as usize;
@@ -204,8 +204,8 @@ fn descriptor(worker: &mut Worker<'_>, on: On) -> Option<(i32, Option<OwnedFd>)>
     }
 }
 
-/// Where the structure lies: in a page of its own, at the end of one before nothing, in the arena,
-/// which the other thread changes, or in an attachment.
+/// Where the structure lies. That is in a page of its own, at the end of one before nothing, or in an attachment. Or it
+/// is in the arena, which the other thread changes.
 fn place(worker: &mut Worker<'_>) -> Option<usize> {
     let scratch = worker.scratch;
     match worker.dice.below(16) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Points, and after how many chances each fails one. The kernel's own only below a function of the module, where it
-/// tells them apart: what fails elsewhere ends a process before it gets far, and tests somebody else.
+/// tells them apart. What fails elsewhere ends a process before it gets far, and tests somebody else.
 const POINTS: &[(&str, u32, bool)] = &[
     ("failslab", 31, true),
     ("fail_page_alloc", 31, true),

@@ -2,7 +2,7 @@
 //! A process of the fuzzer: two threads over the same memory, each with objects of its own, and now and then a child.
 //!
 //! Whatever it maps, unmaps and lets others write to lies in an arena at the same address in all workers, with a guard
-//! behind it, so that no call can hit what the process itself lives in.
+//! behind it. So no call can hit what the process itself lives in.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
