@@ -2,8 +2,8 @@
 //! From which size on it pays to attach memory that is read once: the figure behind the default of
 //! `ONECOPY_ATTACH_MIN`.
 //!
-//! Reads buffers of this very process, each of them once: by a window that is mapped for it and given up after, by a
-//! window that stands, and by `process_vm_readv`. Needs the kernel module.
+//! Reads buffers of this very process, each of them once. It reads by a window that is mapped for it and given up
+//! after, by a window that stands, and by `process_vm_readv`. Needs the kernel module.
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;

@@ -14,8 +14,8 @@
 //!
 //! [`tcp`](layers::tcp) reaches other nodes; the library's endpoint moves its bytes.
 //!
-//! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]), and keeps its [`Refusal`]
-//! when it cannot be used: what was seen, and what would help.
+//! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]). A layer that cannot be
+//! used keeps its [`Refusal`]: what was seen, and what would help.
 
 pub mod attachment;
 pub mod contract;

@@ -28,7 +28,7 @@ pub struct CopyError {
 }
 
 impl CopyError {
-    /// Whether the peer's memory is gone as a whole, with its process: what the module knows at once, while the process
+    /// Whether the peer's memory is gone as a whole, with its process. The module knows that at once, while the process
     /// may still take long to end.
     #[must_use]
     pub fn owner_is_dead(&self) -> bool {
@@ -170,7 +170,7 @@ impl Link {
             .filter_map(|layer| self.attaching(layer))
     }
 
-    /// Whether a transfer of `total` bytes, of which the range is a part, may go by `layer`: what is to be attached
+    /// Whether a transfer of `total` bytes, of which the range is a part, may go by `layer`. What is to be attached
     /// must have earned it.
     #[must_use]
     pub fn has_earned(&self, layer: LayerId, range: &RemoteRange, total: u64) -> bool {

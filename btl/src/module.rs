@@ -3,13 +3,13 @@
 //! offers to peers.
 //!
 //! Two interfaces lead to a peer's memory. The *extension*, `/dev/onecopy`, grants a whole address space as one file
-//! descriptor, which peers get with their introduction: whoever has it may map or copy, nobody else can. The *plain*
+//! descriptor, which peers get with their introduction. Whoever has it may map or copy, nobody else can. The *plain*
 //! interfaces, `/dev/xpmem` and `/dev/knem`, name memory by numbers and work on every module that speaks them.
 //!
 //! # Safety
 //! This process's memory is exposed to the ranks of its job, as `process_vm_readv` exposes it where the kernel permits
 //! that. A correct peer writes only where a buffer is lent to the runtime for receiving, and reads only what was
-//! announced to it: the ranks of a job trust one another this far (docs/trust-model.md). What is exposed here ends with
+//! announced to it. The ranks of a job trust one another this far (docs/trust-model.md). What is exposed here ends with
 //! the value that exposes it.
 #![allow(
     unsafe_code,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which parts of a peer's memory have had their page tables filled here: one call before the first copy of a large
+//! Which parts of a peer's memory have had their page tables filled here. One call before the first copy of a large
 //! range costs less than a fault for each page.
 
 use std::cell::RefCell;

@@ -2,14 +2,14 @@
 //! The attach cache: windows of one peer's memory that are kept mapped, because to map them costs more than to copy a
 //! little.
 //!
-//! A window names a range of the peer's *addresses*, not its pages: when the peer maps other memory there, the module
+//! A window names a range of the peer's *addresses*, not its pages. When the peer maps other memory there, the module
 //! takes the old pages away, and the next access finds the new ones. So a cached window is never stale in the way in
-//! which a cached registration of pages is; what it can be is a hole, which each copy finds out for itself.
+//! which a cached registration of pages is. It can be a hole, which each copy finds out for itself.
 //!
 //! Invariants:
 //!
 //! - Windows do not overlap. They begin and end at multiples of the window size, clipped to the peer's address space
-//!   and to their neighbours, so that a lookup is one step in a tree by address.
+//!   and to their neighbours. So a lookup is one step in a tree by address.
 //! - Their number and bytes are bounded; the one that was used longest ago goes first. A range that is larger than the
 //!   bound is copied in parts.
 //! - To be attached is *earned*: by size, or because one of the windows was asked for before. One-off small buffers

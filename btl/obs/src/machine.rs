@@ -4,10 +4,10 @@
 
 use std::sync::OnceLock;
 
-/// Whether the processor's string instruction (`rep movsb`) may take the lines that it overwrites without reading them,
-/// so that to own them ahead of it is work for nothing. So it is with processors of AMD that have fast strings
-/// (measured on Zen 5); on Intel's, ordinary stores into lines that were asked for ahead are faster (measured on
-/// Sapphire Rapids). No feature bit tells them apart, so the guess goes by the maker.
+/// Whether the processor's string instruction (`rep movsb`) may take the lines that it overwrites without reading them.
+/// Then to own them ahead of it is work for nothing. So it is with processors of AMD that have fast strings (measured
+/// on Zen 5). On Intel's, ordinary stores into lines that were asked for ahead are faster (measured on Sapphire
+/// Rapids). No feature bit tells them apart, so the guess goes by the maker.
 #[must_use]
 pub fn strings_take_lines() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();

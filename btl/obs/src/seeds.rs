@@ -2,8 +2,8 @@
 //! Figures that were measured on particular machines, each with its reason. The rules of knobs and the runtime both
 //! read them here.
 //!
-//! They are first guesses: `onecopy tune` replaces what it can measure (stores, copy kernels, cost curves), a pair
-//! learns between the kernel and chunks from its own transfers, and a knob has the last word. The measurements are in
+//! They are first guesses. `onecopy tune` replaces what it can measure: stores, copy kernels, cost curves. Between the
+//! kernel and chunks a pair learns from its own transfers. A knob has the last word. The measurements are in
 //! docs/performance.md.
 
 use crate::values::{KIB, MIB};
@@ -39,7 +39,7 @@ pub const EAGER_MOST: ByStores<usize> = ByStores {
     string: 256 * KIB,
 };
 
-/// Up to this size chunks are cheaper for a sender that rewrites its plain buffer: to have it read in place costs it
+/// Up to this size chunks are cheaper for a sender that rewrites its plain buffer. To have it read in place costs it
 /// the lines, which it has to take back.
 pub const REWRITTEN_MAX: usize = 128 * KIB;
 
@@ -59,7 +59,7 @@ pub const COOP_MAPPED: (usize, usize) = (16 * KIB, 256 * KIB);
 pub const COOP_CALL: (usize, usize) = (128 * KIB, 512 * KIB);
 
 /// From this size on receivers of a broadcast take shares of it from each other. Two processes that copy 64 KiB each
-/// out of a third take twice as long as out of one each; of 1 MiB a sixth longer.
+/// out of a third take twice as long as out of one each. Of 1 MiB they take a sixth longer.
 pub const RELAY_MIN: usize = 256 * KIB;
 
 /// Between nodes: bytes of a segment. Its steps on the node cost a few microseconds, which the wire's time for it must
@@ -70,8 +70,8 @@ pub const PACKED_MAX: usize = 64 * KIB;
 /// Between nodes: up to so many bytes to all other nodes a leader sends its vector to each of them.
 pub const WIRE_FLAT_MAX: usize = 32 * KIB;
 
-/// An owner is asked to copy where chunks are cheaper than calls of the kernel by this factor, at both sizes: its
-/// answer costs hand-offs besides, and where both are nearly the same, it loses (docs/performance.md, "Collectives").
+/// An owner is asked to copy where chunks are cheaper than calls of the kernel by this factor, at both sizes. Its
+/// answer costs hand-offs besides, so it loses where both are nearly the same (docs/performance.md, "Collectives").
 pub const ASK_MARGIN: f64 = 1.5;
 /// The sizes at which that is looked at: both ends of where it is used.
 pub const ASK_SIZES: [u64; 2] = [64 * KIB as u64, MIB as u64];
@@ -85,8 +85,8 @@ pub struct Waits {
     pub yields: usize,
 }
 
-/// With a processor for each rank. Chosen by magnitude, not by a measurement: a thousand polls are tens of
-/// microseconds, longer than any hand-off, and some thousand yields are a millisecond or two, beyond which being woken
+/// With a processor for each rank. Chosen by magnitude, not by a measurement. A thousand polls are tens of
+/// microseconds, longer than any hand-off. Some thousand yields are a millisecond or two, beyond which being woken
 /// costs little.
 pub const WAITS: Waits = Waits {
     spin: 1000,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How many bytes wait in a stream socket: those that have come and were not read, and those that were written and that
-//! the other side has not acknowledged.
+//! How many bytes wait in a stream socket. It counts those that have come and were not read, and those that were
+//! written and that the other side has not acknowledged.
 //!
 //! # Safety
 //! The only unsafe operation is an ioctl that writes an `int`, which is alive for the call, and nothing else.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a ring is made of: slots of one cache line, and the control words around them.
 //!
-//! The ring's algorithm is written against [`Cells`], so that the same code runs on a mapping in production and on
-//! loom's checked cells in the models. A slot is `[header: u64][meta: u64][48 payload bytes]`; a record that spans
-//! slots has its payload continue over the whole of the following ones, headers included.
+//! The ring's algorithm is written against [`Cells`]. So the same code runs on a mapping in production and on loom's
+//! checked cells in the models. A slot is `[header: u64][meta: u64][48 payload bytes]`; a record that spans slots has
+//! its payload continue over the whole of the following ones, headers included.
 //!
 //! # Safety
 //! [`MappedCells`] keeps raw pointers into a mapping that its owner keeps alive (see [`crate::segment`], which alone
@@ -69,8 +69,8 @@ mod mapped {
         wake: NonNull<AtomicU32>,
     }
 
-    // SAFETY: the pointers lead to shared memory that lives as long as the owner of these cells keeps its mapping;
-    // atomics are used for control words and raw byte copies for payload, neither of which depends on the thread.
+    // SAFETY: the pointers lead to shared memory that lives as long as the owner of these cells keeps its mapping.
+    // Control words are accessed as atomics and payload by raw byte copies, neither of which depends on the thread.
     unsafe impl Send for MappedCells {}
 
     impl MappedCells {
@@ -102,7 +102,7 @@ mod mapped {
             assert!(slot < self.slots);
             // SAFETY: slot < slots, so the offset lies in the ring (type invariant).
             let at = unsafe { self.ring.add(slot * LINE + index * 8) };
-            // SAFETY: the address is 8-aligned (slots are 64-aligned), valid for the life of self, and only ever
+            // SAFETY: the address is 8-aligned (slots are 64-aligned) and valid for the life of self. It is only ever
             // accessed as an atomic or as raw payload bytes.
             unsafe { at.cast::<AtomicU64>().as_ref() }
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Channels: the shared memory of a communicator's collectives.
 //!
-//! Each member has one end of the channel in its own segment and writes only there, so that nothing is to be repaired
-//! when a member dies. The collectives of a communicator are numbered; all members count alike. What a member
-//! contributes to collective `seq` stands in line `seq mod DEPTH` of its end: a word with the number and a phase, and
+//! Each member has one end of the channel in its own segment and writes only there. So nothing is to be repaired when a
+//! member dies. The collectives of a communicator are numbered; all members count alike. What a member contributes to
+//! collective `seq` stands in line `seq mod DEPTH` of its end. The line has a word with the number and a phase, and
 //! next to it a payload, or where the payload is. Everyone who needs it polls that line. A line is used again when
-//! every member has said, by its `done`, that it has read all it needs of the collective that stood there.
+//! every member's `done` has said that it has read all it needs of the collective that stood there.
 //!
 //! A member that cannot read a peer's memory calls the peer, which copies into a stage of the caller's end.
 

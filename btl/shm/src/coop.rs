@@ -5,12 +5,12 @@
 //! ordered pair. The receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes
 //! chunks too.
 //!
-//! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`: the receiver takes
-//! chunks from the front, the sender from the back, so that in transfers between the same buffers each side copies the
-//! same part again and finds it in its cache. A chunk is claimed by compare-and-swap on the whole word, so nobody can
-//! take a chunk of a transfer that it does not mean. `done` counts the sender's finished chunks of this transfer;
-//! `failed` names the one chunk that the sender claimed and could not copy (it stops then). The transfer is over for
-//! the receiver when every chunk is its own, done, or the failed one; only then does it reuse the block.
+//! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`. The receiver takes
+//! chunks from the front, the sender from the back. So in transfers between the same buffers each side copies the same
+//! part again and finds it in its cache. A chunk is claimed by compare-and-swap on the whole word, so nobody can take a
+//! chunk of a transfer that it does not mean. `done` counts the sender's finished chunks of this transfer; `failed`
+//! names the one chunk that the sender claimed and could not copy (it stops then). The transfer is over for the
+//! receiver when every chunk is its own, done, or the failed one; only then does it reuse the block.
 //!
 //! The receiver never trusts the block for its own state: chunks that it claimed are known to it privately.
 
@@ -123,9 +123,9 @@ impl CoopBlock {
             len: self.len.load(Ordering::Relaxed),
             chunk: self.chunk.load(Ordering::Relaxed),
         };
-        // A sender that has read a word of the next transfer sees from here on that this one is closed, so it
-        // takes no chunk by a wrong description.
-        // SYNC(coop.close): acquire that it was closed, if a word of a later transfer was read
+        // A sender that has read a word of the next transfer sees from here on that this one is closed. So it takes no
+        // chunk by a wrong description. SYNC(coop.close): acquire that it was closed, if a word of a later transfer was
+        // read
         fence(Ordering::Acquire);
         (split(self.counter.load(Ordering::Relaxed)).0 == id).then_some(joined)
     }

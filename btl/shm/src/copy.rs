@@ -30,8 +30,8 @@ mod hint {
     }
 }
 
-/// Copies of so many bytes are made by vectors where that is asked for: from where on the C library changes to the
-/// string instruction on processors of AMD, to where that pays.
+/// Copies of so many bytes are made by vectors where that is asked for. They begin where the C library changes to the
+/// string instruction on processors of AMD, and end where that pays.
 const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
 
 /// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this
@@ -148,8 +148,8 @@ pub unsafe fn copy_from_raw(from: *const u8, out: &mut [u8]) {
     unsafe { copy_short(out.as_mut_ptr(), from, out.len()) }
 }
 
-/// Moves the cache lines of `len` bytes from `at` on, which were written just now, to where other processors fetch them
-/// sooner than from this one's own cache. A hint; processors that do not know it do nothing.
+/// Moves the cache lines of `len` bytes from `at` on, which were written just now. They go to where other processors
+/// fetch them sooner than from this one's own cache. A hint; processors that do not know it do nothing.
 #[inline]
 pub fn demote_range(at: ptr::NonNull<u8>, len: usize) {
     #[cfg(target_arch = "x86_64")]

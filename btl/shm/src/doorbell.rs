@@ -2,9 +2,9 @@
 //! How a rank that sleeps is woken, and only then.
 //!
 //! The bell is a futex word in the sleeper's segment: 0 awake, 1 asleep. The sleeper arms it, issues the heavy half of
-//! the asymmetric fence, looks once more for work, and sleeps in the kernel only while the word is still 1, and never
-//! longer than its bound. Whoever has made work for the rank and finds the bell armed takes it back to 0 and wakes the
-//! sleeper.
+//! the asymmetric fence, and looks once more for work. It sleeps in the kernel only while the word is still 1, and
+//! never longer than its bound. Whoever has made work for the rank and finds the bell armed takes it back to 0 and
+//! wakes the sleeper.
 //!
 //! # Safety
 //! The only unsafe operation is `futex(2)` on a word that the reference keeps alive; the kernel checks the address.

@@ -4,8 +4,8 @@
 //!
 //! Without the feature `fault-points` nothing of this is in the program. With it,
 //! `ONECOPY_JOB_FAIL=label:count[:rank]` in the environment makes the `count`-th attempt of a step
-//! fail, once, in that rank (in each rank, if none is given). A failure says so on the standard
-//! error, so that a test that counts up knows when the step is not reached as often any more.
+//! fail, once, in that rank (in each rank, if none is given). A failure says so on the standard error. So a test that
+//! counts up knows when the step is not reached as often any more.
 
 use std::io;
 

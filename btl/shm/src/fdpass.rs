@@ -2,16 +2,16 @@
 //! Messages with descriptors and credentials over a Unix sequenced-packet socket.
 //!
 //! One message is one packet: bounded bytes, up to [`MAX_FDS`] descriptors, and the credentials of the process that
-//! sent it, filled in by the kernel. What arrives is checked before anyone sees it: a packet longer than the buffer,
-//! more descriptors than asked for, or a control part that did not fit is an error, and every descriptor that came with
-//! it is closed.
+//! sent it, filled in by the kernel. What arrives is checked before anyone sees it. A packet longer than the buffer,
+//! more descriptors than asked for, or a control part that did not fit is an error. Then every descriptor that came
+//! with it is closed.
 //!
 //! # Safety
 //!
 //! The module hides `recvmsg` and the ownership of received descriptors. It guarantees that the kernel only gets
-//! pointers to buffers that live through the call with their true lengths, and that each received descriptor is owned
-//! exactly once: control data is parsed as bytes, with bounds checks, from a buffer that this module owns and that
-//! nobody but the kernel wrote.
+//! pointers to buffers that live through the call, with their true lengths. It also guarantees that each received
+//! descriptor is owned exactly once. Control data is parsed as bytes, with bounds checks, from a buffer that this
+//! module owns and that nobody but the kernel wrote.
 #![allow(
     unsafe_code,
     reason = "recvmsg and the ownership of descriptors that it installs have no safe interface"
@@ -288,7 +288,7 @@ fn parse_control(mut rest: &[u8]) -> (Vec<OwnedFd>, Option<Credentials>) {
             for at in (0..data.len()).step_by(size_of::<RawFd>()) {
                 if let Some(raw) = int(data, at) {
                     // SAFETY: the kernel has just installed this descriptor in our table for this very message and told
-                    // nobody else; each number in the control data is visited once, so it gets one owner.
+                    // nobody else. Each number in the control data is visited once, so it gets one owner.
                     fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
                 }
             }

@@ -4,9 +4,9 @@
 //! A child has a copy of everything that makes its parent a rank, down to the descriptors. If it used them, it would
 //! write into the parent's rings and speak for it to the launcher. So every process counts the forks above it
 //! ([`generation`]), by a handler that the C library calls in each child. What belongs to a rank keeps the number with
-//! which it was made, and is of no use where it differs. `vfork` and `posix_spawn`, which call no handlers, share all
-//! memory with a child that can do nothing but start a program; `_Fork` and `clone` call none either, and a program
-//! that uses a runtime behind them breaks its contract.
+//! which it was made, and is of no use where it differs. `vfork` and `posix_spawn` call no handlers. They share all
+//! memory with a child that can do nothing but start a program. `_Fork` and `clone` call none either; a program that
+//! uses a runtime behind them breaks its contract.
 //!
 //! # Safety
 //!

@@ -7,9 +7,9 @@
 //! a [`Table`] whose first field is its version.
 //!
 //! # Safety
-//! The table comes from a library that was loaded into this process, which could do anything to it in any case; what is
-//! relied on is that a function of that name returns a table of the named version, or null, and that what the table
-//! names stays as it is while the process lives. The memfd is checked like a peer's before it becomes a segment.
+//! The table comes from a library that was loaded into this process, which could do anything to it in any case. We rely
+//! on two things: a function of that name returns a table of the named version, or null. And what the table names stays
+//! as it is while the process lives. The memfd is checked like a peer's before it becomes a segment.
 #![allow(
     unsafe_code,
     reason = "looking up a symbol, and calling what it leads to"

@@ -2,10 +2,10 @@
 //! The lock around an engine: nothing but a thread check when one thread uses it, a lock when several do.
 //!
 //! # Safety
-//! The value is reached only through a [`Pass`]. In single-threaded mode a pass is given to the thread that made the
-//! gate only (compared by an address of its own, which no two living threads share), and not while another pass exists
-//! (the `held` flag, touched by that thread alone). In multi-threaded mode passes exclude one another by a lock bit
-//! with acquire and release ordering.
+//! The value is reached only through a [`Pass`]. In single-threaded mode a pass is given only to the thread that made
+//! the gate, and not while another pass exists. The thread is compared by an address of its own, which no two living
+//! threads share. The `held` flag is touched by that thread alone. In multi-threaded mode passes exclude one another by
+//! a lock bit with acquire and release ordering.
 #![allow(unsafe_code, reason = "a lock, and whose thread this is")]
 
 #[cfg(not(loom))]
@@ -92,7 +92,7 @@ impl std::fmt::Display for Misuse {
 
 static ON_MISUSE: OnceLock<fn(Misuse)> = OnceLock::new();
 
-/// Sets what is called before a panic for misuse, in the thread concerned: a library for programs that know no panics
+/// Sets what is called before a panic for misuse, in the thread concerned. A library for programs that know no panics
 /// says it in their words, and ends the job. The first one that is set stays.
 pub fn on_misuse(tell: fn(Misuse)) {
     let _ = ON_MISUSE.set(tell);
@@ -125,7 +125,8 @@ const STAND_BACK: u32 = if cfg!(loom) { 1 } else { 64 };
 /// A number that no two living threads share.
 ///
 /// It is the address of the thread's control block, which the ABI keeps at `%fs:0` ("ELF Handling For Thread-Local
-/// Storage", 3.4.6): one instruction, where the address of a thread-local costs a call in a library that programs load.
+/// Storage", 3.4.6). To read it is one instruction. The address of a thread-local costs a call in a library that
+/// programs load.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #[inline(always)]
 fn here() -> usize {

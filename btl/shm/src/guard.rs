@@ -3,22 +3,23 @@
 //! with SIGBUS.
 //!
 //! An attachment made by the plain XPMEM interface has no other way to say that its owner is gone. The signal must not
-//! reach the program, so [`copy`] lets this module's handler take it, for the length of one copy only: it saves the
+//! reach the program, so [`copy`] lets this module's handler take it, for the length of one copy only. It saves the
 //! program's action, sets its own, copies, and puts the program's back. The copy loop first notes, in thread-local
-//! memory, where it is to go on after a fault; the handler compares the faulting address with the range that this
-//! thread is copying and moves the instruction pointer there, so that the loop ends early and says so. Nothing is
-//! unwound, nothing is remapped. A SIGBUS that is not ours, of another thread or of other memory, is passed on to the
-//! action that the program had set, as if we were not there.
+//! memory, where it is to go on after a fault. The handler compares the faulting address with the range that this
+//! thread is copying. It moves the instruction pointer to the noted place, so that the loop ends early and says so.
+//! Nothing is unwound, nothing is remapped. A SIGBUS of another thread or of other memory is not ours. It is passed on
+//! to the action that the program had set, as if we were not there.
 //!
-//! What this leaves to be seen: during a copy, `sigaction(SIGBUS)` of another thread finds our handler; if that thread
+//! What this leaves to be seen: during a copy, `sigaction(SIGBUS)` of another thread finds our handler. If that thread
 //! then sets one of its own, it stays, and the copy that is under way is not guarded any more. A thread that blocks
 //! SIGBUS has it unblocked during its copies, because the kernel kills a thread for a fault that it cannot report.
 //!
 //! # Safety
 //! The loop is one `asm!` block that touches the two ranges, its declared registers and the thread's own note of the
-//! way out; the only jump into it from outside is to that way out, a label at its end, at which every register that it
-//! changes is declared clobbered. The handler runs on the faulting thread; it reads that thread's note and statics made
-//! of atomics, changes the saved instruction pointer, and otherwise makes system calls that are async-signal-safe.
+//! way out. The only jump into it from outside is to that way out. That is a label at its end, at which every register
+//! that it changes is declared clobbered. The handler runs on the faulting thread. It reads that thread's note and
+//! statics made of atomics, and changes the saved instruction pointer. Otherwise it makes system calls that are
+//! async-signal-safe.
 #![allow(
     unsafe_code,
     reason = "a copy loop that a signal handler can end, and that handler"
@@ -293,7 +294,7 @@ pub unsafe fn copy(
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_or_leave(to: *mut u8, from: *const u8, len: usize, way_out: *mut usize) -> bool {
     let mut missing = 1u64;
-    // SAFETY: reads `len` bytes at `from`, writes as many at `to` and one word at `way_out`, all valid; the direction
+    // SAFETY: reads `len` bytes at `from`, writes as many at `to` and one word at `way_out`, all valid. The direction
     // flag is clear by the ABI.
     unsafe {
         std::arch::asm!(

@@ -5,10 +5,10 @@
 //! reserved when it is allocated and given back to the system when it is freed.
 //!
 //! # Safety
-//! A [`HeapBuf`] is the only owner of its range (or of its private bytes, when there is no heap), whose pages are
-//! reserved and mapped while it exists, so its slices are valid. They lie in memory that peers of the same job can map.
-//! Peers write there only where this rank posted a receive, for which the buffer is lent and thus not accessible to the
-//! program; a peer that breaks this rule could also use `ptrace`: the ranks of a job trust one another this far
+//! A [`HeapBuf`] is the only owner of its range, or of its private bytes when there is no heap. Its pages are reserved
+//! and mapped while it exists, so its slices are valid. They lie in memory that peers of the same job can map. Peers
+//! write there only where this rank posted a receive, for which the buffer is lent and thus not accessible to the
+//! program. A peer that breaks this rule could also use `ptrace`. The ranks of a job trust one another this far
 //! (docs/trust-model.md).
 #![allow(
     unsafe_code,
@@ -82,8 +82,8 @@ impl Heap {
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let limit = self.segment.geometry().heap_bytes;
         if limit == 0 || !self.is_ours() {
-            // The layer is switched off, or this is a child, which must not take what its parent may give out: ordinary
-            // memory, so that programs run all the same.
+            // The layer is switched off, or this is a child, which must not take what its parent may give out. Ordinary
+            // memory lets programs run all the same.
             return self.alloc_private(bytes);
         }
         let full = || AllocError::Full {

@@ -28,8 +28,8 @@ pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
 /// Byte offset of the bitmap of active senders.
 pub const BITMAP_OFFSET: usize = 1024;
 
-/// The heap begins at a multiple of this, so that its place does not depend on the number of ranks as long as
-/// everything else is smaller: memory can be put there before the rest is known. What lies between is a hole.
+/// The heap begins at a multiple of this. So its place does not depend on the number of ranks, as long as everything
+/// else is smaller. Memory can be put there before the rest is known. What lies between is a hole.
 pub const HEAP_AT: u64 = 4 << 30;
 
 /// A part of a channel, reserved when it is needed.
@@ -129,8 +129,8 @@ impl Geometry {
     }
 
     /// Whether a segment of this geometry has everything where one of `other` has it. Only its chunks may be of another
-    /// size: they are the business of who writes them, and how large is best depends on what processor it believes to
-    /// have.
+    /// size. They are the business of the rank that writes them, and how large is best depends on what processor it
+    /// believes to have.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let alike = Self {
@@ -163,7 +163,7 @@ impl Geometry {
     pub fn ring_offset(&self, rank: u32) -> SegOffset {
         SegOffset(self.rings_offset().0 + u64::from(rank) * self.ring_bytes())
     }
-    /// How many channels each of `ranks` has when collectives may take `budget` bytes of a node: half of a rank's part
+    /// How many channels each of `ranks` has when collectives may take `budget` bytes of a node. Half of a rank's part
     /// is theirs, the other half is for temporary buffers.
     #[must_use]
     pub fn channels_for(budget: usize, ranks: usize) -> u32 {

@@ -2,8 +2,8 @@
 //! What the machine itself allows between two processors: the yardstick that the benchmark divides by.
 //!
 //! Two sides, processes or threads, share an [`Arena`] and call the same functions of [`Pair`] with the same arguments
-//! at the same time. No message layer of onecopy is involved: a flag is a word in shared memory, a payload is copied
-//! straight from where the other side keeps it.
+//! at the same time. No message layer of onecopy is involved. A flag is a word in shared memory, and a payload is
+//! copied straight from where the other side keeps it.
 //!
 //! # What each limit means
 //!
@@ -29,7 +29,7 @@
 //!   read from the arena;
 //! - control words are only reached as `AtomicU64`, at 8-aligned offsets inside the control area;
 //! - payload is copied as bytes between raw pointers and never referenced. Copies of the two sides are ordered by the
-//!   control words: a sender touches a message's bytes before it raises the flag, a receiver after it has seen the
+//!   control words. A sender touches a message's bytes before it raises the flag, a receiver after it has seen the
 //!   flag. A peer that breaks the rules can spoil bytes, not memory safety;
 //! - addresses of the peer, which `process_vm_readv` needs, are only ever handed to the kernel, which checks them.
 #![allow(

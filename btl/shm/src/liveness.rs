@@ -10,8 +10,8 @@ use std::os::fd::BorrowedFd;
 /// Looks at all `descriptors` at once, without waiting, and calls `ready` with the index of each that is readable or
 /// broken.
 ///
-/// For a pidfd that means that the process is gone; for a socket that there is something to read or that the other end
-/// is gone.
+/// For a pidfd that means that the process is gone. For a socket it means that there is something to read or that the
+/// other end is gone.
 pub fn readable(descriptors: &[BorrowedFd<'_>], mut ready: impl FnMut(usize)) -> io::Result<()> {
     let mut set: Vec<PollFd<'_>> = descriptors
         .iter()

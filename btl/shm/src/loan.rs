@@ -2,7 +2,7 @@
 //! Loans: the only way in which memory of the program enters the engine.
 //!
 //! A request keeps working after the call that made it has returned, on a buffer that it does not own. Here that is
-//! sound without unsafe code in the engine: a buffer is *lent* to a [`LoanTable`], the engine keeps the [`Loan`], a
+//! sound without unsafe code in the engine. A buffer is *lent* to a [`LoanTable`]. The engine keeps the [`Loan`], a
 //! number with a generation, and each use looks the number up. A loan ends
 //!
 //! * with the closure in which a borrowed buffer was lent ([`lend`], [`scope`]), also when it panics;
@@ -13,10 +13,10 @@
 //! other by the engine's own lock.
 //!
 //! # Safety
-//! An entry's pointer and length come from a slice that is borrowed or owned for at least as long as the entry exists:
-//! entries are removed by guards that the lender of a borrow cannot leak, because they live in this module's stack
-//! frames. Slices made from an entry live only inside the closures given to [`LoanTable::read`] (shared) and
-//! [`LoanTable::write`] (which takes the table exclusively, so no other slice exists then).
+//! An entry's pointer and length come from a slice that is borrowed or owned for at least as long as the entry exists.
+//! Guards remove the entries. The lender of a borrow cannot leak them, because they live in this module's stack frames.
+//! Slices made from an entry live only inside the closures given to [`LoanTable::read`] (shared) and
+//! [`LoanTable::write`]. The latter takes the table exclusively, so no other slice exists then.
 #![allow(
     unsafe_code,
     reason = "slices are rebuilt from the addresses of lent buffers"
@@ -204,8 +204,8 @@ impl LoanTable {
         Ok(unsafe { entry.address.add(offset) })
     }
 
-    /// A part of a lent buffer as a loan of its own, which ends with [`Self::release`], and is of no use after the
-    /// whole has ended.
+    /// A part of a lent buffer as a loan of its own. It ends with [`Self::release`], and is of no use after the whole
+    /// has ended.
     pub fn part(&mut self, whole: Loan, offset: usize, len: usize) -> Result<Loan, LoanError> {
         let address = self.find(whole, offset, len, false)?;
         let entry = &self.entries[whole.index as usize];
@@ -473,7 +473,7 @@ impl<'scope, 'env, E: WithLoans> Scope<'scope, 'env, E> {
     }
 }
 
-/// Runs `f` with a scope; all loans made in it end when `f` returns or panics, after `settle` has run: there the engine
+/// Runs `f` with a scope. All loans made in it end when `f` returns or panics, after `settle` has run: there the engine
 /// finishes or abandons what still uses them.
 pub fn scope<'env, E: WithLoans, R>(
     engine: &'env E,

@@ -8,8 +8,8 @@
 use crate::layout::ChunkIndex;
 use std::collections::VecDeque;
 
-/// Free chunks of this rank's pool. The one that has been free longest is used first: the lines of one that was just
-/// read lie in the reader's cache, and taking them back costs more than a line that nobody holds any more
+/// Free chunks of this rank's pool. The one that has been free longest is used first. The lines of one that was just
+/// read lie in the reader's cache. Taking them back costs more than a line that nobody holds any more
 /// (docs/performance.md).
 #[derive(Debug)]
 pub struct ChunkPool {
@@ -36,7 +36,7 @@ impl ChunkPool {
     }
 
     /// Takes a free chunk. When none is free, `reserve(first, count)` is asked to reserve more until the limit is
-    /// reached; `None` means that the caller must wait for chunks to come back.
+    /// reached. `None` means that the caller must wait for chunks to come back.
     pub fn take<E>(
         &mut self,
         reserve: impl FnOnce(u32, u32) -> Result<(), E>,
@@ -69,8 +69,8 @@ impl ChunkPool {
         self.free.push_back(chunk);
     }
 
-    /// Gives up chunks that nothing needed since the last call: gives the first and the count of those whose memory can
-    /// be released, if there are any. They are the last ones, so that what is reserved stays one range.
+    /// Gives up chunks that nothing needed since the last call. Returns the first and the count of those whose memory
+    /// can be released, if there are any. They are the last ones, so that what is reserved stays one range.
     pub fn shrink(&mut self) -> Option<(u32, u32)> {
         let unneeded = u32::try_from(self.low.min(self.free.len())).unwrap_or(u32::MAX);
         self.low = self.free.len();

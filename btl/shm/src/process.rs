@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a launcher needs from the kernel and the standard library does not offer safely: children with descriptors,
-//! processors and a death signal of their own, descriptors of processes, and the descriptor that a launcher left to us.
+//! What a launcher needs from the kernel and the standard library does not offer safely. That is children with
+//! descriptors, processors and a death signal of their own, descriptors of processes, and the descriptor that a
+//! launcher left to us.
 //!
 //! # Safety
 //!
 //! Two promises are made here. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and
-//! allocates nothing, so that it is sound even if other threads held locks at the moment of the fork. And a descriptor
+//! allocates nothing. So it is sound even if other threads held locks at the moment of the fork. And a descriptor
 //! number that came through the environment ([`take_inherited_socket`]) becomes owned at most once, after the kernel
 //! confirmed what it is.
 #![allow(
@@ -86,7 +87,7 @@ pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
         }
         for &fd in &keep {
             // SAFETY: fcntl(F_SETFD) touches no memory. The number is that of a descriptor which the caller lends to
-            // `spawn` until the child has executed its program; in the child it is a copy of it.
+            // `spawn` until the child has executed its program. In the child it is a copy of it.
             let done = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
             Errno::result(done)?;
         }
@@ -94,16 +95,16 @@ pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
         Ok(())
     };
     // SAFETY: `prepare` runs in the child between fork and exec. It makes only system calls (prctl, getppid,
-    // sched_setaffinity, fcntl, sigprocmask), reads values that were copied into it, allocates nothing and takes no
-    // lock: errors are built from their number.
+    // sched_setaffinity, fcntl, sigprocmask) and reads values that were copied into it. It allocates nothing and takes
+    // no lock: errors are built from their number.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }
 
 /// A descriptor of the process `pid` that becomes readable when it ends.
 ///
-/// The caller sees to it that `pid` still is the process that it means: its own child that was not waited for, or a
-/// process that has just proved to be alive.
+/// The caller sees to it that `pid` still is the process that it means. That is its own child that was not waited for,
+/// or a process that has just proved to be alive.
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     crate::failing::attempt("pidfd.open")?;
     // SAFETY: the call takes two integers and touches no memory of ours.
@@ -132,7 +133,7 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     line.trim().parse().ok().filter(|&pid| pid > 0)
 }
 
-/// A descriptor of the process at the other end of a Unix socket, from when the two were connected: it names that very
+/// A descriptor of the process at the other end of a Unix socket, from when the two were connected. It names that very
 /// process, whatever pid namespaces lie between. None where the kernel does not know how (before 6.5), or the process
 /// is gone and was waited for.
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
@@ -190,8 +191,8 @@ fn take_inherited(
     check_inherited(number, check)?;
     taken.push(number);
     // SAFETY: `number` is an open descriptor (checked above), of the kind that the launcher left to this program from
-    // its start. By the contract of the job's environment it belongs to whoever takes it first, and the list above lets
-    // it be taken once: no other owner.
+    // its start. By the contract of the job's environment it belongs to whoever takes it first. The list above lets it
+    // be taken once, so it has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     nix::fcntl::fcntl(
         &fd,
@@ -209,7 +210,7 @@ fn check_inherited(
     let open = unsafe { libc::fcntl(number, libc::F_GETFD) };
     Errno::result(open)?;
     // SAFETY: the descriptor was open a moment ago and belongs to nobody in this process who would close it (see the
-    // callers); it is borrowed for getsockopt calls only, which change nothing.
+    // callers). It is borrowed for getsockopt calls only, which change nothing.
     check(unsafe { BorrowedFd::borrow_raw(number) })
 }
 

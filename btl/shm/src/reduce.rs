@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reductions: vectors of elements combined element by element.
 //!
-//! [`reduce_raw`] is the primitive: `dst = a op b`, where each side may lie in this process or in a peer's mapping, at
-//! any alignment, and `dst` may be one of the operands. [`reduce_into`] and [`reduce_under`] are its two in-place forms
-//! on memory of the program.
+//! [`reduce_raw`] is the primitive: `dst = a op b`. Each side may lie in this process or in a peer's mapping, at any
+//! alignment, and `dst` may be one of the operands. [`reduce_into`] and [`reduce_under`] are its two in-place forms on
+//! memory of the program.
 //!
 //! Every kernel is compiled twice, for what the architecture guarantees and for AVX2, from one definition of what an
-//! operator does with two elements; the processor is asked once. Elements are combined one by one and never across, so
+//! operator does with two elements. The processor is asked once. Elements are combined one by one and never across, so
 //! both give the same bits.
 //!
 //! # Order
-//! The left operand is the lower rank's. Sums and products of floats do not depend on the order of two operands (but
-//! for which of two NaNs is kept); minimum and maximum of floats do: the result is the right operand where it is
-//! smaller (larger), else the left one. So a NaN on the left stays and one on the right is dropped, and of zeros with
-//! different signs the left one stays. MINLOC and MAXLOC compare values likewise; of equal values the element with the
-//! smaller index is taken whole.
+//! The left operand is the lower rank's. Sums and products of floats do not depend on the order of two operands, but
+//! for which of two NaNs is kept. Minimum and maximum of floats do. The result is the right operand where it is smaller
+//! (larger), else the left one. So a NaN on the left stays and one on the right is dropped, and of zeros with different
+//! signs the left one stays. MINLOC and MAXLOC compare values likewise; of equal values the element with the smaller
+//! index is taken whole.
 //!
 //! # Safety
 //! Callers of [`reduce_raw`] promise that the memory is mapped. Nothing here makes a reference to it; see
@@ -36,8 +36,8 @@ use combine::{
 };
 use kernel::Isa;
 
-/// From this many bytes on, a result that goes to a third place is stored past the cache: it would push its own
-/// beginning out of it.
+/// From this many bytes on, a result that goes to a third place is stored past the cache. Otherwise it would push its
+/// own beginning out of it.
 const STREAM_MIN: usize = 32 << 20;
 
 /// `dst = a op b`, elements of kind `elem` in `bytes` bytes each. Gives `false`, and does nothing, if the operator has

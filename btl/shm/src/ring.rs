@@ -2,15 +2,15 @@
 //! The single-producer, single-consumer ring of cache lines through which everything between two ranks travels.
 //!
 //! A *record* spans one or more consecutive slots and never wraps; a no-op fills the end of the ring when it would. The
-//! header word of a record's first slot publishes it: header and payload of a small record share one line, so the
+//! header word of a record's first slot publishes it. Header and payload of a small record share one line, so the
 //! consumer touches one line.
 //!
 //! Three facts make the ring work without a shared head index and without writes by the consumer:
 //!
 //! 1. A slot's header word is what the producer wrote there last: a header, or payload if the slot was inside of a
-//!    record. Before the producer publishes a record whose end is a slot of the latter kind, it clears that slot's
-//!    header word; the slot is free, because a claim always leaves one slot free. So at the consumer's head stands zero
-//!    or a header, never a byte of some earlier payload.
+//!    record. If a record ends in a slot of the latter kind, the producer clears that slot's header word before it
+//!    publishes the record. The slot is free, because a claim always leaves one slot free. So at the consumer's head
+//!    stands zero or a header, never a byte of some earlier payload.
 //! 2. The consumer remembers the header that it read in each slot. As long as the same stands there, nothing new is
 //!    published: the sequence number makes a header differ from the one of the lap before.
 //! 3. So a stream of one-slot records writes each line once per lap, and reading it moves each line once.
@@ -389,8 +389,8 @@ impl<C: Cells> Consumer<C> {
         }
         self.sequence = self.sequence.wrapping_add(1);
         self.head += record.slots as u64;
-        // A line that the producer has not written again since we read it is still in our cache, so this costs nothing;
-        // one that it has written is on its way before it is needed.
+        // A line that the producer has not written again since we read it is still in our cache, so this costs nothing.
+        // One that it has written is on its way before it is needed.
         let ahead = (self.head as usize + READ_AHEAD) & (self.cells.slots() - 1);
         self.cells.will_read(ahead);
         let due = self.head - self.tail_published >= (self.cells.slots() / 4) as u64;
@@ -400,7 +400,7 @@ impl<C: Cells> Consumer<C> {
         due
     }
 
-    /// Tells the producer what was consumed. Done by itself every quarter of the ring; done by the caller when the
+    /// Tells the producer what was consumed. Done by itself every quarter of the ring. Done by the caller when the
     /// producer waits, or when what a record named is worth giving back at once.
     #[inline]
     pub fn publish_tail(&mut self) {

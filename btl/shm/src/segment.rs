@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Segments: the one piece of shared memory that each rank owns, and a peer's view of it.
 //!
-//! A segment is a memfd of its full size from the start, sealed so that nobody can resize it: no access to a mapping of
-//! it can run past the end of the file and raise SIGBUS. It is a file of holes; whoever is about to use a part reserves
+//! A segment is a memfd of its full size from the start, sealed so that nobody can resize it. No access to a mapping of
+//! it can run past the end of the file and raise SIGBUS. It is a file of holes. Whoever is about to use a part reserves
 //! it with `fallocate` first, and gets an error, not a signal, when memory is short. It has no name; peers get its
 //! descriptor over a socket.
 //!
 //! # Safety
-//! * A `Mapping` is created here only, from a descriptor whose size was checked and sealed, and unmapped when its last
-//!   user is gone: every structure that keeps a pointer into it also keeps the `Arc`.
+//! * A `Mapping` is created here only, from a descriptor whose size was checked and sealed. It is unmapped when its
+//!   last user is gone: every structure that keeps a pointer into it also keeps the `Arc`.
 //! * The only references made into a mapping are to atomics and to structures made of atomics; their alignment is a
 //!   compile-time fact.
 //! * Everything else is copied as raw bytes after a range check.
@@ -104,8 +104,8 @@ pub fn machine_heap_bytes() -> usize {
     }
 }
 
-/// Address range of a heap for which no size was set: [`machine_heap_bytes`], or what the limit on
-/// the size of files (`ulimit -f`) leaves of it, as that limit holds for segments too.
+/// Address range of a heap for which no size was set. It is [`machine_heap_bytes`], or what the limit on the size of
+/// files (`ulimit -f`) leaves of it, as that limit holds for segments too.
 #[must_use]
 pub fn default_heap_bytes() -> usize {
     let room = usize::try_from(file_size_limit().saturating_sub(HEAP_AT)).unwrap_or(usize::MAX);
@@ -163,7 +163,7 @@ fn memory(what: &str) -> u64 {
 pub struct PairControl {
     /// Nonzero while the receiver polls the ring.
     wake: AtomicU32,
-    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region; written by the
+    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region. Written by the
     /// receiver: 0 not known yet, 1 no, 2 yes. A hint: a message comes either way.
     pub wants_region: AtomicU32,
     /// Ring slots that the receiver has consumed.
@@ -261,8 +261,8 @@ fn cells(map: &Arc<Mapping>, geometry: &Geometry, sender: u32) -> MappedCells {
         )
         .expect("ring offsets come from a checked geometry and a rank below its size");
     let control: &PairControl = map.shared(geometry.ctrl_offset(sender).0);
-    // SAFETY: ring and control words lie in the mapping, which the cells keep alive; alignment is by construction of
-    // the layout; the slot count is a power of two (checked geometry).
+    // SAFETY: ring and control words lie in the mapping, which the cells keep alive. Alignment is by construction of
+    // the layout. The slot count is a power of two (checked geometry).
     unsafe {
         MappedCells::new(
             Arc::clone(map),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one place where atomics come from: the standard library's, or loom's when the models run.
 //!
-//! Also the *asymmetric fence*: a side that runs often orders a store before a load for free ([`light_fence`]), because
+//! Also the *asymmetric fence*. A side that runs often orders a store before a load for free ([`light_fence`]), because
 //! the side that runs rarely pays for both ([`HeavyFence::issue`], `membarrier(2)`). Where the kernel or a seccomp
 //! filter refuses `membarrier`, both sides use a full fence; who needs it is written in each segment's header.
 //!
@@ -49,7 +49,7 @@ pub fn spin_hint() {
     yield_now();
 }
 
-/// The cheap half of the asymmetric fence: the store before it is ordered before the load after it, provided that the
+/// The cheap half of the asymmetric fence. The store before it is ordered before the load after it, provided that the
 /// other side issues a [`HeavyFence`] between its own store and load. With `strong` it is a full fence and needs no
 /// help.
 #[inline(always)]

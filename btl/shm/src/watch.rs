@@ -2,8 +2,8 @@
 //! One thread of a rank watches for all that wait: which one, and how the others are notified.
 //!
 //! Threads that wait would only take the engine from one another. So one of them, the *watcher*, polls and sleeps on
-//! the rank's bell, and the others rest on an event count that stays in the process, without the engine. A thread that
-//! has the engine and finds that something arrived notifies them, at the latest when it gives the engine back. A thread
+//! the rank's bell. The others rest without the engine, on an event count that stays in the process. A thread that has
+//! the engine and finds that something arrived notifies them, at the latest when it gives the engine back. A thread
 //! that wakes looks whether that was what it waits for, and becomes the watcher if there is none. A watcher that has
 //! what it waited for notifies the others, too.
 

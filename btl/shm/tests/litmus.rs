@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The asymmetric fence on the real machine. loom knows neither `membarrier` nor compiler fences, so the models run
-//! with full fences instead; that the pair does what a pair of full fences does is seen here, by the store-buffering
-//! test: each of two threads stores to its own word and then loads the other's. Without fences both may load the old
+//! with full fences instead. That the pair does what a pair of full fences does is seen here, by the store-buffering
+//! test. Each of two threads stores to its own word and then loads the other's. Without fences both may load the old
 //! value.
 #![cfg(not(loom))]
 
@@ -48,8 +48,8 @@ fn stay_on(me: usize) {
     }
 }
 
-/// Lets another address space run on the calling thread's processor. A processor that keeps an address space while a
-/// thread of the kernel runs does not see that it has been registered meanwhile, until it has run another one
+/// Lets another address space run on the calling thread's processor. A processor keeps an address space while a thread
+/// of the kernel runs. It does not see that this one has been registered meanwhile, until it has run another one
 /// (docs/memory-model.md).
 fn have_registration_seen() {
     let run = std::process::Command::new("true").status();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Models of the lock-free core: loom runs each of them in every interleaving (up to a number of preemptions) and with
-//! every value that the memory model permits a load to see. `cargo xtask verify loom` runs them.
+//! Models of the lock-free core. loom runs each of them in every interleaving, up to a number of preemptions. Each load
+//! sees every value that the memory model permits. `cargo xtask verify loom` runs them.
 //!
-//! Payload lies in loom's `UnsafeCell` ([`watched`]), so a slot, a chunk or a range that two sides touch without an
-//! order between them is reported as a data race; control words are loom's atomics. The kernel's part of a sleep is a
-//! mutex and a condition variable that, besides the sleeper, only the ringer that took the bell touches: they order
-//! nothing that the bell does not.
+//! Payload lies in loom's `UnsafeCell` ([`watched`]), and control words are loom's atomics. So a slot, a chunk or a
+//! range that two sides touch without an order between them is reported as a data race. The kernel's part of a sleep is
+//! a mutex and a condition variable. Besides the sleeper, only the ringer that took the bell touches them, so they
+//! order nothing that the bell does not.
 #![cfg(loom)]
 
 #[path = "models/bell.rs"]

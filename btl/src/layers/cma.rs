@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cross-memory attach: the kernel copies between two address spaces, `process_vm_readv(2)` and `process_vm_writev(2)`.
 //!
-//! The kernel permits it to who may trace the target: same user, target dumpable, and Yama's `ptrace_scope` (0 anyone
-//! of the user, 1 ancestors and whom the target named by `prctl(PR_SET_PTRACER)`, 2 `CAP_SYS_PTRACE`, 3 nobody); the
-//! capability is judged in the target's user namespace, the pid in the caller's pid namespace; container runtimes may
-//! filter the calls. So the only trustworthy answer is a transfer: [`CmaLayer::prove`] reads a number from the peer and
-//! writes one there.
+//! The kernel permits it to a process that may trace the target. The target must be of the same user and dumpable, and
+//! Yama's `ptrace_scope` must permit it. 0 permits anyone of the user. 1 permits ancestors and whom the target named by
+//! `prctl(PR_SET_PTRACER)`. 2 asks for `CAP_SYS_PTRACE`, and 3 permits nobody. The capability is judged in the target's
+//! user namespace, the pid in the caller's pid namespace. Container runtimes may filter the calls. So the only
+//! trustworthy answer is a transfer: [`CmaLayer::prove`] reads a number from the peer and writes one there.
 //!
 //! # Safety
-//! The local side of each call is made of slices; the remote side is checked by the kernel, which returns EFAULT for
-//! addresses that are not mapped in the peer.
+//! The local side of each call is made of slices. The kernel checks the remote side, and returns EFAULT for addresses
+//! that are not mapped in the peer.
 #![allow(
     unsafe_code,
     reason = "the system calls process_vm_readv and process_vm_writev"
@@ -197,8 +197,8 @@ fn permit_tracer(pid: i32) -> io::Result<()> {
     set_ptracer(libc::c_ulong::try_from(pid).unwrap_or(0))
 }
 
-/// Permits peers to read this process's memory where Yama asks for that, if the user says so: when this rank starts,
-/// and when it connects with a process.
+/// Permits peers to read this process's memory where Yama asks for that, if the user says so. This is done when this
+/// rank starts, and when it connects with a process.
 pub fn permit(knobs: &Knobs, peer: Option<i32>) {
     // A kernel without Yama refuses the call and needs no permission.
     let _ = match (knobs.cma_ptracer, peer) {

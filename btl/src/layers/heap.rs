@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory shared from the start: one side's buffer lies in its own segment, so the other loads from it, or stores into
+//! Memory shared from the start. One side's buffer lies in its own segment, so the other loads from it, or stores into
 //! it, with its own instructions. The data path of XPMEM without a module, for memory that was allocated for it.
 
 use crate::contract::{CopyLayer, Failure, Probe, Refusal, RemoteRange};

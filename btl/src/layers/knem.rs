@@ -2,13 +2,13 @@
 //! Copies by a kernel module, in one system call and without attaching anything.
 //!
 //! By the *extension* the module copies between the descriptor that the peer granted and this process's memory, in
-//! either direction; nothing is registered. By the *plain* interface, which any module that speaks the KNEM ABI has,
-//! the sender exposes each message as a region and names it by its cookie in the announcement; the receiver copies from
+//! either direction; nothing is registered. The *plain* interface is that of any module that speaks the KNEM ABI. By it
+//! the sender exposes each message as a region and names it by its cookie in the announcement. The receiver copies from
 //! it.
 //!
-//! A region is made per message and never kept: it names *pages*, and a later message at the same address may lie in
-//! others, which only a process that sees every `munmap` could know. For the same reason nobody writes into a region: a
-//! receiver that also copies, or forks, could come to other pages than those that were pinned.
+//! A region is made per message and never kept, because it names *pages*. A later message at the same address may lie
+//! in others, which only a process that sees every `munmap` could know. For the same reason nobody writes into a
+//! region. A receiver that also copies, or forks, could come to other pages than those that were pinned.
 //!
 //! # Safety
 //! The local side of each copy is made of slices; the remote side is checked by the kernel.

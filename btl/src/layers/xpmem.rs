@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attached memory: a kernel module maps windows of the peer's address space here, and then bytes move by this
-//! processor's own loads and stores, as in [`heap`](super::heap), but for memory of any kind.
+//! Attached memory. A kernel module maps windows of the peer's address space here. Then bytes move by this processor's
+//! own loads and stores, as in [`heap`](super::heap), but for memory of any kind.
 //!
 //! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and
-//! is counted in a page that is mapped here, too: the count is compared before and after each copy, or whatever else
-//! read the window in place ([`Attached`]). By the *plain* interface, which any module that speaks the XPMEM ABI has, a
-//! window is an attachment of the peer's segment, and a hole is SIGBUS, which [`onecopy_shm::guard`] takes for the
+//! is counted in a page that is mapped here, too. The count is compared before and after each copy, or whatever else
+//! read the window in place ([`Attached`]). The *plain* interface is that of any module that speaks the XPMEM ABI. By
+//! it a window is an attachment of the peer's segment. A hole is SIGBUS, which [`onecopy_shm::guard`] takes for the
 //! length of a copy. Either way the copy of bytes that are not there is an error, and the program sees no signal.
 //!
 //! # Safety

@@ -4,9 +4,9 @@
 /// Who has cause to set a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Administrators and users of a job: what may carry messages, how much memory they take, how
-    /// ranks wait, what a job checks and prints, and what a program can notice, as whether a send
-    /// waits for its receive.
+    /// Administrators and users of a job. These knobs say what may carry messages, how much memory
+    /// they take, how ranks wait, and what a job checks and prints. They also say what a program
+    /// can notice, as whether a send waits for its receive.
     User,
     /// Those who measure: where one way of moving bytes ends and the next begins, and grains and
     /// bounds within one way. `auto`, a default, or `onecopy tune` finds these.

@@ -149,7 +149,7 @@ impl Channel {
     }
 
     /// The owner is about to write into members' buffers. It may write to members that have not given the communicator
-    /// up by now: these wait for `end_writes` before their buffers go back to the program.
+    /// up by now. These wait for `end_writes` before their buffers go back to the program.
     #[inline]
     pub fn begin_writes(&self) {
         self.lines().writing.0.store(1, Ordering::Relaxed);

@@ -26,7 +26,7 @@ pub(super) enum Pool {
 
 /// A memfd with the control words and, per side, a source and a destination pool.
 ///
-/// The pools are holes until a measurement needs them; what it needs is reserved with `fallocate` first, so lack of
+/// The pools are holes until a measurement needs them. What it needs is reserved with `fallocate` first, so lack of
 /// memory is an error and never a SIGBUS.
 #[derive(Debug)]
 pub struct Arena {
@@ -137,7 +137,7 @@ impl Arena {
         let word = self.map.as_mut_ptr().wrapping_add(offset);
         debug_assert!(word.addr().is_multiple_of(8));
         // SAFETY: the assertion keeps the word inside the control area, which is mapped read-write for as long as
-        // `self` lives; the mapping starts on a page, so the word is aligned; both sides reach it only as an atomic.
+        // `self` lives. The mapping starts on a page, so the word is aligned. Both sides reach it only as an atomic.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 

@@ -36,8 +36,8 @@ impl Drop for Inherited<'_> {
 ///
 /// # Errors
 ///
-/// If the number is not an open descriptor, is one of the standard three, was taken before, or is marked close-on-exec,
-/// which no inherited descriptor can be.
+/// If the number is not an open descriptor, is one of the standard three, or was taken before. Also if it is marked
+/// close-on-exec, which no inherited descriptor can be.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     let refuse = |why: &str| {
         io::Error::new(
@@ -63,7 +63,7 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     }
     fcntl(probe, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     taken.insert(number);
-    // SAFETY: the number is open and was not close-on-exec, as everything is that Rust opens, so it came through `exec`
-    // and has no owner in this process; the set above gives it only one.
+    // SAFETY: the number is open and was not close-on-exec, as everything is that Rust opens. So it came through `exec`
+    // and has no owner in this process. The set above gives it only one.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

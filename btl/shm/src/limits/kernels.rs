@@ -61,8 +61,8 @@ pub(super) unsafe fn copy(
 
 #[cfg(target_arch = "x86_64")]
 unsafe fn rep_movsb(destination: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: reads `bytes` from `source` and writes as many to `destination`, which the caller allows; the direction
-    // flag is clear by the calling convention; nothing else is touched.
+    // SAFETY: reads `bytes` from `source` and writes as many to `destination`, which the caller allows. The direction
+    // flag is clear by the calling convention. Nothing else is touched.
     unsafe {
         std::arch::asm!(
             "rep movsb",

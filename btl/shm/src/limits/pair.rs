@@ -475,7 +475,7 @@ impl Pair {
             return;
         }
         let source = self.arena.pool_at(self.side, Pool::Source, at, batch.size);
-        // SAFETY: `pool_at` checked that the bytes lie in this side's source pool, which is mapped writable; the peer
+        // SAFETY: `pool_at` checked that the bytes lie in this side's source pool, which is mapped writable. The peer
         // reads them only after the flag that this side raises later.
         unsafe { std::ptr::write_bytes(source, value, batch.size) };
     }
@@ -562,8 +562,8 @@ impl Pair {
             return;
         };
         let destination = private.destination[destination_at..destination_at + n].as_mut_ptr();
-        // SAFETY: the slice is `n` writable private bytes; `pool_at` checked `n` mapped bytes of the peer's pool; a
-        // private and a shared mapping do not overlap, and the peer's flag, seen before, orders its writes before this
+        // SAFETY: the slice is `n` writable private bytes, and `pool_at` checked `n` mapped bytes of the peer's pool. A
+        // private and a shared mapping do not overlap. The peer's flag, seen before, orders its writes before this
         // read.
         unsafe { copy(kernel, destination, source, n) };
     }
@@ -575,8 +575,8 @@ impl Pair {
         let destination =
             self.arena
                 .pool_at(1 - from, Pool::Destination, destination_at + start, n);
-        // SAFETY: `pool_at` checked both ranges; they are in different pools of one mapping, so they do not overlap;
-        // the other side copies another part of the message, and the flags order this copy against the next use of the
+        // SAFETY: `pool_at` checked both ranges. They are in different pools of one mapping, so they do not overlap.
+        // The other side copies another part of the message, and the flags order this copy against the next use of the
         // range.
         unsafe { copy(CopyKernel::Memcpy, destination, source, n) };
     }

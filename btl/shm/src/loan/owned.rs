@@ -2,7 +2,7 @@
 //! Buffers that are lent together with their ownership.
 //!
 //! # Safety
-//! An owned buffer is neither freed nor given back before its loan has ended; while it is lent, nobody has a reference
+//! An owned buffer is neither freed nor given back before its loan has ended. While it is lent, nobody has a reference
 //! to its bytes but the table's closures.
 #![allow(
     unsafe_code,
@@ -16,7 +16,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 ///
 /// # Safety
 /// `bytes` gives the same address and length until the buffer is changed through the owner or dropped, also when the
-/// owner is moved; all bytes are initialised.
+/// owner is moved. All bytes are initialised.
 pub unsafe trait Buffer: Send + 'static {
     /// Address and length of the bytes.
     fn bytes(&self) -> (*const u8, usize);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loops: blocks of elements are loaded by value, combined and stored, so that no two accesses can alias and the
-//! compiler makes vector code of them in whatever instruction set the function around them has.
+//! The loops. Blocks of elements are loaded by value, combined and stored, so no two accesses can alias. The compiler
+//! makes vector code of them, in whatever instruction set the function around them has.
 //!
 //! # Safety
 //! As [`crate::copy`]: raw pointers, because a side may be memory that another process writes at the same time. No

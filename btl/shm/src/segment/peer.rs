@@ -212,8 +212,8 @@ impl PeerSegment {
         word.load(Ordering::Acquire) == token
     }
 
-    /// Maps the peer's payload pool if it is not mapped yet. It is only read; `writable` says how it is mapped, since
-    /// on some processors a line that was read through a writable mapping is cheaper for its owner to write again.
+    /// Maps the peer's payload pool if it is not mapped yet. It is only read. `writable` says how it is mapped. On some
+    /// processors a line that was read through a writable mapping is cheaper for its owner to write again.
     pub fn map_pool(&mut self, writable: bool) -> Result<(), SegmentError> {
         if self.pool.is_none() {
             let map = Mapping::new_own(

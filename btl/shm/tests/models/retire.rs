@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ring that was idle for long is polled no more (`Engine::retire_idle`): what comes at that moment is found, either
+//! A ring that was idle for long is polled no more (`Engine::retire_idle`). What comes at that moment is found, either
 //! by the last look or by the sender's bit. A record that is found by neither makes the model spin until loom gives up.
 
 use super::cells::HeapCells;

@@ -78,7 +78,7 @@ impl Guarded for Engine {
 }
 
 /// A bell whose steps a lock orders: `bell` models the real one. loom does not know that a swap reads the latest store
-/// of all, where two threads that no third one orders have stored, and would lose a ring that no machine loses.
+/// of all, where two threads that no third one orders have stored. It would lose a ring that no machine loses.
 #[derive(Default)]
 struct Bell {
     armed: Mutex<bool>,

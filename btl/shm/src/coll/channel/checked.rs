@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where an end of a channel lies when the models run: in memory that loom checks. Payload, slots
-//! and stages are cells: two threads that use one of them, without an order between them and one of
+//! and stages are cells. Two threads that use one of them, without an order between them and one of
 //! them to write, fail the model.
 //!
 //! # Safety
