@@ -7,13 +7,13 @@
 //!
 //! How they work: each communicator has a *channel*, lines of shared memory in the segment of every member
 //! (`btl/shm/src/coll.rs`). What a rank contributes to a collective stands in its line, in a slot next to it, or in a
-//! buffer that the line describes; who needs it loads it from there. No message is matched. Nothing depends on what a
-//! reader knows in advance: the line says where the bytes are, so each rank chooses by its own buffer. Only how a
-//! reduction is shared between the ranks follows from sizes that all know ([`select`]). A communicator for which no
+//! buffer that the line describes. Members that need it load it from there. No message is matched. Nothing depends on
+//! what a reader knows in advance: the line says where the bytes are, so each rank chooses by its own buffer. Only how
+//! a reduction is shared between the ranks follows from sizes that all know ([`select`]). A communicator for which no
 //! channel is left does the same by messages (`coll/messages.rs`). One whose members are on several nodes has two
 //! levels: a channel on each node, and messages between the nodes (`coll/levels.rs`).
 //!
-//! Reductions combine contributions in the order of the ranks, so that operators need not commute, and results are the
+//! Reductions combine contributions in the order of the ranks, so that operators need not commute. Results are the
 //! same, bit for bit, from run to run with the same number of ranks.
 
 pub(crate) mod agree;
@@ -194,7 +194,7 @@ impl Parts {
 }
 
 /// What the ranks do together. Ranks are those of the communicator, parts are in bytes. Every member names the same
-/// collective with the same root, kind of elements and operator; a part that is sent has the length of the part that it
+/// collective with the same root, kind of elements and operator. A part that is sent has the length of the part that it
 /// is received into.
 ///
 /// | collective | send buffer | receive buffer | without a send buffer (in place) |

@@ -470,7 +470,7 @@ impl Comm {
     }
 
     /// Returns when all ranks have called it, by messages. If a rank has died, the others meet all the same and get the
-    /// error that names it. They then wait no longer than [`REGROUP`] for one another: a rank that does not come may
+    /// error that names it. They then wait no longer than [`REGROUP`] for one another. A rank that does not come may
     /// itself wait for one of them, and learns of the loss when that one leaves.
     pub(crate) fn meet(&self) -> Result<()> {
         let own = Self {

@@ -2,7 +2,7 @@
 //! Which message goes to which receive: (context, source, tag), with wildcards, in order.
 //!
 //! Two sets of entries, posted receives and unexpected messages, each searched from the other side. Every search is a
-//! look into one hash bin per *class* of pattern (source and tag known or not), so the time does not grow with the
+//! look into one hash bin per *class* of pattern (source and tag known or not). So the time does not grow with the
 //! length of the queues:
 //!
 //! * a posted receive is in the bins of its own class; an arriving message looks into all four and takes the oldest. A

@@ -27,8 +27,8 @@ use onecopy_shm::pool::ChunkPool;
 /// anonymous memory, as much of relocated program, 40 KiB of page tables; rounded up.
 pub const PRIVATE_BASE: u64 = 384 << 10;
 
-/// Private bytes per peer that a rank talks with, estimated likewise: 8.5 KiB of page tables for what is mapped of it,
-/// its state, its queues; rounded up.
+/// Private bytes per peer that a rank talks with, estimated likewise and rounded up. They are 8.5 KiB of page tables
+/// for what is mapped of it, its state, and its queues.
 pub const PRIVATE_PER_PEER: u64 = 12 << 10;
 
 /// What a job does, as far as memory depends on it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests: sends and receives that go on while the program does something else.
 //!
-//! A buffer cannot be freed or touched while a request owns it: either the request takes the buffer and gives it back
-//! ([`Request`], [`Persistent`]), or the buffer is borrowed for a [`Scope`] that ends only when its requests have.
+//! A buffer cannot be freed or touched while a request owns it. Either the request takes the buffer and gives it back
+//! ([`Request`], [`Persistent`]). Or the buffer is borrowed for a [`Scope`] that ends only when its requests have.
 
 mod collective;
 

@@ -21,8 +21,8 @@ use crate::wire::{BODY, ChunkBody, Kind};
 /// a receiver remembers at least so many, whatever its own knob is.
 const UNANSWERED_LEAST: u32 = 1 << 18;
 
-/// What such messages in further contexts may take beyond that, while one context is held back: the library's own, for
-/// example, without which nobody comes to the receives that would answer.
+/// What such messages in further contexts may take beyond that, while one context is held back. The library's own are
+/// an example: without them nobody comes to the receives that would answer.
 const UNANSWERED_MORE: u32 = 1 << 12;
 
 /// How many unmatched announcements of one peer a receiver remembers.
@@ -30,8 +30,8 @@ fn remembered(knobs: &Knobs) -> u32 {
     UNANSWERED_LEAST.max(knobs.unanswered_max as u32)
 }
 
-/// Control records that wait for room in the ring to a peer. There are no more than a few for each message that it
-/// has to be answered: a peer that asks for more than so many answers without reading one is failed.
+/// Control records that wait for room in the ring to a peer. There are no more than a few for each message that it has
+/// to be answered. A peer that asks for more than so many answers without reading one is failed.
 pub(crate) fn replies_max(knobs: &Knobs) -> usize {
     4 * remembered(knobs) as usize
 }
@@ -293,8 +293,8 @@ impl Peer {
         }
     }
 
-    /// What the program has to know of messages that are held back and may wait for ever: told once, when nothing was
-    /// answered for a while.
+    /// What the program has to know of messages that are held back and may wait for ever. It is told once, when nothing
+    /// was answered for a while.
     pub(crate) fn stuck(&mut self, me: u32, now: Instant) -> Option<String> {
         let held = &mut self.held_back;
         let Some((count, context)) = held.first() else {

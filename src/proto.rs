@@ -54,7 +54,7 @@ pub(crate) enum Drain {
 
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
 ///
-/// If this call completed the last posted receive, the next message stays in the ring: the caller may be about to post
+/// If this call completed the last posted receive, the next message stays in the ring. The caller may be about to post
 /// the receive for it. A caller that goes on waiting calls again.
 pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<(), String> {
     let mut room = false;

@@ -258,16 +258,16 @@ impl Runtime {
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
     ///
-    /// A runtime that is dropped instead leaves without waiting for the others, so that a rank that gives up early
-    /// holds up nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
+    /// A runtime that is dropped instead leaves without waiting for the others. So a rank that gives up early holds up
+    /// nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
     ///
-    /// A child of a fork has a copy of the runtime that is of no use to it: dropping it does nothing, and this is
+    /// A child of a fork has a copy of the runtime that is of no use to it. Dropping it does nothing, and this is
     /// [`Error::Forked`].
     pub fn finalize(mut self) -> Result<()> {
         self.leave(true)
     }
 
-    /// Tells ranks on other nodes that nothing more comes, and waits until all that was sent is with them: the end of
+    /// Tells ranks on other nodes that nothing more comes, and waits until all that was sent is with them. The end of
     /// this process would destroy what its kernel still keeps for them.
     fn take_leave(&self) {
         self.handle.gate.enter().say_farewell();

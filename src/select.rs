@@ -261,7 +261,7 @@ impl Thresholds {
         let reader = LayerId::SINGLE.into_iter().find(reads);
         if ends.block_free {
             let together = reader.is_some_and(|layer| len >= self.coop_min[layer]);
-            // The bytes are not in memory that we map but are to be in memory that the sender maps: a copy by the
+            // The bytes are not in memory that we map, but are to be in memory that the sender maps. A copy by the
             // sender alone is still a single one.
             let mapped = reader.is_some_and(|layer| layer.power().loads());
             let by_sender = !mapped && ends.sender_maps;

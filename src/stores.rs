@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which stores fill chunks faster between two processors of this machine.
 //!
-//! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages:
+//! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages.
 //! `onecopy tune` does, and so does the first `onecopy run` on a machine, which keeps the result as the machine's
 //! [`profile`]. Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
 
@@ -79,9 +79,9 @@ impl Stores {
     }
 }
 
-/// Compares the stores for this long, or up to four times as long on a busy machine, between two processors that this
-/// thread may run on: two cores, if there are. Whether this process copies by vectors ([`copy::prefer_vectors`]) is as
-/// before in the end.
+/// Compares the stores for this long, or up to four times as long on a busy machine. It does so between two processors
+/// that this thread may run on: two cores, if there are. Whether this process copies by vectors
+/// ([`copy::prefer_vectors`]) is as before in the end.
 pub fn measure(time: Duration) -> Result<Stores> {
     let processors = spread_processors();
     let [first, second, ..] = processors[..] else {

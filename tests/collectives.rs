@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random collectives against a sequential oracle: every operator, kind of element and size class, random roots and
-//! groups, in place, waited for and not, several under way; on ranks that are threads and on ranks that are processes.
+//! Random collectives against a sequential oracle. They cover every operator, kind of element and size class, random
+//! roots and groups, in place, waited for and not, several under way. They run on ranks that are threads and on ranks
+//! that are processes.
 //!
 //! `TEST_SOAK=SECONDS` runs on with new seeds for so long, `TEST_SEED=SEED` begins with another.
 
@@ -231,8 +232,9 @@ fn knobs(settings: &[(&str, &str)]) -> Knobs {
     Knobs::from_iter(settings.iter().copied()).expect("knobs").0
 }
 
-/// Settings under which the same must come out: all layers, the kernel's copies only, chunks only, no channel, hardly
-/// any temporary memory, broadcasts that receivers take from each other, owners that are asked to copy.
+/// Settings under which the same must come out. They are all layers, the kernel's copies only, chunks only, no channel,
+/// and hardly any temporary memory. They are also broadcasts that receivers take from each other, and owners that are
+/// asked to copy.
 fn settings() -> [Vec<(&'static str, &'static str)>; 7] {
     [
         vec![],

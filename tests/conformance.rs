@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One suite for every layer: each body runs over each case (a layer that is forced, and where the buffers lie), on
-//! ranks that are threads and on ranks that are processes.
+//! One suite for every layer. Each body runs over each case: a layer that is forced, and where the buffers lie. The
+//! ranks are threads, or they are processes.
 //!
-//! A case whose layer is not available here is skipped only if `tests/expected-skips/` says so; what is skipped is
+//! A case whose layer is not available here is skipped only if `tests/expected-skips/` says so. What is skipped is
 //! printed with the reason that the layer gave.
 
 #[path = "harness/bytes.rs"]

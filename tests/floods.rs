@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Floods of each kind of record by a rogue peer: what its victim keeps is bounded, and the victim's messages with a
+//! Floods of each kind of record by a rogue peer. What its victim keeps is bounded, and the victim's messages with a
 //! third rank go on. One test after the other, as the memory of the process is measured.
 
 #[path = "harness/resident.rs"]

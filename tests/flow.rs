@@ -424,8 +424,8 @@ fn idle(rt: &Runtime) {
     let sleeps = after.sleeps - before.sleeps;
     let turns = sleeps + after.yields - before.yields + after.polls_slow - before.polls_slow;
     say(&format!("IDLE {sleeps} sleeps, {turns} turns, {waited:?}"));
-    // One sleep per look at the peers' lives, and what else wakes a rank is counted too: not the processor's time,
-    // which is another machine's figure.
+    // One sleep per look at the peers' lives, and what else wakes a rank is counted too. The processor's time is not,
+    // as it is another machine's figure.
     let looks = waited.as_millis() / LIVENESS.as_millis() + 1;
     assert!(
         sleeps > 0 && u128::from(sleeps) <= 2 * looks,

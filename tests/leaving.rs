@@ -36,7 +36,7 @@ fn a_rank_that_leaves_early_holds_up_nobody() {
     });
 }
 
-/// A job that has lost a rank may be in any state: a rank that is in `finalize` takes part in nothing any more, and
+/// A job that has lost a rank may be in any state. A rank that is in `finalize` takes part in nothing any more, and
 /// says so by leaving.
 #[test]
 fn who_finalizes_in_a_job_that_lost_a_rank_leaves_others_waiting_for_nothing() {

@@ -139,7 +139,7 @@ fn options(wireup: impl onecopy::wireup::Wireup + 'static, threads: Threads) -> 
     }
 }
 
-/// Leaders and others die after any number of steps of their collectives: everyone else gets an error, on the node of
+/// Leaders and others die after any number of steps of their collectives. Everyone else gets an error, on the node of
 /// the dead and on others.
 #[test]
 fn a_death_between_any_two_steps_is_known_to_all() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A refused layer never fails a message: every cause that refuses one is made, before the start and in the middle, in
+//! A refused layer never fails a message. Every cause that refuses one is made, before the start and in the middle, in
 //! ranks that are processes.
 
 #[path = "harness/bytes.rs"]

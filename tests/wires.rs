@@ -87,8 +87,8 @@ fn there_is_no_connection_before_the_first_message() {
     });
 }
 
-/// What a rank has sent arrives though it leaves at once and its peer is slow: by an ordered end of the job, and by a
-/// rank that drops its runtime.
+/// What a rank has sent arrives though it leaves at once and its peer is slow. It leaves by an ordered end of the job,
+/// or as a rank that drops its runtime.
 #[test]
 fn what_was_sent_arrives_though_its_sender_leaves() {
     const MANY: usize = 20_000;

@@ -2,9 +2,9 @@
 //! How members agree on a communicator.
 //!
 //! A communicator has an id that no two communicators with a common member share at a time: its messages' contexts are
-//! made of it. Members agree on the smallest id that is free with all of them, on a channel for collectives in the same
-//! way, and on a number that tells the channel's users apart. They tell each other what is free with them, in rounds,
-//! until one comes in which the ids of all of them are this agreement's.
+//! made of it. Members agree on the smallest id that is free with all of them, and on a channel for collectives in the
+//! same way. They also agree on a number that tells the channel's users apart. They tell each other what is free with
+//! them, in rounds, until one comes in which the ids of all of them are this agreement's.
 //!
 //! Threads may form several communicators at a time. On each rank one agreement holds the ids for the length of a
 //! round: the one with the lowest [`Turn`] of those that wait there. Turns are ordered alike on all ranks, so the

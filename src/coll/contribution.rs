@@ -145,8 +145,8 @@ impl Engine {
         }
     }
 
-    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`, if that is better than
-    /// having them read the buffer itself. Up to `limit` bytes that peers cannot map are copied.
+    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`. None if it is not better
+    /// than having them read the buffer itself. Up to `limit` bytes that peers cannot map are copied.
     pub(crate) fn temp(
         &mut self,
         piece: &Piece,

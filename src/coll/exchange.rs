@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives that only move bytes: each rank says where its bytes are, and takes what is for it from the others,
+//! Collectives that only move bytes. Each rank says where its bytes are, and takes what is for it from the others,
 //! unless those write it where it goes ([`super::push`]).
 
 mod push;
@@ -403,7 +403,7 @@ pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
     expose(cx, given)
 }
 
-/// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read; what a collective leaves in its
+/// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read. What a collective leaves in its
 /// result buffer is described with it.
 fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
     let (engine, state, seq, shared) = cx.parts();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reductions: each rank combines, in the order of the ranks, what all contributed to its range of the vector, and
+//! Reductions. Each rank combines, in the order of the ranks, what all contributed to its range of the vector. It
 //! writes the result wherever it is needed, if it can.
 
 mod attach;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writing into members' receive buffers. A rank that waits anyway puts what it has where it is needed, so that both
-//! ends of a copy work, what goes to several places is loaded once, and nobody fetches lines that were written just
-//! now.
+//! Writing into members' receive buffers. A rank that waits anyway puts what it has where it is needed. So both ends of
+//! a copy work, what goes to several places is loaded once, and nobody fetches lines that were written just now.
 //!
 //! A line says `OPEN` if its second buffer, where the owner receives, lies where members can write by stores of their
 //! own. It says `WRITES` if its owner will write into the buffers of those who are open: it waits in the call, and maps
@@ -64,8 +63,8 @@ pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
     said.has(kind::OPEN).then(|| lines::range(said.result))
 }
 
-/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up: what belonged to it may
-/// be used for something else.
+/// Lets `f` write into buffers of `places`, unless one of them has given the communicator up. What belonged to that one
+/// may be used for something else.
 pub(crate) fn writing<R>(
     state: &CommState,
     places: impl IntoIterator<Item = usize>,

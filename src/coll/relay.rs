@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A long broadcast to several ranks, of memory that the kernel copies. Copies out of one address space hinder each
-//! other, so each rank takes a share of its own from the root and then, beginning behind its own, the others' shares
-//! from those who have them by now. What is mapped, all read where it is.
+//! other. So each rank takes a share of its own from the root. Then, beginning behind its own, it takes the others'
+//! shares from those that have them by now. What is mapped, all read where it is.
 //!
 //! Nobody waits for a share: what no member has yet comes from the root, too. A rank's second phase says that its share
-//! stands in its buffer; from then on it must not give the buffer back before all have read.
+//! stands in its buffer. From then on it must not give the buffer back before all have read.
 
 use super::contribution::{GIVEN, RESULT, Readers, Served, StepContext, describe, whole};
 use super::exchange::{Exchange, READ_MAX};

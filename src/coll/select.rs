@@ -90,7 +90,7 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
 }
 
 /// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies
-/// while they read the piece before, so what counts is a copy into chunks, which is the same; but a rank that has no
+/// while they read the piece before. So what counts is a copy into chunks, which is the same; but a rank that has no
 /// processor answers late.
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {

@@ -256,7 +256,7 @@ pub(crate) const FLAT: usize = 8;
 const ARITY: usize = 4;
 
 impl CommState {
-    /// The members whose contributions this rank combines with its own in a tree: a node stands for a run of places
+    /// The members whose contributions this rank combines with its own in a tree. A node stands for a run of places
     /// that begins with its own, so that the order of the places is kept. No tree: none.
     pub(crate) fn children(&self) -> impl Iterator<Item = usize> + use<> {
         let (mut begin, mut end) = (0, self.size());

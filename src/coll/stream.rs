@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prefix reductions of long vectors: each rank takes the prefix of the one before it, piece by piece, adds its own
+//! Prefix reductions of long vectors. Each rank takes the prefix of the one before it, piece by piece, adds its own
 //! vector and hands on the result.
 //!
 //! After `Scan` the receive buffer holds what the next rank needs. After `Exscan` that is the receive buffer combined
@@ -24,8 +24,8 @@ use onecopy_shm::loan::{Loan, LoanTable};
 const HALF: usize = COLL_SLOT / 2;
 /// Bytes of a piece that the next rank reads in a buffer.
 const SEGMENT: usize = 16 << 10;
-/// Vectors of a piece for which there is room: two for an operator of the program, and two for what is fetched of the
-/// rank before.
+/// Vectors of a piece for which there is room. Two are for an operator of the program, and two for what is fetched of
+/// the rank before.
 const ROOMS: usize = 4;
 
 /// A prefix reduction under way.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An exchange in which what is sent is replaced by what is received. Where all members map one another's buffers, each
-//! pair swaps its two parts piece by piece, one half each; otherwise parts go in rounds through temporary buffers, or
+//! pair swaps its two parts piece by piece, one half each. Otherwise parts go in rounds through temporary buffers, or
 //! slots, that hold a piece for each member.
 
 use super::Parts;

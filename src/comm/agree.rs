@@ -101,8 +101,8 @@ mod tests {
         });
     }
 
-    /// On rank 0 a thread waits in the agreement that would be the first, for a thread of rank 1 that is still in one
-    /// that would be the last; that one is behind a third agreement, in which other threads of both are.
+    /// On rank 0 a thread waits in the agreement that would be the first. It waits for a thread of rank 1 that is still
+    /// in one that would be the last. That one is behind a third agreement, in which other threads of both are.
     #[test]
     fn an_agreement_that_waits_for_a_member_keeps_no_other_back() {
         with_threads(2, |rt| {

@@ -64,7 +64,7 @@ impl Comm {
     }
 
     /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group
-    /// that it is in, or with any that it is not in; groups that are formed at the same time have no common member.
+    /// that it is in, or with any that it is not in. Groups that are formed at the same time have no common member.
     pub fn create(&self, group: &Group) -> Result<Option<Self>> {
         let me = self.world_rank(self.rank());
         let place = group.place_of(me);

@@ -241,8 +241,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How many chunks of one peer may be read before they are given back: a part of what a peer may use, and so few
-    /// that the chunks held by all peers together leave a sender most of its pool.
+    /// How many chunks of one peer may be read before they are given back. That is a part of what a peer may use. They
+    /// are so few that the chunks held by all peers together leave a sender most of its pool.
     fn chunks_held(&self) -> u32 {
         let share = self.core.chunks.share.min(self.core.chunks.depth);
         let pool = self.geometry.chunks / (4 * self.core.size);

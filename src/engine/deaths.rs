@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Whether a rank that waits can get no message from anyone, because every other rank is gone and it has no second
+    /// Whether a rank that waits can get no message from anyone. Then every other rank is gone, and it has no second
     /// thread that could send one to itself. The error names one that has left.
     pub(crate) fn lonely(&self) -> Option<Error> {
         let (me, gone) = (self.core.me, &self.gone);
@@ -278,8 +278,8 @@ impl Engine {
         }
     }
 
-    /// Tells a rank that lives that this one does not talk with it any more, so that it does not wait for what will
-    /// not come. It finds the word in this rank's segment when it is woken, or with its next look at the lives of its
+    /// Tells a rank that lives that this one does not talk with it any more. So it does not wait for what will not
+    /// come. It finds the word in this rank's segment when it is woken, or with its next look at the lives of its
     /// peers.
     fn tell_given_up(&mut self, rank: u32) {
         self.core.home.give_up(rank);

@@ -207,7 +207,7 @@ impl Engine {
     }
 
     /// A rank has sent something and could not be connected with. A shortage is tried again with each look at the
-    /// peers' lives; otherwise this rank gives the pair up, and the other one learns of that.
+    /// peers' lives. Otherwise this rank gives the pair up, and the other one learns of that.
     #[cold]
     fn fail_to_reach(&mut self, rank: u32, error: Error) {
         let tries = match self

@@ -32,9 +32,9 @@ fn maps(knobs: &Knobs) -> bool {
     knobs.layers.allows(LayerId::MAP.name())
 }
 
-/// As much address range as the machine has memory: no single rank can use more. Where the address space is limited, as
-/// much as lets a rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the
-/// same: the limit itself counts, not what is left of it.
+/// As much address range as the machine has memory: no single rank can use more. Where the address space is limited,
+/// this lets a rank map the heaps of all and leaves half of the limit to the program. All ranks must come to the same:
+/// the limit itself counts, not what is left of it.
 fn default_heap(ranks: usize) -> usize {
     let wanted = default_heap_bytes();
     let limit = match getrlimit(Resource::RLIMIT_AS) {

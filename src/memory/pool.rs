@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pool of temporary buffers, beneath collectives and the transport.
 //!
-//! A caller takes a [`PoolBuf`] and gives it back by dropping it; the memory is the pool's and outlives the use, with
+//! A caller takes a [`PoolBuf`] and gives it back by dropping it. The memory is the pool's and outlives the use, with
 //! whatever a network has registered of it. Buffers come in [buckets](Buckets) of page multiples, each request from the
 //! smallest that holds it.
 //!
 //! *Size.* The pool's size is the memory that it has made and not released, in use or free. It grows when no free
-//! buffer fits. Growth that would bring it near its capacity (seven eighths) releases free buffers first; a request
-//! that brings it beyond is served and counted; a buffer given back while the size is beyond the capacity is released.
+//! buffer fits. Growth that would bring it near its capacity (seven eighths) releases free buffers first. A request
+//! that brings it beyond is served and counted. A buffer given back while the size is beyond the capacity is released.
 //! So what is retained never exceeds the capacity.
 //!
-//! *Shrinking.* Free buffers of a bucket form a stack, and its least height in a period is the number of buffers that
-//! nobody needed: [`Pool::tick`], called from progress, releases that many, the coldest, once per period; near the
+//! *Shrinking.* Free buffers of a bucket form a stack. Its least height in a period is the number of buffers that
+//! nobody needed. [`Pool::tick`], called from progress, releases that many, the coldest, once per period. Near the
 //! capacity the period is shorter.
 //!
-//! *Threads.* Free buffers lie in shards, one per processor at most, each with its own lock; a thread uses its own
-//! shard and tries others only when that one is empty, without waiting. The shared words are written only when the pool
-//! grows or releases.
+//! *Threads.* Free buffers lie in shards, one per processor at most, each with its own lock. A thread uses its own
+//! shard, and tries others only when that one is empty, without waiting. The shared words are written only when the
+//! pool grows or releases.
 
 mod buckets;
 mod shard;
@@ -320,8 +320,8 @@ impl Pool {
     }
 
     /// Takes a shared buffer of `bytes` bytes for a collective, within this rank's part of the node's budget. `None`
-    /// says that the part is used up, or that no memory that peers can read is to be had: the collective goes a way
-    /// that needs no buffer.
+    /// says that the part is used up, or that no memory that peers can read is to be had. Then the collective goes a
+    /// way that needs no buffer.
     #[must_use]
     pub fn try_take_collective(&self, bytes: usize) -> Option<PoolBuf> {
         let common = self.common();

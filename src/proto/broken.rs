@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that is given up when some of its chunks have gone out already: the receiver is told, so that the next one
+//! A message that is given up when some of its chunks have gone out already. The receiver is told, so that the next one
 //! can begin.
 //!
 //! The record goes with the replies, before the next message. Collectives that fail give up messages; others, whose

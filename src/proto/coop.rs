@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cooperative transfers: receiver and sender drain one chunk counter, the one reading, the other writing, so that a
+//! Cooperative transfers. Receiver and sender drain one chunk counter, the one reading, the other writing. So a
 //! processor that would wait is a second copy engine. See [`onecopy_shm::coop`] for the shared words.
 //!
-//! The same block serves *put*: when only the sender can copy, it is asked to join whether it waits or not, and the
+//! The same block serves *put*. When only the sender can copy, it is asked to join whether it waits or not, and the
 //! receiver takes no chunks.
 
 use super::layers::{Reading, demote, note_attachments};

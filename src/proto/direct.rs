@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fast path: a blocking call that finds everything ready moves its bytes at once, without a request.
 //!
-//! It applies only while nothing else could have a claim on what it touches: nothing is queued for the peer (send), no
-//! posted receive accepts the message and none is unexpected (receive). A message in several chunks that begins this
-//! way and has to wait goes on as a request; that is possible only when no other thread can come in between. How bytes
-//! travel is the protocols' business ([`eager`]).
+//! It applies only while nothing else could have a claim on what it touches. For a send nothing is queued for the peer.
+//! For a receive no posted receive accepts the message and none is unexpected. A message in several chunks that begins
+//! this way and has to wait goes on as a request. That is possible only when no other thread can come in between. How
+//! bytes travel is the protocols' business ([`eager`]).
 
 use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
 //!
-//! A message is sent and received by the same code whether a request keeps it or a call that found everything ready
-//! ([`super::direct`]): where its bytes come from is a [`Payload`].
+//! A message is sent and received by the same code, whether a request keeps it or a call that found everything ready
+//! ([`super::direct`]). Where its bytes come from is a [`Payload`].
 
 use super::deliver::{Ended, deliver, end};
 use super::plan::SYNC_BYTES;
@@ -147,7 +147,7 @@ fn withdrawn(peer: &Peer) -> Error {
 const WARM_MAX: usize = 32;
 
 /// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
-/// to. Whoever read them last has copies of them, and to own them takes as long as to read them: while the receiver
+/// to. Whoever read them last has copies of them, and to own them takes as long as to read them. While the receiver
 /// copies out and answers, that costs nobody anything.
 #[inline]
 pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver
-//! empties earlier ones; a few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
+//! empties earlier ones. A few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
 use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
 use super::rendezvous;

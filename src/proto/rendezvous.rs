@@ -3,7 +3,7 @@
 //! come.
 //!
 //! A [`Transfer`] keeps the ranges that are still to do and what is being done about the first of them. A layer that
-//! fails is given up for the pair, the range goes back on the list, and the next layer takes it: the message is never
+//! fails is given up for the pair, the range goes back on the list, and the next layer takes it. The message is never
 //! failed by a layer.
 
 mod announce;

@@ -2,9 +2,9 @@
 //! How messages are cut into chunks, and how chunks are written.
 //!
 //! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies
-//! out, and cuts a message in pieces of half a chunk, so that both copy at a time. Where the string instruction takes
-//! lines without reading them, to own them ahead is work for nothing, and it begins slowly, so that large pieces are
-//! better (docs/performance.md).
+//! out. It cuts a message in pieces of half a chunk, so that both copy at the same time. Where the string instruction
+//! takes lines without reading them, to own them ahead is work for nothing. The instruction begins slowly, so large
+//! pieces are better (docs/performance.md).
 
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
@@ -37,8 +37,8 @@ impl Chunks {
         }
     }
 
-    /// The plan for a peer that a stream leads to: its pieces lie nowhere in between, so they are as long as a call of
-    /// the kernel should be, and the stream says how many may be under way.
+    /// The plan for a peer that a stream leads to. Its pieces lie nowhere in between, so they are as long as a call of
+    /// the kernel should be. The stream says how many may be under way.
     pub(crate) fn of_stream(knobs: &Knobs) -> Self {
         let piece = knobs.stream().piece;
         Self {

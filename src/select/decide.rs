@@ -10,7 +10,7 @@ use onecopy_btl::registry::{LayerSet, Power};
 /// What the receiver can find out about a range of an announced message. It is asked only for what matters: to be
 /// attached, for instance, costs something.
 pub(crate) trait Facts {
-    /// Whether the receiver may read the bytes by the layer: they lie where it maps, they are attached or may be now,
+    /// Whether the receiver may read the bytes by the layer. They lie where it maps, they are attached or may be now,
     /// or its calls reach them.
     fn is_read_by(&self, layer: LayerId) -> bool;
     /// Whether the buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether a buffer has changed since it was last sent.
 //!
-//! What a peer has read in place stands in its cache, too, so a program that writes its buffer again has to take each
-//! line back, and the peer's next read takes it from the writer's cache once more. Copied through chunks, the buffer's
+//! What a peer has read in place stands in its cache, too. So a program that writes its buffer again has to take each
+//! line back. The peer's next read takes it from the writer's cache once more. Copied through chunks, the buffer's
 //! lines stay where they are. So a message of middle size goes in chunks if its buffer was rewritten, and is read in
 //! place if it was not. Nobody says which it is, but a few words of the buffer do: they are compared with what they
 //! were when it was last sent. Of a buffer that is not remembered nothing is known, and nothing changes.

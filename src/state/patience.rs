@@ -24,7 +24,7 @@ pub(crate) struct Patience {
     pub(crate) share: f64,
 }
 
-/// Yields of a thread before it sleeps, where threads that wait are more than processors: a turn of all of them costs
+/// Yields of a thread before it sleeps, where threads that wait are more than processors. A turn of all of them costs
 /// less than to be woken.
 const THREAD_YIELDS: usize = 200;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading a file that somebody else may have put there: it is a regular file, of a size that such files have, and what
+//! Reading a file that somebody else may have put there. It is a regular file, of a size that such files have, and what
 //! nobody named has to be this user's.
 
 use nix::fcntl::OFlag;

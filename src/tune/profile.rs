@@ -3,7 +3,7 @@
 //! file of its own below `$XDG_CACHE_HOME` or `~/.cache`.
 //!
 //! It says one thing only, so that a file that somebody put there can do no more. The name of the file holds what the
-//! figures hold for: machines that share a home have a file each, and so has each version and kind of build.
+//! figures hold for. Machines that share a home have a file each, and so has each version and kind of build.
 
 use super::file::{self, Trust};
 use super::{Fingerprint, in_home};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wire-up of ranks that a foreign launcher started: hydra (MPICH, Intel MPI) and Slurm by PMI-1; Open MPI's
-//! mpirun, PRRTE and Slurm by PMIx; and where neither is to be had, by what they leave in the environment.
+//! The wire-up of ranks that a foreign launcher started. hydra (MPICH, Intel MPI) and Slurm go by PMI-1. Open MPI's
+//! mpirun, PRRTE and Slurm go by PMIx. Where neither is to be had, ranks go by what launchers leave in the environment.
 //!
 //! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a
-//! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the door, and the job may
+//! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the door. Then the job may
 //! span nodes: `gather.rs`. Where there is only the environment, the door's name is derived from the launcher's number
-//! of the job, and who may come in is decided by the user id that the kernel tells.
+//! of the job. The user id that the kernel tells decides who may come in.
 //!
-//! A launcher that is there but of no use is an error, never a job of one rank: N copies of a program, each taking
+//! A launcher that is there but of no use is an error, never a job of one rank. N copies of a program, each taking
 //! itself for the whole job, would overwrite one another's results.
 
 mod gather;

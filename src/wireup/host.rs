@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the lowest rank of a node does for the others there when a foreign launcher started the job: a thread that lets
-//! them in and introduces them, as our launcher does for its own ranks, by the same [`Broker`]. In a job that spans
-//! nodes the threads are joined by [`Links`].
+//! What the lowest rank of a node does for the others there when a foreign launcher started the job. A thread lets them
+//! in and introduces them, as our launcher does for its own ranks, by the same [`Broker`]. In a job that spans nodes
+//! the threads are joined by [`Links`].
 //!
 //! The thread sleeps unless somebody talks to it. It ends when nobody is connected any more, or with the process.
 
@@ -125,7 +125,7 @@ impl Host {
         let _ = self.told.recv_timeout(TELL_LIMIT);
     }
 
-    /// In a job that spans nodes, waits until all ranks that hear of other nodes by this thread are out of the job: the
+    /// In a job that spans nodes, waits until all ranks that hear of other nodes by this thread are out of the job. The
     /// end of this process would be the end of their node.
     pub(super) fn wait_until_over(&self) {
         // Nothing is ever sent.

@@ -2,7 +2,7 @@
 //! The wire-up of a rank that `onecopy run` started: a conversation with the launcher over the socket that it left
 //! open.
 //!
-//! Requests are answered in order. Events may arrive at any time, also between a request and its answer: they are put
+//! Requests are answered in order. Events may arrive at any time, also between a request and its answer. They are put
 //! aside, and the descriptor that [`event_fd`](super::Wireup::event_fd) returns stays readable until
 //! [`poll`](super::Wireup::poll) has given them out.
 

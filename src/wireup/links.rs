@@ -224,8 +224,8 @@ impl Links {
         news
     }
 
-    /// Says a word about a rank, or about nobody, to all who are to hear it: of rank 0's host everyone but the rank's
-    /// own node, of others rank 0's, if it is about a rank of their own.
+    /// Says a word about a rank, or about nobody, to all hosts that are to hear it. From rank 0's host these are all
+    /// but the host of the rank's own node. From another host it is rank 0's, if the word is about a rank of its own.
     pub(super) fn tell(&mut self, about: Option<usize>, word: &Word, now: Instant) {
         let node = about.and_then(|rank| self.nodes.of(rank));
         if self.own != 0 && node != Some(self.own) {

@@ -48,7 +48,7 @@ pub struct Local {
     net: Option<Net>,
 }
 
-/// A job of `ranks` threads on `nodes` nodes, dealt out in turn: those of one node share memory, others reach each
+/// A job of `ranks` threads on `nodes` nodes, dealt out in turn. Those of one node share memory; others reach each
 /// other over the loopback of this one.
 pub fn world_of_nodes(ranks: usize, nodes: u32) -> Result<Vec<Local>, WireupError> {
     world_on((0..ranks as u32).map(|rank| rank % nodes).collect())

@@ -11,12 +11,12 @@
 //!   ranks share.
 //!
 //! Other users are in nobody's way. A name that one of them holds, whether he accepts connections or lets them wait, is
-//! passed over at once: no attempt to connect waits. In place of a folder that he made first there is another one,
-//! whose name he cannot foresee and whose owner tells the ranks that it is theirs.
+//! passed over at once: no attempt to connect waits. In place of a folder that he made first there is another one. He
+//! cannot foresee its name, and its owner tells the ranks that it is theirs.
 //!
-//! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists: for
-//! microseconds in the second way, until the ranks have met in the third. Such a leftover is removed by the next job
-//! that uses the folder.
+//! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists. That is
+//! for microseconds in the second way, and until the ranks have met in the third. Such a leftover is removed by the
+//! next job that uses the folder.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};

@@ -2,9 +2,9 @@
 //! A client of PMI-1, the protocol of hydra (MPICH, Intel) and of Slurm's pmi2 plugin: lines of `key=value` words over
 //! an inherited stream.
 //!
-//! It gives a rank its number, a table that all ranks of the job write and read (and nobody else), a barrier, and a way
-//! to end the job. Whatever the server sends is untrusted: lines are bounded, and an answer that is not the one
-//! expected is an error that shows it.
+//! It gives a rank its number, a barrier, and a way to end the job. It also gives a table that all ranks of the job
+//! write and read, and nobody else. Whatever the server sends is untrusted: lines are bounded, and an answer that is
+//! not the one expected is an error that shows it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 //! The table of a launcher that speaks PMIx (Open MPI's mpirun, PRRTE, Slurm with its pmix plugin), by libpmix.
 //!
 //! The library is opened at run time. Where it cannot be used, or where no server answers it, nothing was done, and the
-//! ranks may still meet by their environment: the reason is then kept for the case that they cannot. All ranks of a job
-//! are to find the same; a rank that finds another way than the others does not meet them, and says so in time.
+//! ranks may still meet by their environment. The reason is then kept for the case that they cannot. All ranks of a job
+//! are to find the same. A rank that finds another way than the others does not meet them, and says so in time.
 
 use std::time::Duration;
 

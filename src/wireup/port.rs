@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the hosts of other nodes come to that of rank 0: listening sockets of TCP, and guests that have not proven yet
-//! who they are.
+//! Where the hosts of other nodes come to that of rank 0. It has listening sockets of TCP, and guests that have not
+//! proven yet who they are.
 //!
 //! Anyone who reaches the address may connect. So guests are bounded in number and in time, none is waited for, and of
-//! none more is read than its proof. When too many are there the one that has been there longest goes: a host proves
+//! none more is read than its proof. When too many are there the one that has been there longest goes. A host proves
 //! itself in an instant, and tries again if it was sent away.
 
 use std::io::{self, Read, Write};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank is killed while others read its memory through the kernel module, to copy it or to combine it in place: they
+//! A rank is killed while others read its memory through the kernel module, to copy it or to combine it in place. They
 //! get an error, soon, and no signal.
 //!
 //! The ranks leave SIGBUS at its default action, so a rank that got one would be dead, not only wrong.
@@ -30,8 +30,8 @@ const VICTIM: usize = RANKS - 1;
 const LEN: usize = 12 << 20;
 
 /// What the victim's witness does: it says when the kernel says that the victim has ended. Between the signal and that
-/// word the kernel takes down the victim's memory, which is long where the processor is emulated, and nobody can know
-/// of the death.
+/// word the kernel takes down the victim's memory. That takes long where the processor is emulated, and nobody can know
+/// of the death meanwhile.
 pub(crate) fn witness() {
     let pid: i32 = std::env::var(WITNESSED)
         .ok()

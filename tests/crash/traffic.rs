@@ -239,8 +239,8 @@ pub(crate) fn rank() {
         .map(|p| p.rank.to_string())
         .collect();
     let counters = rt.counters();
-    // All that was sent to this rank by the living is received, and what the dead had sent is no message any more that
-    // is held as one.
+    // All that was sent to this rank by the living is received. What the dead had sent is no message any more that is
+    // held as one.
     if dead.is_empty() {
         // Others may be in the last barrier already.
         assert!(counters.unexpected_bytes_now <= 64, "{counters:?}");

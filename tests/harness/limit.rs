@@ -3,7 +3,7 @@
 //! tidy` sees to it.
 //!
 //! What is started so carries a mark in its environment, which all that it starts inherits. When the time is over,
-//! everything with that mark is killed, however far below it stands and whoever adopted it; so pipes are closed, and a
+//! everything with that mark is killed, however far below it stands and whoever adopted it. So pipes are closed, and a
 //! test that reads from them goes on, and fails.
 //!
 //! # Safety
@@ -20,8 +20,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-/// Beyond this something hangs, also where other work has most of the processors: three minutes, or `TEST_SLOWER` times
-/// as long on a machine that is so many times slower.
+/// Beyond this something hangs, also where other work has most of the processors. It is three minutes, or `TEST_SLOWER`
+/// times as long on a machine that is so many times slower.
 pub(crate) fn limit() -> Duration {
     let slower = std::env::var("TEST_SLOWER").ok();
     let slower = slower.map_or(1, |text| text.parse().expect("TEST_SLOWER"));
@@ -42,7 +42,7 @@ pub(crate) fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Signals are as a terminal's foreground job has them, whatever the tests were started by: what is ignored would be so
+/// Signals are as a terminal's foreground job has them, whatever the tests were started by. What is ignored would be so
 /// in all that is started.
 pub(crate) fn usual_signals() {
     static DONE: Once = Once::new();

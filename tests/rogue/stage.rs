@@ -172,7 +172,7 @@ fn options(wireup: Local) -> Options {
     }
 }
 
-/// Ends the process, with a word of the reason, when it is not ended in time: a hang cannot be told to the test that
+/// Ends the process, with a word of the reason, when it is not ended in time. A hang cannot be told to the test that
 /// hangs.
 struct Watchdog {
     finished: mpsc::Sender<()>,
@@ -213,7 +213,7 @@ pub(crate) fn join_by_hand(wireup: &mut Local, ranks: u32) -> OwnSegment {
     own
 }
 
-/// A job of `ranks`, all of them correct but the one that is `rogue`: it does what `line` says to its end of the
+/// A job of `ranks`, all of them correct but the one that is `rogue`. That one does what `line` says to its end of the
 /// channel of all ranks, and leaves. Gives what `body` came to, by rank.
 pub(crate) fn collective<R: Send>(
     name: &str,
@@ -252,7 +252,7 @@ pub(crate) fn collective<R: Send>(
     results
 }
 
-/// Three ranks: rank 0 runs `body`, rank 1 joins and leaves, and rank 2, the rogue, has its end of the channel of all
+/// Three ranks. Rank 0 runs `body`, and rank 1 joins and leaves. Rank 2, the rogue, has its end of the channel of all
 /// ranks and the victim's.
 pub(crate) fn asked_without_end(
     name: &str,

@@ -63,7 +63,7 @@ fn exchange_heap(rt: &Runtime) {
     check(&got, peer, "exchanged in the heap");
 }
 
-/// Breaks the layer while a large message is under way: the receiver of rank 0's message calls `cause` between two
+/// Breaks the layer while a large message is under way. The receiver of rank 0's message calls `cause` between two
 /// looks at its request, when some of the bytes have arrived and others have not.
 fn break_in_the_middle(rt: &Runtime, cause: impl Fn(), who: usize) {
     let len = 96 << 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contributions that are combined where the kernel module has attached them. Whether their bytes were there is known
-//! afterwards: then the segment counts, or it is combined again from copies, which tell why they cannot be had.
+//! afterwards. Then the segment counts, or it is combined again from copies, which tell why they cannot be had.
 
 use super::super::reader;
 use super::super::state::CommState;

@@ -48,8 +48,8 @@ pub(super) fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> R
     Ok(loans.copy(from.loan, from.at, to.loan, to.at, len)?)
 }
 
-/// At a leader: copies parts of `bytes` bytes, one for each pair of a member of its node and a member of all, from the
-/// order of members to that of nodes; `back`: the other way.
+/// At a leader: copies parts of `bytes` bytes, one for each pair of a member of its node and a member of all. They go
+/// from the order of members to that of nodes; `back`: the other way.
 pub(super) fn reorder(
     engine: &mut Engine,
     place: &Place,

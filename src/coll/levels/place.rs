@@ -61,7 +61,7 @@ impl Place {
         Arc::new([leader(from), leader(to)])
     }
 
-    /// The ranks of the job that talk for the nodes, in the order in which they stand on the wire, and which of them
+    /// The ranks of the job that talk for the nodes, in the order in which they stand on the wire. And which of them
     /// talks for this rank's. `last`: the root's node stands last.
     pub(super) fn wire(&self, root: Option<usize>, last: bool) -> (Arc<[u32]>, usize) {
         let count = self.nodes.count();

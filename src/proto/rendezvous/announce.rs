@@ -150,8 +150,8 @@ fn list(core: &mut Core, peer: &mut Peer, id: RequestId, loans: &[Loan], len: u6
     Place::List { bytes, cookie }
 }
 
-/// The cookie of the region in which the send is exposed, if the receiver can read it by the kernel module and in no
-/// better way.
+/// The cookie of the region in which the send is exposed. There is one if the receiver can read it by the kernel module
+/// and in no better way.
 fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64) -> Option<u64> {
     if let Some(region) = core.requests.region(id) {
         return Some(region.cookie());

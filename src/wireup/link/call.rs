@@ -149,7 +149,8 @@ fn wait(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> Result<(), Failu
 }
 
 /// Both sides prove themselves before the deadline. Once this side has, the other one may take the connection for a
-/// link at any time, and its end for the end of the node: from then on it waits longer, up to `last` at most.
+/// link at any time. It may also take its end for the end of the node. From then on it waits longer, up to `last` at
+/// most.
 fn prove(
     mut stream: &TcpStream,
     proof: &mut Handshake,

@@ -2,7 +2,7 @@
 //! What hosts say to one another over a link: as `message.rs`, one message per frame.
 //!
 //! A frame is its length and a message. A link is a stream of another machine, so what has come of it is untrusted also
-//! after the proof: lengths and values are checked, and what is no message ends the link.
+//! after the proof. Lengths and values are checked, and what is no message ends the link.
 
 use super::super::message::{DecodeError, MAX_MESSAGE, Reader, ToRank, Writer};
 use super::super::{Card, Event, Missing};

@@ -113,8 +113,8 @@ pub(crate) fn wireup_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A job of some ranks at a broker: what they say, as it stands or one of the messages that a
-/// correct rank would send with a byte changed, with descriptors, in any order.
+/// A job of some ranks at a broker. What they say is the input as it stands, or a message that a
+/// correct rank would send with a byte changed. It comes with descriptors, in any order.
 pub(crate) fn broker(data: &[u8]) {
     let mut input = Input::new(data);
     let ranks = 1 + input.below(4) as usize;

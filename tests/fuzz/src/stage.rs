@@ -2,10 +2,10 @@
 //! One real engine among peers that are nothing but the input: no thread, no chance.
 //!
 //! The victim is rank 0, run by a real [`Runtime`]. The other ranks have real segments, and what
-//! stands in them, and what they write into the victim's, is a script. Between calls of the victim
-//! the target reads the script; while the victim waits in a call, the engine looks for news of the
-//! job in every round, and each look is a step of the script. At its end all peers leave, so that
-//! every wait must end: one that does not is a hang, which the fuzzer reports.
+//! stands in them, and what they write into the victim's, is a script. Between calls of the victim the target reads the
+//! script. While the victim waits in a call, the engine looks for news of the job in every round. Each look is a step
+//! of the script. At its end all peers leave, so that every wait must end: one that does not is a hang, which the
+//! fuzzer reports.
 
 use crate::input::Input;
 use crate::seal::sealed;
