@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares what a Rust crate declares with what its C header declares. Included by the crates' tests.
 //!
-//! The header is read for its names, and a C compiler says what they mean; so a name that is in one of the two
+//! The header is read for its names, and a C compiler says what they mean. So a name that is in one of the two
 //! languages only is found as well as one that differs.
 
 use std::collections::BTreeMap;

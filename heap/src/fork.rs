@@ -2,12 +2,12 @@
 //! Forks: what the region holds must be the child's own afterwards, as all its other memory is.
 //!
 //! The mapping is shared, so without more parent and child would write into the same pages. Before the fork what is in
-//! use and has pages is therefore copied to private memory, which the child inherits and moves to the region's place,
-//! and the parent drops. That costs a copy of the region per fork, and for the child as much memory; `posix_spawn` and
-//! `vfork`, by which programs are started as a rule, call no handlers and share all memory until the program starts,
-//! and so cost nothing.
+//! use and has pages is therefore copied to private memory. The child inherits that and moves it to the region's place,
+//! and the parent drops it. That costs a copy of the region per fork, and for the child as much memory. Programs are
+//! started by `posix_spawn` and `vfork` as a rule. These call no handlers and share all memory until the program
+//! starts, and so cost nothing.
 //!
-//! If there is no room for the copy, the child gets private mappings of the memfd where something is in use: what it
+//! If there is no room for the copy, the child gets private mappings of the memfd where something is in use. What it
 //! writes is its own, but what the parent writes later may be seen until then. A process that is made by `clone`
 //! without these handlers shares the region.
 //!
@@ -17,11 +17,11 @@
 //! # Whose handlers come first
 //!
 //! Other libraries have handlers too, and may allocate, free and write in them. So ours run last before the fork and
-//! first after it: the snapshot has all that was written, the child's memory is its own before anyone writes to it, and
+//! first after it. The snapshot has all that was written. The child's memory is its own before anyone writes to it, and
 //! nobody else's handler runs while the lock is held. The C library calls handlers in the reverse order of their
-//! registration before the fork and in that order after it, so ours must be registered first. Constructors of other
-//! libraries run before ours; so we stand in front of the function by which all of them register (`__register_atfork`,
-//! which `pthread_atfork` calls), and register ours at its first call.
+//! registration before the fork and in that order after it. So ours must be registered first. Constructors of other
+//! libraries run before ours. So we stand in front of the function by which all of them register: `__register_atfork`,
+//! which `pthread_atfork` calls. We register ours at its first call.
 //!
 //! # Safety
 //!

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The malloc front: preloaded into an ordinary program (`onecopy run --heap`), it serves large allocations from a
-//! memfd, which the runtime, if the program comes to start one, takes as its segment. So the program's own buffers are
-//! memory that peers read in place.
+//! The malloc front. Preloaded into an ordinary program (`onecopy run --heap`), it serves large allocations from a
+//! memfd. If the program comes to start a runtime, that takes the memfd as its segment. So the program's own buffers
+//! are memory that peers read in place.
 //!
-//! What is smaller than `ONECOPY_MALLOC_MIN`, and everything when there is no room or no memfd, goes to the next
-//! allocator in the program, whatever that is. A pointer says by its value whose it is, so each is freed where it came
-//! from, and a program may change sides with `realloc`. The parts: `real` is the next allocator, `region` the memfd and
-//! what is in use of it, `fork` keeps the memory of parent and child apart, `front` is what the runtime sees; here are
-//! the functions that the program calls.
+//! The next allocator in the program, whatever that is, gets what is smaller than `ONECOPY_MALLOC_MIN`. It gets
+//! everything when there is no room or no memfd. A pointer says by its value whose it is, so each is freed where it
+//! came from, and a program may change sides with `realloc`. The parts: `real` is the next allocator, `region` the
+//! memfd and what is in use of it. `fork` keeps the memory of parent and child apart, and `front` is what the runtime
+//! sees. Here are the functions that the program calls.
 //!
 //! # Invariants
 //!
@@ -16,20 +16,19 @@
 //! - No memory exists before the first large allocation: a shell or a compiler that inherits the preloading pays for a
 //!   comparison.
 //! - Memory is taken when it is touched, as the program expects of `malloc`, and goes back to the system when it is
-//!   freed, except for a bounded amount (`ONECOPY_MALLOC_KEEP`) that is kept for the next allocation of about that
-//!   size.
+//!   freed. A bounded amount (`ONECOPY_MALLOC_KEEP`) is kept for the next allocation of about that size.
 //! - After a fork the child's memory is its own: a snapshot is made before. `vfork` and `posix_spawn`, hence `system`
 //!   and `popen`, need none. Other libraries' handlers of a fork may allocate and free in any size: ours are between
 //!   them and the fork (`heap/src/fork.rs`).
 //! - No thread is cancelled while it holds the lock. A signal handler that leaves `malloc` or `free` by `longjmp`
-//!   leaves the lock behind, as it does with the C library's; neither may be called, nor left, in a handler.
+//!   leaves the lock behind, as it does with the C library's. Neither may be called, nor left, in a handler.
 //! - The region is refused where `ulimit -f` is in its way, before the kernel ends the program for it.
 //! - `free` keeps `errno`.
 //!
 //! # Safety
 //!
 //! The functions have the contracts of the C library's. Every pointer that they return is valid for the size asked for
-//! until it is freed: ranges that are given out do not overlap (`heap/src/region.rs`), and their mapping is never
+//! until it is freed. Ranges that are given out do not overlap (`heap/src/region.rs`), and their mapping is never
 //! removed. A pointer that is not in the region is only ever handed on to the next allocator.
 #![allow(
     unsafe_code,

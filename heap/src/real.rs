@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //!
-//! A name of the C allocator leads to a function with that name's C signature; that is what the C standard and POSIX
+//! A name of the C allocator leads to a function with that name's C signature. That is what the C standard and POSIX
 //! say, and all that is relied on. The arena gives out each byte once: places in it are claimed by one atomic addition.
 #![allow(unsafe_code, reason = "calling functions that were looked up by name")]
 

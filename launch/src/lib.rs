@@ -2,29 +2,29 @@
 //! Starts the ranks of a job on this node, wires them up, and sees to it that nothing is left of them afterwards.
 //!
 //! [`Job`] describes a job and runs it; `onecopy run` is a thin shell around it. One thread does everything in one
-//! event loop: it introduces ranks to one another ([`onecopy::wireup`]), forwards their output, watches their
+//! event loop. It introduces ranks to one another ([`onecopy::wireup`]), forwards their output, watches their
 //! processes, and ends the job when one fails.
 //!
 //! # No orphans
 //!
 //! Each rank leads a process group and is killed by the kernel when the launching thread ends. A rank's leftovers
 //! (background processes of its group) are killed when the job has ended. A job that is [`exclusive`](Job::exclusive)
-//! goes further: the launching process is made a subreaper, so that even a daemon that forked twice and left its
-//! session becomes its child and is found. What if the launcher itself is killed by `SIGKILL`? Then [`guard`] helps:
-//! `onecopy run` is two processes, the one that the user sees and the launcher below it, in another process group; each
-//! is a subreaper that cleans up when the other is gone.
+//! goes further. The launching process is made a subreaper. So even a daemon that forked twice and left its session
+//! becomes its child and is found. What if the launcher itself is killed by `SIGKILL`? Then [`guard`] helps.
+//! `onecopy run` is two processes: the one that the user sees, and the launcher below it, in another process group.
+//! Each is a subreaper that cleans up when the other is gone.
 //!
 //! # Programs of other libraries
 //!
-//! Each rank also has a connection to a PMI-1 server (`PMI_FD`, `PMI_RANK`, `PMI_SIZE`), by which programs that were
-//! built with MPICH or Intel MPI find one another. A program of ours does not use it.
+//! Each rank also has a connection to a PMI-1 server (`PMI_FD`, `PMI_RANK`, `PMI_SIZE`). By it programs that were built
+//! with MPICH or Intel MPI find one another. A program of ours does not use it.
 //!
 //! # What ends a job
 //!
-//! The first rank that exits with a code other than 0, is killed by a signal, calls abort, or joins the job and ends
-//! without leaving it in order (`MPI_Finalize`, or the end of its `Runtime`), fails the job: all ranks get `SIGTERM`,
-//! and after a grace period `SIGKILL`; the outcome's code is the first failure's. With [`keep_going`](Job::keep_going)
-//! the others go on.
+//! The job fails with the first rank that exits with a code other than 0, is killed by a signal, or calls abort. It
+//! also fails if a rank joins the job and ends without leaving it in order (`MPI_Finalize`, or the end of its
+//! `Runtime`). Then all ranks get `SIGTERM`, and after a grace period `SIGKILL`. The outcome's code is the first
+//! failure's. With [`keep_going`](Job::keep_going) the others go on.
 
 #![forbid(unsafe_code)]
 
@@ -237,8 +237,9 @@ impl Job {
         self
     }
 
-    /// Everything that this process starts from now on belongs to this job: it becomes a subreaper, and at the end of
-    /// the job **all** its children and what is below them are killed. For programs that do nothing else meanwhile.
+    /// Everything that this process starts from now on belongs to this job. The process becomes a subreaper, and at the
+    /// end of the job **all** its children and what is below them are killed. For programs that do nothing else
+    /// meanwhile.
     #[must_use]
     pub fn exclusive(mut self, yes: bool) -> Self {
         self.exclusive = yes;
@@ -419,8 +420,8 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code that tells this to a shell: 127 not found, 126 not executable, 2 for a job that cannot be had as
-    /// described, 1 otherwise.
+    /// The exit code that tells this to a shell: 127 not found, 126 not executable. It is 2 for a job that cannot be
+    /// had as described, and 1 otherwise.
     pub fn code(&self) -> i32 {
         match self {
             Self::NotFound { .. } => 127,

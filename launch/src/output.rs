@@ -6,8 +6,8 @@
 //! between, the line is ended there.
 //!
 //! The launcher must never wait for whoever reads its output, since ranks wait for the launcher. So lines go to a
-//! buffer that is written when the descriptor has room, and when the buffer is full the ranks' pipes are not read until
-//! it has drained.
+//! buffer that is written when the descriptor has room. When the buffer is full the ranks' pipes are not read until it
+//! has drained.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server's side of PMI-1, so that programs of other MPI libraries run under our launcher: a table that all ranks
-//! write and read, a barrier, and the wish to end the job, in lines of `key=value` words over an inherited stream.
+//! The server's side of PMI-1, so that programs of other MPI libraries run under our launcher. It offers a table that
+//! all ranks write and read, a barrier, and the wish to end the job. These go in lines of `key=value` words over an
+//! inherited stream.
 //!
 //! As the [broker](onecopy::wireup::broker), the server never waits: what cannot be sent at once is kept per rank.
 //! Ranks are not trusted: lines, keys, values, and the table as a whole are bounded, and a rank that exceeds a bound

@@ -27,7 +27,7 @@ pub(super) const ENDING: [Signal; 4] = [
 ];
 
 /// The signals that are passed on. Those of a terminal that were ignored when this process was started (`nohup`, a
-/// shell's background jobs) are meant for others: they stay ignored here, as they are in the ranks, which inherit that.
+/// shell's background jobs) are meant for others. They stay ignored here, as they are in the ranks, which inherit that.
 pub(super) fn forwarded() -> SigSet {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status

@@ -13,7 +13,7 @@ use onecopy::raw::Mode;
 use onecopy::{Source, Tag};
 use onecopy_shm::sync::{AtomicU32, Ordering};
 
-/// Bits of an identity: a context has one more, to tell the library's messages from the program's; contexts of 31 and
+/// Bits of an identity. A context has one more, to tell the library's messages from the program's. Contexts of 31 and
 /// 32 bits are the runtime's.
 const BITS: u32 = 29;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Buffered sends.
 //!
-//! A buffered message is copied to memory of the library; the program's buffer is only counted, so that running out of
+//! A buffered message is copied to memory of the library. The program's buffer is only counted, so that running out of
 //! it is the error that the standard wants.
 
 use crate::comm::{self, CommObject};

@@ -185,8 +185,8 @@ impl CommObject {
     }
 
     /// Where a collective starts that must not wait for the other members. Only a duplicate that was made without
-    /// waiting has not agreed yet: until its first blocking collective, which is the same one on all members, it goes
-    /// by messages.
+    /// waiting has not agreed yet. It goes by messages until its first blocking collective, which is the same one on
+    /// all members.
     #[inline]
     pub(crate) fn collectives_at_once(&self) -> Outcome<&onecopy::Comm> {
         match self.collectives.get() {
@@ -297,7 +297,7 @@ fn bad_comm(handle: Comm) -> Box<Failure> {
 }
 
 /// A communicator that a call uses. Where several threads may call, one of them may free the communicator while another
-/// waits on it: what waits completes, so the object stays until then.
+/// waits on it. What waits completes, so the object stays until then.
 #[derive(Debug)]
 pub(crate) enum Used {
     /// Nobody frees it during the call.

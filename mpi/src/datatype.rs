@@ -248,7 +248,7 @@ pub(crate) fn keep(object: Arc<TypeObject>) -> Outcome<Datatype> {
         .ok_or_else(phase::too_many)
 }
 
-/// A handle for a datatype that another one was made of: its own if it stays for ever, otherwise that of a new
+/// A handle for a datatype that another one was made of. It is its own if it stays for ever, otherwise that of a new
 /// datatype, which the program frees.
 pub(crate) fn reveal(object: &TypeObject) -> Outcome<Datatype> {
     match object.permanent.get() {

@@ -2,8 +2,9 @@
 //! The exported functions. Generated: see mpi/abi/src/edge.rs.
 //!
 //! # Safety
-//! The caller is a C program that keeps to the standard: each pointer is null or points to as many objects as the
-//! function's description says, valid during the call, and message buffers for as long as the operation lasts.
+//! The caller is a C program that keeps to the standard. Each pointer is null or points to as many objects as the
+//! function's description says. It is valid during the call, and message buffers are for as long as the operation
+//! lasts.
 #![allow(
     unsafe_code,
     unused_unsafe,

@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! The pointers in these types come from the arguments of an exported function. By the standard each is null or points
-//! to as many objects as the function's description says, valid during the call; nothing here outlives the call. Null
+//! to as many objects as the function's description says, valid during the call. Nothing here outlives the call. Null
 //! is an error that is reported, except where the standard gives it a meaning.
 #![allow(unsafe_code, reason = "the arguments of C functions")]
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `libmpi_abi.so.1`: the standard ABI of MPI 5.0 over the onecopy runtime.
 //!
-//! `edge` has the exported functions, generated from the table in mpi/abi; it wraps each argument and calls the
-//! implementation, one file for each section of the table. Those files have no unsafe code: what C hands over is
-//! reached through the types of `ffi`, message buffers through `memory`, objects through `handle`, callbacks through
+//! `edge` has the exported functions, generated from the table in mpi/abi. It wraps each argument and calls the
+//! implementation, one file for each section of the table. Those files have no unsafe code. They reach what C hands
+//! over through the types of `ffi`, message buffers through `memory`, objects through `handle`, and callbacks through
 //! `callback`.
 
 #![allow(clippy::too_many_arguments, reason = "signatures of the standard")]

@@ -2,7 +2,7 @@
 //! The program's message buffers.
 //!
 //! # Safety
-//! The standard's contract of the calls that get here: a buffer that is described by address, count and datatype can be
+//! The standard's contract of the calls that get here: a buffer is described by address, count and datatype. It can be
 //! read (sent) or written (received) while the operation lasts, and the program leaves it alone meanwhile. Slices made
 //! here live only inside of the closures that get them. To Rust a buffer of another language has no uninitialised
 //! bytes: nothing that it compiles can tell.

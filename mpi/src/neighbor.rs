@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Neighbourhood collectives, by messages in the library's context of the communicator.
 //!
-//! The k-th block that is sent to a neighbour is the k-th that this neighbour receives from here, except in a grid,
-//! where the neighbour before receives from the one after: there each block says which side it goes to, since both may
-//! be the same process.
+//! The k-th block that is sent to a neighbour is the k-th that this neighbour receives from here. In a grid, however,
+//! the neighbour before receives from the one after. There each block says which side it goes to, since both may be the
+//! same process.
 
 use crate::comm::{self, CommObject};
 use crate::datatype::{self, TypeObject};

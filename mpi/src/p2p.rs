@@ -2,7 +2,7 @@
 //! Point-to-point communication.
 //!
 //! The blocking send and receive of a predefined datatype go straight to the runtime's shortest way. All else makes a
-//! plan first: bytes that lie together go as they are, long runs go as a list of them, and what is scattered in short
+//! plan first. Bytes that lie together go as they are, long runs go as a list of them, and what is scattered in short
 //! runs is packed.
 
 pub(crate) mod partner;

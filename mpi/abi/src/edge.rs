@@ -2,8 +2,8 @@
 //! The Rust side: the exported symbols and the constants.
 //!
 //! Each function of the table becomes two symbols, `MPI_` and `PMPI_`, of the same body. It wraps the arguments in
-//! types that say what may be done with them, brings both forms of counts to 64 bits, and calls the one implementation
-//! of the operation.
+//! types that say what may be done with them, and brings both forms of counts to 64 bits. Then it calls the one
+//! implementation of the operation.
 
 use crate::{Form, Operation, Parameter, Section, constants, sections};
 use std::fmt::Write;

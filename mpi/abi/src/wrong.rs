@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A C program that calls every function of the table with each argument wrong in turn.
 //!
-//! What a wrong argument is stands in `wrong.txt`, by kinds of parameters, so a new function of the
-//! table is called with wrong arguments as soon as it is implemented; one whose parameters are of
+//! What a wrong argument is stands in `wrong.txt`, by kinds of parameters. So a new function of the
+//! table is called with wrong arguments as soon as it is implemented. One whose parameters are of
 //! no known kind stops the generator.
 
 use crate::{Form, Operation, Parameter, Section, TableError, sections};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together: what most programs
+//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together. What most programs
 //! ask for is handed to the runtime as it is, without a plan. Whatever is unusual, mistakes among it, takes the way of
 //! all others.
 

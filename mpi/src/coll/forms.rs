@@ -2,7 +2,7 @@
 //! The three forms of every collective, from one list.
 //!
 //! An argument that is an array is copied when the call is made, with as many elements as the expression behind it
-//! says: none where the standard says that it is not significant, so that it is not looked at there.
+//! says. These are none where the standard says that it is not significant, so that it is not looked at there.
 
 use super::plan;
 use crate::comm::{self, CommObject};

@@ -456,7 +456,7 @@ pub(super) fn exscan(
     plan(Collective::Exscan { elem, op }, send, Some(recv))
 }
 
-/// The vectors of all parts together; in place, the part comes to the front of the buffer, and what is behind it stays
+/// The vectors of all parts together. In place, the part comes to the front of the buffer, and what is behind it stays
 /// as it was. The runtime combines a part where it lies, because peers read the front meanwhile; so what does not
 /// become the front is kept.
 fn reduce_parts(

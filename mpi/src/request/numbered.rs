@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives of contiguous bytes on the communicator of all ranks, which most programs post by the million: the handle
+//! Receives of contiguous bytes on the communicator of all ranks, which most programs post by the million. The handle
 //! is the number by which the runtime keeps the receive, and there is nothing else.
 
 use super::activity::told;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operations of the runtime, with the memory that they work on.
 //!
-//! The runtime knows a buffer by its address until the operation is over. So sends and receives are
-//! started here alone (collectives in `coll.rs`), and what starts one is a value that takes it back
-//! when it is dropped: a receive that no message has matched is cancelled, a send of the program's
-//! memory is withdrawn, and memory of the library lives on until nobody uses it.
+//! The runtime knows a buffer by its address until the operation is over. So sends and receives are started here alone
+//! (collectives in `coll.rs`). What starts one is a value that takes it back when it is dropped. A receive that no
+//! message has matched is cancelled. A send of the program's memory is withdrawn. Memory of the library lives on until
+//! nobody uses it.
 
 use crate::datatype::layout::Layout;
 use crate::ffi::Addr;

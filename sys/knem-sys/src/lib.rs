@@ -73,7 +73,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Until the region is destroyed others may read or write the memory, as `protection` says: the program holds no
+    /// Until the region is destroyed others may read or write the memory, as `protection` says. The program holds no
     /// reference to it across which it relies on its bytes.
     ///
     /// # Errors
@@ -130,8 +130,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// The command names an array of [`knem_cmd_param_iovec`], and the memory that they name may be read, or written
-    /// where `write` is zero, until the copy is done.
+    /// The command names an array of [`knem_cmd_param_iovec`]. The memory that these name may be read, or written where
+    /// `write` is zero, until the copy is done.
     ///
     /// # Errors
     ///

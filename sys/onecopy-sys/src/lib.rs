@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! Every ioctl gets a pointer to a structure of the type that its number stands for, valid for the length of the call,
-//! with its size filled in. What memory is exported or copied to only the caller can answer for: those calls are
+//! Every ioctl gets a pointer to a structure of the type that its number stands for. It is valid for the length of the
+//! call, with its size filled in. What memory is exported or copied to only the caller can answer for: those calls are
 //! unsafe.
 #![allow(unsafe_code, reason = "ioctls take raw pointers")]
 
@@ -107,7 +107,7 @@ impl Device {
     /// # Safety
     ///
     /// Whoever gets the segment may read and, with `write`, write the memory at any time until it is revoked or its
-    /// descriptors are gone: the program holds no reference to it across which it relies on its bytes.
+    /// descriptors are gone. The program holds no reference to it across which it relies on its bytes.
     ///
     /// # Errors
     ///

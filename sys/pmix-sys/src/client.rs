@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank of a job that a PMIx launcher started.
 //!
-//! The library has threads of its own, and each of its calls may wait for ever: for a launcher that is stopped, for a
+//! The library has threads of its own. Each of its calls may wait for ever, for a launcher that is stopped or for a
 //! rank that does not come. So each call runs on a thread that is made for it and owns all that the call touches. Who
 //! asked waits for its answer, but not longer than a limit. A call that is late keeps its thread; nothing of the caller
 //! is lent to it, so it may end whenever it likes.
@@ -50,8 +50,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Failure::Missing`] and [`Failure::Unreached`] where the launcher cannot be talked to, and nothing was done;
-    /// another one where it can, but does not say what a rank must know.
+    /// [`Failure::Missing`] and [`Failure::Unreached`] where the launcher cannot be talked to, and nothing was done.
+    /// Another one where it can, but does not say what a rank must know.
     pub fn join(limit: Duration) -> Result<Self, Failure> {
         const FUNCTION: &str = "PMIx_Init";
         let library = Library::load().map_err(Failure::Missing)?;

@@ -277,7 +277,7 @@ fn check_version(words: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the library lays out its structures as this crate does: from version 5 on it makes them empty on demand, so
+/// Whether the library lays out its structures as this crate does. From version 5 on it makes them empty on demand, so
 /// how far it writes tells their sizes.
 fn check_layout(handle: Handle) -> Result<(), String> {
     type Construct = unsafe extern "C" fn(*mut c_void);

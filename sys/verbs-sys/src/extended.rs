@@ -18,8 +18,8 @@ pub struct ibv_data_buf {
 type Pair = *mut ibv_qp_ex;
 type Queue = *mut ibv_cq_ex;
 
-/// A queue pair whose requests are built by calls: `wr_start`, then for each request `wr_id` and `wr_flags`, one call
-/// that says what it does and those that say with what, and `wr_complete`.
+/// A queue pair whose requests are built by calls: `wr_start`, then each request, then `wr_complete`. For a request
+/// these are `wr_id` and `wr_flags`, one call that says what it does, and those that say with what.
 #[repr(C)]
 #[allow(missing_debug_implementations, reason = "a lock of C has none")]
 #[allow(missing_docs, reason = "the manual of the library explains each call")]

@@ -12,7 +12,7 @@
 //!
 //! The functions are those of C: pointers must come from the library, live, and not be given back twice. What a work
 //! request names is read or written by the device until its completion. The crate only makes sure that a function is
-//! there before it is called, and that a table is as long as the field that is read from it.
+//! there before it is called. It also makes sure that a table is as long as the field that is read from it.
 #![allow(unsafe_code, reason = "calls into a C library")]
 #![allow(
     non_camel_case_types,

@@ -63,7 +63,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Others may read and, if `mode` says so, write the memory at any time until the segment is removed: the program
+    /// Others may read and, if `mode` says so, write the memory at any time until the segment is removed. The program
     /// holds no reference to it across which it relies on its bytes.
     ///
     /// # Errors
