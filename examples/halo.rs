@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jacobi iterations on a square grid that is cut into blocks, one per rank, with a halo exchange before each step.
 //!
-//! Rows of a block are contiguous and go as they are; columns are not and go as a list of one-cell pieces, which the
+//! Rows of a block are contiguous and go as they are. Columns are not. They go as a list of one-cell pieces, which the
 //! receiver places cell by cell: no packing on either side. The result is compared bit for bit with a run of one
 //! process.
 //!

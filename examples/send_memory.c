@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* What MPI_Send costs in memory: rank 0 sends ten integers to each of the others, and shows what the kernel says of its memory before and
- * after. A user's question began with such a program, on Intel MPI over InfiniBand: its sends took 270 MB, nearly all of it locked, and
- * never gave it back.
+ * after. On Intel MPI over InfiniBand the sends of such a program took 270 MB. Nearly all of it was
+ * locked, and it was never given back.
  *
  *   in kB, more than before      onecopy, 8 ranks    there
  *   VmRSS  resident                           284    270544
@@ -10,8 +10,8 @@
  *   VmPTE  page tables                         60       528
  *   VmSize address space                234918768    270244
  *
- * The address space is what each peer's segment may grow to (ONECOPY_HEAP_SIZE), 32 GiB of holes that nothing is behind; a limit on it
- * (ulimit -v) needs that knob to be lower.
+ * The address space is what each peer's segment may grow to (ONECOPY_HEAP_SIZE): 32 GiB of holes
+ * that nothing is behind. A limit on it (ulimit -v) needs that knob to be lower.
  *
  *   onecopy-mpicc examples/send_memory.c -o send_memory && onecopy run -n 8 ./send_memory
  */

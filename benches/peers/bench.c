@@ -9,8 +9,8 @@
  * KIND    memory of the messages: malloc, or alloc for MPI_Alloc_mem
  * PROCESSORS  one for each rank, with commas between them
  *
- * Between orders no rank uses a processor: rank 0 sleeps in the socket, the others in a futex, so that the jobs of several libraries can
- * stand side by side and take turns. Orders and answers are lines:
+ * Between orders no rank uses a processor: rank 0 sleeps in the socket, the others in a futex. So the jobs of several
+ * libraries can stand side by side and take turns. Orders and answers are lines:
  *
  *   batch PATTERN MODE SIZE WINDOW ITERATIONS   done MICROSECONDS BEFORE_NS AFTER_NS
  *   check PATTERN SIZE                          checked BYTES

@@ -12,8 +12,8 @@
 //!   median divided by the limit's median in the same state.
 //! - Payloads are checked byte for byte outside the timed loops: every mechanism, size and direction, receive buffers
 //!   spoiled first.
-//! - Of collectives with a root, the root moves on with each iteration: every rank must have got the last one before it
-//!   can give the next, so the time is that of a whole operation, not of a root that runs ahead. The pool of temporary
+//! - Of collectives with a root, the root moves on with each iteration. Every rank must have got the last one before it
+//!   can give the next. So the time is that of a whole operation, not of a root that runs ahead. The pool of temporary
 //!   buffers is emptied before each point and its largest size, summed over the ranks, is reported.
 //! - In mode `rewrite` both the limit and the mechanism fill the source before each send, inside the timed loop.
 

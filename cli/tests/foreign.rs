@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks that other launchers start: hydra of MPICH and of Intel MPI, Open MPI's mpirun, Slurm where it is there, and
-//! what a launcher leaves in the environment, played by this program. What a machine lacks is skipped, and printed.
+//! Ranks that other launchers start: hydra of MPICH and of Intel MPI, Open MPI's mpirun, and Slurm where it is there.
+//! This program itself plays what a launcher leaves in the environment. What a machine lacks is skipped, and printed.
 
 #[path = "foreign/launchers.rs"]
 mod launchers;

@@ -48,8 +48,8 @@ pub static ALL: [Arch; 2] = [
         qemu: "qemu-system-x86_64",
         package: "qemu-system-x86",
         machine: "pc",
-        // Without cmpxchg16b, which allocators of kernels use: QEMU 7.2 translates it with flags that are not up to
-        // date, so that now and then a kernel got flags that it never had, the direction among them, and wrote over its
+        // Without cmpxchg16b, which allocators of kernels use. QEMU 7.2 translates it with flags that are not up to
+        // date. So now and then a kernel got flags that it never had, the direction among them, and wrote over its
         // stack.
         processor: "max,-cx16",
         console: "ttyS0",

@@ -59,8 +59,8 @@ const RACE_END: &str = "==========";
 const OURS: &str = "[onecopy";
 /// What stands before the stack of an access.
 const RACE_ACCESS: &str = " bytes by ";
-/// How near to an access a function of the module has to be, counted from the one that made it: what the module calls
-/// may use a word of the module's, but a page that is pushed out under an allocation of the module is the kernel's
+/// How near to an access a function of the module has to be, counted from the one that made it. What the module calls
+/// may use a word of the module's. But a page that is pushed out under an allocation of the module is the kernel's
 /// alone.
 const NEAR: usize = 4;
 /// Races of the kernel with itself, also where the module calls it. Fault injection counts the calls of all tasks
@@ -110,8 +110,8 @@ pub enum Outcome {
     Passed,
     /// Something failed, or the kernel complained, or the guest died or hung after it had booted.
     Failed(String),
-    /// It died before it had booted; or all passed, but its kernel had complained by then and watches less since: no
-    /// statement about what is tested.
+    /// It died before it had booted. Or all passed, but its kernel had complained by then and watches less since.
+    /// Neither is a statement about what is tested.
     NeverBooted(String),
 }
 

@@ -2,11 +2,12 @@
 //! Virtual machines with other kernels: fetches kernels, builds the module against them, boots them under QEMU and
 //! judges the run.
 //!
-//! What happens, in order: [`catalog`] says which kernels there are, [`arch`] how architectures differ; [`mirrors`]
-//! where their packages come from; [`apt`] fetches these with lists of its own and never touches the host's; [`kernel`]
-//! unpacks them and mends their paths; [`toolchain`] is what compiles for them; [`module`] builds; [`userland`] is what
-//! programs for another architecture are built by and find in the guest; [`initramfs`] packs a guest; [`qemu`] boots
-//! it; [`console`] reads what it said and gives the verdict. [`rdma`] fills guests with a software device for RDMA.
+//! What happens, in order: [`catalog`] says which kernels there are, [`arch`] how architectures differ, [`mirrors`]
+//! where their packages come from. [`apt`] fetches these with lists of its own and never touches the host's. [`kernel`]
+//! unpacks them and mends their paths. [`toolchain`] is what compiles for them, and [`module`] builds. [`userland`] is
+//! what programs for another architecture are built by and find in the guest. [`initramfs`] packs a guest, [`qemu`]
+//! boots it, and [`console`] reads what it said and gives the verdict. [`rdma`] fills guests with a software device for
+//! RDMA.
 //!
 //! [`cache`], [`apt`] and [`pypi`] serve all that is fetched to be tested or compared with, also without a virtual
 //! machine.

@@ -320,9 +320,9 @@ fn second(arch: &Arch, device: &str) -> Vec<String> {
 
 /// The kernel's command line.
 ///
-/// Under translation on a loaded machine a guest mismeasures its own clocks: it takes the time stamp counter's rate
-/// from us, does not check its timer against a clock that stands still for moments, and waits longer before it calls a
-/// processor stuck.
+/// Under translation on a loaded machine a guest mismeasures its own clocks. So it takes the time stamp counter's rate
+/// from us, and does not check its timer against a clock that stands still for moments. It also waits longer before it
+/// calls a processor stuck.
 fn words(arch: &Arch, accelerator: Accelerator, tsc_khz: Option<u64>, more: &str) -> String {
     let mut words = format!(
         "console={} onecopy.results={} quiet loglevel=5 panic=-1 oops=panic nokaslr mitigations=off random.trust_cpu=on audit=0 \

@@ -145,8 +145,8 @@ pub fn tree(
 /// What the names of packages with a kernel's source begin with.
 const SOURCE: &str = "linux-source-";
 
-/// The package with a profile's source: the one that is named, or that of the series of the kernel as the distribution
-/// built it, which is fetched first where it is missing.
+/// The package with a profile's source. It is the one that is named, or that of the series of the kernel as the
+/// distribution built it. That kernel is fetched first where it is missing.
 fn package(
     cache: &Cache,
     catalog: &Catalog,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guests of another architecture have beside the kernel: the distribution's busybox and C library; and a tree of
+//! What guests of another architecture have beside the kernel: the distribution's busybox and C library. And a tree of
 //! its compilers, which is entered to build programs for them.
 
 use std::fs;

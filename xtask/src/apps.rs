@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask apps`: real applications, built from their authors' sources with our compiler wrapper and run to their
-//! own verification; the same program then runs on MPICH, and both must find the same.
+//! own verification. The same program then runs on MPICH, and both must find the same.
 
 mod fftw;
 mod hpcc;

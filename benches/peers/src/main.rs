@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares MPI libraries on one node: one C program, [`bench.c`](../bench.c), runs on each of them, and their jobs
+//! Compares MPI libraries on one node. One C program, [`bench.c`](../bench.c), runs on each of them, and their jobs
 //! take turns batch by batch in one run.
 //!
 //! - The jobs of all contestants stand side by side; only one works at a time, the others sleep. A change of the
 //!   machine's state meets all of them.
-//! - A batch of about 4 ms is bracketed by raw line hand-offs of its own two processes, which decide whether it counts
-//!   as near or far: the rule is [`onecopy_cli::bench::gate`]'s, the floor is the run's.
-//! - The same binary, built against the standard ABI, runs on onecopy, MPICH and Intel MPI; Open MPI, which does not
-//!   have that ABI, gets the same source through its own compiler wrapper.
+//! - A batch of about 4 ms is bracketed by raw line hand-offs of its own two processes. These decide whether it counts
+//!   as near or far, by the rule of [`onecopy_cli::bench::gate`] and the floor of the run.
+//! - The same binary, built against the standard ABI, runs on onecopy, MPICH and Intel MPI. Open MPI does not have that
+//!   ABI; it gets the same source through its own compiler wrapper.
 //! - Ours also takes part without MPI, through the Rust interface, and so does the machine's limit.
 //! - Payload is compared outside the timed loops: every contestant, pattern and size.
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which state the machine was in while a batch ran.
 //!
-//! The host of a virtual machine moves its processors about, so the time in which a cache line gets from one to the
+//! The host of a virtual machine moves its processors about. So the time in which a cache line gets from one to the
 //! other changes several-fold within seconds. Each batch is therefore bracketed by two probes of that time, and judged
 //! by both.
 //!

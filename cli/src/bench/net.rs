@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between two ranks on two nodes, beside a bare loop over a socket in the same run.
 //!
-//! Both nodes are this machine: the ranks are threads that share no memory, as far as the library knows, and reach each
+//! Both nodes are this machine. The ranks are threads that share no memory, as far as the library knows, and reach each
 //! other over the loopback. The bare loop is what a good program without a library does: sockets without delay, polled
 //! by `send` and `recv`, and no envelope. Both take turns batch by batch, between the same two threads.
 

@@ -236,8 +236,8 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Around<B> for Checked {
     }
 }
 
-/// Runs a batch and gives microseconds per message: half the round trip for ping-pong, the time of one exchange for
-/// sendrecv, per message of one direction otherwise.
+/// Runs a batch and gives microseconds per message. For ping-pong that is half the round trip, for sendrecv the time of
+/// one exchange, otherwise per message of one direction.
 ///
 /// # Errors
 ///
@@ -266,8 +266,8 @@ pub fn timed<D: Driver>(
     Ok(elapsed / (work.iterations.max(1) * work.window as u64) as f64 / halves)
 }
 
-/// Visits all memory of buffers that rotate once, in both directions, so that pages which a mechanism maps on first use
-/// are mapped before anything is timed.
+/// Visits all memory of buffers that rotate once, in both directions. So pages which a mechanism maps on first use are
+/// mapped before anything is timed.
 ///
 /// # Errors
 ///

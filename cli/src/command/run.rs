@@ -13,9 +13,9 @@ use onecopy_launch::{Bind, Input, Job, LaunchError, Output, guard};
 
 /// Start N ranks of a program on this node, wire them up, and end them together.
 ///
-/// Standard input goes to rank 0; output is forwarded line by line. The exit code is that of the first rank that fails:
-/// 128 + number if a signal killed it, 124 after a timeout, 127 or 126 if the program is not found or cannot be
-/// executed. Signals are passed on to the ranks; the second INT, TERM, HUP or QUIT kills them.
+/// Standard input goes to rank 0; output is forwarded line by line. The exit code is that of the first rank that fails.
+/// It is 128 + number if a signal killed it, and 124 after a timeout. It is 127 or 126 if the program is not found or
+/// cannot be executed. Signals are passed on to the ranks; the second INT, TERM, HUP or QUIT kills them.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Number of ranks.
@@ -39,9 +39,8 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_going: bool,
 
-    /// Serve large allocations of the program (malloc and its relatives) from memory that its peers can read in place,
-    /// so that its own buffers need a single copy and no privilege. For dynamically linked programs; see
-    /// ONECOPY_MALLOC_MIN.
+    /// Serve large allocations of the program (malloc and its relatives) from memory that its peers can read in place.
+    /// So its own buffers need a single copy and no privilege. For dynamically linked programs; see ONECOPY_MALLOC_MIN.
     #[arg(long)]
     heap: bool,
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages and collectives of jobs that span nodes, started by hydra and by the test itself; what a rank is told when
-//! a node ends under it.
+//! Messages and collectives of jobs that span nodes, started by hydra and by the test itself. Also what a rank is told
+//! when a node ends under it.
 
 use std::process::Command;
 

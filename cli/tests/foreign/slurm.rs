@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks that Slurm starts, with PMIx and with PMI-1: its daemons run on the loopback for the length of a test, from
-//! Debian's packages unpacked below the build folder. They are put over `/usr` in namespaces of their own, as
-//! programs and plugins name one another by their places.
+//! Ranks that Slurm starts, with PMIx and with PMI-1. Its daemons run on the loopback for the length of a test, from
+//! Debian's packages unpacked below the build folder. They are put over `/usr` in namespaces of their own, as programs
+//! and plugins name one another by their places.
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A PMI-1 server of the test's own, which does what it is asked and nothing else: it ends no rank because another one
+//! A PMI-1 server of the test's own, which does what it is asked and nothing else. It ends no rank because another one
 //! has, so that a test sees what the ranks themselves do.
 
 use std::collections::HashMap;

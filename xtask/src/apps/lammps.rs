@@ -68,7 +68,7 @@ fn build(bench: &Bench, source: &Path) -> Result<PathBuf, Failure> {
     Ok(folder.join("lmp_mpi"))
 }
 
-/// Moves away what the styles do not need: a file stays if a style is in it, if it is no style's, or if one that stays
+/// Moves away what the styles do not need. A file stays if a style is in it, if it is no style's, or if one that stays
 /// includes it.
 fn prune(folder: &Path) -> Result<(), Failure> {
     let at = |error| format!("{}: {error}", folder.display());

@@ -74,8 +74,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// The packages that a person calls by name: tools above the library.
 const TOOLS: &[&str] = &["onecopy-cli", "onecopy-peers", "xtask"];
 
-/// Outside packages that only some may use: because their interface is unsafe, or because a program that uses the
-/// library builds none of what only tools need.
+/// Outside packages that only some may use. The reason is that their interface is unsafe, or that a program that uses
+/// the library builds none of what only tools need.
 const RESERVED: &[(&str, &[&str])] = &[
     (
         "libc",

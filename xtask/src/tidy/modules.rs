@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which module imports which: no cycle in any package, and in the library only the arrows of a table.
 //!
-//! A module and those below it are one part of the design, so what a parent takes from its children draws no arrow;
+//! A module and those below it are one part of the design. So what a parent takes from its children draws no arrow;
 //! what a child takes from its parent does. Tests draw none.
 
 mod reader;

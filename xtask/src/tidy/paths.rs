@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that pages and comments name are there.
 //!
-//! A name in backticks that holds a slash and ends as a source file does is one of a file here, from the root or from
-//! any folder below it: `proto/plan.rs` is found as `src/proto/plan.rs`. Names with capitals stand for any, as
+//! A name in backticks that holds a slash and ends as a source file does is one of a file here. It begins at the root
+//! or at any folder below it. `proto/plan.rs` is found as `src/proto/plan.rs`. Names with capitals stand for any, as
 //! `src/NAME.rs`.
 
 use super::{File, Findings};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operation that is started gets a home at once: an error in between would leave it under way,
-//! with nobody to end it, on memory that its owner takes back.
+//! An operation that is started gets a home at once. An error in between would leave it under way, with nobody to end
+//! it, on memory that its owner takes back.
 //!
-//! The engine's own names of operations are numbers without a destructor, so from the call that gives one to the first
+//! The engine's own names of operations are numbers without a destructor. So from the call that gives one to the first
 //! word about it there is no `?` and no `return`. In `mpi/src` only the files whose values end what they hold start
 //! anything; others hand them a closure.
 

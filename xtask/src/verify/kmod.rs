@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel module's sources under the tools that kernel developers run: the compiler with `W=1`,
-//! sparse, smatch, checkpatch, the kernel's own coccinelle scripts, and kernel-doc of the interfaces.
+//! The kernel module's sources under the tools that kernel developers run. These are the compiler with `W=1`, sparse,
+//! smatch, checkpatch, the kernel's own coccinelle scripts, and kernel-doc of the interfaces.
 //!
 //! Each works on a copy of `kmod/`, against the headers of a kernel that the virtual machines run, or
 //! with the scripts of its source. A tool that cannot be had is not run, which is said, and has not
@@ -230,7 +230,8 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a line names a line of one of our files, at its begin or behind a word, and not only one that is read now.
+/// Whether a line of output names a line of one of our files, at its begin or behind a word. One that only names the
+/// file that is read now has no number.
 fn is_finding(line: &str, copy: &str) -> bool {
     let Some((_, rest)) = line.split_once(copy) else {
         return false;

@@ -3,7 +3,7 @@
 //!
 //! The compiler's flag for sanitizers is not stable, so the stable compiler is told to take it. The
 //! runtime comes with it as a static library. It belongs into the executable, where `libmpi_abi.so`
-//! finds its symbols; so a `cc` of ours, first in the path, links it into each C program, and has
+//! finds its symbols. So a `cc` of ours, first in the path, links it into each C program, and has
 //! the C compiler instrument that program, too.
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tests of the malloc front under valgrind: AddressSanitizer has an allocator of its own, and
+//! The tests of the malloc front under valgrind. AddressSanitizer has an allocator of its own, and
 //! only one of the two can be in a process.
 
 use std::process::Command;
@@ -8,8 +8,9 @@ use super::executed;
 use crate::steps::{Tally, cargo, count};
 use crate::{Failure, root};
 
-/// The front is the allocator, so valgrind must not replace it; and its search for leaks would read
-/// the whole of the range that the front reserves. Children that are other programs run without.
+/// The front is the allocator, so valgrind must not replace it. Valgrind's search for leaks would
+/// read the whole of the range that the front reserves. Children that are other programs run
+/// without.
 const OPTIONS: [&str; 6] = [
     "--quiet",
     "--vgdb=no",

@@ -13,8 +13,8 @@ use crate::{Failure, root, say};
 /// The suite with random calls.
 const FUZZ: &str = "fuzz";
 /// How guests of the fuzzer keep time: a tick, and no timer that is set anew for each event. Since 7.3 the scheduler
-/// does that at every switch, and each time a translated guest leaves what was translated and waits for QEMU's lock: on
-/// a busy host a fifth of all its time, and more for whoever waits for a processor that does so.
+/// does that at every switch. Each time a translated guest leaves what was translated and waits for QEMU's lock. On a
+/// busy host that is a fifth of all its time, and more for whoever waits for a processor that does so.
 const CLOCK: [&str; 2] = ["highres=off", "nohz=off"];
 
 #[derive(Debug, clap::Args)]

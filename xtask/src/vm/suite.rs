@@ -38,8 +38,8 @@ pub(super) struct Program {
     /// Or a script of the repository that is given a folder and leaves the program there, with the libraries that it
     /// brings.
     pub(super) script: Option<String>,
-    /// Or packages of the kernel's own distribution: they, its headers and its compiler are a tree of their own in the
-    /// guest, with the module's sources and what its README says of installing it.
+    /// Or packages of the kernel's own distribution. They, its headers and its compiler are a tree of their own in the
+    /// guest. With them are the module's sources and what its README says of installing it.
     #[serde(default)]
     pub(super) packages: Vec<String>,
     /// Files of the repository that it reads, by their path from the root.
