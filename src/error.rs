@@ -82,7 +82,7 @@ pub enum Error {
     },
     /// This process is a child of the rank, made by `fork`.
     #[error(
-        "this process was forked from a rank and is none itself; only the rank may use its runtime. What is to take part in the job must be started by the launcher"
+        "this process was forked from a rank and is no rank itself. Only the rank may use its runtime. The launcher must start whatever is to take part in the job"
     )]
     Forked,
     /// A rank has ended the whole job.

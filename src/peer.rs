@@ -314,10 +314,10 @@ impl Peer {
             _ => format!("the communicator with context {context:#x}"),
         };
         Some(format!(
-            "rank {me} holds back {count} messages to rank {peer}, the first of them on {communicator}: {unanswered} \
-             others wait there for receives, none of which came for {still} s. If rank {peer} waits for one of those \
-             that are held back, both wait for ever: let it receive others first, or set ONECOPY_UNANSWERED_MAX on \
-             all ranks to more than {all}, which takes up to 400 bytes for each at the receiver",
+            "rank {me} holds back {count} messages to rank {peer}, the first of them on {communicator}. {unanswered} \
+             others wait there for receives, and none came for {still} s. If rank {peer} waits for a message that is \
+             held back, both wait for ever. Let it receive others first. Or set ONECOPY_UNANSWERED_MAX on all ranks to \
+             more than {all}; the receiver keeps up to 400 bytes for each",
             peer = self.rank,
             unanswered = self.unanswered,
             still = STILL.as_secs(),

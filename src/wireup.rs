@@ -74,7 +74,7 @@ pub struct Card {
 pub struct Net {
     /// The address of its own node by which the others reach it.
     pub address: IpAddr,
-    /// What only ranks of the job know. It never travels; who connects proves that it knows it.
+    /// What only ranks of the job know. It never travels; a rank that connects proves that it knows it.
     pub secret: [u8; 32],
 }
 
@@ -234,7 +234,7 @@ pub enum WireupError {
     },
     /// The rank that introduces the others is gone.
     #[error(
-        "{call}: rank {rank} is gone, which introduces the ranks of a job that a foreign launcher started; ranks that have not talked yet cannot find one another any more"
+        "{call}: rank {rank} is gone, which introduced the ranks of this job. Ranks that have not talked yet cannot find one another any more"
     )]
     HostGone {
         /// The call that found out.

@@ -20,8 +20,8 @@ fn end_for_misuse(how: Misuse) {
     };
     codes::report(&match how {
         Misuse::SecondThread => format!(
-            "onecopy: rank {rank}: a second thread called MPI, which was initialized with {level}: \
-             call MPI_Init_thread with MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED if one thread calls at a time"
+            "onecopy: rank {rank}: a second thread called MPI, which was initialized with {level}. \
+             Call MPI_Init_thread with MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED if one thread calls at a time"
         ),
         Misuse::Reentered => format!("onecopy: rank {rank}: {how}"),
     });

@@ -88,7 +88,7 @@ pub(crate) fn not_active() -> Box<Failure> {
     let what = match PHASE.load(Ordering::Relaxed) {
         BEFORE => "MPI_Init was not called yet",
         FORKED => {
-            "this process was forked from a rank and is none itself; only the rank may call MPI. What is to take part in the job must be started by the launcher"
+            "this process was forked from a rank and is no rank itself. Only the rank may call MPI. The launcher must start whatever is to take part in the job"
         }
         _ => "MPI_Finalize was called already",
     };

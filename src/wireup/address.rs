@@ -80,7 +80,7 @@ fn choose(own: &[Own], wanted: Option<&NetAddress>, together: bool) -> Result<Ve
             "{KNOB}={wanted}: this node has no such address, it has {list}; give a subnet or the name of an interface that all nodes have"
         ),
         None => format!(
-            "this node has no address by which ranks of other nodes could reach it, it has {list}; bring a network up, or name one of these by {KNOB}"
+            "this node has no address by which ranks of other nodes could reach it. It has {list}. Bring a network up, or name one of these by {KNOB}"
         ),
     })
 }

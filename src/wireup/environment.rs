@@ -115,7 +115,7 @@ impl Job {
         };
         if here != size {
             return failed(
-                "the ranks run on several nodes, and its environment offers no table by which they could find one another; use mpiexec of MPICH or Intel MPI, srun --mpi=pmi2, or install libpmix for mpirun and srun --mpi=pmix".to_owned(),
+                "the ranks run on several nodes, and its environment offers no table by which they could find one another. Use mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2. For mpirun and srun --mpi=pmix install libpmix".to_owned(),
             );
         }
         if rank >= size {

@@ -4,9 +4,9 @@
 //! There are three ways to it, from the best to the last:
 //!
 //! * an **abstract** address: the kernel forgets it with the socket. It is seen in one network namespace only.
-//! * **through /proc**: rank 0 binds the socket to a name, opens that name with `O_PATH`, and removes it at once. Who
-//!   may look at rank 0's descriptors (the same user, by `/proc/PID/fd/N`) can still connect. That crosses network
-//!   namespaces, and pid namespaces too as long as the ranks see the same `/proc`.
+//! * **through /proc**: rank 0 binds the socket to a name, opens that name with `O_PATH`, and removes it at once. A
+//!   process that may look at rank 0's descriptors (of the same user, by `/proc/PID/fd/N`) can still connect. That
+//!   crosses network namespaces, and pid namespaces too as long as the ranks see the same `/proc`.
 //! * a **file** in a folder that only its user may enter, until all ranks have come. It needs a file system that the
 //!   ranks share.
 //!
@@ -519,7 +519,7 @@ impl Namespaces {
             return Ok(DoorKind::Path);
         }
         Err(
-            "the ranks have no network namespace, no /proc and no /dev/shm in common, so no way to find one another; give their containers one of them",
+            "the ranks have no network namespace, no /proc and no /dev/shm in common, so they cannot find one another. Give their containers one of these",
         )
     }
 }

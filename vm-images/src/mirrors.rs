@@ -181,7 +181,7 @@ impl Mirrors {
         });
         beside.ok_or_else(|| {
             Error::Refused(format!(
-                "no apt source of this machine is a mirror of Debian that may have the suite {suite}; add one to \
+                "no apt source of this machine is a mirror of Debian that may have the suite {suite}. Add one to \
                  /etc/apt/sources.list.d, or let ONECOPY_VM_MIRROR name the place of 'debian' and 'debian-security'"
             ))
         })

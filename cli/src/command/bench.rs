@@ -19,11 +19,11 @@ const AFTER_HELP: &str = "\
 Without PATTERN: ping-pong in every mode, the other patterns in mode 'same', and graphs in ./bench-out.
 
 Each batch of 3 to 5 ms is bracketed by raw hand-offs of a cache line. 'near' and 'far' tell in which state these found the machine; \
-the bounds are printed with the results. 'limit' is what the machine itself allowed in the same run: a raw hand-off for messages of \
-up to 56 bytes, a copy straight from the peer's pages by one core above, process_vm_readv for cma and knem. 'x' is the median divided by it.
+the bounds are printed with the results. 'limit' is what the machine itself allowed in the same run. Up to 56 bytes that is a raw hand-off, \
+above it a copy straight from the peer's pages by one core. For cma and knem it is process_vm_readv. 'x' is the median divided by it.
 
-Collectives ('coll', or one by name) also tell the median in hand-offs, the target where there is one, and the most memory that the pools \
-of temporary buffers of all ranks had.
+Collectives ('coll', or one by name) also tell the median in hand-offs and the target where there is one. They tell the most memory that \
+the pools of temporary buffers of all ranks had.
 
 --json FILE gets one JSON object a line, one for each pattern, mode, mechanism and size.";
 

@@ -23,8 +23,8 @@ const AFTER_HELP: &str = "The kernel is fetched once, unpacked in ~/.cache/oneco
     ONECOPY_VM_MIRROR another mirror of Debian) and never installed; nothing on this machine changes. Under translation a guest is some ten times slower than the machine: of its times \
     only ratios mean something.\n\nExamples:\n  onecopy vm\n  onecopy vm --kernel newest\n  onecopy vm -- onecopy info\n  \
     onecopy vm --out graphs -- 'onecopy bench --quick --svg /results'\n  onecopy vm --rdma --nodes 2 --copy ./ping -- 'ping $BED_DEVICE'\n\n\
-    With --rdma the guest has the kernel's software device for RoCE, on its loopback or, with --nodes 2, on the cable between two guests; \
-    our kernel module is not loaded. COMMAND runs on node a. 'at b COMMAND' runs one on the other, with its output and exit code; \
+    With --rdma the guest has the kernel's software device for RoCE, and our kernel module is not loaded. The device is on the guest's \
+    loopback or, with --nodes 2, on the cable between two guests. COMMAND runs on node a. 'at b COMMAND' runs one on the other, with its output and exit code; \
     /etc/hosts has a and b. BED_SELF is the own node, BED_DEVICE the own device, BED_PEER_DEVICE the other's.";
 
 #[derive(Debug, clap::Args)]

@@ -200,8 +200,8 @@ impl Table {
             .relay_min
             .is_some_and(|min| relays(collective, len, self.ranks, min))
         {
-            let reason = "alloc: read in place where peers map it; other: each takes a share from the root and the rest from the others: \
-                          copies out of one address space hinder each other";
+            let reason = "alloc: read in place where peers map it. Other: each takes a share from the root and the rest from the others, \
+                          because copies out of one address space hinder each other";
             return (("buffer", "buffer"), "shares", reason.to_owned());
         }
         let how = algorithm(collective, len, self.ranks);

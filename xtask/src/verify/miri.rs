@@ -36,8 +36,8 @@ pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
         return executed("miri", "tests", count(&mut command));
     }
     crate::say::line(
-        "miri: this toolchain has none; instead a checked build under AddressSanitizer: it sees memory that is not there or not there any more and the \
-         preconditions of unsafe functions, and no breach of aliasing and no uninitialised value",
+        "miri: this toolchain has none. Instead, a checked build runs under AddressSanitizer. It sees memory that is not there \
+         or not there any more, and broken preconditions of unsafe functions. It sees no breach of aliasing and no uninitialised value",
     );
     let mut command = asan::watched().map_err(|failure| (Tally::default(), failure))?;
     command

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: they reach each other over the loopback. 'bare' is \
-a loop of send and recv over a socket between the same two threads, in turns with the library's batches; 'x' is the library's median time \
+a loop of send and recv over a socket between the same two threads, in turns with the library's batches. 'x' is the library's median time \
 divided by that of the bare loop.
 
 Settings of the ranks come from ONECOPY_ variables, as for any job.";
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         )
     })?;
     let rows = measure(&plan, |row| {
-        // Who does not listen any more gets the file all the same.
+        // A reader that does not listen any more gets the file all the same.
         let _ = print(|out| writeln!(out, "{}", line(row)));
     })
     .map_err(failed)?;
