@@ -9,7 +9,7 @@
 
 #include "core.h"
 
-/* ticks of patience with an owner whose map lock is taken, or who swaps in */
+/* ticks of patience with an owner whose map lock is taken, or that swaps in */
 #define OC_ACCESS_TRIES 50
 
 /*

@@ -24,12 +24,13 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 	else if (!mutex_trylock(&seg->lock))
 		return false; /* the OOM reaper comes again */
 	mmu_interval_set_seq(notifier, seq);
-	smp_wmb(); /* pairs with smp_rmb() in oc_snap_begin(): who sees it counted sees it begun */
+	/* Pairs with smp_rmb() in oc_snap_begin(): whoever sees it counted sees it begun. */
+	smp_wmb();
 	seg->ring[seg->seq % OC_RING] = (struct oc_range){ start, end };
 	before = seg->seq + 1;
 	WRITE_ONCE(seg->seq, before);
 	shown = oc_is_shown(seg, start, end);
-	/* Who cannot wait reaps memory that nobody will ever use again. */
+	/* A caller that cannot wait reaps memory that nobody will ever use again. */
 	if ((range->event == MMU_NOTIFY_RELEASE || (shown && !blockable)) &&
 	    seg->state == ONECOPY_STATE_ALIVE) {
 		/* oc_seg_error() reads it without the lock */

@@ -103,7 +103,7 @@ static int oc_worker(void *data)
 		}
 		failed = err ||
 			 oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
-		/* Who sees the status may ask for the next copy at once. */
+		/* A program that sees the status may ask for the next copy at once. */
 		oc_async_cancel(k, true, false);
 		oc_async_complete(k, w->index, w->notify,
 				  failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
@@ -144,7 +144,7 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 	k->statuses = statuses;
 	k->user = user;
 	wake_up_process(worker);
-	/* Who sees the worker sees what was set before. */
+	/* Whoever sees the worker sees what was set before. */
 	smp_store_release(&k->worker, worker);
 	return 0;
 fail:
@@ -215,7 +215,7 @@ void oc_async_submit(struct oc_knem *k, struct oc_work *work)
 
 void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status)
 {
-	/* Who sees the status sees the bytes. */
+	/* Whoever sees the status sees the bytes. */
 	smp_store_release(&k->status[index], status);
 	if (!notify)
 		return;

@@ -30,7 +30,8 @@ static int oc_account(struct oc_region *r, unsigned long pages)
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 
 	/*
-	 * More than there is, or than one array of pages can name: not even for who has no limit.
+	 * More than there is, or than one array of pages can name: not even for a user without a
+	 * limit.
 	 */
 	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
 		return -ENOMEM;
@@ -100,7 +101,7 @@ void oc_region_put(struct oc_region *region)
 	kref_put(&region->ref, oc_region_free);
 }
 
-/* Under the lock. True for the one caller who did it, and who then has the reference. */
+/* Under the lock. True for the one caller that did it; that then has the reference. */
 static bool oc_region_unpublish(struct oc_region *region)
 {
 	lockdep_assert_held(&oc_regions_lock);
@@ -518,7 +519,7 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 	return ERR_PTR(err);
 }
 
-/* The copy will be done: a region for one use ends with it, and who comes second finds it gone. */
+/* The copy will be done: a region for one use ends with it, and a second caller finds it gone. */
 int oc_region_claim(struct oc_region *region)
 {
 	bool mine;

@@ -205,7 +205,7 @@ static void oc_reap_run(struct work_struct *work)
 	oc_seg_put(seg);
 }
 
-/* All of a dead segment, for who cannot wait and will come again. Under its lock. */
+/* All of a dead segment, for a caller that cannot wait and will come again. Under its lock. */
 void oc_zap_later(struct oc_seg *seg)
 {
 	lockdep_assert_held(&seg->lock);

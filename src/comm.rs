@@ -538,8 +538,8 @@ impl Comm {
     }
 }
 
-/// How long ranks that are done wait for others in a job that has lost a rank. Who learns of the loss by an error of
-/// its own comes sooner.
+/// How long ranks that are done wait for others in a job that has lost a rank. A rank that learns of the loss by an
+/// error of its own comes sooner.
 pub(crate) const REGROUP: Duration = Duration::from_secs(2);
 
 /// A status of the engine as a communicator with these members counts ranks.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Leaving a job: what was sent before is received, and nobody waits for who is gone.
+//! Leaving a job: what was sent before is received, and nobody waits for a rank that is gone.
 
 use onecopy::{ANY_SOURCE, Error, local};
 

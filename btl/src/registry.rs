@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layers: one row each, in the order in which they are tried. Nothing else names them as a set; who needs one asks
+//! The layers: one row each, in the order in which they are tried. Nothing else names them as a set; a user of one asks
 //! for what it can do (docs/adding-a-layer.md).
 
 mod set;

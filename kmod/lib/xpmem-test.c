@@ -358,7 +358,7 @@ static int second_page(xpmem_segid_t segid)
 	return 1;
 }
 
-/* The owner forks while a page is attached, and stores: who attached sees that, and the owner what it stored. */
+/* The owner forks while a page is attached, and stores. The importer sees that, and the owner what it stored. */
 static int store_after_fork(void)
 {
 	uint64_t *words = memory(0);
@@ -546,7 +546,7 @@ static int in_peers(unsigned int count, int (*part)(xpmem_segid_t), xpmem_segid_
 		}
 		CHECK(pids[i] > 0);
 	}
-	/* Who reads finds the end. */
+	/* A reader finds the end. */
 	close(gate[1]);
 	close(gate[0]);
 	for (i = 0; i < count; i++)

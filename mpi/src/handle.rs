@@ -176,7 +176,7 @@ impl<T> Table<T> {
     }
 }
 
-/// Who needs an object: the program until it frees it, and operations that are under way or may be started again.
+/// What needs an object: the program until it frees it, and operations that are under way or may be started again.
 pub(crate) struct Uses(AtomicU32);
 
 /// The program's use.

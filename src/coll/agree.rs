@@ -169,7 +169,8 @@ impl Worker {
         ids.next = (agreed.id + 1) % IDS;
         ids.users = (agreed.tag >> 32) as u32;
         let context = sub_context(agreed.id) | OWN_CONTEXTS;
-        // Members on other nodes, which all know, have the channel of the same number there. Who is alone needs none.
+        // Members on other nodes, which all know, have the channel of the same number there. A member that is alone
+        // needs none.
         let group = members.iter().filter(|&&rank| self.shares_node(rank));
         let needed = group.count() > 1 || members.len() == 1;
         let used = agreed.channel.filter(|_| needed);

@@ -180,7 +180,7 @@ impl Communicator {
         left.filter(|_| alone).map(|rank| Gone::Left.error(rank))
     }
 
-    /// Why collectives that have no channel can never end, if that is known. Messages of who has left end by
+    /// Why collectives that have no channel can never end, if that is known. Messages of a rank that has left end by
     /// themselves.
     pub(super) fn loss_by_messages(&self, engine: &Engine) -> Option<Error> {
         let state = &self.state;

@@ -243,8 +243,8 @@ pub(crate) enum To {
     },
 }
 
-/// A reduction by messages: a prefix goes from rank to rank, piece by piece, and from the last one to who gets the
-/// result.
+/// A reduction by messages. A prefix goes from rank to rank, piece by piece. From the last one it goes to the rank that
+/// gets the result.
 pub(crate) struct MessageChain {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
@@ -427,7 +427,7 @@ pub(crate) fn poison(engine: &mut Engine, state: &CommState, word: u64) {
         if place != state.me {
             let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
             let mode = SendMode::Standard;
-            // Who cannot be told finds out by itself.
+            // A rank that cannot be told finds out by itself.
             let _ = engine.send(
                 rank as usize,
                 state.context,

@@ -181,7 +181,7 @@ impl Operation {
                 Body::Swap(body) => body.awaits(state, seq, place),
                 Body::Fold(body) => body.awaits(state, seq, place),
                 Body::Stream(body) => body.awaits(state, seq, place),
-                // Messages of who is gone end by themselves.
+                // Messages of a rank that is gone end by themselves.
                 Body::MessageExchange(_) | Body::MessageChain(_) => false,
             }
     }

@@ -47,8 +47,8 @@ impl Comm {
         }
     }
 
-    /// Communicators of those who name the same `color`, ordered by `key`, then by rank. All members call it; who names
-    /// none is in none.
+    /// Communicators of those who name the same `color`, ordered by `key`, then by rank. All members call it; a member
+    /// that names none is in none.
     ///
     /// ```
     /// onecopy::local(4, |rt| {

@@ -99,7 +99,7 @@ impl Engine {
             }
             if let Some(text) = peer.stuck(me, Instant::now()) {
                 tracing::warn!("{text}");
-                // Programs in C have nobody who listens to that. Who has no standard error is told nothing.
+                // Programs in C have nobody who listens to that. A program without standard error is told nothing.
                 let line = format!("onecopy: {text}\n");
                 let _ = std::io::stderr().lock().write_all(line.as_bytes());
             }

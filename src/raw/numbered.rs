@@ -152,7 +152,7 @@ impl Starting<'_> {
     #[must_use]
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
         let (engine, comm) = (&mut self.engine, self.comm);
-        // Who has too many for a number finds that out before anything is received.
+        // A front that has too many for a number finds that out before anything is received.
         if bytes.len() > engine.core.chunks.step as usize || engine.core.numbered.is_full() {
             return None;
         }

@@ -53,8 +53,8 @@ const fn place(address: usize, len: usize) -> usize {
 }
 
 impl Rewritten {
-    /// Whether these bytes were sent before, lately, and are others now. They are remembered as sent: who asks again
-    /// about the same message, because it could not be sent at once, is told that nothing changed.
+    /// Whether these bytes were sent before, lately, and are others now. They are remembered as sent. A message that
+    /// could not be sent at once is asked about again; then the answer is that nothing changed.
     pub(crate) fn changed(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() < 8 * WORDS {
             return false;

@@ -3,9 +3,9 @@
 //! runs in the launcher, which [adds](Broker::add) the ranks that it starts. When a foreign launcher started them it
 //! runs in rank 0, which [seats](Broker::seat) them as they come.
 //!
-//! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: who
-//! sends is known from the credentials that come with each message. One misbehaving rank loses its connection; the
-//! others do not notice more than its death.
+//! The broker never waits: what cannot be sent at once is queued per rank. It believes the kernel, not the rank: the
+//! credentials that come with each message name the sender. One misbehaving rank loses its connection; the others do
+//! not notice more than its death.
 //!
 //! In a job that spans nodes each has a broker of its own. It serves the ranks there and hears of the others from other
 //! brokers (`beyond.rs`).

@@ -246,7 +246,7 @@ impl Thread {
         let flushed = self.links.as_ref().is_none_or(Links::is_flushed);
         let told = flushed && self.broker.nothing_to_send();
         if (self.aborted || self.broker.is_out(self.own)) && told {
-            // Who waits for it may have given up.
+            // The rank that waits for it may have given up.
             let _ = self.tell.take().map(|tell| tell.send(()));
         }
         if let Some(since) = self.broker.held_since()
@@ -374,7 +374,7 @@ impl Thread {
             (Ok(_), Err(_)) => {}
             (Err(reason), _) => {
                 let message = ToRank::Refused { reason }.encode();
-                // Who does not take the answer is not waited for.
+                // A rank that does not take the answer is not waited for.
                 let _ = fdpass::send(guest.socket.as_fd(), &message, &[], Wait::Never);
             }
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The links of one host: of rank 0's to that of every other node, of any other to rank 0's.
 //!
-//! Here is decided who hears what, who lives, and when a link is over; what a word means for the ranks is the
+//! This module decides who hears what, who lives, and when a link is over. What a word means for the ranks is the
 //! [broker](super::broker)'s.
 
 use std::net::{IpAddr, TcpStream};

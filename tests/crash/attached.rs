@@ -181,7 +181,7 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
             for rank in 0..VICTIM {
                 let what = format!("{name}, {way}, at {share} of 1000: {}", ran.story());
                 assert_eq!(ran.ranks[rank], Death::Code(0), "{what}");
-                // Who looks at the last message when it happens learns of it in the next call.
+                // A rank that looks at the last message when it happens learns of it in the next call.
                 let (error, called) = (time(rank, "error", 0), time(rank, "error", 1));
                 delays.push(error.saturating_sub(death.max(called)));
                 after_end.push(error.saturating_sub(end.max(called)));

@@ -44,7 +44,7 @@ fn knobs() -> Knobs {
         chunk_size: Some(8 << 10),
         heap_size: Some(4 << 20),
         coop_min: Some(64 << 10),
-        // Who waits for a rogue that has left learns it soon.
+        // A rank that waits for a rogue that has left learns it soon.
         liveness_period: Duration::from_millis(5),
         ..Knobs::default()
     }

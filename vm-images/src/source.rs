@@ -66,7 +66,7 @@ pub fn build(
     let wanted = configuration(profile)?;
     let package = package(cache, catalog, profile, progress)?;
     let series = series_of(&package);
-    // Who only runs one kernel does not wait for who builds another: the stamp comes last.
+    // A run of one kernel does not wait for the build of another: the stamp comes last.
     let is_current = || {
         let same = fs::read(tree.join("configured")).is_ok_and(|have| have == wanted);
         let release = fs::read_to_string(&stamp).unwrap_or_default();

@@ -161,7 +161,7 @@ impl Mpi {
     }
 }
 
-/// All that can take part here and are asked for; who cannot is told and left out.
+/// All that can take part here and are asked for; one that cannot is named and left out.
 pub(crate) fn all(shop: &Shop, only: &[String]) -> Result<Vec<Contestant>, BenchError> {
     let rust = [
         ("onecopy Rust", Mechanism::Auto),

@@ -68,7 +68,7 @@ std::thread_local! {
     static CALLED_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a program must not do with a gate. It cannot be refused with an error: who enters gets the value.
+/// What a program must not do with a gate. It cannot be refused with an error: whoever enters gets the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misuse {
     /// A second thread, of a gate for a single one.
@@ -236,7 +236,8 @@ impl<T: Guarded> Gate<T> {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Lets a thread that waits at the gate go first. Who enters again and again without would hardly ever let one in.
+    /// Lets a thread that waits at the gate go first. A thread that enters again and again without that would hardly
+    /// ever let one in.
     #[inline]
     pub fn give_way<'g>(&'g self, pass: Pass<'g, T>) -> Pass<'g, T> {
         if !self.is_wanted() {

@@ -149,7 +149,7 @@ impl Heap {
 
     fn give_back(&self, range: Range<u64>) {
         if !self.is_ours() {
-            // The memory is the parent's, who may use it still.
+            // The memory is the parent's, which may use it still.
             return;
         }
         if let Some(front) = self.segment.front() {

@@ -3,7 +3,7 @@
 //!
 //! Also the *asymmetric fence*. A side that runs often orders a store before a load for free ([`light_fence`]), because
 //! the side that runs rarely pays for both ([`HeavyFence::issue`], `membarrier(2)`). Where the kernel or a seccomp
-//! filter refuses `membarrier`, both sides use a full fence; who needs it is written in each segment's header.
+//! filter refuses `membarrier`, both sides use a full fence; each segment's header says whether its rank needs it.
 //!
 //! # Safety
 //! The only unsafe operation is the system call `membarrier`, which takes two integers and touches no memory of ours.

@@ -267,7 +267,7 @@ fn messages(pattern: NetPattern, bytes: usize) -> usize {
 /// One rank's part in the benchmark.
 struct Rank<'p> {
     plan: &'p NetPlan,
-    /// By which the ranks meet: who waits here for one that has failed gets an error.
+    /// By which the ranks meet. A rank that waits here for one that has failed gets an error.
     world: Comm,
 }
 

@@ -136,7 +136,7 @@ pub(crate) fn squat() {
     let taken = UnixListener::bind_addr(&address).expect("bind");
     let mut waiting = Vec::new();
     if std::env::var_os("TEST_FULL").is_some() {
-        // As the ranks connect: who comes now is left to wait for as long as it likes.
+        // As the ranks connect: a rank that comes now is left to wait for as long as it likes.
         drop(taken);
         let kept = full_queue(&address);
         waiting.extend(kept);

@@ -119,7 +119,7 @@ struct knem_cmd_create_region {
  * @dst_offset: of the first byte there
  * @flags: KNEM_FLAG_*
  * @current_status: out: KNEM_STATUS_*
- * @async_status_index: the byte of the status array, for who does not wait
+ * @async_status_index: the byte of the status array, for a caller that does not wait
  * @pad: unused
  */
 struct knem_cmd_copy {
@@ -144,7 +144,7 @@ struct knem_cmd_copy {
  * @length: bytes, at most
  * @flags: KNEM_FLAG_*
  * @current_status: out: KNEM_STATUS_*
- * @async_status_index: the byte of the status array, for who does not wait
+ * @async_status_index: the byte of the status array, for a caller that does not wait
  * @pad: unused
  */
 struct knem_cmd_copy_bounded {
@@ -170,7 +170,7 @@ struct knem_cmd_copy_bounded {
  * @remote_offset: of the first byte there
  * @flags: KNEM_FLAG_*
  * @current_status: out: KNEM_STATUS_*
- * @async_status_index: the byte of the status array, for who does not wait
+ * @async_status_index: the byte of the status array, for a caller that does not wait
  * @pad: unused
  */
 struct knem_cmd_inline_copy {
@@ -197,7 +197,7 @@ struct knem_cmd_inline_copy {
  * @length: bytes, at most
  * @flags: KNEM_FLAG_*
  * @current_status: out: KNEM_STATUS_*
- * @async_status_index: the byte of the status array, for who does not wait
+ * @async_status_index: the byte of the status array, for a caller that does not wait
  * @pad: unused
  */
 struct knem_cmd_inline_copy_bounded {

@@ -170,8 +170,8 @@ struct onecopy_stats {
  * @address: out: the owner's address of offset 0
  * @length: out: in bytes
  *
- * @address is told to every holder, who makes an offset of an address that the owner names with it.
- * So a grant shows where its memory lies in the owner, as fdinfo of the descriptor does. A grant of
+ * Every holder is told @address, to make an offset of an address that the owner names. So a grant
+ * shows where its memory lies in the owner, as fdinfo of the descriptor does. A grant of
  * ONECOPY_WHOLE, whose @address is 0, shows nothing by it.
  */
 struct onecopy_segment_info {
@@ -219,8 +219,8 @@ struct onecopy_restrict {
  * @state: ONECOPY_STATE_*
  * @reserved: zero
  *
- * Who reads through an attachment compares @holes and @state with what they were when it was
- * mapped: unchanged means that every byte was the owner's. They are loaded after the bytes: where a
+ * A reader through an attachment compares @holes and @state with what they were when it was mapped:
+ * unchanged means that every byte was the owner's. They are loaded after the bytes: where a
  * processor may change the order of loads (arm64), with an acquire fence in between. Once they
  * differ, map it anew: zeroes that stood for a hole may stay where they are for as long as the
  * mapping does.

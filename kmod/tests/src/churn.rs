@@ -199,7 +199,7 @@ fn boxes() -> Outcome<Vec<(UnixDatagram, UnixDatagram)>> {
 /// The group with little memory.
 fn group() -> Outcome {
     const ROOT: &str = "/sys/fs/cgroup";
-    // Who is killed there need not be told on the console each time.
+    // The console need not tell each time which process is killed there.
     let _ = fs::write("/proc/sys/vm/oom_dump_tasks", "0");
     let control = format!("{ROOT}/cgroup.subtree_control");
     fs::write(control, "+memory").at("enabling the memory controller")?;

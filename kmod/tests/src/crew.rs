@@ -90,7 +90,8 @@ impl Crew {
         }
     }
 
-    /// Kills who waits for something that does not come; complains of who does not go.
+    /// Kills a worker that waits for something that does not come. Complains of one that does not
+    /// go.
     pub(crate) fn watch(&mut self, progress: impl Fn(usize) -> u64) -> Outcome {
         for place in 0..self.slots.len() {
             let now = progress(place);
@@ -149,7 +150,7 @@ impl Crew {
         }
     }
 
-    /// Ends everybody, who have been asked to go, in the end by force.
+    /// Ends all workers. They have been asked to go; in the end they go by force.
     pub(crate) fn end_all(&mut self) -> Outcome {
         let begin = Instant::now();
         loop {

@@ -65,7 +65,7 @@ static void forbidden(int what)
     char byte = 0;
     MPI_Request request;
     void *memory;
-    /* What the call says is for who reads it, not for this test's output. */
+    /* What the call says is for a reader, not for this test's output. */
     switch (what) {
     case 0: MPI_Send(&byte, 1, MPI_BYTE, (rank + 1) % size, 77, MPI_COMM_WORLD); break;
     case 1: MPI_Isend(&byte, 1, MPI_BYTE, (rank + 1) % size, 77, copy, &request); break;

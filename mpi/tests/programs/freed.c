@@ -63,7 +63,10 @@ static void *waits(void *unused) {
     return unused;
 }
 
-/* Between its word and its call it does nothing that could sleep: who sleeps is in the call. */
+/*
+ * Between its word and its call it does nothing that could sleep: a thread that sleeps is in the
+ * call.
+ */
 static void until_it_sleeps(void) {
     char path[64], line[512];
     while (!waiter) usleep(1000);

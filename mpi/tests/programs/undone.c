@@ -206,7 +206,7 @@ static void dead(void) {
     }
     CHECK(MPI_Neighbor_alltoall(out, 1, spread, in, 1, spread, ring) != MPI_SUCCESS);
     free(buffer);
-    /* Who waits for the dead at the end of the job hears of it, and goes. */
+    /* A rank that waits for the dead at the end of the job hears of it, and goes. */
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     printf("rank %d is well\n", rank);
     fflush(stdout);

@@ -310,7 +310,7 @@ impl Fold {
         }
     }
 
-    /// Whether those whose buffers were read still had them: who gave up has given its buffer to someone else
+    /// Whether those whose buffers were read still had them: a member that gave up has given its buffer to someone else
     /// meanwhile.
     fn check_owners(&self, state: &CommState) -> Result<()> {
         for place in 0..self.upto {

@@ -177,7 +177,7 @@ impl Work {
         part(vector.piece, segment.from, segment.len)
     }
 
-    /// The way up: what the node group does first. Who is alone does the same to its own.
+    /// The way up: what the node group does first. A member that is alone does the same to its own.
     pub(super) fn up(&self, place: &Place, load: &Load) -> Ask {
         let Segment { root, len, .. } = load.segment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));

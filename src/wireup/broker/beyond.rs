@@ -2,7 +2,7 @@
 //! What a broker has to do with ranks of other nodes: it serves none of them, and hears of them from other brokers.
 //!
 //! The broker of rank 0's node *decides* whether all ranks have joined; the others tell it who has, and give its answer
-//! to their ranks. Who loses that broker decides alone, with no news of anyone any more.
+//! to their ranks. A broker that loses that one decides alone, with no news of anyone any more.
 
 use std::sync::Arc;
 use std::time::Instant;

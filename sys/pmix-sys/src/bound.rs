@@ -17,7 +17,7 @@ pub(crate) fn bounded<T: Send + 'static>(
     let started = std::thread::Builder::new()
         .name("onecopy-pmix".to_owned())
         .spawn(move || {
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = give.send(work());
         });
     drop(blocked);

@@ -2,9 +2,9 @@
 //! A rank of a job that a PMIx launcher started.
 //!
 //! The library has threads of its own. Each of its calls may wait for ever, for a launcher that is stopped or for a
-//! rank that does not come. So each call runs on a thread that is made for it and owns all that the call touches. Who
-//! asked waits for its answer, but not longer than a limit. A call that is late keeps its thread; nothing of the caller
-//! is lent to it, so it may end whenever it likes.
+//! rank that does not come. So each call runs on a thread that is made for it and owns all that the call touches. The
+//! caller waits for its answer, but not longer than a limit. A call that is late keeps its thread; nothing of the
+//! caller is lent to it, so it may end whenever it likes.
 //!
 //! The library counts its users in a process. A program that uses PMIx itself shares it with this client: the job is
 //! joined by the first of them and left by the last.
@@ -100,7 +100,7 @@ impl Client {
         LONGEST_VALUE
     }
 
-    /// Keeps a value for the others, who see it after the next fence.
+    /// Keeps a value for the others, which see it after the next fence.
     ///
     /// # Errors
     ///

@@ -145,7 +145,7 @@ fn boots(bench: &Bench, suite: &Suite, args: &TestArgs) -> Result<Vec<RunArgs>, 
         run.release = name == BENCH;
         boots.push(run);
     };
-    // No change is tested on another architecture's: who asks for that asks for all of them.
+    // No change is tested on another architecture's: a call that asks for that asks for all of them.
     let every = args.all || !args.kernel.is_empty() || !args.arch.is_here();
     let kernels = bench.catalog.kernels_for(args.arch);
     for entry in kernels.filter(|k| (every || k.ci) && wanted(&k.name)) {

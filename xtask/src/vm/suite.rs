@@ -93,7 +93,7 @@ pub(super) enum Judge {
     Ktap,
 }
 
-/// What every change runs, and who asks for nothing else.
+/// What every change runs, and every call that asks for nothing else.
 pub(super) const DEFAULT: &str = "default";
 
 /// Which tests are to run.

@@ -153,8 +153,8 @@ impl Channel {
     #[inline]
     pub fn begin_writes(&self) {
         self.lines().writing.0.store(1, Ordering::Relaxed);
-        // Who gives up has a full fence between its `failed` and its look at this word: one of the two sees the
-        // other's.
+        // A member that gives up has a full fence between its `failed` and its look at this word: one of the two sees
+        // the other's.
         crate::sync::fence(Ordering::SeqCst);
     }
 

@@ -17,7 +17,7 @@ pub struct Span {
     writable: bool,
 }
 
-// SAFETY: a span is an address; who made it answers for the bytes, on whatever thread.
+// SAFETY: a span is an address; its maker answers for the bytes, on whatever thread.
 unsafe impl Send for Span {}
 
 impl Span {

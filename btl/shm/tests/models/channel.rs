@@ -72,7 +72,7 @@ fn what_is_published_is_seen_whole() {
     });
 }
 
-/// A communicator opens an end; who finds its tag there finds nothing of the one before.
+/// A communicator opens an end. A member that finds its tag there finds nothing of the one before.
 #[test]
 fn a_new_communicator_finds_a_new_end() {
     model(3, || {

@@ -8,7 +8,7 @@ use onecopy_shm::coll::{Channel, CopyRequest};
 use onecopy_shm::layout::COLL_STAGES;
 use onecopy_shm::sync::spin_hint;
 
-/// The place of who asks.
+/// The place of the member that asks.
 const CALLER: usize = 0;
 const SEQ: u32 = 1;
 
@@ -88,7 +88,7 @@ fn each_request_is_answered_once() {
     });
 }
 
-/// Who has been called finds the copy request, whoever else calls at that moment.
+/// A member that has been called finds the copy request, whoever else calls at that moment.
 #[test]
 fn calls_of_two_members_are_both_found() {
     model(2, || {

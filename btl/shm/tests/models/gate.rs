@@ -58,7 +58,7 @@ fn passes_exclude_one_another() {
     });
 }
 
-/// Who gives way enters again, after those that waited, and sees what they wrote.
+/// A thread that gives way enters again, after those that waited, and sees what they wrote.
 #[test]
 fn who_gives_way_comes_back() {
     counted(3, 1, |gate| {

@@ -68,8 +68,8 @@ pub(super) fn fork_and_export_while_holes_are_punched() -> Outcome {
     let file = file()?;
     let area = Area::file(file.as_fd(), size(), READ | WRITE, true)?;
     let segment = export(&area, true)?;
-    // Lies before the file's mapping, so its lock is taken before that one's. Who asks older kernels, lets it be
-    // inherited.
+    // Lies before the file's mapping, so its lock is taken before that one's. Older kernels let it be inherited if they
+    // are asked.
     let page = generation_page(&segment)?;
     let _ = page.advise(0, page_size(), libc::MADV_DOFORK);
     let over = Area::shared(page_size())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who attaches what others export, and uses it, and lets go of it, in every order.
+//! A process that attaches what others export, and uses it, and lets go of it, in every order.
 
 use std::collections::VecDeque;
 

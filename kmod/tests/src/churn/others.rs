@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who forks, runs out of memory, lets others wait for faults, registers notifiers, debugs, or moves
-//! memory about.
+//! Processes that fork, run out of memory, let others wait for faults, register notifiers, debug, or move memory about.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -154,7 +153,7 @@ pub(super) fn waiter(mut life: Life<'_>) -> Outcome {
     Ok(())
 }
 
-/// Has attachments and maps the common file, and gets notifiers as who runs a virtual machine.
+/// Has attachments and maps the common file, and gets notifiers as a process that runs a virtual machine does.
 pub(super) fn hypervisor(life: Life<'_>) -> Outcome {
     let shared = Area::file(life.file, file_size(), READ | WRITE, true)?;
     let mut importer = Importer::new(life)?;

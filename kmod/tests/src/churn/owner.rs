@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who exports memory, and changes it in every way meanwhile.
+//! A process that exports memory, and changes it in every way meanwhile.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -171,7 +171,7 @@ fn who_is_missing_is_named_on_both_nodes() {
         let missing: Vec<usize> = missing.iter().map(|one| one.rank).collect();
         assert_eq!(missing, [1, 3]);
     }
-    // Who joins now is told the same.
+    // A rank that joins now is told the same.
     job.join(1);
     assert!(matches!(job.heard(1), Some(ToRank::Absent { .. })));
 }
@@ -219,7 +219,7 @@ fn a_lost_node_takes_its_ranks_along() {
             .any(|message| matches!(message, ToRank::Absent { .. })),
         "{told:?}"
     );
-    // Who comes later is told as well.
+    // A rank that comes later is told as well.
     job.join(2);
     assert!(matches!(job.heard(2), Some(ToRank::Absent { .. })));
 }

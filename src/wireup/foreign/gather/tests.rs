@@ -152,7 +152,7 @@ fn ranks_of_two_nodes_are_one_job() {
             let far = rank_of.introduce((rank + 1) % 4).expect_err("another node");
             assert!(far.to_string().contains("is on another node"), "{far}");
             met.wait();
-            // Who leaves first is heard of by all others, on both nodes.
+            // All others, on both nodes, hear of the one that leaves first.
             if rank == 3 {
                 rank_of.leave().expect("leave");
             } else {
