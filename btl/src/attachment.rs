@@ -3,10 +3,10 @@
 //!
 //! # Safety
 //! A window is made from an address range that the kernel has just mapped for this process and that nobody else unmaps.
-//! The mapping ends with the value. No reference is made into it; bytes are copied by raw copies, and seen as a [`View`],
-//! after a range check. Where the module answers a hole with SIGBUS, the copies are guarded ([`onecopy_shm::guard`]).
-//! The mapping is not inherited by a forked child, where the same addresses may be something else: there it is neither
-//! used nor unmapped.
+//! The mapping ends with the value. No reference is made into it; bytes are copied by raw copies, and seen as a
+//! [`View`], after a range check. Where the module answers a hole with SIGBUS, the copies are guarded
+//! ([`onecopy_shm::guard`]). The mapping is not inherited by a forked child, where the same addresses may be something
+//! else: there it is neither used nor unmapped.
 #![allow(
     unsafe_code,
     reason = "raw copies to and from memory of a peer, and its unmapping"

@@ -124,8 +124,8 @@ impl CoopBlock {
             chunk: self.chunk.load(Ordering::Relaxed),
         };
         // A sender that has read a word of the next transfer sees from here on that this one is closed. So it takes no
-        // chunk by a wrong description. SYNC(coop.close): acquire that it was closed, if a word of a later transfer was
-        // read
+        // chunk by a wrong description.
+        // SYNC(coop.close): acquire that it was closed, if a word of a later transfer was read
         fence(Ordering::Acquire);
         (split(self.counter.load(Ordering::Relaxed)).0 == id).then_some(joined)
     }
