@@ -132,7 +132,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Without a copy layer an announcement only bounds memory: half the credit may travel unasked. With one it also
+    /// Without a copy layer an announcement only bounds memory: half the credit may travel eagerly. With one it also
     /// saves a copy.
     fn eager_auto(&self, min: &PerLayer<u64>) -> u64 {
         let (knobs, least) = (self.knobs, self.slots_max as u64 + 1);

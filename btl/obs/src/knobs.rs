@@ -187,8 +187,8 @@ knobs! {
         Expert ONECOPY_HEAP_MIN => heap_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::HEAP_MIN;
         /// The smallest message by rendezvous over cross-memory attach.
         Expert ONECOPY_CMA_MIN => cma_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::CMA_MIN;
-        /// Whom a rank permits to read its memory by cross-memory attach where Yama restricts it (ptrace_scope 1).
-        /// peer permits one process at a time; any permits every process of the same user.
+        /// Which processes a rank permits to read its memory by cross-memory attach where Yama restricts it
+        /// (ptrace_scope 1). peer permits one process at a time; any permits every process of the same user.
         User ONECOPY_CMA_PTRACER => cma_ptracer: Ptracer = Ptracer::Off, OneOf::<Ptracer>::new();
         /// The smallest message by rendezvous over attached memory.
         Expert ONECOPY_XPMEM_MIN => xpmem_min: Option<usize> = None,
@@ -198,8 +198,8 @@ knobs! {
         /// By which interface of the kernel module the layers xpmem and knem work.
         Expert ONECOPY_MODULE_ABI => module_abi: ModuleAbi = ModuleAbi::Auto,
             OneOf::<ModuleAbi>::new(), auto::MODULE_ABI;
-        /// A message at least this large has its memory attached when it is first seen; a smaller
-        /// one when memory near it was asked for before.
+        /// A message at least this large has its memory attached when it is first seen. A smaller one has it attached
+        /// when memory near it was asked for before.
         Expert ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
         /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded
         /// up to a multiple of 2 MiB.
@@ -214,24 +214,24 @@ knobs! {
     }
 
     "eager" {
-        /// The largest payload that travels in the ring's own slots, and never more than three
-        /// eighths of a ring: so much finds room in every state of it. Larger eager messages take
-        /// chunks of the sender's pool.
+        /// The largest payload that travels in the ring's own slots, and never more than three eighths of a ring. That
+        /// much finds room in every state of the ring. Larger eager messages take chunks of the sender's pool.
         Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB,
             Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
         /// waits for the receive.
         User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
-        /// The largest message that is sent unasked, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
+        /// The largest message that is sent eagerly, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
         /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache.
         Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
-        /// Bytes of eager messages that may lie unmatched at a receiver, per sender; beyond it a
-        /// sender announces instead of sending. Two of the longest that go in chunks unasked fit.
+        /// Bytes of eager messages that may lie unmatched at a receiver, per sender. Beyond it a
+        /// sender announces instead of sending. The default has room for two of the longest messages
+        /// that go eagerly in chunks.
         User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB,
             Size { min: 4 * KIB, max: GIB };
-        /// Messages to one peer that wait for its answer, announced or synchronous ones; a sender
+        /// How many announced or synchronous messages to one peer may wait for its answer. A sender
         /// holds back further ones. The receiver keeps up to 400 bytes for each. The same on all
         /// ranks.
         User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144,
@@ -292,15 +292,15 @@ knobs! {
         /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
         Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB,
             PageMultiple { min: 4 * KIB, max: 64 * GIB };
-        /// Bytes of temporary buffers that a rank retains. A request beyond it is served, its
-        /// memory released when given back.
+        /// Bytes of temporary buffers that a rank retains. A request beyond it is served; its
+        /// memory is released when given back.
         User ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
         /// Temporary buffers that nothing needed for this long are released.
         Expert ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1),
             Span { unit_ms: 1, min: 1, max: 86_400_000 };
-        /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for
-        /// its ranks: half for the channels of communicators, half for temporary buffers.
-        /// Collectives that find it used up take slower ways. The same on all ranks.
+        /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks. Half is
+        /// for the channels of communicators, half for temporary buffers. Collectives that find it used up take slower
+        /// ways. The same on all ranks.
         User ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
         /// From this size on the receivers of a broadcast take shares of it from each other, where they do not map
         /// the root's memory. Copies by the kernel out of one address space hinder each other.
@@ -333,8 +333,8 @@ knobs! {
     }
 
     "network" {
-        /// How long what was sent to a rank on another node may stay unacknowledged, and a silent connection without a
-        /// sign of life, before the connection counts as lost.
+        /// How long a connection to a rank on another node may be silent before it counts as lost. It is silent
+        /// while what was sent stays unacknowledged, or while no sign of life comes.
         User ONECOPY_TCP_TIMEOUT => tcp_timeout: Duration = Duration::from_secs(20),
             Span { unit_ms: 1000, min: 1, max: 86_400 };
         /// How long a rank tries to connect with one on another node.
@@ -345,12 +345,12 @@ knobs! {
         Expert ONECOPY_TCP_BUFFER => tcp_buffer: usize = 0, Size { min: 0, max: GIB };
         /// Bytes of a message that one call gives to the kernel.
         Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 256 * KIB, Size { min: KIB, max: MIB };
-        /// Of a job that spans nodes: the address by which the ranks of other nodes reach this one. A name or a subnet
+        /// In a job that spans nodes, the address by which the ranks of other nodes reach this one. A name or a subnet
         /// serves for all nodes at once.
         User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,
             OrAuto(NetAddresses), auto::NET_ADDRESS;
-        /// A node from which nothing is heard for so long is dead, and with it its ranks. That of rank 0 counts for
-        /// all nodes.
+        /// A node from which nothing is heard for this long counts as dead, and with it its ranks. The value on rank 0
+        /// counts for all nodes.
         User ONECOPY_NODE_TIMEOUT => node_timeout: Duration = Duration::from_secs(1),
             Span { unit_ms: 1000, min: 1, max: 3600 };
         /// The name of this rank's node. Ranks of one machine that have different names share no memory, as if they
@@ -359,7 +359,7 @@ knobs! {
     }
 
     "copies" {
-        /// What copies payload below ONECOPY_NT_MIN. nt: non-temporal stores for all sizes; rep: the string
+        /// What copies payload below ONECOPY_NT_MIN. nt: non-temporal stores for all sizes. rep: the string
         /// instruction.
         Expert ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto,
             OneOf::<CopyKernel>::new(), auto::COPY_KERNEL;

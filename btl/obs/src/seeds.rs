@@ -32,7 +32,7 @@ pub const CHUNK_SIZE: ByStores<usize> = ByStores {
     string: 16 * KIB,
 };
 
-/// The longest message that goes unasked beside a layer that could copy it at once. Beyond, a single copy wins even if
+/// The longest message that goes eagerly beside a layer that could copy it at once. Beyond, a single copy wins even if
 /// it has to be asked for.
 pub const EAGER_MOST: ByStores<usize> = ByStores {
     owned: 128 * KIB,

@@ -222,8 +222,9 @@ pub(super) static MODULE_ABI: Auto =
 pub(super) static EAGER_MAX: Auto = Auto::Computed(
     || {
         format!(
-            "below the first size that a layer copies more cheaply, at most {}, or {} {BY_STRINGS}; never more than half of \
-             ONECOPY_EAGER_CREDIT, nor than half of ONECOPY_POOL_PER_PEER, or all of it by strings",
+            "below the first size that a layer copies more cheaply, or below half of ONECOPY_EAGER_CREDIT if none does. \
+             At most {}, or {} {BY_STRINGS}. Never more than half of ONECOPY_EAGER_CREDIT. Never more than half of \
+             ONECOPY_POOL_PER_PEER, or than all of it {BY_STRINGS}",
             show_size(seeds::EAGER_MOST.owned),
             show_size(seeds::EAGER_MOST.string)
         )
@@ -307,8 +308,8 @@ fn chunk(knobs: &Knobs, situation: &Situation) -> usize {
 
 pub(super) static COOP_CHUNK: Auto = Auto::Computed(
     || {
-        "a sixteenth of the message: 16 KiB to 256 KiB of mapped memory; by the kernel up to 512 KiB and no less than 128 KiB, or \
-         half of a shorter message"
+        "a sixteenth of the message, rounded up to a power of two. Of mapped memory it is 16 KiB to 256 KiB. By the kernel it \
+         is 128 KiB to 512 KiB, or half of a message below 256 KiB"
             .to_owned()
     },
     |_, situation| {
@@ -323,14 +324,14 @@ pub(super) static COOP_CHUNK: Auto = Auto::Computed(
     },
 );
 pub(super) static HEAP_SIZE: Auto = Auto::Found(
-    "the machine's memory, rounded up to a power of two; less where the address space (ulimit -v) or files (ulimit -f) are limited",
+    "the machine's memory, rounded up to a power of two. It is less where the address space (ulimit -v) or files (ulimit -f) are limited",
 );
 pub(super) static COLL_RELAY_MIN: Auto = Auto::Cases(
     &[case(Value::Never, CROWDED, crowded)],
     Value::Size(seeds::RELAY_MIN),
 );
 pub(super) static COLL_ASK: Auto = Auto::Found(
-    "off where ranks outnumber processors, else on where the cost curve eager is below two thirds of get at 64 KiB and 1 MiB",
+    "off where ranks outnumber processors. Else it is on where the cost curve eager is below two thirds of get at 64 KiB and 1 MiB",
 );
 pub(super) static WAIT_SPIN: Auto = Auto::Cases(
     &[case(
@@ -365,10 +366,10 @@ pub(super) static NT_MIN: Auto = Auto::Cases(
     Value::Size(seeds::NT_MIN),
 );
 pub(super) static TUNE_FILE: Auto = Auto::Found(
-    "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine, beside the machine's profile below $XDG_CACHE_HOME or ~/.cache",
+    "onecopy/tune.json below $XDG_CONFIG_HOME or ~/.config, if it was written on this machine. The machine's profile below $XDG_CACHE_HOME or ~/.cache is read, too",
 );
 pub(super) static NET_ADDRESS: Auto = Auto::Found(
-    "the address by which the nodes found one another: one that is up and reaches beyond its link, or a loopback address where all ranks share one network namespace",
+    "the address by which the nodes found one another. It is up and reaches beyond its link, or it is a loopback address where all ranks share one network namespace",
 );
 pub(super) static NODE: Auto = Auto::Found(
     "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",
