@@ -31,7 +31,7 @@ mod hint {
 }
 
 /// Copies of so many bytes are made by vectors where that is asked for. They begin where the C library changes to the
-/// string instruction on processors of AMD, and end where that pays.
+/// string instruction on processors of AMD. They end where the string instruction pays.
 const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
 
 /// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this
