@@ -422,7 +422,8 @@ fn idle(rt: &Runtime) {
     world.recv(&mut [0u8], 0, 0).expect("recv");
     let (after, waited) = (rt.counters(), started.elapsed());
     let sleeps = after.sleeps - before.sleeps;
-    let turns = sleeps + after.yields - before.yields + after.polls_slow - before.polls_slow;
+    let turns =
+        sleeps + after.yields - before.yields + after.liveness_checks - before.liveness_checks;
     say(&format!("IDLE {sleeps} sleeps, {turns} turns, {waited:?}"));
     // One sleep per look at the peers' lives, and what else wakes a rank is counted too. The processor's time is not,
     // as it is another machine's figure.

@@ -21,7 +21,7 @@ impl Engine {
     /// happened.
     #[cold]
     pub(crate) fn check_peers(&mut self) {
-        self.core.counters.polls_slow += 1;
+        self.core.counters.liveness_checks += 1;
         let mut changed = false;
         let mut ended = Vec::new();
         let mut left_alone = Vec::new();

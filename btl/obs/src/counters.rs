@@ -58,7 +58,7 @@ macro_rules! counters {
 counters! {
     /// Messages sent within one slot.
     sends_inline: "messages" Sum;
-    /// Messages sent eagerly in several slots.
+    /// Messages sent eagerly in several slots of a ring.
     sends_eager: "messages" Sum;
     /// Messages sent eagerly in chunks of the pool.
     sends_chunk: "messages" Sum;
@@ -120,11 +120,11 @@ counters! {
     demotions: "events" Sum;
     /// Collectives started.
     collectives: "collectives" Sum;
-    /// Collectives that went by messages, because the communicator has no channel.
+    /// Collectives that went by messages: the communicator has no channel, or two levels cannot carry them.
     coll_by_messages: "collectives" Sum;
     /// Collectives that went on two levels: on each node by shared memory, between nodes by messages of its leader.
     coll_two_level: "collectives" Sum;
-    /// Sends that found the ring full.
+    /// Times that a record found no room in the ring.
     ring_full: "events" Sum;
     /// Looks at how a send goes that found the receiver's credit used up.
     credit_stalls: "events" Sum;
@@ -134,8 +134,8 @@ counters! {
     sleeps: "events" Sum;
     /// Times that a wait yielded the processor.
     yields: "events" Sum;
-    /// Polls that went the long way: over the bitmap of senders, liveness and events.
-    polls_slow: "events" Sum;
+    /// Looks at whether peers live, and at events of the job.
+    liveness_checks: "events" Sum;
     /// Peers that died.
     peer_deaths: "peers" Sum;
     /// Peers failed because what they wrote was not valid.
