@@ -19,7 +19,7 @@ pub(crate) use home::{Bell, Home};
 #[cfg(test)]
 pub(crate) use hub::Set;
 pub(crate) use hub::{Hub, Origin};
-pub(crate) use medium::{Medium, Room, Use};
+pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;
 pub(crate) use onecopy_shm::doorbell::Woken;

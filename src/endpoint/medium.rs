@@ -3,14 +3,14 @@
 //!
 //! A call on an [`Endpoint`] looks at its medium, and what it returns has one form for all of them. Between the calls
 //! of one short message that costs more than its instructions: the forms go through memory. So what sends and receives
-//! such a message is a [`Use`], and [`Endpoint::medium`] says for which medium it is to run.
+//! such a message is a [`MediumOp`], and [`Endpoint::medium`] says for which medium it is to run.
 
 use super::{BadRecord, Claim, Endpoint, Record, SharedMemory, Socket, socket};
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::ring;
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
-pub(crate) trait Room {
+pub(crate) trait RecordRoom {
     /// Writes payload bytes at `offset`.
     fn write(&mut self, offset: usize, bytes: &[u8]);
 
@@ -20,7 +20,7 @@ pub(crate) trait Room {
 
 /// What leads to a peer. The calls are those of [`Endpoint`].
 pub(crate) trait Medium: Sized {
-    type Room<'e>: Room
+    type Room<'e>: RecordRoom
     where
         Self: 'e;
 
@@ -37,10 +37,10 @@ pub(crate) trait Medium: Sized {
 }
 
 /// What is to be done by way of an endpoint, whatever its medium.
-pub(crate) trait Use {
+pub(crate) trait MediumOp {
     type Outcome;
 
-    fn by<M: Medium>(self) -> Self::Outcome;
+    fn run_on<M: Medium>(self) -> Self::Outcome;
 }
 
 /// Which medium an endpoint has.
@@ -53,9 +53,9 @@ pub(crate) enum MediumKind {
 impl MediumKind {
     /// Does what is to be done by way of an endpoint of this medium. It is put together for each, where it is used.
     #[inline(always)]
-    pub(crate) fn run<U: Use>(self, what: impl FnOnce() -> U) -> U::Outcome {
+    pub(crate) fn run<U: MediumOp>(self, what: impl FnOnce() -> U) -> U::Outcome {
         match self {
-            Self::SharedMemory => what().by::<SharedMemory>(),
+            Self::SharedMemory => what().run_on::<SharedMemory>(),
             Self::Socket => by_socket(what()),
         }
     }
@@ -63,8 +63,8 @@ impl MediumKind {
 
 /// Apart, so that the code for shared memory is in one piece.
 #[inline(never)]
-fn by_socket<U: Use>(what: U) -> U::Outcome {
-    what.by::<Socket>()
+fn by_socket<U: MediumOp>(what: U) -> U::Outcome {
+    what.run_on::<Socket>()
 }
 
 impl Endpoint {
@@ -77,7 +77,7 @@ impl Endpoint {
     }
 }
 
-impl Room for ring::Claim<'_, MappedCells> {
+impl RecordRoom for ring::Claim<'_, MappedCells> {
     #[inline(always)]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         ring::Claim::write(self, offset, bytes);
@@ -89,7 +89,7 @@ impl Room for ring::Claim<'_, MappedCells> {
     }
 }
 
-impl Room for socket::Frame<'_> {
+impl RecordRoom for socket::Frame<'_> {
     #[inline]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         socket::Frame::write(self, offset, bytes);
@@ -101,7 +101,7 @@ impl Room for socket::Frame<'_> {
     }
 }
 
-impl Room for Claim<'_> {
+impl RecordRoom for Claim<'_> {
     #[inline]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         Claim::write(self, offset, bytes);

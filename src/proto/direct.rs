@@ -10,7 +10,7 @@ use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan};
 use super::{charge, layers, shown};
-use crate::endpoint::{Medium, Record, Use};
+use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::request::{RequestId, SendPlan, Status};
@@ -83,11 +83,11 @@ struct Slots<'a> {
     bytes: &'a [u8],
 }
 
-impl Use for Slots<'_> {
+impl MediumOp for Slots<'_> {
     type Outcome = Sent;
 
     #[inline(always)]
-    fn by<M: Medium>(self) -> Sent {
+    fn run_on<M: Medium>(self) -> Sent {
         let Self {
             core,
             peer,
@@ -183,11 +183,11 @@ struct Next<'a> {
     take: Take,
 }
 
-impl Use for Next<'_> {
+impl MediumOp for Next<'_> {
     type Outcome = Received;
 
     #[inline(always)]
-    fn by<M: Medium>(self) -> Received {
+    fn run_on<M: Medium>(self) -> Received {
         let Self {
             core, peer, out, ..
         } = self;

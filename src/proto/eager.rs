@@ -7,7 +7,7 @@
 use super::deliver::{Ended, deliver, end};
 use super::plan::SYNC_BYTES;
 use super::{Message, charge, claim, complete_send, sent};
-use crate::endpoint::{Naming, Put, Record, Room, Source, slots_for};
+use crate::endpoint::{Naming, Put, Record, RecordRoom, Source, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -68,7 +68,7 @@ pub(crate) fn slots_of(len: usize, sync: bool) -> usize {
 #[inline(always)]
 pub(crate) fn write_slots(
     loans: &LoanTable,
-    mut room: impl Room,
+    mut room: impl RecordRoom,
     sync: Option<RequestId>,
     meta: u64,
     len: usize,

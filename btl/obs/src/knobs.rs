@@ -215,7 +215,8 @@ knobs! {
 
     "eager" {
         /// The largest payload that travels in the ring's own slots. Up to half a ring is accepted, and three eighths
-        /// are used: that much finds room in every state of the ring. Larger eager messages take chunks of the sender's pool.
+        /// are used: that much finds room in every state of the ring. Larger eager messages take chunks of the
+        /// sender's pool.
         Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB,
             Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
