@@ -62,6 +62,7 @@ struct oc_mark *oc_mark_find(struct oc_marks *marks);
 int oc_vma_stays(struct vm_area_struct *vma);
 bool oc_vma_ours(const struct vm_area_struct *vma);
 bool oc_vma_hidden(const struct vm_area_struct *vma);
+bool oc_vma_kernels_own(struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
@@ -73,6 +74,8 @@ void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src
 		   u64 len);
 
 /* ---- what commands take and tell (arg.c) ---- */
+bool oc_is_ready(void);
+void oc_set_ready(void);
 int oc_arg_read(void *to, size_t known, const void __user *from, u32 *size);
 int oc_arg_write(void __user *to, const void *from, size_t known, u32 size);
 int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size, s32 *slot);
@@ -239,6 +242,7 @@ struct oc_seg {
 	unsigned int ahead;
 	bool reaped;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
+	u64 stretch_serial; /* of the last that came */
 	struct list_head attachments;
 };
 
@@ -313,9 +317,9 @@ struct oc_attachment {
 struct oc_stretch;
 int oc_zap_init(void);
 void oc_zap_exit(void);
-bool oc_zaps(void);
+bool oc_zaps(const struct mmu_notifier_range *range);
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
-void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 before);
+void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma);
@@ -324,6 +328,7 @@ void oc_attachment_close(struct vm_area_struct *vma);
 void oc_attachment_clear(struct vm_area_struct *vma);
 struct oc_stretch *oc_stretch_alloc(void);
 bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh);
+bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end);
 
 /* ---- fault.c ---- */
 extern const struct vm_operations_struct oc_vm_ops;
@@ -410,5 +415,6 @@ extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
 void oc_knem_exit(void);
+void oc_pinners_wait(void);
 
 #endif

@@ -8,6 +8,7 @@
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
 #include <linux/pgtable.h>
+#include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
@@ -16,7 +17,7 @@
 #include "inject.h"
 #include "trace.h"
 
-/* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page. */
+/* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page just now. */
 #define OC_NO_TABLE (-ENOBUFS)
 
 #define OC_LOCK_TRIES 256 /* looks at the owner's map lock before a fault gives up */
@@ -334,7 +335,7 @@ static bool oc_install_huge(struct oc_install *in, struct oc_snap *snap)
 
 	if (!READ_ONCE(oc_huge) || arch_needs_pgtable_deposit() || (w->lo & ~PMD_MASK) ||
 	    w->hi - w->lo != PMD_SIZE || !oc_snap_is_huge(snap, w->at) ||
-	    !oc_may_be_large(oc_entry_pfn(e)))
+	    !oc_may_be_large(oc_entry_pfn(e)) || oc_is_walked(in->vmf->vma, w->lo, w->hi))
 		return false;
 	if (writable)
 		oc_dirty(oc_entry_pfn(e));
@@ -647,10 +648,11 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 		return VM_FAULT_NOPAGE;
 	case OC_NO_TABLE:
 		return VM_FAULT_OOM;
-	case -EINTR:
-		return may_retry ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
+	case -ENOMEM: /* none for the owner's page: it is there, and may be had once there is memory */
 	case -EAGAIN:
 		break;
+	case -EINTR:
+		return may_retry ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
 	default:
 		return oc_hole(vmf, view, owner, err);
 	}
@@ -667,7 +669,9 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	oc_seg_get(seg);
 	ret = oc_fault_anew(vmf);
 	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
-	if (err && err != -EINTR)
+	if (err == -ENOMEM)
+		schedule_timeout_killable(1);
+	else if (err && err != -EINTR)
 		oc_verdict_leave(seg, owner, err);
 	oc_seg_put(seg);
 	return ret;

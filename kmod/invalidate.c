@@ -10,13 +10,10 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 	struct oc_seg *seg = container_of(notifier, struct oc_seg, notifier);
 	unsigned long start = max(range->start, seg->start), end = min(range->end, oc_seg_end(seg));
 	bool blockable = mmu_notifier_range_blockable(range), shown;
-	u64 before;
+	u64 until;
 
-	/*
-	 * Our own zap of attachments: nothing was ever derived from an attachment, so nothing has
-	 * to go.
-	 */
-	if (oc_zaps())
+	/* Our own zap of an attachment: nothing was ever derived from one, so nothing has to go. */
+	if (oc_zaps(range))
 		return true;
 
 	if (blockable)
@@ -27,8 +24,8 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 	/* Pairs with smp_rmb() in oc_snap_begin(): whoever sees it counted sees it begun. */
 	smp_wmb();
 	seg->ring[seg->seq % OC_RING] = (struct oc_range){ start, end };
-	before = seg->seq + 1;
-	WRITE_ONCE(seg->seq, before);
+	WRITE_ONCE(seg->seq, seg->seq + 1);
+	until = seg->stretch_serial;
 	shown = oc_is_shown(seg, start, end);
 	/* A caller that cannot wait reaps memory that nobody will ever use again. */
 	if ((range->event == MMU_NOTIFY_RELEASE || (shown && !blockable)) &&
@@ -52,7 +49,7 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 		/* not within a notification: the end of it all is told by itself */
 		oc_zap(seg, start, end);
 	else
-		oc_zap_notified(seg, start, end, before);
+		oc_zap_notified(seg, start, end, until);
 	return true;
 }
 

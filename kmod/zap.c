@@ -22,7 +22,7 @@ struct oc_stretch {
 	struct oc_attachment *att;
 	struct interval_tree_node shown; /* in the segment's tree, by the owner's address */
 	struct interval_tree_node here; /* in the attachment's, by the importer's */
-	u64 since; /* invalidations recorded when it came */
+	u64 serial; /* of the segment's stretches, by when they came */
 	/* who walks its page tables just now: those stay. Who waits for them reads it unlocked. */
 	unsigned int zappers;
 	bool filled; /* there may be entries */
@@ -31,6 +31,14 @@ struct oc_stretch {
 
 /* What tells the kernel that a VMA is not anonymous memory, and nothing else. */
 static const struct vm_operations_struct oc_not_anonymous = {};
+
+/* What a task takes away just now, and what may have to be told of that: one stretch. */
+struct oc_zap_mark {
+	struct oc_mark mark;
+	struct mm_struct *mm;
+	unsigned long start;
+	unsigned long end;
+};
 
 static struct oc_marks oc_zapping;
 /* Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. */
@@ -56,10 +64,17 @@ void oc_zap_exit(void)
 	destroy_workqueue(oc_zappers);
 }
 
-/* Does this task take attachments apart just now? Nothing was ever derived from an attachment. */
-bool oc_zaps(void)
+/*
+ * Is this told because the task takes an attachment apart just now? A huge entry that is split is
+ * told as a whole; it is within the stretch, too.
+ */
+bool oc_zaps(const struct mmu_notifier_range *range)
 {
-	return oc_mark_find(&oc_zapping);
+	struct oc_mark *mark = oc_mark_find(&oc_zapping);
+	struct oc_zap_mark *zap = container_of(mark, struct oc_zap_mark, mark);
+
+	return mark && zap->mm == range->mm && zap->start <= range->start &&
+	       range->end <= zap->end;
 }
 
 /*
@@ -71,7 +86,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 {
 	struct oc_attachment *att = s->att;
 	struct vm_area_struct vma;
-	struct oc_mark mark;
+	struct oc_zap_mark zap;
 
 	lockdep_assert_held(&seg->lock);
 	if (lo == s->here.start && hi == s->here.last + 1)
@@ -90,9 +105,12 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	vma.vm_file = att->file;
 	vma.vm_ops = &oc_not_anonymous;
 	oc_vm_flags_init(&vma, OC_VM_FLAGS | VM_SHARED | VM_MAYSHARE | VM_READ | VM_MAYREAD);
-	oc_mark_set(&oc_zapping, &mark);
+	zap.mm = vma.vm_mm;
+	zap.start = vma.vm_start;
+	zap.end = vma.vm_end;
+	oc_mark_set(&oc_zapping, &zap.mark);
 	oc_zap_special(&vma, lo, hi - lo);
-	oc_mark_clear(&oc_zapping, &mark);
+	oc_mark_clear(&oc_zapping, &zap.mark);
 
 	mutex_lock(&seg->lock);
 	WRITE_ONCE(s->zappers, s->zappers - 1);
@@ -100,20 +118,20 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 		wake_up_all(&seg->zapped);
 }
 
-static bool oc_stretch_matters(const struct oc_stretch *s, u64 before)
+static bool oc_stretch_matters(const struct oc_stretch *s, u64 until)
 {
-	return s->since < before && (s->filled || s->zappers);
+	return s->serial <= until && (s->filled || s->zappers);
 }
 
 static struct oc_stretch *oc_stretch_first(struct oc_seg *seg, unsigned long start,
-					   unsigned long end, u64 before)
+					   unsigned long end, u64 until)
 {
 	struct interval_tree_node *n = interval_tree_iter_first(&seg->stretches, start, end - 1);
 
 	for (; n; n = interval_tree_iter_next(n, start, end - 1)) {
 		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
 
-		if (oc_stretch_matters(s, before))
+		if (oc_stretch_matters(s, until))
 			return s;
 	}
 	return NULL;
@@ -126,21 +144,24 @@ bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end)
 	return oc_stretch_first(seg, start, end, U64_MAX);
 }
 
-static void oc_zap_before(struct oc_seg *seg, unsigned long start, unsigned long end, u64 before)
+/*
+ * Under the segment's lock, which is given up meanwhile. Only stretches that had come until then:
+ * whoever makes new ones all the time does not keep this going.
+ */
+static void oc_zap_until(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
 	struct interval_tree_node *n;
 
-	mutex_lock(&seg->lock);
+	lockdep_assert_held(&seg->lock);
 	n = interval_tree_iter_first(&seg->stretches, start, end - 1);
 	for (; n; n = interval_tree_iter_next(n, start, end - 1)) {
 		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
 		unsigned long from = max(start, n->start), to = min(end - 1, n->last) + 1;
 
-		if (oc_stretch_matters(s, before))
+		if (oc_stretch_matters(s, until))
 			oc_zap_stretch(seg, s, s->here.start + (from - n->start),
 				       s->here.start + (to - n->start));
 	}
-	mutex_unlock(&seg->lock);
 }
 
 /*
@@ -149,7 +170,9 @@ static void oc_zap_before(struct oc_seg *seg, unsigned long start, unsigned long
  */
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end)
 {
-	oc_zap_before(seg, start, end, U64_MAX);
+	mutex_lock(&seg->lock);
+	oc_zap_until(seg, start, end, seg->stretch_serial);
+	mutex_unlock(&seg->lock);
 }
 
 struct oc_zap_work {
@@ -159,7 +182,7 @@ struct oc_zap_work {
 	struct oc_stretch *stretch; /* all of it; or, NULL, of all stretches ... */
 	unsigned long start; /* ... these of the owner's addresses ... */
 	unsigned long end;
-	u64 before; /* ... as far as they were there so many invalidations ago */
+	u64 until; /* ... and serial numbers up to this */
 };
 
 static void oc_zap_run(struct work_struct *work)
@@ -167,13 +190,12 @@ static void oc_zap_run(struct work_struct *work)
 	struct oc_zap_work *w = container_of(work, struct oc_zap_work, work);
 	struct oc_stretch *s = w->stretch;
 
-	if (s) {
-		mutex_lock(&w->seg->lock);
+	mutex_lock(&w->seg->lock);
+	if (s)
 		oc_zap_stretch(w->seg, s, s->here.start, s->here.last + 1);
-		mutex_unlock(&w->seg->lock);
-	} else {
-		oc_zap_before(w->seg, w->start, w->end, w->before);
-	}
+	else
+		oc_zap_until(w->seg, w->start, w->end, w->until);
+	mutex_unlock(&w->seg->lock);
 	complete(&w->done);
 }
 
@@ -188,11 +210,11 @@ static void oc_zap_wait(struct oc_zap_work *w)
 
 /*
  * The same for a notifier, within a notification: by a worker, since notifications do not nest.
- * What came after the `before`th invalidation was recorded knows of it.
+ * Stretches that came after the invalidation was recorded know of it.
  */
-void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 before)
+void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
-	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .before = before };
+	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .until = until };
 
 	oc_zap_wait(&w);
 }
@@ -391,12 +413,29 @@ bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_s
 		s->here.last = vma->vm_end - 1;
 		s->shown.start = vma->vm_pgoff << PAGE_SHIFT;
 		s->shown.last = s->shown.start + (vma->vm_end - vma->vm_start) - 1;
-		s->since = seg->seq;
+		s->serial = ++seg->stretch_serial;
 		interval_tree_insert(&s->shown, &seg->stretches);
 		interval_tree_insert(&s->here, &att->stretches);
 	}
 	WRITE_ONCE(s->filled, true);
 	return true;
+}
+
+/*
+ * Under the segment's lock: does anybody walk page tables of these importer's addresses? Kernels
+ * before 6.5 look twice whether there is a table. Between the two looks no huge entry may come:
+ * they would take it for a broken one, and clear it without telling the processors.
+ */
+bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+	struct interval_tree_node *n = interval_tree_iter_first(&att->stretches, start, end - 1);
+
+	lockdep_assert_held(&att->seg->lock);
+	for (; n; n = interval_tree_iter_next(n, start, end - 1))
+		if (container_of(n, struct oc_stretch, here)->zappers)
+			return true;
+	return false;
 }
 
 /*

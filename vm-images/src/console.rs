@@ -22,6 +22,8 @@ const SPLATS: &[&str] = &[
     "double fault:",
     "Bad page state",
     "Bad page map",
+    "bad pmd",
+    "bad pte",
     "Bad rss-counter",
     "list_add corruption",
     "list_del corruption",

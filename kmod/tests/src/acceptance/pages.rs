@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use libc::EAGAIN;
 use onecopy_sys::{ONECOPY_FEATURE_SNAPSHOT, Place};
 
-use crate::device::{self, attach_all, export, make, map, region};
+use crate::device::{self, attach, attach_all, export, make, map, region};
 use crate::mem::{Area, HUGE, READ, WRITE, huge_page, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
@@ -40,13 +41,47 @@ fn huge_bytes(area: &Area) -> Outcome<u64> {
 }
 
 /// Memory in huge pages; skips where the kernel gives none.
-fn huge_area(size: usize) -> Outcome<Area> {
+pub(super) fn huge_area(size: usize) -> Outcome<Area> {
     let area = Area::huge(size)?;
     area.mark(1);
     if huge_bytes(&area)? < size as u64 {
         return Err(Fault::Skip("the kernel gave no huge pages".to_owned()));
     }
     Ok(area)
+}
+
+/// A huge mapping comes while another thread takes away what is there. Kernels before 6.5 took the new one for a broken
+/// table, which their log shows.
+pub(super) fn huge_pages_come_while_others_go() -> Outcome {
+    let huge = huge_page();
+    let area = huge_area(huge)?;
+    let device = device::xpmem()?;
+    let segid = make(&device, &area, 0o600)?;
+    peer(move |_| {
+        let (device, maps_ahead) = (device::xpmem()?, device::onecopy()?);
+        let apid = device::get(&device, segid as u64)?;
+        let place = attach(&device, apid, 0, huge)?;
+        let (base, (going, over)) = (place.base(), channel::<()>());
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                while over.try_recv() == Err(TryRecvError::Empty) {
+                    // There may be no attachment just now.
+                    let _ = maps_ahead.prefault(base, huge as u64, false);
+                }
+            });
+            let begin = Instant::now();
+            let outcome = (|| {
+                while begin.elapsed() < Duration::from_secs(3) {
+                    device::detach(&device, &place).at("DETACH")?;
+                    device::attach_over(&device, apid, 0, &place).at("ATTACH")?;
+                }
+                place.verify_marks(1)
+            })();
+            drop(going);
+            outcome
+        })
+    })?
+    .join()
 }
 
 pub(super) fn huge_pages() -> Outcome {
