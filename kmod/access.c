@@ -19,6 +19,7 @@
 static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner,
 			  void *buf, int len, bool write)
 {
+	unsigned int flags = FOLL_NOWAIT | (write ? FOLL_WRITE : 0);
 	struct mm_struct *mm = seg->mm;
 	struct page *page;
 	void *map;
@@ -30,9 +31,11 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 	if (mm != held && !mmap_read_trylock(mm))
 		goto put;
 	got = oc_owner_vma_check(mm, owner & PAGE_MASK, write);
+	/* What may wait for a file's server is only looked at where it is present. */
+	if (!got && !oc_vma_kernels_own(find_vma(mm, owner & PAGE_MASK)))
+		got = oc_only_present(&flags);
 	if (!got)
-		got = oc_get_remote(mm, owner & PAGE_MASK, 1,
-				    FOLL_NOWAIT | (write ? FOLL_WRITE : 0), &page, NULL);
+		got = oc_get_remote(mm, owner & PAGE_MASK, 1, flags, &page, NULL);
 	if (got > 0) {
 		got = oc_copy_begin(seg);
 		if (!got) {

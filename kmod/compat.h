@@ -104,6 +104,16 @@ static inline bool oc_may_be_large(unsigned long pfn)
 #endif
 }
 
+/* Pages of the compound page of which this is the first; 1 for any other. */
+static inline unsigned long oc_compound_pages(struct page *head)
+{
+#if OC_HAVE_FOLIO
+	return folio_nr_pages(page_folio(head));
+#else
+	return compound_nr(head);
+#endif
+}
+
 /*
  * Whether an entry that allows reading may come to allow storing as it stands. An x86 processor
  * looks at the tables once more before it faults. Other processors may keep what they know of the
@@ -159,6 +169,17 @@ static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsi
 	return get_user_pages_remote(mm, start, nr, flags, pages, locked);
 #else
 	return get_user_pages_remote(mm, start, nr, flags, pages, NULL, locked);
+#endif
+}
+
+/* To take no page that would have to be faulted in; -EFAULT where the kernel cannot be told so. */
+static inline int oc_only_present(unsigned int *flags)
+{
+#if OC_HAVE_FOLL_NOFAULT
+	*flags |= FOLL_NOFAULT;
+	return 0;
+#else
+	return -EFAULT;
 #endif
 }
 

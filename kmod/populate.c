@@ -53,7 +53,8 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
  *
  * The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is
  * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has
- * been taken then.
+ * been taken then. What is not waited for beside the wanted page is of the same VMA, and of one of
+ * the kernel's own: see oc_vma_kernels_own().
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
@@ -85,6 +86,11 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 		last = lost ? min(lost, addr + OC_AHEAD_MAX * PAGE_SIZE) :
 			      addr + oc_ahead(seg, addr) * PAGE_SIZE;
 		locked = NULL;
+		/* Another one, perhaps, if the lock was given up. */
+		vma = find_vma(mm, addr);
+		if (!vma || vma->vm_start > addr || !oc_vma_kernels_own(vma))
+			return 0;
+		last = min(last, vma->vm_end);
 	}
 	n = (min(last, oc_snap_end(snap)) - addr) >> PAGE_SHIFT;
 	for (i = 1; i < n && !fatal_signal_pending(current); i++) {

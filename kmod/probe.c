@@ -54,6 +54,14 @@ void probe_zap_special_vma_range(struct vm_area_struct *vma)
 	zap_special_vma_range(vma, vma->vm_start, PAGE_SIZE);
 }
 
+/* ---- pages are taken without faulting them in (5.16) ---- */
+#line 1 "FOLL_NOFAULT"
+unsigned int probe_foll_nofault(void);
+unsigned int probe_foll_nofault(void)
+{
+	return FOLL_NOFAULT;
+}
+
 /* ---- page frame numbers are numbers, no pfn_t (6.17) ---- */
 #line 1 "PLAIN_PFN"
 vm_fault_t probe_plain_pfn(struct vm_fault *vmf, unsigned long pfn);

@@ -36,6 +36,16 @@ bool oc_vma_hidden(const struct vm_area_struct *vma)
 	return (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_SHADOW_STACK)) || oc_vma_secret(vma);
 }
 
+/*
+ * Does the kernel alone bring its pages? What another file system has may wait for a server or a
+ * program, so a page of that is never faulted in while a lock is held that others need.
+ */
+bool oc_vma_kernels_own(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) ||
+	       (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == TMPFS_MAGIC);
+}
+
 /* May the page be shown to others at all? mm's map lock is held. */
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 {

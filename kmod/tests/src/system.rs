@@ -461,6 +461,16 @@ pub(crate) fn number(file: &str, name: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Whether this process has the page at an offset in its tables.
+pub(crate) fn page_is_present(area: &Area, offset: usize) -> Outcome<bool> {
+    let path = "/proc/self/pagemap";
+    let index = ((area.base() + offset) / page_size()) as u64;
+    let mut bytes = [0; 8];
+    let file = fs::File::open(path).at(path)?;
+    file.read_exact_at(&mut bytes, index * 8).at(path)?;
+    Ok(u64::from_ne_bytes(bytes) & (1 << 63) != 0)
+}
+
 /// Whether the kernel holds the page at an offset for one that is used: referenced, or active.
 pub(crate) fn page_is_accessed(area: &Area, offset: usize) -> Outcome<bool> {
     const FRAME: u64 = (1 << 55) - 1;

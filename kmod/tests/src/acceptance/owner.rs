@@ -11,6 +11,7 @@ use crate::device::{self, attach_all, make};
 use crate::mem::{Area, NONE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
 use crate::peer::{self, Link, Peer, peer};
+use crate::system;
 
 fn size() -> usize {
     16 * page_size()
@@ -134,6 +135,36 @@ pub(super) fn zero_page() -> Outcome {
         "a page that nobody stored to"
     );
     end(other)
+}
+
+/// An importer that goes through memory in order has more of it made present, but only of the mapping that it reads.
+/// What lies behind may be a file whose server has to be waited for, or that counts as written then.
+pub(super) fn pages_ahead_are_of_one_mapping() -> Outcome {
+    let page = page_size();
+    let area = Area::new(8 * page)?;
+    // Another mapping, though of memory like the first.
+    area.advise(2 * page, 6 * page, libc::MADV_DONTFORK)?;
+    let device = device::xpmem()?;
+    let segid = make(&device, &area, 0o600)?;
+    let own = attach_all(&device::xpmem()?, segid as u64, area.length())?;
+    for at in 0..2 {
+        own.try_load(at * page)
+            .map_err(|signal| Fault::Fail(format!("signal {signal} at page {at}")))?;
+    }
+    for at in 0..8 {
+        check_eq!(
+            system::page_is_present(&area, at * page)?,
+            at < 2,
+            "page {at} is there"
+        );
+    }
+    own.try_load(2 * page)
+        .map_err(|signal| Fault::Fail(format!("signal {signal} behind the first mapping")))?;
+    check!(
+        system::page_is_present(&area, 2 * page)?,
+        "the page was asked for"
+    );
+    Ok(())
 }
 
 pub(super) fn private_file() -> Outcome {
