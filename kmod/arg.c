@@ -5,6 +5,22 @@
 
 #include "core.h"
 
+static bool oc_ready;
+
+/*
+ * Until all devices are there none can be opened. A module that fails to begin goes at once, however
+ * many files are open.
+ */
+bool oc_is_ready(void)
+{
+	return READ_ONCE(oc_ready);
+}
+
+void oc_set_ready(void)
+{
+	WRITE_ONCE(oc_ready, true);
+}
+
 /* A struct that begins with its size as the caller knows it. *size: that. */
 int oc_arg_read(void *to, size_t known, const void __user *from, u32 *size)
 {

@@ -199,7 +199,7 @@ static long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long 
 
 /*
  * The attachment around addr: pieces into which mprotect() or the like split it belong together,
- * but not a neighbour of the same file.
+ * but not a neighbour of the same file. Where nothing is mapped there is nothing to do, as upstream.
  */
 int oc_detach(unsigned long addr)
 {
@@ -212,8 +212,9 @@ int oc_detach(unsigned long addr)
 		return -EINTR;
 	vma = find_vma(mm, addr);
 	if (!vma || vma->vm_start > addr || !oc_vma_ours(vma)) {
+		err = vma && vma->vm_start <= addr ? -EINVAL : 0;
 		mmap_read_unlock(mm);
-		return -EINVAL;
+		return err;
 	}
 	start = vma->vm_start;
 	end = vma->vm_end;

@@ -74,7 +74,7 @@ void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *region);
 void oc_region_put(struct oc_region *region);
-struct oc_iovec *oc_iovec_read(u64 array, u32 n);
+struct oc_iovec *oc_iovec_read(u64 array, u32 *n);
 
 static inline struct oc_region *oc_region_get(struct oc_region *region)
 {
@@ -126,7 +126,7 @@ struct oc_knem {
 	wait_queue_head_t reader_wait;
 };
 
-int oc_async_start(struct oc_knem *k, u32 statuses);
+int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma);
 void oc_async_stop(struct oc_knem *k);
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify);
 void oc_async_submit(struct oc_knem *k, struct oc_work *work);

@@ -118,8 +118,9 @@ static int oc_worker(void *data)
 }
 
 /* Under the file's lock: the status array and who writes it. */
-int oc_async_start(struct oc_knem *k, u32 statuses)
+int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma)
 {
+	u32 statuses = vma->vm_end - vma->vm_start, at;
 	struct task_struct *worker;
 	struct oc_user *user;
 	u8 *status;
@@ -135,6 +136,14 @@ int oc_async_start(struct oc_knem *k, u32 statuses)
 	if (!status || !k->ring) {
 		worker = ERR_PTR(-ENOMEM);
 		goto fail;
+	}
+	for (at = 0; at < statuses; at += PAGE_SIZE) {
+		int err = vm_insert_page(vma, vma->vm_start + at, vmalloc_to_page(status + at));
+
+		if (err) {
+			worker = ERR_PTR(err);
+			goto fail;
+		}
 	}
 	worker = kthread_create(oc_worker, k, "onecopy-knem");
 	if (IS_ERR(worker))

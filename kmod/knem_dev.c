@@ -198,7 +198,7 @@ static int oc_transfer_inline(struct oc_knem *k, struct oc_transfer *t, u64 arra
 	int err;
 
 	t->inlined = true;
-	t->local = oc_iovec_read(array, n);
+	t->local = oc_iovec_read(array, &n);
 	t->locals = n;
 	if (IS_ERR(t->local))
 		return PTR_ERR(t->local);
@@ -216,7 +216,7 @@ static int oc_knem_create(struct oc_knem *k, u64 array, u32 n, u32 flags, u32 pr
 
 	if (!(protection & (PROT_READ | PROT_WRITE)))
 		return -EINVAL;
-	iov = oc_iovec_read(array, n);
+	iov = oc_iovec_read(array, &n);
 	if (IS_ERR(iov))
 		return PTR_ERR(iov);
 	r = oc_region_create(&k->pinner, iov, n, protection & PROT_READ, protection & PROT_WRITE,
@@ -419,7 +419,7 @@ static long oc_knem_ioctl(struct file *file, unsigned int cmd, unsigned long arg
 static int oc_knem_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct oc_knem *k = file->private_data;
-	unsigned long len = vma->vm_end - vma->vm_start, at;
+	unsigned long len = vma->vm_end - vma->vm_start;
 	int err;
 
 	if (vma->vm_pgoff || !(vma->vm_flags & VM_SHARED) || len > OC_KNEM_MAX_STATUS)
@@ -427,10 +427,8 @@ static int oc_knem_mmap(struct file *file, struct vm_area_struct *vma)
 	vm_flags_clear(vma, VM_MAYEXEC | VM_EXEC);
 	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
 	mutex_lock(&k->lock);
-	err = oc_async_start(k, len);
+	err = oc_async_start(k, vma);
 	mutex_unlock(&k->lock);
-	for (at = 0; !err && at < len; at += PAGE_SIZE)
-		err = vm_insert_page(vma, vma->vm_start + at, vmalloc_to_page(k->status + at));
 	return err;
 }
 
@@ -466,8 +464,11 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 
 static int oc_knem_open(struct inode *inode, struct file *file)
 {
-	struct oc_knem *k = oc_may_fail(kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT));
+	struct oc_knem *k;
 
+	if (!oc_is_ready())
+		return -ENODEV;
+	k = oc_may_fail(kzalloc(sizeof(*k), GFP_KERNEL_ACCOUNT));
 	if (!k)
 		return -ENOMEM;
 	if (!zalloc_cpumask_var(&k->cpus, GFP_KERNEL_ACCOUNT)) {

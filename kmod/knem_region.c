@@ -25,29 +25,62 @@ static u64 oc_region_serial;
 
 #define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
-static int oc_account(struct oc_region *r, unsigned long pages)
+/* Pinners that are not freed yet: the kernel does that some time after the last user has gone. */
+static atomic_t oc_pinners = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(oc_pinners_gone);
+
+/* Within the limit of the user that is charged, if any is. */
+static int oc_account_more(struct oc_region *r, unsigned long pages)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
 
+	if (r->account) {
+		atomic_long_t *locked = &r->account->user->locked_vm;
+
+		if (atomic_long_add_return(pages, locked) > limit) {
+			atomic_long_sub(pages, locked);
+			return -ENOMEM;
+		}
+	}
+	atomic64_add(pages, &r->mm->pinned_vm);
+	r->pinned += pages;
+	atomic_long_add(pages, &oc_pinned_pages);
+	return 0;
+}
+
+static int oc_account(struct oc_region *r, unsigned long pages)
+{
 	/*
 	 * More than there is, or than one array of pages can name: not even for a user without a
 	 * limit.
 	 */
 	if (pages > totalram_pages() || pages > INT_MAX / sizeof(struct page *))
 		return -ENOMEM;
-	if (!capable(CAP_IPC_LOCK)) {
-		struct user_struct *user = current_user();
-
-		if (atomic_long_add_return(pages, &user->locked_vm) > limit) {
-			atomic_long_sub(pages, &user->locked_vm);
-			return -ENOMEM;
-		}
+	if (!capable(CAP_IPC_LOCK))
 		r->account = get_current_cred(); /* and with it the user */
+	return oc_account_more(r, pages);
+}
+
+/*
+ * A pinned page keeps all of the compound page that it is of, so that counts, as for io_uring. Parts
+ * that follow one another count once.
+ */
+static int oc_account_compound(struct oc_region *r)
+{
+	struct page *head, *last = NULL;
+	unsigned long held = 0, k;
+	u32 i;
+
+	for (i = 0; i < r->n; i++) {
+		for (k = 0; k < r->piece[i].n; k++) {
+			head = compound_head(r->piece[i].pages[k]);
+			if (head != last)
+				held += oc_compound_pages(head);
+			last = head;
+		}
+		cond_resched();
 	}
-	atomic64_add(pages, &r->mm->pinned_vm);
-	r->pinned = pages;
-	atomic_long_add(pages, &oc_pinned_pages);
-	return 0;
+	return held > r->pinned ? oc_account_more(r, held - r->pinned) : 0;
 }
 
 static void oc_pinner_put(struct oc_pinner *pinner)
@@ -120,12 +153,23 @@ static struct mmu_notifier *oc_pinner_alloc(struct mm_struct *mm)
 	if (!pinner)
 		return ERR_PTR(-ENOMEM);
 	INIT_LIST_HEAD(&pinner->regions);
+	atomic_inc(&oc_pinners);
 	return &pinner->notifier;
 }
 
 static void oc_pinner_free(struct mmu_notifier *notifier)
 {
 	kfree(container_of(notifier, struct oc_pinner, notifier));
+	if (atomic_dec_and_test(&oc_pinners))
+		wake_up_all(&oc_pinners_gone);
+}
+
+/* No file is open: waits until none is left, and until whoever freed the last has left this code. */
+void oc_pinners_wait(void)
+{
+	wait_event(oc_pinners_gone, !atomic_read(&oc_pinners));
+	/* The kernel frees them with interrupts' lower halves off. */
+	synchronize_rcu();
 }
 
 /* The address space ends. What still copies to or from a region stops at the next MiB. */
@@ -309,27 +353,33 @@ static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool wri
 	return 0;
 }
 
-/* A vector of the caller, checked and copied. */
-struct oc_iovec *oc_iovec_read(u64 array, u32 n)
+/* A vector of the caller, checked and copied. *n pieces are read, and *n are left. */
+struct oc_iovec *oc_iovec_read(u64 array, u32 *n)
 {
 	struct oc_iovec *iov;
+	u32 i, full;
 	s64 total;
 
 	BUILD_BUG_ON(sizeof(struct oc_iovec) != sizeof(struct knem_cmd_param_iovec));
-	if (!n || n > OC_KNEM_MAX_PIECES)
+	if (!*n || *n > OC_KNEM_MAX_PIECES)
 		return ERR_PTR(-EINVAL);
-	iov = kvmalloc_array(n, sizeof(*iov), OC_GFP_ASKED);
+	iov = kvmalloc_array(*n, sizeof(*iov), OC_GFP_ASKED);
 	if (!iov)
 		return ERR_PTR(-ENOMEM);
-	if (copy_from_user(iov, u64_to_user_ptr(array), n * sizeof(*iov))) {
+	if (copy_from_user(iov, u64_to_user_ptr(array), *n * sizeof(*iov))) {
 		kvfree(iov);
 		return ERR_PTR(-EFAULT);
 	}
-	total = oc_iovec_total(iov, n, TASK_SIZE);
+	total = oc_iovec_total(iov, *n, TASK_SIZE);
 	if (total < 0) {
 		kvfree(iov);
 		return ERR_PTR(total);
 	}
+	/* What is kept of a piece is paid for by the pages that it pins: an empty one is dropped. */
+	for (i = 0, full = 0; i < *n; i++)
+		if (iov[i].len)
+			iov[full++] = iov[i];
+	*n = max(full, 1U);
 	return iov;
 }
 
@@ -384,6 +434,8 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 		err = oc_account(r, pages);
 	for (i = 0; !err && i < n; i++)
 		err = oc_pin_piece(&r->piece[i], &iov[i], write);
+	if (!err)
+		err = oc_account_compound(r);
 	if (!err) {
 		spin_lock(&oc_regions_lock);
 		r->serial = oc_region_serial++;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Parameters, devices, beginning and end. */
 #include <linux/miscdevice.h>
-#include <linux/mmu_notifier.h>
 #include <linux/module.h>
 #ifdef CONFIG_PAGE_TABLE_CHECK
 #include <linux/page_table_check.h>
@@ -49,6 +48,7 @@ static int __init oc_init(void)
 		}
 	}
 	oc_show_init();
+	oc_set_ready();
 	return 0;
 devices:
 	while (i--)
@@ -70,7 +70,7 @@ static void __exit oc_exit(void)
 	oc_inject_exit();
 	oc_knem_exit();
 	oc_zap_exit();
-	mmu_notifier_synchronize();
+	oc_pinners_wait();
 	oc_fault_exit();
 }
 

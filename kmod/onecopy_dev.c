@@ -179,6 +179,11 @@ static long oc_dev_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 }
 
 /* No state belongs to this descriptor: segments have their own. */
+static int oc_dev_open(struct inode *inode, struct file *file)
+{
+	return oc_is_ready() ? 0 : -ENODEV;
+}
+
 static void oc_dev_fdinfo(struct seq_file *m, struct file *file)
 {
 	seq_printf(m, "onecopy-abi:\t%d\nonecopy-release:\t%s\n", ONECOPY_ABI_VERSION, OC_VERSION);
@@ -186,6 +191,7 @@ static void oc_dev_fdinfo(struct seq_file *m, struct file *file)
 
 static const struct file_operations oc_dev_fops = {
 	.owner = THIS_MODULE,
+	.open = oc_dev_open,
 	.unlocked_ioctl = oc_dev_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,

@@ -90,6 +90,12 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 	return 0;
 }
 
+/* As upstream answers: what no id can be, and what none is. */
+static int oc_unknown_id(s64 id)
+{
+	return id <= 0 ? -EINVAL : -ENOENT;
+}
+
 static long oc_xpmem_remove(struct oc_xpmem *x, struct xpmem_cmd_remove __user *arg)
 {
 	struct xpmem_cmd_remove r;
@@ -113,7 +119,7 @@ static long oc_xpmem_remove(struct oc_xpmem *x, struct xpmem_cmd_remove __user *
 	}
 	seg = oc_seg_find(r.segid);
 	if (!seg)
-		return -EINVAL;
+		return oc_unknown_id(r.segid);
 	oc_seg_put(seg);
 	return -EACCES;
 }
@@ -136,7 +142,7 @@ static long oc_xpmem_get(struct oc_xpmem *x, struct xpmem_cmd_get __user *arg)
 	write = g.flags == XPMEM_RDWR;
 	seg = oc_seg_find(g.segid);
 	if (!seg)
-		return -ENOENT;
+		return oc_unknown_id(g.segid);
 	err = oc_seg_allows(seg, write) ? 0 : -EACCES;
 	trace_onecopy_get(seg, write, err);
 	if (err)
@@ -210,7 +216,7 @@ static long oc_xpmem_release_permit(struct oc_xpmem *x, struct xpmem_cmd_release
 		idr_remove(&x->permits, oc_permit_slot(r.apid));
 	mutex_unlock(&x->lock);
 	if (!permit)
-		return -EINVAL;
+		return oc_unknown_id(r.apid);
 	/* The permit ends, and what it attached with it. */
 	err = oc_detach_file(permit->file);
 	oc_permit_free(permit);
@@ -266,7 +272,7 @@ static long oc_xpmem_attach(struct oc_xpmem *x, struct xpmem_cmd_attach __user *
 		file = get_file(permit->file);
 	mutex_unlock(&x->lock);
 	if (!file)
-		return -EINVAL;
+		return oc_unknown_id(a.apid);
 	view = file->private_data;
 	err = -EINVAL;
 	if (!oc_within(a.offset, len, view->seg->size))
@@ -329,8 +335,11 @@ static long oc_xpmem_ioctl(struct file *file, unsigned int cmd, unsigned long ar
 
 static int oc_xpmem_open(struct inode *inode, struct file *file)
 {
-	struct oc_xpmem *x = oc_may_fail(kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT));
+	struct oc_xpmem *x;
 
+	if (!oc_is_ready())
+		return -ENODEV;
+	x = oc_may_fail(kzalloc(sizeof(*x), GFP_KERNEL_ACCOUNT));
 	if (!x)
 		return -ENOMEM;
 	mutex_init(&x->lock);

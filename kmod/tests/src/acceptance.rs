@@ -37,12 +37,12 @@ pub(crate) const TESTS: &[Test] = tests! {
         reads_after_refills_cost_little, debugger;
     copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy,
         counters;
-    owner: zero_page, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, store_after_reading, mremap,
+    owner: zero_page, pages_ahead_are_of_one_mapping, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, store_after_reading, mremap,
         maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
     churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
-    pages: huge_pages, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
+    pages: huge_pages, huge_pages_come_while_others_go, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
         accesses_count_for_the_owner, unload_refused;
     waits: kill_in_fault, kill_in_prefault, kill_in_copy, kill_in_region, only_for_what_is_asked, blocked_owner_lets_others_go_on,
         stopped_owner;
@@ -58,6 +58,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         pages_of_xpmem;
     races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once;
     limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
+        locked_memory_counts_huge_pages_whole, empty_pieces_are_dropped,
         locked_memory_goes_back_to_its_account, descriptors, memory_cgroup,
         refusals_leave_the_log_alone;
 };

@@ -8,7 +8,7 @@ use libc::{EAGAIN, EMFILE, ENOMEM, EPERM};
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::device::{self, knem, region, try_region, vector};
-use crate::mem::{Area, READ, WRITE, page_size};
+use crate::mem::{Area, READ, WRITE, huge_page, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::ring::Ring;
@@ -147,6 +147,65 @@ pub(super) fn locked_memory_is_one_account() -> Outcome {
         )
     })?
     .join()
+}
+
+/// A pinned byte keeps all of the huge page that it is of: so much counts, as for io_uring.
+pub(super) fn locked_memory_counts_huge_pages_whole() -> Outcome {
+    const PAGES: usize = 4;
+    let _open = OpenToAll::device("/dev/knem")?;
+    peer(|_| {
+        let area = super::pages::huge_area(PAGES * huge_page())?;
+        let limit = (PAGES / 2 * huge_page()) as u64;
+        setrlimit(Resource::RLIMIT_MEMLOCK, limit, limit).at("setrlimit")?;
+        system::become_user(1001)?;
+        let device = knem()?;
+        let bytes = |pages: usize| -> Vec<_> {
+            let parts = (0..pages).map(|at| vector(&area.part(at * huge_page(), 1)));
+            parts.collect()
+        };
+        refused(
+            try_region(&device, &bytes(PAGES), READ, 0),
+            &[ENOMEM],
+            "a byte of each of more huge pages than the limit has",
+        )?;
+        let half = try_region(&device, &bytes(PAGES / 2), READ, 0).at("as many as it has")?;
+        let one = vector(&Area::new(page_size())?);
+        refused(
+            try_region(&device, &[one], READ, 0),
+            &[ENOMEM],
+            "a page beyond these",
+        )?;
+        device.destroy_region(half).at("DESTROY_REGION")?;
+        // Parts of one huge page count once.
+        let parts: Vec<_> = (0..64)
+            .map(|at| vector(&area.part(at * page_size(), 8)))
+            .collect();
+        try_region(&device, &parts, READ, 0).at("many parts of one huge page")?;
+        Ok(())
+    })?
+    .join()
+}
+
+/// A vector may have empty pieces, of which nothing is kept.
+pub(super) fn empty_pieces_are_dropped() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(2 * page_size())?;
+    area.fill(3);
+    let empty = vector(&area.part(8, 0));
+    let pieces = [
+        empty,
+        vector(&area.part(0, page_size())),
+        empty,
+        vector(&area.part(page_size(), page_size())),
+        empty,
+    ];
+    let cookie = try_region(&device, &pieces, READ, 0).at("a region with empty pieces")?;
+    let into = Area::new(2 * page_size())?;
+    let copy = device::Inline::read(cookie, into.length());
+    copy.run(&device, &[empty, vector(&into), empty])?;
+    into.verify(3)?;
+    let nothing = try_region(&device, &[empty, empty], READ, 0).at("a region of nothing")?;
+    device.destroy_region(nothing).at("DESTROY_REGION")
 }
 
 /// What was charged goes back to whose it was, though its process is another user by then.
