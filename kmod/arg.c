@@ -8,8 +8,8 @@
 static bool oc_ready;
 
 /*
- * Until all devices are there none can be opened. A module that fails to begin goes at once, however
- * many files are open.
+ * Until all devices are there none can be opened. A module that fails to begin goes at once,
+ * however many files are open.
  */
 bool oc_is_ready(void)
 {

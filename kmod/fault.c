@@ -648,7 +648,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 		return VM_FAULT_NOPAGE;
 	case OC_NO_TABLE:
 		return VM_FAULT_OOM;
-	case -ENOMEM: /* none for the owner's page: it is there, and may be had once there is memory */
+	case -ENOMEM: /* none for the owner's page, which may be had once there is memory */
 	case -EAGAIN:
 		break;
 	case -EINTR:

@@ -62,8 +62,8 @@ static int oc_account(struct oc_region *r, unsigned long pages)
 }
 
 /*
- * A pinned page keeps all of the compound page that it is of, so that counts, as for io_uring. Parts
- * that follow one another count once.
+ * A pinned page keeps all of the compound page that it is of, so that counts, as for io_uring.
+ * Parts that follow one another count once.
  */
 static int oc_account_compound(struct oc_region *r)
 {
@@ -164,7 +164,9 @@ static void oc_pinner_free(struct mmu_notifier *notifier)
 		wake_up_all(&oc_pinners_gone);
 }
 
-/* No file is open: waits until none is left, and until whoever freed the last has left this code. */
+/*
+ * No file is open: waits until none is left, and until whoever freed the last has left this code.
+ */
 void oc_pinners_wait(void)
 {
 	wait_event(oc_pinners_gone, !atomic_read(&oc_pinners));
@@ -375,7 +377,7 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 *n)
 		kvfree(iov);
 		return ERR_PTR(total);
 	}
-	/* What is kept of a piece is paid for by the pages that it pins: an empty one is dropped. */
+	/* What is kept of a piece is paid for by the pages that it pins: empty ones are dropped. */
 	for (i = 0, full = 0; i < *n; i++)
 		if (iov[i].len)
 			iov[full++] = iov[i];
