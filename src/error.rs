@@ -197,4 +197,11 @@ impl Error {
             reason: format!("rank {rank} gave it up"),
         }
     }
+
+    /// The error of a request whose buffer was taken back before its transfer with a peer was over.
+    pub(crate) fn withdrawn(peer: u32) -> Self {
+        Self::Withdrawn {
+            rank: peer as usize,
+        }
+    }
 }

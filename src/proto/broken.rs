@@ -23,15 +23,12 @@ pub(crate) fn broken_off(core: &mut Core, peer: &mut Peer) -> Result<(), String>
     let Some(incoming) = peer.incoming.take() else {
         return Err("no message is under way that it could break off".into());
     };
-    let rank = peer.rank;
     match incoming.target {
         Target::Request(id) => {
             let error = if incoming.envelope.context & OWN_CONTEXTS == 0 {
-                Error::Withdrawn {
-                    rank: rank as usize,
-                }
+                Error::withdrawn(peer.rank)
             } else {
-                Error::given_up(rank as usize)
+                Error::given_up(peer.rank as usize)
             };
             core.requests.complete(id, Err(error));
         }

@@ -117,7 +117,7 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
         return false;
     };
     if write_slots(&core.loans, claim, sync.then_some(id), meta, len, &buf).is_err() {
-        core.requests.complete(id, Err(withdrawn(peer)));
+        core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
         return true;
     }
     let woke = peer.endpoint.notify();
@@ -134,12 +134,6 @@ fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
             peer.unanswered += 1;
         }
         _ => complete_send(core, id),
-    }
-}
-
-fn withdrawn(peer: &Peer) -> Error {
-    Error::Withdrawn {
-        rank: peer.rank as usize,
     }
 }
 
@@ -342,7 +336,7 @@ pub(crate) fn send_chunks(
             return false;
         }
         Chunked::Withdrawn => {
-            core.requests.complete(id, Err(withdrawn(peer)));
+            core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
             if sent > 0 {
                 super::broken::break_off(core, peer);
             }
@@ -447,9 +441,7 @@ pub(crate) fn copy_to(core: &mut Core, id: RequestId, offset: u64, bytes: &[u8])
         .write(&mut core.loans, offset, n, |at, out| {
             out.copy_from_slice(&bytes[at..at + out.len()])
         })
-        .map_err(|_| Error::Withdrawn {
-            rank: request.peer as usize,
-        })
+        .map_err(|_| Error::withdrawn(request.peer))
 }
 
 /// The first chunk of a message has arrived.
@@ -543,7 +535,7 @@ pub(crate) fn next_chunk(
                         .write(&mut core.loans, body.offset, n, &mut read)
                         .is_ok();
                 if !written {
-                    core.requests.complete(id, Err(withdrawn(peer)));
+                    core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
                 }
             }
         }

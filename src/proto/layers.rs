@@ -129,8 +129,7 @@ impl Reading<'_> {
                 copied
             }
             Err(_) => {
-                let rank = peer.rank as usize;
-                let withdrawn = Err(Error::Withdrawn { rank });
+                let withdrawn = Err(Error::withdrawn(peer.rank));
                 core.requests.complete(self.request, withdrawn);
                 Ok(())
             }

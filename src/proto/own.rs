@@ -46,12 +46,8 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         }
     });
     if read.is_err() {
-        core.requests.complete(
-            id,
-            Err(Error::Withdrawn {
-                rank: core.me as usize,
-            }),
-        );
+        let withdrawn = Err(Error::withdrawn(core.me));
+        core.requests.complete(id, withdrawn);
         return;
     }
     core.counters.hold_unexpected(len);
@@ -107,9 +103,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
     core.counters.bytes_sent += total;
     core.counters.bytes_received += total;
     let written = match withdrawn {
-        true => Err(Error::Withdrawn {
-            rank: core.me as usize,
-        }),
+        true => Err(Error::withdrawn(core.me)),
         false => Ok(()),
     };
     core.complete_receive(Waiting::Request(receive), envelope, total, written);

@@ -79,8 +79,8 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
             Chunked::Withdrawn => {
-                let rank = peer.rank as usize;
-                core.requests.complete(id, Err(Error::Withdrawn { rank }));
+                let withdrawn = Err(Error::withdrawn(peer.rank));
+                core.requests.complete(id, withdrawn);
                 peer.pipes.pop_front();
                 continue;
             }
@@ -136,12 +136,8 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
             return Err(failed);
         }
         if written.is_err() {
-            core.requests.complete(
-                request,
-                Err(Error::Withdrawn {
-                    rank: peer.rank as usize,
-                }),
-            );
+            let withdrawn = Err(Error::withdrawn(peer.rank));
+            core.requests.complete(request, withdrawn);
         }
     }
     if last {

@@ -295,9 +295,7 @@ impl Core {
                 request.buf.write(&mut self.loans, 0, n, read)
             }
         };
-        let written = written.map_err(|_| Error::Withdrawn {
-            rank: envelope.source as usize,
-        });
+        let written = written.map_err(|_| Error::withdrawn(envelope.source));
         self.complete_receive(waiting, envelope, len as u64, written);
     }
 
