@@ -91,8 +91,8 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
             room |= peer.endpoint.passed_chunk();
         }
     }
-    if room && peer.endpoint.notify_room() {
-        core.counters.doorbells_rung += 1;
+    if room {
+        notify_room(core, peer);
     }
     Ok(())
 }
@@ -308,6 +308,22 @@ fn sent(kind: Kind) {
     }
 }
 
+/// Wakes the peer, if it sleeps, for what was published.
+#[inline(always)]
+fn notify(core: &mut Core, peer: &mut Peer) {
+    if peer.endpoint.notify() {
+        core.counters.doorbells_rung += 1;
+    }
+}
+
+/// Wakes the peer, if it waits for room in its ring or pool: there is some now.
+#[inline(always)]
+fn notify_room(core: &mut Core, peer: &mut Peer) {
+    if peer.endpoint.notify_room() {
+        core.counters.doorbells_rung += 1;
+    }
+}
+
 /// Publishes one control record. `false`: the ring is full.
 pub(crate) fn put_body(
     core: &mut Core,
@@ -322,9 +338,7 @@ pub(crate) fn put_body(
     claim.write(0, body);
     claim.publish(kind as u8, BODY, meta);
     sent(kind);
-    if peer.endpoint.notify() {
-        core.counters.doorbells_rung += 1;
-    }
+    notify(core, peer);
     true
 }
 
@@ -406,8 +420,7 @@ pub(crate) fn accept(
     id: RequestId,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = RequestState::Receiving;
-        request.peer = peer.rank;
+        request.begin_receiving(&envelope);
     }
     match message {
         Message::Whole { bytes, sync } => {

@@ -2,7 +2,7 @@
 //! Requests: what the engine knows of each send and receive that is under way.
 
 use crate::error::Error;
-use crate::matching::EntryId;
+use crate::matching::{EntryId, Envelope};
 use onecopy_btl::module::Region;
 use onecopy_shm::loan::{Loan, LoanError, LoanTable};
 use std::sync::Arc;
@@ -163,6 +163,13 @@ impl Request {
             sync: false,
             result: None,
         }
+    }
+
+    /// A message has matched this receive.
+    pub(crate) fn begin_receiving(&mut self, message: &Envelope) {
+        self.state = RequestState::Receiving;
+        self.peer = message.source;
+        self.tag = message.tag;
     }
 
     /// A receive that is over and whose buffer is the program's again.

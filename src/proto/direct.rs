@@ -9,7 +9,7 @@
 use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan};
-use super::{charge, layers, shown};
+use super::{charge, layers, notify_room, shown};
 use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -236,8 +236,8 @@ impl MediumOp for Next<'_> {
 #[inline(always)]
 fn pass(core: &mut Core, peer: &mut Peer, record: Record, chunk: bool) {
     let room = peer.endpoint.advance(record) | (chunk && peer.endpoint.passed_chunk());
-    if room && peer.endpoint.notify_room() {
-        core.counters.doorbells_rung += 1;
+    if room {
+        notify_room(core, peer);
     }
 }
 

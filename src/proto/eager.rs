@@ -6,7 +6,7 @@
 
 use super::deliver::{Ended, deliver, end};
 use super::plan::SYNC_BYTES;
-use super::{Message, charge, claim, complete_send, sent};
+use super::{Message, charge, claim, complete_send, notify, sent};
 use crate::endpoint::{Naming, Put, Record, RecordRoom, Source, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
@@ -248,9 +248,7 @@ pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> C
     match put {
         Put::Sent => {
             sent(kind);
-            if peer.endpoint.notify() {
-                core.counters.doorbells_rung += 1;
-            }
+            notify(core, peer);
             Chunked::Sent
         }
         Put::NoRoom => Chunked::NoRoom,
@@ -478,9 +476,7 @@ pub(crate) fn first_chunk(
     let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
         Some(id) => {
             if let Some(request) = core.requests.get_mut(id) {
-                request.state = RequestState::Receiving;
-                request.peer = peer.rank;
-                request.tag = envelope.tag;
+                request.begin_receiving(&envelope);
             }
             Target::Request(id)
         }
@@ -591,9 +587,7 @@ pub(crate) fn adopt(
     total: u64,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = RequestState::Receiving;
-        request.peer = peer.rank;
-        request.tag = envelope.tag;
+        request.begin_receiving(&envelope);
     }
     if let Err(error) = copy_to(core, id, 0, &bytes) {
         core.requests.complete(id, Err(error));

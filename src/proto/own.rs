@@ -59,8 +59,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
 /// Gives a message of this rank to its receive.
 pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, receive: RequestId) {
     if let Some(request) = core.requests.get_mut(receive) {
-        request.state = RequestState::Receiving;
-        request.peer = core.me;
+        request.begin_receiving(&envelope);
     }
     match message {
         Message::Whole { bytes, .. } => {

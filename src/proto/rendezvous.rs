@@ -15,7 +15,7 @@ use super::layers::{Reading, demote};
 use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
-use crate::request::{RequestId, RequestState, UserBuf};
+use crate::request::{RequestId, UserBuf};
 use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
@@ -47,9 +47,7 @@ pub(crate) fn start(
         send_fin(core, peer, announcement.request);
         return;
     };
-    request.state = RequestState::Receiving;
-    request.peer = peer.rank;
-    request.tag = envelope.tag;
+    request.begin_receiving(&envelope);
     let len = announcement.len.min(request.len);
     let remaining = if len == 0 { Vec::new() } else { vec![(0, len)] };
     let transfer = Transfer {
