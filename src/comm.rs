@@ -40,16 +40,6 @@ pub struct Comm {
     pub(crate) slot: Option<usize>,
 }
 
-/// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours
-/// any more.
-pub(crate) struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
-}
-
 impl Source {
     pub(crate) fn rank(self) -> Option<usize> {
         match self {
@@ -167,7 +157,7 @@ impl Comm {
         }
     }
 
-    /// Waits for a request on a borrowed buffer. If this unwinds, the process ends: see [`AbortOnUnwind`].
+    /// Waits for a request on a borrowed buffer. If this unwinds, the process ends.
     pub(crate) fn finish(&self, id: RequestId) -> Result<Status> {
         self.finish_when(|engine| engine.take_result(id))
     }
@@ -177,9 +167,7 @@ impl Comm {
         &self,
         done: impl FnMut(&mut Worker) -> Option<Result<Status>>,
     ) -> Result<Status> {
-        let guard = AbortOnUnwind;
-        let result = self.handle.wait(done);
-        std::mem::forget(guard);
+        let result = self.handle.wait_or_abort(done);
         result.map(|status| self.local(status))
     }
 

@@ -3,7 +3,9 @@
 
 use crate::coll::Worker;
 use crate::endpoint::Bell;
+use crate::error::{Error, Result};
 use crate::memory::pool::Pool;
+use crate::request::{RequestId, Status};
 use crate::wait;
 use crate::wireup::Emergency;
 use onecopy_shm::gate::Gate;
@@ -27,6 +29,16 @@ pub(crate) struct RankInner {
 #[derive(Clone)]
 pub(crate) struct Handle(pub(crate) Arc<RankInner>);
 
+/// Ends the process if it is dropped: a blocked call that unwinds would leave a peer writing to memory that is not ours
+/// any more.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
 impl WithLoans for Handle {
     fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
         f(&mut self.0.gate.enter().core.loans)
@@ -48,6 +60,23 @@ impl std::ops::Deref for Handle {
 impl RankInner {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
         wait::until(&self.gate, &self.bell, done)
+    }
+
+    /// As [`Self::wait`], for the end of what uses the program's buffers. If it unwinds, the process ends.
+    #[inline]
+    pub(crate) fn wait_or_abort<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
+        let guard = AbortOnUnwind;
+        let result = self.wait(done);
+        std::mem::forget(guard);
+        result
+    }
+
+    /// Waits for the end of a request that owns its buffers; a forked child does not wait for its parent's.
+    pub(crate) fn wait_for(&self, id: RequestId) -> Result<Status> {
+        if !self.gate.is_ours() {
+            return Err(Error::Forked);
+        }
+        self.wait_or_abort(|engine| engine.take_result(id))
     }
 
     /// Moves what can move, and looks.

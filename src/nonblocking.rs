@@ -8,7 +8,7 @@ mod collective;
 
 use crate::coll::Worker;
 use crate::coll::group::Membership;
-use crate::comm::{AbortOnUnwind, Comm, local_status};
+use crate::comm::{Comm, local_status};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -82,16 +82,9 @@ impl<B> Request<B> {
 
     fn complete(&mut self) {
         if self.result.is_none()
-            && let Some(handle) = self.handle().cloned()
+            && let Some(handle) = self.handle()
         {
-            if !handle.gate.is_ours() {
-                self.result = Some(Err(Error::Forked));
-                return;
-            }
-            let id = self.id;
-            let guard = AbortOnUnwind;
-            self.result = Some(handle.wait(|engine| engine.take_result(id)));
-            std::mem::forget(guard);
+            self.result = Some(handle.wait_for(self.id));
         }
     }
 
@@ -428,12 +421,8 @@ impl<'env> Scope<'_, 'env> {
         if ids.is_empty() {
             return None;
         }
-        let guard = AbortOnUnwind;
-        let done = self
-            .comm
-            .handle
-            .wait(|engine| ids.iter().copied().find(|&id| engine.is_done(id)));
-        std::mem::forget(guard);
+        let done = |engine: &mut Worker| ids.iter().copied().find(|&id| engine.is_done(id));
+        let done = self.comm.handle.wait_or_abort(done);
         Some((ScopedRequest(done), self.wait(ScopedRequest(done))))
     }
 

@@ -10,7 +10,7 @@ mod numbered;
 pub use numbered::{NUMBER_BITS, Starting, Taken};
 
 use crate::coll::{Buffers, Collective, Worker};
-use crate::comm::{AbortOnUnwind, Comm};
+use crate::comm::Comm;
 use crate::engine::Engine;
 pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
@@ -234,11 +234,7 @@ impl Comm {
 
     /// Waits until `done` gives something; it is asked after each round of progress.
     pub fn wait_until<R>(&self, mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> R {
-        // An unwinding wait would leave a peer writing to memory that is not ours any more.
-        let guard = AbortOnUnwind;
-        let result = self.handle.wait(|engine| done(&mut Poll(engine)));
-        std::mem::forget(guard);
-        result
+        self.handle.wait_or_abort(|engine| done(&mut Poll(engine)))
     }
 }
 

@@ -2,7 +2,7 @@
 //! The calls of the program: typed ones that wait, the same in a scope that go on, and one for requests that own their
 //! buffers.
 
-use super::{AbortOnUnwind, Comm};
+use super::Comm;
 use crate::coll::fast::{Asked, Quick, Stop};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
@@ -484,15 +484,7 @@ impl<S, R> CollRequest<S, R> {
 
     fn complete(&mut self) {
         if self.result.is_none() {
-            if !self.handle.gate.is_ours() {
-                self.result = Some(Err(Error::Forked));
-                return;
-            }
-            let id = self.id;
-            let guard = AbortOnUnwind;
-            let result = self.handle.wait(|engine| engine.take_result(id));
-            std::mem::forget(guard);
-            self.result = Some(result.map(drop));
+            self.result = Some(self.handle.wait_for(self.id).map(drop));
         }
     }
 }

@@ -65,7 +65,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("wait", &["coll", "endpoint"]),
-    ("handle", &["coll", "endpoint", "memory", "wait", "wireup"]),
+    (
+        "handle",
+        &[
+            "coll", "endpoint", "error", "memory", "request", "wait", "wireup",
+        ],
+    ),
     (
         "comm",
         &[
