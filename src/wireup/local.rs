@@ -5,8 +5,6 @@
 //! as dead, so that no other rank waits for it.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{Card, Death, Emergency, Event, Introduction, Missing, Net, Wireup, WireupError};
+use crate::proof::fresh;
 
 /// What all ranks share.
 #[derive(Debug)]
@@ -56,14 +55,11 @@ pub fn world_of_nodes(ranks: usize, nodes: u32) -> Result<Vec<Local>, WireupErro
 
 /// As [`world_of_nodes`], of as many ranks as there are entries: the node of each.
 pub fn world_on(nodes: Arc<[u32]>) -> Result<Vec<Local>, WireupError> {
-    let mut secret = [0; 32];
-    File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut secret))
-        .map_err(|source| WireupError::System {
-            call: "local",
-            what: "reading /dev/urandom",
-            source,
-        })?;
+    let secret = fresh().map_err(|source| WireupError::System {
+        call: "local",
+        what: "reading /dev/urandom",
+        source,
+    })?;
     let several = nodes.windows(2).any(|pair| pair[0] != pair[1]);
     let mut world = world(nodes.len())?;
     for local in &mut world {

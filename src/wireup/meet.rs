@@ -20,7 +20,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
@@ -36,6 +36,7 @@ use nix::sys::stat::Mode;
 use onecopy_shm::fdpass;
 
 use super::nodes::Nodes;
+use crate::proof::fresh;
 
 /// File systems in which ranks of one node may see the same files, in the order in which they are tried.
 pub(super) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
@@ -261,8 +262,7 @@ impl Folder {
 
     /// A folder of a name that nobody can know before it is there.
     fn unforeseen(base: &Path) -> io::Result<Self> {
-        let mut number = [0; 8];
-        File::open("/dev/urandom")?.read_exact(&mut number)?;
+        let number = fresh()?;
         let mut folder = Self::below(base);
         let name = folder.path.as_mut_os_string();
         name.push(format!("-{:016x}", u64::from_ne_bytes(number)));
