@@ -77,14 +77,14 @@ impl Wireup for Alone {
     }
 
     fn emergency(&self) -> Arc<dyn Emergency> {
-        Arc::new(Nobody)
+        Arc::new(AloneEmergency)
     }
 }
 
 /// There is nobody to be told.
-struct Nobody;
+struct AloneEmergency;
 
-impl Emergency for Nobody {
+impl Emergency for AloneEmergency {
     fn abort(&self, _code: i32) -> Result<(), WireupError> {
         Ok(())
     }

@@ -486,14 +486,14 @@ impl Wireup for Launched {
     }
 
     fn emergency(&self) -> Arc<dyn Emergency> {
-        Arc::new(Line(Arc::clone(&self.socket)))
+        Arc::new(LaunchedEmergency(Arc::clone(&self.socket)))
     }
 }
 
 /// The connection to the launcher, which takes each message as a whole.
-struct Line(Arc<OwnedFd>);
+struct LaunchedEmergency(Arc<OwnedFd>);
 
-impl Emergency for Line {
+impl Emergency for LaunchedEmergency {
     fn abort(&self, code: i32) -> Result<(), WireupError> {
         let message = ToLauncher::Abort { code }.encode();
         fdpass::send(self.0.as_fd(), &message, &[], Wait::Block)

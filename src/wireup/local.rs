@@ -285,20 +285,20 @@ impl Wireup for Local {
     }
 
     fn emergency(&self) -> Arc<dyn Emergency> {
-        Arc::new(Shout {
+        Arc::new(LocalEmergency {
             world: Arc::clone(&self.world),
             rank: self.rank,
         })
     }
 }
 
-/// Tells all other ranks.
-struct Shout {
+/// Tells all other ranks of an abort.
+struct LocalEmergency {
     world: Arc<World>,
     rank: usize,
 }
 
-impl Emergency for Shout {
+impl Emergency for LocalEmergency {
     fn abort(&self, code: i32) -> Result<(), WireupError> {
         self.world.announce(self.rank, Event::Abort { code }, false);
         Ok(())
