@@ -139,6 +139,31 @@ pub enum Death {
     Unheard,
 }
 
+impl Death {
+    /// As two numbers: what happened, and a detail of it.
+    pub(crate) fn encode(self) -> (u8, i32) {
+        match self {
+            Self::Code(code) => (0, code),
+            Self::Signal(signal) => (1, signal),
+            Self::Unknown => (2, 0),
+            Self::NodeLost => (3, 0),
+            Self::Unheard => (4, 0),
+        }
+    }
+
+    /// What [`Self::encode`] made two numbers of; none if it made these of nothing.
+    pub(crate) fn decode(what: u8, detail: i32) -> Option<Self> {
+        Some(match what {
+            0 => Self::Code(detail),
+            1 => Self::Signal(detail),
+            2 => Self::Unknown,
+            3 => Self::NodeLost,
+            4 => Self::Unheard,
+            _ => return None,
+        })
+    }
+}
+
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

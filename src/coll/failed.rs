@@ -4,6 +4,9 @@
 use crate::error::{Error, Result};
 use crate::wireup::Death;
 
+/// In the place of how a rank died: it has left.
+const LEFT: u8 = u8::MAX;
+
 /// What a rank tells its partners in a barrier about those who cannot come: `rank + 1` and how it ended, or 0.
 pub(crate) struct Failed;
 
@@ -12,21 +15,18 @@ impl Failed {
     pub(crate) const GIVEN_UP: u64 = 1;
 
     pub(crate) fn encode(failure: Option<&Error>) -> u64 {
-        let (rank, how) = match failure {
+        let (rank, (what, detail)) = match failure {
             None => return 0,
-            Some(Error::PeerDied { rank, how }) => match how {
-                Death::Code(code) => (*rank, 1 | u64::from(*code as u32 & 0xFFFF) << 8),
-                Death::Signal(signal) => (*rank, 2 | u64::from(*signal as u32 & 0xFFFF) << 8),
-                Death::Unknown => (*rank, 3),
-                Death::NodeLost => (*rank, 5),
-                Death::Unheard => (*rank, 6),
-            },
-            Some(Error::PeerLeft { rank }) => (*rank, 4),
+            Some(Error::PeerDied { rank, how }) => (*rank, how.encode()),
+            Some(Error::PeerLeft { rank }) => (*rank, (LEFT, 0)),
             // This rank is cut off from another one in some other way; only the fact is told.
-            Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => (*rank, 3),
+            Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => {
+                (*rank, Death::Unknown.encode())
+            }
             Some(_) => return 0,
         };
-        (rank as u64 + 1) << 32 | how
+        let detail = u64::from(detail as u32 & 0xFFFF);
+        (rank as u64 + 1) << 32 | detail << 8 | u64::from(what)
     }
 
     pub(crate) fn decode(word: u64) -> Result<()> {
@@ -34,14 +34,35 @@ impl Failed {
         let Some(rank) = rank.checked_sub(1) else {
             return Ok(());
         };
-        let how = match word as u8 {
-            1 => Death::Code(detail),
-            2 => Death::Signal(detail),
-            4 => return Err(Error::PeerLeft { rank }),
-            5 => Death::NodeLost,
-            6 => Death::Unheard,
-            _ => Death::Unknown,
-        };
+        if word as u8 == LEFT {
+            return Err(Error::PeerLeft { rank });
+        }
+        // Nonsense of a peer's is a death all the same.
+        let how = Death::decode(word as u8, detail).unwrap_or(Death::Unknown);
         Err(Error::PeerDied { rank, how })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_rank_went_is_told_in_one_word() {
+        let deaths = [
+            Death::Code(3),
+            Death::Signal(9),
+            Death::Unknown,
+            Death::NodeLost,
+            Death::Unheard,
+        ];
+        let died = deaths.map(|how| Error::PeerDied { rank: 7, how });
+        for failure in died.into_iter().chain([Error::PeerLeft { rank: 0 }]) {
+            let told = Failed::decode(Failed::encode(Some(&failure)));
+            let told = told.expect_err("a failure");
+            assert_eq!(told.to_string(), failure.to_string());
+        }
+        assert!(Failed::decode(Failed::encode(None)).is_ok());
+        assert!(Failed::decode(Failed::GIVEN_UP).is_ok());
     }
 }

@@ -206,15 +206,9 @@ impl Writer {
     }
 
     fn death(&mut self, how: Death) {
-        let (kind, value) = match how {
-            Death::Code(code) => (0, code),
-            Death::Signal(signal) => (1, signal),
-            Death::Unknown => (2, 0),
-            Death::NodeLost => (3, 0),
-            Death::Unheard => (4, 0),
-        };
-        self.u32(kind);
-        self.u32(value.cast_unsigned());
+        let (what, detail) = how.encode();
+        self.u32(what.into());
+        self.u32(detail.cast_unsigned());
     }
 }
 
@@ -391,19 +385,14 @@ impl<'a> Reader<'a> {
     }
 
     fn death(&mut self) -> Result<Death, DecodeError> {
-        let kind = self.u32()?;
-        let value = self.i32()?;
-        match kind {
-            0 => Ok(Death::Code(value)),
-            1 => Ok(Death::Signal(value)),
-            2 => Ok(Death::Unknown),
-            3 => Ok(Death::NodeLost),
-            4 => Ok(Death::Unheard),
-            other => Err(DecodeError::Value {
-                field: "death",
-                value: other.into(),
-            }),
-        }
+        let what = self.u32()?;
+        let detail = self.i32()?;
+        let how = u8::try_from(what).ok();
+        let how = how.and_then(|what| Death::decode(what, detail));
+        how.ok_or(DecodeError::Value {
+            field: "death",
+            value: what.into(),
+        })
     }
 
     pub(super) fn end<T>(self, value: T) -> Result<T, DecodeError> {
