@@ -18,7 +18,7 @@ mod work;
 
 use super::Collective;
 use super::communicator::Communicator;
-use super::nodes::Nodes;
+use super::nodes::MembersByNode;
 use super::select::levels::{bytes, way};
 use super::start::{Buffers, Call, request};
 use super::state::{CommState, Tuning};
@@ -249,7 +249,7 @@ impl Levels {
 
 impl Engine {
     /// The nodes of these ranks.
-    pub(crate) fn nodes_of(&self, ranks: &[u32]) -> Nodes {
-        Nodes::of(ranks.iter().map(|&rank| self.node(rank)))
+    pub(crate) fn nodes_of(&self, ranks: &[u32]) -> MembersByNode {
+        MembersByNode::of(ranks.iter().map(|&rank| self.node(rank)))
     }
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the members of a communicator are spread over nodes. All members know it alike.
 
+/// The name by which `onecopy info collectives` knows it.
+pub use MembersByNode as Nodes;
+
 /// The nodes of a communicator, counted in the order of their first members. Members are named by their places.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nodes {
+pub struct MembersByNode {
     of: Vec<usize>,
     members: Vec<Vec<usize>>,
 }
 
-impl Nodes {
+impl MembersByNode {
     /// From the node of each member, by place.
     #[must_use]
     pub fn of(nodes: impl IntoIterator<Item = u32>) -> Self {
@@ -84,16 +87,19 @@ mod tests {
 
     #[test]
     fn members_of_a_node_may_stand_side_by_side_or_not() {
-        let blocks = Nodes::of([7, 7, 3, 3]);
+        let blocks = MembersByNode::of([7, 7, 3, 3]);
         assert_eq!((blocks.count(), blocks.largest()), (2, 2));
         assert!(blocks.in_runs());
-        let turns = Nodes::of([7, 3, 7]);
+        let turns = MembersByNode::of([7, 3, 7]);
         assert_eq!(turns.members_of(0), [0, 2]);
         assert_eq!(turns.node_of(1), 1);
         assert!(!turns.in_runs());
-        assert_eq!(Nodes::blocks(5, 2), Nodes::of([0, 0, 0, 1, 1]));
-        assert_eq!(Nodes::blocks(2, 4).count(), 2);
-        assert!(Nodes::of([]).in_runs());
-        assert_eq!(Nodes::of([0, 0, 0, 1]).in_turn(), [0, 3, 1, 2]);
+        assert_eq!(
+            MembersByNode::blocks(5, 2),
+            MembersByNode::of([0, 0, 0, 1, 1])
+        );
+        assert_eq!(MembersByNode::blocks(2, 4).count(), 2);
+        assert!(MembersByNode::of([]).in_runs());
+        assert_eq!(MembersByNode::of([0, 0, 0, 1]).in_turn(), [0, 3, 1, 2]);
     }
 }

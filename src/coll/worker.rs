@@ -7,7 +7,7 @@ use super::communicator::Communicator;
 use super::group::CHANNEL_RANKS;
 use super::ids::Ids;
 use super::levels::Levels;
-use super::nodes::Nodes;
+use super::nodes::MembersByNode;
 use super::select;
 use super::start::{Buffers, Call};
 use super::state::{CommState, Tuning};
@@ -168,7 +168,7 @@ impl Worker {
     ) -> Result<Self> {
         let size = wireup.size();
         let mut channel = None;
-        let largest = Nodes::of((0..size).map(|rank| wireup.node(rank))).largest();
+        let largest = MembersByNode::of((0..size).map(|rank| wireup.node(rank))).largest();
         let engine = Engine::start(knobs, costs, threads, wireup, |home| {
             channel = (home.has_channels() && largest <= CHANNEL_RANKS).then_some(0);
             if let Some(end) = channel.and_then(|channel| home.channel(channel)) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank's place in a communicator that spans nodes.
 
-use super::super::nodes::Nodes;
+use super::super::nodes::MembersByNode;
 use std::sync::Arc;
 
 /// Who the members are, where they are, and which of them this rank is.
 pub(in crate::coll) struct Place {
-    pub(super) nodes: Nodes,
+    pub(super) nodes: MembersByNode,
     pub(super) members: Arc<[u32]>,
     pub(super) me: usize,
 }
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_root_leads_its_node_and_may_stand_last_on_the_wire() {
         let place = Place {
-            nodes: Nodes::of([0, 1, 2, 0, 1, 2]),
+            nodes: MembersByNode::of([0, 1, 2, 0, 1, 2]),
             members: Arc::new([10, 11, 12, 13, 14, 15]),
             me: 4,
         };

@@ -2,7 +2,7 @@
 //! What of a collective goes through the levels at a time.
 
 use super::super::Parts;
-use super::super::nodes::Nodes;
+use super::super::nodes::MembersByNode;
 
 /// Bytes that go through the levels as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,12 @@ impl Segments {
     }
 
     /// Of a part for each place.
-    pub(super) fn of_parts(parts: Parts, nodes: &Nodes, in_place: bool, unit: usize) -> Self {
+    pub(super) fn of_parts(
+        parts: Parts,
+        nodes: &MembersByNode,
+        in_place: bool,
+        unit: usize,
+    ) -> Self {
         let whole = Whole::Parts {
             parts,
             order: nodes.in_turn(),
@@ -160,7 +165,7 @@ mod tests {
             assert_eq!(all.iter().map(|segment| segment.len).sum::<usize>(), len);
         }
         let parts = Parts::packed(&[150, 0, 30], 1);
-        let nodes = Nodes::of([0, 0, 1]);
+        let nodes = MembersByNode::of([0, 0, 1]);
         let cut = |in_place| Segments::of_parts(parts.clone(), &nodes, in_place, 100);
         let all: Vec<_> = cut(false).collect();
         let ends = |s: &Segment| (s.root, s.from, s.to, s.len);

@@ -8,7 +8,7 @@ use super::{
     relays, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
-use crate::coll::nodes::Nodes;
+use crate::coll::nodes::MembersByNode;
 use crate::coll::state::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_btl::LayerId;
@@ -110,7 +110,7 @@ impl Table {
 
     /// The table for a communicator of a job on several nodes; `crowded`: one of them has more ranks than processors.
     #[must_use]
-    pub fn between(knobs: &Knobs, costs: &Costs, nodes: &Nodes, crowded: bool) -> Self {
+    pub fn between(knobs: &Knobs, costs: &Costs, nodes: &MembersByNode, crowded: bool) -> Self {
         let mut table = Self::empty(knobs, costs, nodes.largest(), crowded);
         if table.channels > 0 {
             // A segment has room for all ranks of the job.

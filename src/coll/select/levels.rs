@@ -4,7 +4,7 @@
 //! A step over the wire costs a latency, then its bytes; beside that a step on a node is nearly free. So what counts is
 //! how many wire steps follow one another, and how many bytes the busiest node sends.
 
-use super::super::nodes::Nodes;
+use super::super::nodes::MembersByNode;
 use super::super::{Collective, Op, Parts};
 use onecopy_obs::seeds;
 
@@ -66,7 +66,7 @@ pub fn bytes(collective: &Collective, ranks: usize, payload: usize) -> Option<us
 
 /// How a collective goes by two levels; none: it goes by messages from member to member. `len` as of [`bytes`].
 #[must_use]
-pub fn way(collective: &Collective, len: usize, nodes: &Nodes) -> Option<Way> {
+pub fn way(collective: &Collective, len: usize, nodes: &MembersByNode) -> Option<Way> {
     // Where every member is alone on its node, only combining gains by leaders.
     let grouped = nodes.largest() > 1;
     let packed = len <= seeds::PACKED_MAX;
@@ -136,7 +136,7 @@ pub fn why(way: Way) -> &'static str {
 
 /// Why a collective goes from member to member.
 #[must_use]
-pub fn why_not(collective: &Collective, nodes: &Nodes) -> &'static str {
+pub fn why_not(collective: &Collective, nodes: &MembersByNode) -> &'static str {
     match collective {
         Collective::Gather { .. } | Collective::Scatter { .. } | Collective::Alltoall { .. } => {
             "each byte crosses the wire once in any case, and goes where it belongs without a copy"
@@ -159,7 +159,7 @@ mod tests {
         let elem = ElemType::F64;
         let own = || Op::user(|left, right| right.copy_from_slice(left));
         let sum = || Op::from(PredefinedOp::Sum);
-        let (runs, turns) = (Nodes::blocks(4, 2), Nodes::of([0, 1, 0, 1]));
+        let (runs, turns) = (MembersByNode::blocks(4, 2), MembersByNode::of([0, 1, 0, 1]));
         let way_of = |op, nodes| way(&Collective::Allreduce { elem, op }, 8, nodes);
         assert_eq!(way_of(own(), &runs), Some(Way::All));
         assert_eq!(way_of(own(), &turns), None);

@@ -4,7 +4,7 @@
 use super::super::levels::{Way, Wire, bytes, passes_on, segment, way, why, why_not, wire};
 use super::super::placement;
 use super::{Line, name};
-use crate::coll::nodes::Nodes;
+use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_obs::seeds::{PACKED_MAX, WIRE_FLAT_MAX};
 use onecopy_shm::coll::INLINE;
@@ -57,7 +57,7 @@ fn collective(title: &str, len: usize, ranks: usize) -> Collective {
 }
 
 /// What leaders do with a segment.
-fn between_leaders(what: &Collective, way: Way, len: usize, nodes: &Nodes) -> &'static str {
+fn between_leaders(what: &Collective, way: Way, len: usize, nodes: &MembersByNode) -> &'static str {
     if way == Way::Move && passes_on(what, len, nodes.count()) {
         return "; leaders pass it on: nobody sends it twice";
     }
@@ -77,7 +77,7 @@ fn between_leaders(what: &Collective, way: Way, len: usize, nodes: &Nodes) -> &'
 /// What is decided for one size.
 type Decision = ((&'static str, &'static str), &'static str, String);
 
-fn decide(title: &str, len: usize, nodes: &Nodes, heap: bool, temp_max: usize) -> Decision {
+fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: usize) -> Decision {
     let what = collective(title, len, nodes.ranks());
     let way = bytes(&what, nodes.ranks(), len).and_then(|len| way(&what, len, nodes));
     let Some(way) = way else {
@@ -94,7 +94,7 @@ fn decide(title: &str, len: usize, nodes: &Nodes, heap: bool, temp_max: usize) -
 }
 
 /// The lines of all collectives. `heap`: memory from `alloc` can be mapped.
-pub(super) fn lines(nodes: &Nodes, heap: bool, temp_max: usize) -> Vec<Line> {
+pub(super) fn lines(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<Line> {
     let (ranks, others) = (nodes.ranks().max(1), nodes.count().saturating_sub(1).max(1));
     // Decisions change at these sizes only.
     let mut edges = vec![
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn lines_cover_all_sizes_and_say_what_is_decided() {
-        let nodes = Nodes::blocks(8, 2);
+        let nodes = MembersByNode::blocks(8, 2);
         let lines = lines(&nodes, true, 65_536);
         for title in NAMES {
             let own: Vec<_> = lines.iter().filter(|l| l.collective == title).collect();
