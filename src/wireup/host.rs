@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow};
 use onecopy_shm::fdpass::{self, FdPassError, Wait};
-use onecopy_shm::process;
+use onecopy_shm::{process, thread};
 
 use super::WireupError;
 use super::broker::{Broker, Notice, Source};
@@ -88,7 +87,7 @@ impl Host {
         let links = links.map_err(system("the connection to rank 0's node"))?;
         let (running, over) = channel();
         let over = links.is_some().then_some(over);
-        let mut thread = Thread {
+        let mut broker_thread = Thread {
             broker,
             own: plan.rank,
             secret: plan.secret,
@@ -105,16 +104,7 @@ impl Host {
             buffer: vec![0; MAX_MESSAGE],
             _running: running,
         };
-        // The program's signals are not for this thread: it inherits the mask.
-        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let started = std::thread::Builder::new()
-            .name("onecopy-host".to_owned())
-            .stack_size(STACK)
-            .spawn(move || thread.serve());
-        if let Ok(before) = before {
-            // Fails only for a mask that does not exist.
-            let _ = before.thread_set_mask();
-        }
+        let started = thread::start("onecopy-host", STACK, move || broker_thread.serve());
         started.map_err(system("start the thread that introduces ranks"))?;
         Ok((Self { told, over }, own))
     }

@@ -49,4 +49,6 @@ pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
 pub mod sync;
+#[cfg(not(loom))]
+pub mod thread;
 pub mod watch;

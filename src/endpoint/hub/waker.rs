@@ -13,7 +13,6 @@ use super::{Bell, Origin, Set};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -43,17 +42,7 @@ impl Waker {
             armed: Arc::clone(&armed),
             stop: Arc::clone(&stop),
         };
-        // The program's signals are not for this thread: it inherits the mask.
-        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
-        let started = std::thread::Builder::new()
-            .name("onecopy-waker".to_owned())
-            .stack_size(STACK)
-            .spawn(move || thread.serve());
-        if let Ok(before) = before {
-            // Fails only for a mask that does not exist.
-            let _ = before.thread_set_mask();
-        }
-        match started {
+        match onecopy_shm::thread::start("onecopy-waker", STACK, move || thread.serve()) {
             Ok(thread) => Ok(Self {
                 armed,
                 stop,
