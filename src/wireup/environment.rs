@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What launchers leave in the environment of a rank: its number, how many there are, and which job it is.
 
+use nix::errno::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::WireupError;
@@ -31,12 +32,27 @@ const PMIX: &str = "a launcher that speaks PMIx";
 /// Steps of a Slurm job from this number on are no parallel steps: batch scripts, interactive shells.
 const SLURM_SPECIAL_STEPS: u32 = 0xffff_fff0;
 
+/// What a variable of the environment says, if it is set.
+pub(super) fn variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name)?;
+    Some(value.to_string_lossy().into_owned())
+}
+
+/// The number that a variable holds; an error says what it is not.
+pub(super) fn number(text: &str, limit: u32) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|&number| number <= limit);
+    number.ok_or_else(|| format!("not a number up to {limit}"))
+}
+
+/// Why a launcher's descriptor cannot be taken, if that is because it was taken before.
+pub(super) fn taken_before(source: &std::io::Error) -> Option<String> {
+    let before = source.raw_os_error() == Some(Errno::EALREADY as i32);
+    before.then(|| "this process has joined its job before, and can do so once".to_owned())
+}
+
 /// The job that the environment describes; none if it describes none, an error if it does so in part.
 pub(super) fn find() -> Result<Option<Job>, WireupError> {
-    find_in(&|name| {
-        let value = std::env::var_os(name)?;
-        Some(value.to_string_lossy().into_owned())
-    })
+    find_in(&variable)
 }
 
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -141,14 +157,12 @@ fn needed(
     name: &'static str,
 ) -> Result<usize, WireupError> {
     let text = get(name).ok_or_else(|| lacking(launcher, name))?;
-    match text.parse::<u32>() {
-        Ok(number) if number <= MAX_RANKS => Ok(number as usize),
-        _ => Err(WireupError::Foreign {
-            call: "join",
-            launcher: launcher.to_owned(),
-            reason: format!("{name}={text:?} is not a number up to {MAX_RANKS}"),
-        }),
-    }
+    let number = number(&text, MAX_RANKS).map_err(|what| WireupError::Foreign {
+        call: "join",
+        launcher: launcher.to_owned(),
+        reason: format!("{name}={text:?} is {what}"),
+    })?;
+    Ok(number as usize)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use onecopy_shm::process;
 use super::message::{MAX_MESSAGE, MAX_RANKS, ToLauncher, ToRank};
 use super::{
     Card, ENV_FD, ENV_RANK, ENV_SIZE, Emergency, Event, Introduction, Wireup, WireupError,
+    environment,
 };
 
 /// A launcher that is alive answers an introduction within microseconds.
@@ -93,14 +94,9 @@ impl Launched {
             WireupError::Environment {
                 name: ENV_FD,
                 value: number.to_string(),
-                reason: match source.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::EALREADY) => {
-                        "this process has joined its job before, and can do so once".to_owned()
-                    }
-                    _ => format!(
-                        "not the launcher's socket ({source}): was this process started by a rank instead of the launcher?"
-                    ),
-                },
+                reason: environment::taken_before(&source).unwrap_or_else(|| format!(
+                    "not the launcher's socket ({source}): was this process started by a rank instead of the launcher?"
+                )),
             }
         })?;
         Self::new(socket, rank as usize, size as usize).map(Some)
@@ -319,18 +315,15 @@ impl Launched {
 
 /// A number from the environment, below `limit`, if the variable is set.
 fn variable(name: &'static str, limit: u32) -> Result<Option<u32>, WireupError> {
-    let Some(value) = std::env::var_os(name) else {
+    let Some(value) = environment::variable(name) else {
         return Ok(None);
     };
-    let value = value.to_string_lossy().into_owned();
-    match value.parse() {
-        Ok(number) if number <= limit => Ok(Some(number)),
-        _ => Err(WireupError::Environment {
-            name,
-            reason: format!("not a number up to {limit}"),
-            value,
-        }),
-    }
+    let number = environment::number(&value, limit);
+    number.map(Some).map_err(|reason| WireupError::Environment {
+        name,
+        value,
+        reason,
+    })
 }
 
 fn transport(call: &'static str, source: FdPassError) -> WireupError {

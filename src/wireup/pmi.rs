@@ -14,9 +14,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 use onecopy_shm::process;
 
-use super::WireupError;
 use super::message::MAX_RANKS;
 use super::table::Table;
+use super::{WireupError, environment};
 
 /// Environment variable with the number of the descriptor that leads to the server.
 pub const ENV_FD: &str = "PMI_FD";
@@ -73,17 +73,12 @@ pub(super) fn is_present() -> bool {
 
 /// A number from the environment, if the variable is set.
 fn variable(name: &str, limit: u32) -> Result<Option<usize>, WireupError> {
-    let Some(value) = std::env::var_os(name) else {
+    let Some(text) = environment::variable(name) else {
         return Ok(None);
     };
-    let text = value.to_string_lossy();
-    match text.parse::<u32>() {
-        Ok(number) if number <= limit => Ok(Some(number as usize)),
-        _ => Err(failed(
-            "init",
-            format!("{name}={text:?} is not a number up to {limit}"),
-        )),
-    }
+    let number = environment::number(&text, limit)
+        .map_err(|what| failed("init", format!("{name}={text:?} is {what}")))?;
+    Ok(Some(number as usize))
 }
 
 impl Client {
@@ -121,14 +116,9 @@ impl Client {
         };
         let number = i32::try_from(fd).unwrap_or(-1);
         let stream = process::take_inherited_stream(number).map_err(|source| {
-            let reason = match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EALREADY) => {
-                    "this process has joined its job before, and can do so once".to_owned()
-                }
-                _ => format!(
-                    "{ENV_FD}={number} is not the launcher's socket ({source}): was this process started by a rank instead of the launcher? {ALONE}"
-                ),
-            };
+            let reason = environment::taken_before(&source).unwrap_or_else(|| format!(
+                "{ENV_FD}={number} is not the launcher's socket ({source}): was this process started by a rank instead of the launcher? {ALONE}"
+            ));
             failed(CALL, reason)
         })?;
         Self::new(stream, rank, size, limit).map(Some)
