@@ -223,7 +223,13 @@ impl Operation {
         match &mut self.body {
             Body::MessageExchange(body) => body.abandon(engine),
             Body::MessageChain(body) => body.abandon(engine),
-            _ => {}
+            // What they hold is in the contribution and the scratch memory.
+            Body::Barrier
+            | Body::Exchange(_)
+            | Body::Relay(_)
+            | Body::Swap(_)
+            | Body::Fold(_)
+            | Body::Stream(_) => {}
         }
         self.shared.temp = None;
         self.scratch.give_back();
