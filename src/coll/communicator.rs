@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Gone;
 use onecopy_shm::layout::COLL_STAGES;
+use onecopy_shm::loan::LoanTable;
 use std::collections::VecDeque;
 
 /// A communicator's state, and its collectives under way in the order in which they began. The two are borrowed apart.
@@ -207,48 +208,12 @@ impl Communicator {
         if called == 0 {
             return false;
         }
+        let has_called = |place: usize| place != state.me && called & 1 << (place % 64) != 0;
         let mut served = false;
-        for place in 0..state.size() {
-            if place == state.me || called & 1 << (place % 64) == 0 {
-                continue;
-            }
+        for place in (0..state.size()).filter(|&place| has_called(place)) {
             for op in ops.iter() {
                 for stage in 0..COLL_STAGES {
-                    let end = &state.ends[place];
-                    let Some(request) = end.copy_request(op.seq, stage) else {
-                        continue;
-                    };
-                    if request.owner as usize != state.me {
-                        continue;
-                    }
-                    let (offset, len) = (request.offset as usize, request.len as usize);
-                    // A request for what this rank does not have is answered by nothing; the caller has broken the
-                    // protocol and waits.
-                    match op.shared.served.get(request.buffer as usize) {
-                        Some(Some(Served::Loan(piece)))
-                            if offset.checked_add(len).is_some_and(|to| to <= piece.len) =>
-                        {
-                            let answered = engine.core.loans.read(
-                                piece.loan,
-                                piece.at + offset,
-                                len,
-                                |bytes| end.answer(stage, &request, bytes),
-                            );
-                            served |= answered.is_ok();
-                        }
-                        Some(Some(Served::Temp)) => {
-                            let bytes = op
-                                .shared
-                                .temp
-                                .as_ref()
-                                .and_then(|temp| temp.get(offset..offset.checked_add(len)?));
-                            if let Some(bytes) = bytes {
-                                end.answer(stage, &request, bytes);
-                                served = true;
-                            }
-                        }
-                        _ => {}
-                    }
+                    served |= answer(&engine.core.loans, state, op, place, stage);
                 }
             }
         }
@@ -256,6 +221,42 @@ impl Communicator {
             state.wake(&engine.peers);
         }
         served
+    }
+}
+
+/// Copies what `place` has asked of this rank for a stage of a collective. Says whether there was something.
+fn answer(
+    loans: &LoanTable,
+    state: &CommState,
+    op: &Operation,
+    place: usize,
+    stage: usize,
+) -> bool {
+    let end = &state.ends[place];
+    let request = end.copy_request(op.seq, stage);
+    let Some(request) = request.filter(|request| request.owner as usize == state.me) else {
+        return false;
+    };
+    let (offset, len) = (request.offset as usize, request.len as usize);
+    let Some(to) = offset.checked_add(len) else {
+        return false;
+    };
+    // A request for what this rank does not have is answered by nothing; the caller has broken the protocol and waits.
+    match op.shared.served.get(request.buffer as usize) {
+        Some(Some(Served::Loan(piece))) if to <= piece.len => {
+            let answer = |bytes: &[u8]| end.answer(stage, &request, bytes);
+            loans
+                .read(piece.loan, piece.at + offset, len, answer)
+                .is_ok()
+        }
+        Some(Some(Served::Temp)) => {
+            let temp = op.shared.temp.as_ref();
+            let bytes = temp.and_then(|temp| temp.get(offset..to));
+            bytes
+                .inspect(|bytes| end.answer(stage, &request, bytes))
+                .is_some()
+        }
+        _ => false,
     }
 }
 
