@@ -145,7 +145,7 @@ impl Exchange {
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, state, seq, shared) = cx.parts();
         self.order(state.size(), state.me);
-        let flags = self.flags(engine, state, shared.waits);
+        let flags = self.promises(engine, state, shared.waits).flags();
         let gives = self.readers != Readers::Nobody;
         if let (true, true, Some(offer)) = (self.by_message, gives, self.offer) {
             // One of two ranks would copy all of what cannot be mapped: as a message both do.

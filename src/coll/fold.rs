@@ -10,7 +10,7 @@ mod spread;
 use super::contribution::{Piece, Readers, Scratch, StepContext, behind};
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
-use super::push::{WRITTEN, reaches_all};
+use super::push::{Promises, WRITTEN, reaches_all};
 use super::select::{Algorithm, share};
 use super::state::{CommState, STEP_MAX, Step};
 use super::{ElemType, Op};
@@ -86,8 +86,8 @@ pub(crate) struct Fold {
     pending: Vec<usize>,
     got: usize,
     lines: Lines,
-    /// The flags of this rank's own line.
-    flags: u8,
+    /// What this rank's own line promises.
+    promises: Promises,
 }
 
 impl Fold {
@@ -113,7 +113,7 @@ impl Fold {
             pending: Vec::new(),
             got: 0,
             lines: Lines::default(),
-            flags: 0,
+            promises: Promises::default(),
         }
     }
 
@@ -130,28 +130,22 @@ impl Fold {
             len: self.send.len,
         });
         let result = result.filter(|_| split || self.has_helpers());
-        let mut flags = 0;
-        if result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()) {
-            flags |= kind::OPEN;
-        }
-        if self.has_helpers() && shared.waits && reaches_all(engine, state) {
-            flags |= kind::WRITES;
-        }
-        if shared.waits && state.tuning.asks {
-            flags |= kind::ANSWERS;
-        }
+        self.promises = Promises {
+            open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),
+            writes: self.has_helpers() && shared.waits && reaches_all(engine, state),
+            answers: shared.waits && state.tuning.asks,
+        };
         if self.has_helpers() {
             // Whoever combines a range of it reads everyone's contribution.
             self.readers = Readers::Everyone;
         }
         shared.shares = split;
-        self.flags = flags;
         let given = Given {
             unread: 0..0,
             piece: self.send,
             readers: self.readers,
             result,
-            flags,
+            flags: self.promises.flags(),
         };
         give(cx, given)
     }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Said, kind};
+use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
 
 /// The phase of a line whose owner has written, or combined, all that it had to.
@@ -32,6 +33,24 @@ pub(crate) enum Gives {
     Parts(usize),
     /// What lies behind [`half`] of it, to the same place; the member reads the front itself.
     Half,
+}
+
+/// What a rank's line promises beside what it describes; see above, and [`kind::ANSWERS`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Promises {
+    pub(crate) open: bool,
+    pub(crate) writes: bool,
+    pub(crate) answers: bool,
+}
+
+impl Promises {
+    /// For the line.
+    pub(crate) fn flags(self) -> u8 {
+        let flag = |on, flag| if on { flag } else { 0 };
+        flag(self.open, kind::OPEN)
+            | flag(self.writes, kind::WRITES)
+            | flag(self.answers, kind::ANSWERS)
+    }
 }
 
 /// Bytes of `len` that the receiver copies, when both ends copy.
@@ -63,9 +82,41 @@ pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
     said.has(kind::OPEN).then(|| lines::range(said.result))
 }
 
+/// Where what is written to members stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    /// In a buffer of this rank, from this byte on.
+    Loan(Loan, usize),
+    Bytes(&'a [u8]),
+}
+
+/// Writes `len` bytes from `origin` to all of `targets`, buffers of members, at byte `at` of each.
+pub(crate) fn put_to_all(
+    engine: &mut Engine,
+    state: &CommState,
+    targets: &[(usize, RemoteRange)],
+    (at, len): (usize, usize),
+    origin: Origin<'_>,
+) -> Result<()> {
+    let Engine { core, peers, .. } = engine;
+    let places = targets.iter().map(|&(place, _)| place);
+    let write = |bytes: &[u8]| {
+        targets.iter().try_for_each(|&(place, range)| {
+            let to = range.part(at as u64, len as u64);
+            put(peers, state, place, to, bytes)
+        })
+    };
+    writing(state, places, || match origin {
+        Origin::Loan(loan, from) => core.loans.read(loan, from, len, write)?,
+        Origin::Bytes(bytes) => write(bytes),
+    })?;
+    core.counters.put_bytes += (len * targets.len()) as u64;
+    Ok(())
+}
+
 /// Lets `f` write into buffers of `places`, unless one of them has given the communicator up. What belonged to that one
 /// may be used for something else.
-pub(crate) fn writing<R>(
+fn writing<R>(
     state: &CommState,
     places: impl IntoIterator<Item = usize>,
     f: impl FnOnce() -> Result<R>,
@@ -79,7 +130,7 @@ pub(crate) fn writing<R>(
 }
 
 /// Writes `bytes` to `to` in the memory of `place`; within [`writing`].
-pub(crate) fn put(
+fn put(
     peers: &[Option<Box<Peer>>],
     state: &CommState,
     place: usize,

@@ -8,7 +8,7 @@ use super::contribution::{
     GIVEN, Piece, Readers, Served, StepContext, behind, describe, range_of_temp,
 };
 use super::lines::Lines;
-use super::push::{PIECE, WRITTEN, half, opened, put, reaches_all, writing};
+use super::push::{Origin, PIECE, Promises, WRITTEN, half, opened, put_to_all, reaches_all};
 use super::reader;
 use super::source::{self, Source, Target};
 use super::state::{CommState, Step};
@@ -48,8 +48,8 @@ pub(crate) struct Swap {
     pending: Vec<usize>,
     done: usize,
     lines: Lines,
-    /// What this rank's own line says: its flags, and the bytes of its temporary buffer.
-    own: (u8, u64),
+    /// What this rank's own line says: whether pairs may swap in its buffers, and the bytes of its temporary one.
+    own: (bool, u64),
 }
 
 impl Swap {
@@ -63,7 +63,7 @@ impl Swap {
             pending: Vec::new(),
             done: 0,
             lines: Lines::default(),
-            own: (0, 0),
+            own: (false, 0),
         }
     }
 
@@ -78,24 +78,29 @@ impl Swap {
         let (range, size) = (engine.range_of(&whole), state.size());
         // Parts of different lengths lie at offsets that others do not know, so they cannot write there.
         let equal = matches!(self.parts, Parts::Equal(_));
-        let mut flags = 0;
+        let promises = Promises {
+            open: equal && range.heap.is_some(),
+            writes: equal && shared.waits && reaches_all(engine, state),
+            answers: false,
+        };
         let mut line = [0u8; INLINE];
-        if equal && range.heap.is_some() {
-            flags |= kind::OPEN;
+        if promises.open {
             describe(&range, &mut line[24..]);
         }
-        if equal && shared.waits && reaches_all(engine, state) {
-            flags |= kind::WRITES;
-        }
+        let in_buffers = promises.open && promises.writes;
         let long = (0..size).any(|place| self.parts.of(place).1 > COLL_SLOT / size);
-        if long && flags != kind::OPEN | kind::WRITES {
+        if long && !in_buffers {
             shared.temp = engine.core.buffers.try_take_collective(TEMP);
         }
         if let Some(temp) = &shared.temp {
             describe(&range_of_temp(temp), &mut line[..24]);
             shared.served[GIVEN] = Some(Served::Temp);
         }
-        self.own = (flags, shared.temp.as_ref().map_or(0, |s| s.len() as u64));
+        self.own = (
+            in_buffers,
+            shared.temp.as_ref().map_or(0, |s| s.len() as u64),
+        );
+        let flags = promises.flags();
         state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
     }
 
@@ -103,8 +108,7 @@ impl Swap {
     fn decide(&mut self, state: &CommState, seq: u32) -> Result<Option<Medium>> {
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
-        let (flags, mut least) = self.own;
-        let mut all = flags & both == both;
+        let (mut all, mut least) = self.own;
         for place in behind(size, state.me) {
             let Some(said) = self.lines.of(state, place, seq)? else {
                 return Ok(None);
@@ -169,15 +173,10 @@ impl Swap {
                 let there = range.part((me * len + skip) as u64, n as u64);
                 let theirs = &mut room[..n];
                 take(engine, state, place, &there, theirs)?;
-                let Engine { core, peers, .. } = engine;
-                writing(state, [place], || {
-                    core.loans.read(self.recv, at + skip, n, |bytes| {
-                        put(peers, state, place, there, bytes)
-                    })?
-                })?;
+                let mine = Origin::Loan(self.recv, at + skip);
+                put_to_all(engine, state, &[(place, there)], (0, n), mine)?;
                 let write = |out: &mut [u8]| out.copy_from_slice(theirs);
-                core.loans.write(self.recv, at + skip, n, write)?;
-                core.counters.put_bytes += n as u64;
+                engine.core.loans.write(self.recv, at + skip, n, write)?;
                 self.done += n;
             }
             self.done = 0;

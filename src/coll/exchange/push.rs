@@ -3,7 +3,7 @@
 
 use super::super::contribution::{GIVEN, Piece, Readers, StepContext};
 use super::super::push::{
-    Gives, PIECE, WRITTEN, half, opened, place_of, put, reaches_all, writing,
+    Gives, Origin, PIECE, Promises, WRITTEN, half, opened, place_of, put_to_all, reaches_all,
 };
 use super::super::reader;
 use super::super::state::{CommState, STEP_MAX};
@@ -51,8 +51,8 @@ impl Push {
 }
 
 impl Exchange {
-    /// Flags for the line, by what this rank can do and what its buffers are.
-    pub(crate) fn flags(&mut self, engine: &Engine, state: &CommState, waits: bool) -> u8 {
+    /// What the line promises, by what this rank can do and what its buffers are.
+    pub(crate) fn promises(&mut self, engine: &Engine, state: &CommState, waits: bool) -> Promises {
         let open = self
             .open
             .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
@@ -70,9 +70,11 @@ impl Exchange {
         let mutual = state.size() == 2
             || matches!(self.takes, Takes::Each(_))
             || matches!(self.readers, Readers::Only(_));
-        let answers = waits && mutual && state.tuning.asks;
-        let flag = |on, flag| if on { flag } else { 0 };
-        flag(open, kind::OPEN) | flag(self.push.writes, kind::WRITES) | flag(answers, kind::ANSWERS)
+        Promises {
+            open,
+            writes: self.push.writes,
+            answers: waits && mutual && state.tuning.asks,
+        }
     }
 
     /// Bytes of `len` from the front that this rank reads itself, by what their owner says.
@@ -248,9 +250,9 @@ impl Job {
     ) -> Result<()> {
         let n = end - at;
         let from = offer.at + self.from + at;
-        let Engine { core, peers, .. } = engine;
         if let (Some(to), Some(recv)) = (self.own, recv) {
-            core.loans.copy(offer.loan, from, recv, to + at, n)?;
+            let loans = &mut engine.core.loans;
+            loans.copy(offer.loan, from, recv, to + at, n)?;
         }
         if self.targets.is_empty() {
             return Ok(());
@@ -258,18 +260,10 @@ impl Job {
         if self.done == n {
             // The page tables for all of it are filled in one call.
             for &(place, range) in &self.targets {
-                let _ = reader::view(peers, state, place, &range);
+                let _ = reader::view(&engine.peers, state, place, &range);
             }
         }
-        let places = self.targets.iter().map(|&(place, _)| place);
-        writing(state, places, || {
-            core.loans.read(offer.loan, from, n, |bytes| {
-                self.targets.iter().try_for_each(|&(place, range)| {
-                    put(peers, state, place, range.part(at as u64, n as u64), bytes)
-                })
-            })?
-        })?;
-        core.counters.put_bytes += (n * self.targets.len()) as u64;
-        Ok(())
+        let origin = Origin::Loan(offer.loan, from);
+        put_to_all(engine, state, &self.targets, (at, n), origin)
     }
 }

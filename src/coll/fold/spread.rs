@@ -3,7 +3,7 @@
 
 use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
-use super::super::push::{WRITTEN, opened, put, reaches_all, writing};
+use super::super::push::{Origin, WRITTEN, opened, put_to_all, reaches_all};
 use super::super::reader;
 use super::super::select::{Algorithm, share};
 use super::super::source::{Source, Target};
@@ -32,7 +32,7 @@ impl Fold {
             return Ok(true);
         };
         let me = state.me;
-        if me != root && self.flags & kind::WRITES == 0 {
+        if me != root && !self.promises.writes {
             shared.readers = Readers::Only(root);
             return Ok(true);
         }
@@ -40,7 +40,7 @@ impl Fold {
             return Ok(false);
         }
         // Of its own line a rank knows what it has written there.
-        let mut helped = me != root || self.flags & kind::OPEN != 0;
+        let mut helped = me != root || self.promises.open;
         let mut open = None;
         for place in (0..state.size()).filter(|&place| place != me) {
             let Some(said) = self.lines.of(state, place, seq)? else {
@@ -84,8 +84,8 @@ impl Fold {
         }
         match self.at {
             FoldState::Contributions => {
-                let decides = self.has_helpers()
-                    && (self.root == Some(state.me) || self.flags & kind::WRITES != 0);
+                let decides =
+                    self.has_helpers() && (self.root == Some(state.me) || self.promises.writes);
                 let combines = self.range.0 < self.range.1 && place < self.upto;
                 (decides || combines) && lacks(1)
             }
@@ -134,20 +134,11 @@ impl Fold {
         if self.targets.is_empty() {
             return Ok(());
         }
-        let Engine { core, peers, .. } = engine;
-        let places = self.targets.iter().map(|&(place, _)| place);
-        let write = |bytes: &[u8]| {
-            self.targets.iter().try_for_each(|&(place, range)| {
-                let to = range.part(begin as u64, len as u64);
-                put(peers, state, place, to, bytes)
-            })
+        let origin = match self.recv {
+            Some((loan, at)) => Origin::Loan(loan, at + begin),
+            None => Origin::Bytes(helped),
         };
-        writing(state, places, || match self.recv {
-            Some((loan, at)) => core.loans.read(loan, at + begin, len, write)?,
-            None => write(helped),
-        })?;
-        core.counters.put_bytes += (len * self.targets.len()) as u64;
-        Ok(())
+        put_to_all(engine, state, &self.targets, (begin, len), origin)
     }
 
     /// Takes the others' ranges of the result.
