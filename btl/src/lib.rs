@@ -26,6 +26,7 @@ pub mod link;
 pub mod module;
 mod pieces;
 mod populated;
+mod proving;
 pub mod rcache;
 mod refusal;
 pub mod registry;

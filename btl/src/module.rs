@@ -184,26 +184,39 @@ pub enum Interface {
     Plain,
 }
 
-pub(crate) fn no_offer(peer: u32, what: &str) -> Refusal {
+fn no_offer(peer: u32, what: &str) -> Refusal {
     Refusal::new(
         format!("rank {peer} offers no {what}"),
         "load the module before the job starts, for all ranks, and give them the same ONECOPY_LAYERS",
     )
 }
 
+/// The interface by which a pair talks, with what both sides have for it.
+#[derive(Debug)]
+pub(crate) enum Agreed<'m, D, O> {
+    Extension {
+        device: &'m Arc<onecopy_sys::Device>,
+        /// By which the peer granted its memory.
+        grant: BorrowedFd<'m>,
+    },
+    Plain {
+        device: &'m Arc<D>,
+        /// The number that the peer told.
+        offer: O,
+    },
+}
+
 /// Decides by which interface a pair talks: the extension if both have it, else the plain one.
-pub(crate) fn interface<P, O>(
+pub(crate) fn interface<'m, D, O>(
     peer: u32,
-    extension: Result<(), &Refusal>,
-    grant: bool,
-    plain: Result<P, &Refusal>,
-    offer: Option<O>,
+    (extension, grant): (&'m Found<onecopy_sys::Device>, Option<BorrowedFd<'m>>),
+    (plain, offer): (&'m Found<D>, Option<O>),
     what: &str,
-) -> Result<Result<(), (P, O)>, Refusal> {
+) -> Result<Agreed<'m, D, O>, Refusal> {
     match (extension, grant, plain, offer) {
-        (Ok(()), true, _, _) => Ok(Ok(())),
-        (_, _, Ok(plain), Some(offer)) => Ok(Err((plain, offer))),
-        (Ok(()), false, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
+        (Ok(device), Some(grant), _, _) => Ok(Agreed::Extension { device, grant }),
+        (_, _, Ok(device), Some(offer)) => Ok(Agreed::Plain { device, offer }),
+        (Ok(_), None, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
         (Err(extension), _, Err(plain), _) => Err(neither(plain, extension)),
     }
 }

@@ -15,6 +15,36 @@ pub(crate) fn pieces_mut<'a>(out: &'a mut [IoSliceMut<'_>]) -> impl Iterator<Ite
     out.iter_mut().map(|piece| &mut **piece)
 }
 
+/// What is gathered for one call, at most `N` pieces; nothing is allocated.
+pub(crate) struct Gathered<T, const N: usize> {
+    pieces: [T; N],
+    count: usize,
+}
+
+impl<T: Copy, const N: usize> Gathered<T, N> {
+    pub(crate) fn new(empty: T) -> Self {
+        Self {
+            pieces: [empty; N],
+            count: 0,
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == N
+    }
+
+    /// Adds a piece, for which there is room.
+    pub(crate) fn push(&mut self, piece: T) {
+        self.pieces[self.count] = piece;
+        self.count += 1;
+    }
+
+    /// All pieces; what is added next begins anew.
+    pub(crate) fn take(&mut self) -> &[T] {
+        &self.pieces[..std::mem::take(&mut self.count)]
+    }
+}
+
 /// Walks two lists of ranges of the same total length and calls `step(part of a remote range, local piece, part of that
 /// piece)`.
 pub(crate) fn walk<P: Deref<Target = [u8]>, E>(

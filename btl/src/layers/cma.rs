@@ -16,7 +16,8 @@
 )]
 
 use crate::contract::{CopyLayer, Failure, Probe, Refusal, RemoteRange};
-use crate::pieces::{pieces, pieces_mut, walk};
+use crate::pieces::{Gathered, pieces, pieces_mut, walk};
+use crate::proving;
 use crate::yama::ptrace_scope;
 use onecopy_obs::{Knobs, Ptracer};
 use onecopy_shm::failing;
@@ -125,12 +126,11 @@ fn transfer_all(
     Ok(())
 }
 
-/// Pairs of pieces that are gathered for few calls; nothing is allocated.
+/// Pairs of pieces for few calls.
 struct Batch {
     direction: Direction,
     pid: libc::pid_t,
-    pairs: [(libc::iovec, libc::iovec); PAIRS],
-    count: usize,
+    pairs: Gathered<(libc::iovec, libc::iovec), PAIRS>,
 }
 
 impl Batch {
@@ -142,8 +142,7 @@ impl Batch {
         Self {
             direction,
             pid,
-            pairs: [(empty, empty); PAIRS],
-            count: 0,
+            pairs: Gathered::new((empty, empty)),
         }
     }
 
@@ -154,17 +153,15 @@ impl Batch {
             iov_base: local.cast(),
             iov_len: remote.iov_len,
         };
-        self.pairs[self.count] = (local, remote);
-        self.count += 1;
-        if self.count == PAIRS {
+        self.pairs.push((local, remote));
+        if self.pairs.is_full() {
             self.flush()?;
         }
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let count = std::mem::take(&mut self.count);
-        transfer_all(self.direction, self.pid, &self.pairs[..count])
+        transfer_all(self.direction, self.pid, self.pairs.take())
     }
 }
 
@@ -283,20 +280,13 @@ impl CmaLayer {
                 "start the ranks in one pid namespace",
             )
         })?;
-        let mut number = [0u8; 8];
-        let at = RemoteRange {
-            address: peer.nonce_address(),
-            heap: None,
-            region: None,
-            len: 8,
+        let mut layer = Self {
+            pid,
+            can_write: false,
         };
-        let local = libc::iovec {
-            iov_base: number.as_mut_ptr().cast(),
-            iov_len: 8,
-        };
-        transfer_all(Direction::Read, pid, &[(local, remote_iovec(&at))])
-            .map_err(|e| explain("process_vm_readv", peer.rank(), &e))?;
-        if u64::from_ne_bytes(number) != peer.nonce() {
+        let is_peers = proving::reads_nonce(&layer, peer, None)
+            .map_err(|e| explain(e.call, peer.rank(), &e.source))?;
+        if !is_peers {
             return Err(Refusal::new(
                 format!(
                     "process_vm_readv with rank {}: pid {pid} is another process here",
@@ -305,21 +295,8 @@ impl CmaLayer {
                 "start the ranks in one pid namespace",
             ));
         }
-        let token = peer.nonce().rotate_left(17) ^ u64::from(std::process::id());
-        let at = RemoteRange {
-            address: peer.proof_address(),
-            heap: None,
-            region: None,
-            len: 8,
-        };
-        let mut bytes = token.to_ne_bytes();
-        let local = libc::iovec {
-            iov_base: bytes.as_mut_ptr().cast(),
-            iov_len: 8,
-        };
-        let can_write = transfer_all(Direction::Write, pid, &[(local, remote_iovec(&at))]).is_ok()
-            && peer.proof() == token;
-        Ok(Self { pid, can_write })
+        layer.can_write = proving::writes_seen(&layer, peer, 17);
+        Ok(layer)
     }
 }
 

@@ -15,8 +15,9 @@
 #![allow(unsafe_code, reason = "ioctls that copy to memory of this process")]
 
 use crate::contract::{CopyLayer, Failure, Means, Refusal, RegionPart, RemoteRange, Terms};
-use crate::module::{Guarantees, Region, interface};
-use crate::pieces::{pieces, pieces_mut, walk};
+use crate::module::{Agreed, Guarantees, Region, interface};
+use crate::pieces::{Gathered, pieces, pieces_mut, walk};
+use crate::proving;
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
 use onecopy_shm::segment::PeerSegment;
 use onecopy_sys::{ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE, Place};
@@ -48,25 +49,23 @@ pub struct KnemLayer {
 impl KnemLayer {
     /// Proves the layer: copies the peer's number.
     pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
-        let (module, grant) = (&terms.module, means.grant());
-        let plain = interface(
+        let module = &terms.module;
+        let agreed = interface(
             peer.rank(),
-            module.onecopy.as_ref().map(|_| ()),
-            grant.is_some(),
-            module.knem.as_ref(),
-            means.offer.proof,
+            (&module.onecopy, means.grant()),
+            (&module.knem, means.offer.proof),
             "memory to copy from",
         )?;
         let refuse = |error: &io::Error| explain("copy by the module", peer.rank(), error);
-        let (layer, proof) = match (plain, &module.onecopy, grant) {
-            (Err((device, cookie)), _, _) => {
+        let (layer, proof) = match agreed {
+            Agreed::Plain { device, offer } => {
                 let layer = Self {
                     access: Access::Plain(Arc::clone(device)),
                     call: "KNEM inline copy",
                 };
-                (layer, Some(cookie))
+                (layer, Some(offer))
             }
-            (Ok(()), Ok(device), Some(grant)) => {
+            Agreed::Extension { device, grant } => {
                 let open = || -> io::Result<Self> {
                     let segment = onecopy_sys::Segment::from(grant.try_clone_to_owned()?);
                     let info = segment.info()?;
@@ -85,25 +84,10 @@ impl KnemLayer {
                 };
                 (open().map_err(|e| refuse(&e))?, None)
             }
-            (Ok(()), Err(refusal), _) => return Err(refusal.clone()),
-            (Ok(()), Ok(_), None) => {
-                return Err(Refusal::new(
-                    format!("rank {} granted nothing", peer.rank()),
-                    "load the module before the job starts",
-                ));
-            }
         };
-        let from = [RemoteRange {
-            address: peer.nonce_address(),
-            heap: None,
-            region: proof.map(|cookie| RegionPart { cookie, offset: 0 }),
-            len: 8,
-        }];
-        let mut number = [0u8; 8];
-        layer
-            .get(&from, &mut [IoSliceMut::new(&mut number)])
-            .map_err(|e| refuse(&e.source))?;
-        if u64::from_ne_bytes(number) != peer.nonce() {
+        let region = proof.map(|cookie| RegionPart { cookie, offset: 0 });
+        let is_peers = proving::reads_nonce(&layer, peer, region).map_err(|e| refuse(&e.source))?;
+        if !is_peers {
             return Err(Refusal::new(
                 format!(
                     "what the module copied is not rank {}'s memory",
@@ -187,8 +171,7 @@ struct Batch<'d> {
     cookie: u64,
     offset: u64,
     bytes: u64,
-    pieces: [knem_cmd_param_iovec; PIECES],
-    count: usize,
+    pieces: Gathered<knem_cmd_param_iovec, PIECES>,
 }
 
 impl<'d> Batch<'d> {
@@ -198,34 +181,32 @@ impl<'d> Batch<'d> {
             cookie: 0,
             offset: 0,
             bytes: 0,
-            pieces: [knem_cmd_param_iovec::default(); PIECES],
-            count: 0,
+            pieces: Gathered::new(knem_cmd_param_iovec::default()),
         }
     }
 
     /// Adds a piece, of an exclusive slice that outlives the batch.
     fn push(&mut self, part: RegionPart, piece: knem_cmd_param_iovec) -> io::Result<()> {
         let follows = self.cookie == part.cookie && self.offset + self.bytes == part.offset;
-        if !follows || self.count == PIECES {
+        if !follows || self.pieces.is_full() {
             self.flush()?;
             (self.cookie, self.offset) = (part.cookie, part.offset);
         }
-        self.pieces[self.count] = piece;
-        self.count += 1;
+        self.pieces.push(piece);
         self.bytes += piece.len;
         Ok(())
     }
 
     /// Copies what was added.
     fn flush(&mut self) -> io::Result<()> {
-        let count = std::mem::take(&mut self.count);
+        let pieces = self.pieces.take();
         self.bytes = 0;
-        if count == 0 {
+        if pieces.is_empty() {
             return Ok(());
         }
         let mut command = knem_cmd_inline_copy {
-            local_iovec_array: self.pieces.as_ptr().expose_provenance() as u64,
-            local_iovec_nr: count as u32,
+            local_iovec_array: pieces.as_ptr().expose_provenance() as u64,
+            local_iovec_nr: pieces.len() as u32,
             write: 0,
             remote_cookie: self.cookie,
             remote_offset: self.offset,

@@ -16,9 +16,10 @@ use crate::attachment::{Window, WindowError};
 use crate::contract::{
     AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
 };
-use crate::module::{Guarantees, interface, no_offer};
+use crate::module::{Agreed, Guarantees, interface};
 use crate::pieces::{pieces, pieces_mut, walk};
 use crate::populated::Populated;
+use crate::proving;
 use crate::rcache::{AttachCache, Limits, Stats};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::layout::PAGE;
@@ -113,13 +114,11 @@ impl XpmemLayer {
     /// Proves the layer: reads the peer's number through an attachment, and writes one that is then seen through the
     /// peer's segment.
     pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
-        let (module, grant) = (&terms.module, means.grant());
-        let plain = interface(
+        let module = &terms.module;
+        let agreed = interface(
             peer.rank(),
-            module.onecopy.as_ref().map(|_| ()),
-            grant.is_some(),
-            module.xpmem.as_ref(),
-            means.offer.segid,
+            (&module.onecopy, means.grant()),
+            (&module.xpmem, means.offer.segid),
             "memory to attach",
         )?;
         let failed = |call: &str, error: &io::Error| explain(call, peer.rank(), error);
@@ -127,10 +126,10 @@ impl XpmemLayer {
             end: ADDRESS_END,
             ..terms.limits
         };
-        let (access, can_write) = match (plain, &module.onecopy, grant) {
-            (Err((device, segid)), _, _) => {
+        let (access, can_write) = match agreed {
+            Agreed::Plain { device, offer } => {
                 let apid = device
-                    .get(segid, xpmem_sys::XPMEM_RDWR)
+                    .get(offer, xpmem_sys::XPMEM_RDWR)
                     .map_err(|e| failed("XPMEM get", &e))?;
                 let access = Access::Plain {
                     device: Arc::clone(device),
@@ -139,7 +138,7 @@ impl XpmemLayer {
                 };
                 (access, true)
             }
-            (Ok(()), Ok(device), Some(grant)) => {
+            Agreed::Extension { device, grant } => {
                 let open = || -> io::Result<_> {
                     let segment = onecopy_sys::Segment::from(grant.try_clone_to_owned()?);
                     let info = segment.info()?;
@@ -156,8 +155,6 @@ impl XpmemLayer {
                 };
                 (access, info.flags & ONECOPY_SEGMENT_WRITE != 0)
             }
-            (Ok(()), Err(refusal), _) => return Err(refusal.clone()),
-            (Ok(()), Ok(_), None) => return Err(no_offer(peer.rank(), "memory to attach")),
         };
         let layer = Self {
             cache: RefCell::new(AttachCache::new(limits)),
@@ -172,17 +169,9 @@ impl XpmemLayer {
     }
 
     fn prove_by_transfer(&self, peer: &PeerSegment) -> Result<(), Refusal> {
-        let word = |address| RemoteRange {
-            address,
-            heap: None,
-            region: None,
-            len: 8,
-        };
-        let mut number = [0u8; 8];
-        let from = [word(peer.nonce_address())];
-        self.get(&from, &mut [IoSliceMut::new(&mut number)])
+        let is_peers = proving::reads_nonce(self, peer, None)
             .map_err(|e| explain(e.call, peer.rank(), &e.source))?;
-        if u64::from_ne_bytes(number) != peer.nonce() {
+        if !is_peers {
             return Err(Refusal::new(
                 format!(
                     "what was attached of rank {} is another process's memory",
@@ -194,10 +183,7 @@ impl XpmemLayer {
         if !self.can_write {
             return Ok(());
         }
-        let token = peer.nonce().rotate_left(29) ^ u64::from(std::process::id());
-        let to = [word(peer.proof_address())];
-        let written = self.put(&to, &[IoSlice::new(&token.to_ne_bytes())]);
-        if written.is_ok() && peer.proof() == token {
+        if proving::writes_seen(self, peer, 29) {
             Ok(())
         } else {
             Err(Refusal::new(
