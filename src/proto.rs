@@ -346,6 +346,16 @@ pub(crate) fn put_body(
 pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
     peer.endpoint.push_out();
     let mut moved = flush_replies(core, peer);
+    moved |= flush_outbox(core, peer);
+    if !peer.pipes.is_empty() {
+        moved |= pipeline::send(core, peer);
+    }
+    moved
+}
+
+/// Writes sends that fit, in their order.
+fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
+    let mut moved = false;
     // The end of a message that was broken off comes before the next one begins.
     while peer.replies.is_empty() {
         if !peer.held_back.is_empty() && !has_begun(core, peer) {
@@ -363,14 +373,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
             continue;
         };
         let (sync, context, len) = (request.sync, request.context, request.len);
-        let plan = match plan {
-            None => plan::plan_request(core, peer, id),
-            // Others that were planned with the same credit may have used it meanwhile.
-            Some(SendPlan::Chunks { sent: 0 }) if !plan::has_credit(core, peer, charge(len)) => {
-                plan::plan_request(core, peer, id)
-            }
-            Some(plan) => plan,
-        };
+        let plan = plan_again(core, peer, (id, len), plan);
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. });
         if begins && peer.must_hold(context, asks) {
@@ -394,10 +397,25 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
         }
         peer.pop_outbox();
     }
-    if !peer.pipes.is_empty() {
-        moved |= pipeline::send(core, peer);
-    }
     moved
+}
+
+/// How a send of `len` bytes goes whose turn has come, and which was planned so before.
+#[inline]
+fn plan_again(
+    core: &mut Core,
+    peer: &mut Peer,
+    (id, len): (RequestId, u64),
+    plan: Option<SendPlan>,
+) -> SendPlan {
+    match plan {
+        None => plan::plan_request(core, peer, id),
+        // Others that were planned with the same credit may have used it meanwhile.
+        Some(SendPlan::Chunks { sent: 0 }) if !plan::has_credit(core, peer, charge(len)) => {
+            plan::plan_request(core, peer, id)
+        }
+        Some(plan) => plan,
+    }
 }
 
 /// Whether a part of the first message in the outbox is out already.
