@@ -16,60 +16,35 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+/// What a look at the lives of the peers has found.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Ranks that do not talk with this one any more.
+    given_up: Vec<u32>,
+    /// Ranks whose process or memory has ended.
+    ended: Vec<u32>,
+    /// The wire-up has something to say.
+    news: bool,
+}
+
 impl Engine {
     /// Looks whether all peers live, and what the launcher has to say. One system call, and more only if something
     /// happened.
     #[cold]
     pub(crate) fn check_peers(&mut self) {
         self.core.counters.liveness_checks += 1;
-        let mut changed = false;
-        let mut ended = Vec::new();
-        let mut left_alone = Vec::new();
         self.try_again();
         self.look_at_retired();
         self.check_wires();
-        {
-            let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
-            let mut ranks = Vec::new();
-            for peer in self.peers.iter().flatten() {
-                if peer.gone.is_some() {
-                    continue;
-                }
-                if peer.endpoint.has_given_up() {
-                    left_alone.push(peer.rank);
-                }
-                // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its
-                // process is not.
-                let patience = 2 * self.core.patience.period;
-                let ends = peer.endpoint.shares_memory();
-                if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
-                    ended.push(peer.rank);
-                } else if let Some(pidfd) = &peer.pidfd {
-                    ranks.push(peer.rank);
-                    descriptors.push(pidfd.as_fd());
-                }
-            }
-            let pids = descriptors.len();
-            descriptors.extend(self.wireup.event_fd());
-            let looked = liveness::readable(&descriptors, |index| {
-                if index < pids {
-                    ended.push(ranks[index]);
-                } else {
-                    changed = true;
-                }
-            });
-            if looked.is_err() {
-                changed = true;
-            }
-        }
+        let seen = self.look_at_lives();
         // Before the news that it has left, which would say less.
-        for rank in left_alone {
+        for rank in seen.given_up {
             self.mark_gone(rank, Gone::given_up());
         }
-        if changed {
+        if seen.news {
             self.take_events();
         }
-        for rank in ended {
+        for rank in seen.ended {
             if self.gone[rank as usize].is_none() {
                 // The launcher knows how it ended; if it has not said so yet, the end itself is news enough.
                 self.take_events();
@@ -78,16 +53,58 @@ impl Engine {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
-        if let Some(error) = self.lonely() {
-            let posted = self
-                .core
-                .posted
-                .take_where(|pattern, _| pattern.source.is_none());
-            for receive in posted {
-                self.core.complete_posted(receive, Err(error.clone()));
+        self.end_lonely_receives();
+        self.tell_of_stuck();
+    }
+
+    /// Looks at the processes of all peers, and whether the wire-up has news; nothing is done about it.
+    fn look_at_lives(&self) -> Seen {
+        let mut seen = Seen::default();
+        let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
+        let mut ranks = Vec::new();
+        for peer in self.peers.iter().flatten() {
+            if peer.gone.is_some() {
+                continue;
+            }
+            if peer.endpoint.has_given_up() {
+                seen.given_up.push(peer.rank);
+            }
+            // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
+            // is not.
+            let patience = 2 * self.core.patience.period;
+            let ends = peer.endpoint.shares_memory();
+            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
+                seen.ended.push(peer.rank);
+            } else if let Some(pidfd) = &peer.pidfd {
+                ranks.push(peer.rank);
+                descriptors.push(pidfd.as_fd());
             }
         }
-        self.tell_of_stuck();
+        let pids = descriptors.len();
+        descriptors.extend(self.wireup.event_fd());
+        let looked = liveness::readable(&descriptors, |index| {
+            if index < pids {
+                seen.ended.push(ranks[index]);
+            } else {
+                seen.news = true;
+            }
+        });
+        seen.news |= looked.is_err();
+        seen
+    }
+
+    /// Ends receives from any source, if nobody is left who could send to them.
+    fn end_lonely_receives(&mut self) {
+        let Some(error) = self.lonely() else {
+            return;
+        };
+        let posted = self
+            .core
+            .posted
+            .take_where(|pattern, _| pattern.source.is_none());
+        for receive in posted {
+            self.core.complete_posted(receive, Err(error.clone()));
+        }
     }
 
     /// Nobody waits for ever in silence for a message that its sender holds back.
@@ -204,29 +221,13 @@ impl Engine {
             self.core.counters.peer_deaths += 1;
             tracepoints::peer_died(rank as usize, &how.to_string());
         }
-        // A rank may have written to us before we ever connected: its bit is set, its segment still introduced.
-        if !matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_)) {
-            for word in 0..self.core.home.active_words() {
-                let active = self.core.home.take_active(word);
-                if active != 0 {
-                    self.activate(word, active);
-                }
-            }
-            if let Some(peer) = &mut self.peers[rank as usize] {
-                // No more than the ring holds: whoever else writes there does not keep this rank here.
-                for _ in 0..2 * self.geometry.ring_slots {
-                    if peer.endpoint.is_empty()
-                        || proto::drain(&mut self.core, peer, proto::Drain::All).is_err()
-                    {
-                        break;
-                    }
-                }
-            }
+        let given_up = matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_));
+        if !given_up {
+            self.take_last_words(rank);
         }
-        let error = gone.error(rank);
         self.gone[rank as usize] = Some(gone.clone());
         self.forget_wire(rank);
-        if matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_)) {
+        if given_up {
             self.tell_given_up(rank);
         }
         self.core.waits.gone = self.core.waits.gone.wrapping_add(1);
@@ -234,6 +235,33 @@ impl Engine {
         if !matches!(gone, Gone::Left) {
             self.core.unacknowledged.push(rank);
         }
+        self.forget_peer(rank, &gone);
+        self.end_requests_with(rank, &gone);
+    }
+
+    /// Receives what a peer that has ended had sent before.
+    fn take_last_words(&mut self, rank: u32) {
+        // A rank may have written to us before we ever connected: its bit is set, its segment still introduced.
+        for word in 0..self.core.home.active_words() {
+            let active = self.core.home.take_active(word);
+            if active != 0 {
+                self.activate(word, active);
+            }
+        }
+        if let Some(peer) = &mut self.peers[rank as usize] {
+            // No more than the ring holds: whoever else writes there does not keep this rank here.
+            for _ in 0..2 * self.geometry.ring_slots {
+                if peer.endpoint.is_empty()
+                    || proto::drain(&mut self.core, peer, proto::Drain::All).is_err()
+                {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Takes back what was kept of a peer that is gone: it is polled no more, and nothing goes to it or comes.
+    fn forget_peer(&mut self, rank: u32, gone: &Gone) {
         self.polled.retain(|&r| r != rank);
         self.core.busy.retain(|&r| r != rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
@@ -262,6 +290,11 @@ impl Engine {
                 self.core.give_back(bytes);
             }
         }
+    }
+
+    /// Ends all requests that wait for a peer that is gone.
+    fn end_requests_with(&mut self, rank: u32, gone: &Gone) {
+        let error = gone.error(rank);
         for id in self
             .core
             .requests
