@@ -7,6 +7,7 @@ mod connect;
 mod deaths;
 mod progress;
 mod sleep;
+mod start;
 mod wires;
 
 use crate::error::{Error, Result};

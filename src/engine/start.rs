@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Making an engine: its segment, its place in the job, and what it knows of the ranks before it connects with one.
+
+use super::wires::{self, Wires};
+use super::{Core, Engine};
+use crate::endpoint::Home;
+use crate::error::Result;
+use crate::machine::quota;
+use crate::memory::pool::{Pool, Settings};
+use crate::memory::{geometry, tell_of_small_heap};
+use crate::select::chunks::Chunks;
+use crate::state::Patience;
+use crate::wireup::{Card, Wireup};
+use onecopy_btl::LayerId;
+use onecopy_btl::contract::Terms;
+use onecopy_btl::cost::Costs;
+use onecopy_btl::link::Permitted;
+use onecopy_btl::module::{Exposed, Module};
+use onecopy_btl::rcache::Limits;
+use onecopy_btl::registry::{self, LayerSet};
+use onecopy_obs::{CopyKernel, Knobs, seeds};
+use onecopy_shm::copy::{CopyPlan, Kernel};
+use onecopy_shm::fault;
+use onecopy_shm::gate::Threads;
+use onecopy_shm::layout::Geometry;
+use onecopy_shm::sync::HeavyFence;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+fn copy_plan(knobs: &Knobs) -> CopyPlan {
+    let nt_min = match (knobs.copy_kernel, knobs.nt_min) {
+        (CopyKernel::NonTemporal, _) => 0,
+        (_, Some(min)) => min,
+        (CopyKernel::Auto, None) => seeds::NT_MIN,
+        _ => usize::MAX,
+    };
+    let small = if knobs.copy_kernel == CopyKernel::Rep {
+        Kernel::RepMovsb
+    } else {
+        Kernel::Memcpy
+    };
+    CopyPlan { small, nt_min }
+}
+
+/// What a rank has when all have joined the job.
+struct Joined {
+    home: Home,
+    geometry: Geometry,
+    layers: LayerSet,
+    module: Module,
+    exposed: Exposed,
+    cards: Vec<Card>,
+    wires: Option<Box<Wires>>,
+    no_wire: Option<String>,
+}
+
+/// Makes the segment and joins the job; see [`Engine::start`].
+fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> Result<Joined> {
+    let size = wireup.size();
+    let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
+    let fence = HeavyFence::register();
+    let geometry = geometry(knobs, size);
+    tell_of_small_heap(knobs, &geometry);
+    let nonce = RandomState::new().hash_one(std::process::id()) | 1;
+    let home = Home::create(me, geometry, fence, nonce)?;
+    let card = Card {
+        quota_cpus: quota(),
+        ..Card::of_this_process()
+    };
+    // Before anyone can look at it.
+    prepare(&home);
+    registry::permit(knobs, None);
+    let mut layers = LayerSet::default();
+    if size > 1 {
+        layers = LayerSet::permitted(&knobs.layers);
+    }
+    let module = layers.open_module(knobs.module_abi);
+    let exposed = Exposed::new(&module, home.nonce_address());
+    let (wires, no_wire) = open_wires(knobs, me, wireup, &home)?;
+    let card = Card {
+        offer: exposed.offer(),
+        listens: wires.as_ref().and_then(|wires| wires.address()),
+        ..card
+    };
+    wireup.grant(exposed.grant())?;
+    fault::point("join.before");
+    let cards = wireup.join(card, home.fd())?;
+    fault::point("join.after");
+    Ok(Joined {
+        home,
+        geometry,
+        layers,
+        module,
+        exposed,
+        cards,
+        wires,
+        no_wire,
+    })
+}
+
+/// What leads to ranks on other nodes, if there are any; else why there is none.
+fn open_wires(
+    knobs: &Knobs,
+    me: u32,
+    wireup: &dyn Wireup,
+    home: &Home,
+) -> Result<(Option<Box<Wires>>, Option<String>)> {
+    let Some(net) = wireup.net() else {
+        return Ok((
+            None,
+            Some("it is on another node, and the launcher told of no way there".into()),
+        ));
+    };
+    let wire = LayerId::WIRE;
+    if !knobs.layers.allows(wire.name()) {
+        let reason = format!(
+            "it is on another node, and ONECOPY_LAYERS switches {wire} off, by which nodes are reached; add {wire} to it"
+        );
+        return Ok((None, Some(reason)));
+    }
+    let wires = Wires::open(knobs, me, &net, home)?;
+    Ok((Some(Box::new(wires)), None))
+}
+
+/// The core of the rank `me` of `size`, which has done nothing yet.
+fn core(
+    knobs: Knobs,
+    costs: Costs,
+    threads: Threads,
+    home: Home,
+    patience: Patience,
+    (me, size): (u32, usize),
+) -> Core {
+    let heap = home.heap();
+    Core {
+        me,
+        size: size as u32,
+        costs,
+        alone: threads == Threads::Single,
+        loans: Default::default(),
+        requests: Default::default(),
+        numbered: Default::default(),
+        posted: Default::default(),
+        unexpected: Default::default(),
+        transfers: Default::default(),
+        chunks: Chunks::new(&knobs),
+        buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
+        heap,
+        rounds: 0,
+        starved: false,
+        rewritten: Default::default(),
+        counters: Default::default(),
+        spare: Vec::new(),
+        busy: Vec::new(),
+        unacknowledged: Vec::new(),
+        broken: Vec::new(),
+        fatal: None,
+        patience,
+        waits: crate::state::Waits::new(home.bell()),
+        knobs,
+        home,
+    }
+}
+
+impl Engine {
+    /// Makes the segment, joins the job and waits for all ranks. `prepare` may write to the segment before a peer sees
+    /// it.
+    pub(crate) fn start(
+        knobs: Knobs,
+        costs: Costs,
+        threads: Threads,
+        mut wireup: Box<dyn Wireup>,
+        prepare: impl FnOnce(&Home),
+    ) -> Result<Self> {
+        let Joined {
+            home,
+            geometry,
+            mut layers,
+            module,
+            exposed,
+            cards,
+            wires,
+            no_wire,
+        } = join(&knobs, &mut *wireup, prepare)?;
+        let size = wireup.size();
+        let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
+        let plan = copy_plan(&knobs);
+        onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
+        if geometry.heap_bytes == 0 {
+            layers = layers.without(LayerId::MAP);
+        }
+        let permitted = Permitted {
+            layers,
+            terms: Terms {
+                pool_writable: knobs.maps_writable(),
+                plan,
+                module,
+                limits: attach_limits(&knobs),
+            },
+        };
+        // Those of other machines want no processor of this one. On nodes of one machine ranks listen at its loopback.
+        let same = |rank: usize| {
+            let listens = cards[rank].listens;
+            wireup.node(rank) == wireup.node(me as usize)
+                || listens.is_some_and(|address| address.ip().is_loopback())
+        };
+        let here: Vec<usize> = (0..size).filter(|&rank| same(rank)).collect();
+        let place = here.iter().position(|&rank| rank == me as usize);
+        let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
+        let patience = Patience::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
+        let core = core(knobs, costs, threads, home, patience, (me, size));
+        let none = || (0..size).map(|_| None);
+        let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
+        let mut engine = Self {
+            core,
+            peers: none().collect(),
+            polled: Vec::new(),
+            gone: (0..size).map(|_| None).collect(),
+            unreached_ranks: Vec::new(),
+            wireup,
+            permitted,
+            offers: cards.iter().map(|card| card.offer).collect(),
+            _exposed: exposed,
+            geometry,
+            nodes,
+            wires,
+            no_wire,
+            look_mask: wires::ROUNDS_ALONE,
+        };
+        let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
+        if several {
+            engine.look_mask = wires::ROUNDS;
+        }
+        let (me, nodes) = (me as usize, &engine.nodes);
+        if let Some(wires) = &mut engine.wires {
+            wires.know(&cards, |rank| nodes[rank as usize] == nodes[me]);
+        }
+        Ok(engine)
+    }
+}
+
+/// What bounds the windows that are attached of one peer.
+fn attach_limits(knobs: &Knobs) -> Limits {
+    Limits {
+        window: (knobs.attach_window as u64).next_multiple_of(2 << 20),
+        bytes: knobs.attach_bytes as u64,
+        count: knobs.attach_max,
+        earn: knobs.attach_min as u64,
+        end: u64::MAX,
+    }
+}
