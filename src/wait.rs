@@ -63,7 +63,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
     result
 }
 
-/// Polls until `done` gives something; gives the engine with it.
+/// Polls until `done` gives something: spins, then yields the processor, then sleeps. Gives the engine with it.
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
     bell: &Bell,
@@ -110,33 +110,53 @@ fn watch<'g, R>(
             engine.check_liveness();
         }
         if sleeps && engine.prepare_sleep() {
-            engine.core.counters.sleeps += 1;
-            engine.core.waits.set_asleep(shared);
-            drop(engine);
-            tracepoints::sleep(patience.period.as_micros() as u64);
-            let woken = bell.sleep(patience.period);
-            tracepoints::wake(woken == Woken::Rung);
-            if woken == Woken::Refused {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            engine = gate.enter();
-            engine.core.waits.set_asleep(false);
-            engine.wake_up();
-            if woken == Woken::TimedOut {
-                // Nobody rang for a whole period.
-                engine.check_liveness();
-                looked = Some(Instant::now());
-            }
+            engine = sleep(gate, bell, engine, patience.period, &mut looked);
             continue;
         }
         if sleeps {
             engine.wake_up();
         }
-        engine.core.counters.yields += 1;
-        drop(engine);
-        std::thread::yield_now();
-        engine = gate.enter();
+        engine = yield_processor(gate, engine);
     }
+}
+
+/// Lets other threads and processes run, in this rank's engine, too.
+#[inline]
+fn yield_processor<'g>(gate: &'g Gate<Worker>, mut engine: Pass<'g, Worker>) -> Pass<'g, Worker> {
+    engine.core.counters.yields += 1;
+    drop(engine);
+    std::thread::yield_now();
+    gate.enter()
+}
+
+/// Sleeps until the bell is rung, for `period` at most; the engine is prepared for that. Looks at the peers, and notes
+/// when, if nobody rang.
+fn sleep<'g>(
+    gate: &'g Gate<Worker>,
+    bell: &Bell,
+    mut engine: Pass<'g, Worker>,
+    period: Duration,
+    looked: &mut Option<Instant>,
+) -> Pass<'g, Worker> {
+    engine.core.counters.sleeps += 1;
+    let shared = gate.threads() == Threads::Multiple;
+    engine.core.waits.set_asleep(shared);
+    drop(engine);
+    tracepoints::sleep(period.as_micros() as u64);
+    let woken = bell.sleep(period);
+    tracepoints::wake(woken == Woken::Rung);
+    if woken == Woken::Refused {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let mut engine = gate.enter();
+    engine.core.waits.set_asleep(false);
+    engine.wake_up();
+    if woken == Woken::TimedOut {
+        // Nobody rang for a whole period.
+        engine.check_liveness();
+        *looked = Some(Instant::now());
+    }
+    engine
 }
 
 fn look(engine: &mut Worker, looked: &mut Option<Instant>, period: Duration) {
