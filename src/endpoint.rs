@@ -64,7 +64,8 @@ pub(crate) struct Naming {
 
 /// Where the bytes of a chunk lie.
 pub(crate) trait Source {
-    /// Shows them, piece by piece, in their order, each with its place.
+    /// Shows them, piece by piece, in their order, each with its place. All of them or none: an error comes before the
+    /// first piece.
     fn show(&self, to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError>;
 }
 

@@ -134,8 +134,8 @@ fn control(
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
         Kind::BreakOff => {
-            wire::BreakOff::decode(body).map_err(text)?;
-            broken::broken_off(core, peer)
+            let end = wire::BreakOff::decode(body).map_err(text)?;
+            broken::broken_off(core, peer, end)
         }
         Kind::Eager | Kind::EagerSync => Ok(()),
     }

@@ -80,7 +80,8 @@ impl UserBuf {
         Ok(())
     }
 
-    /// Shows bytes `offset..offset + len` to `f`, piece by piece.
+    /// Shows bytes `offset..offset + len` to `f`, piece by piece: all of them, or none if one of them is not lent any
+    /// more.
     #[inline]
     pub(crate) fn read(
         &self,
@@ -92,8 +93,12 @@ impl UserBuf {
         if let Self::One(loan) = self {
             return loans.read(*loan, offset as usize, len, |bytes| f(0, bytes));
         }
+        let pieces = self.pieces(offset, len as u64);
+        for &(loan, from, n) in &pieces {
+            loans.read(loan, from, n, |_| {})?;
+        }
         let mut at = 0;
-        for (loan, from, n) in self.pieces(offset, len as u64) {
+        for (loan, from, n) in pieces {
             loans.read(loan, from, n, |bytes| f(at, bytes))?;
             at += n;
         }
@@ -290,6 +295,11 @@ impl Requests {
         Some(request)
     }
 
+    /// The peer will name a send once more that is over already.
+    pub(crate) fn expect_answer(&mut self, id: RequestId, peer: u32) {
+        self.abandoned.insert(id, peer);
+    }
+
     /// Whether this is a send to `peer` that was given up. `last`: the peer will not name it again.
     pub(crate) fn is_abandoned(&mut self, id: RequestId, peer: u32, last: bool) -> bool {
         let known = self.abandoned.get(&id) == Some(&peer);
@@ -334,6 +344,20 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_is_shown_as_a_whole_or_not_at_all() {
+        let mut loans = LoanTable::default();
+        let parts = [loans.keep(vec![1; 10]), loans.keep(vec![2; 10])];
+        let buf = UserBuf::Many(Arc::new(parts));
+        let mut shown = Vec::new();
+        let read = buf.read(&loans, 5, 10, |at, bytes| shown.push((at, bytes.to_vec())));
+        assert_eq!(read, Ok(()));
+        assert_eq!(shown, [(0, vec![1; 5]), (5, vec![2; 5])]);
+        loans.release(parts[1]);
+        let read = buf.read(&loans, 5, 10, |_, _| panic!("a part is shown"));
+        assert_eq!(read, Err(LoanError::Ended));
+    }
 
     #[test]
     fn an_answer_to_a_send_that_was_given_up_is_known() {

@@ -32,8 +32,11 @@ use output::{Output, Sending, Sent};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use stream::{Stream, Turn};
 
+/// How long a peer that is given up has for the word of it. One that reads takes it at once.
+const LET_OUT: Duration = Duration::from_secs(2);
 /// Looks in vain for more of a chunk after which a read tells whether any more comes.
 const WAITS: u32 = 16;
 
@@ -52,6 +55,8 @@ pub(crate) struct Socket {
     heard_farewell: bool,
     /// Nothing more goes out.
     is_mute: bool,
+    /// This rank does not talk with the peer any more, and tells it so: until then at most.
+    giving_up: Option<Instant>,
     /// Looks in vain for more of a chunk.
     waits: u32,
     /// How the stream has ended, if it has.
@@ -78,6 +83,7 @@ impl Socket {
             said_farewell: false,
             heard_farewell: false,
             is_mute: false,
+            giving_up: None,
             waits: 0,
             end: None,
             place,
@@ -184,6 +190,14 @@ impl Socket {
             // The kernel tells it once.
             self.ended(End::Failed(errno));
         }
+    }
+
+    /// A frame has begun of which the rest is not to be had. The peer reads the end of the stream within it, and takes
+    /// none of it for a message.
+    #[cold]
+    fn cut(&mut self) {
+        self.ended(End::Failed(Errno::EFAULT));
+        self.end_writing();
     }
 
     #[cold]
@@ -338,7 +352,7 @@ impl Socket {
         if !self.output.is_empty() || self.said_farewell || self.is_mute {
             return Put::NoRoom;
         }
-        if naming.len > frame::CHUNK_MAX || source.show(|_, _| {}).is_err() {
+        if naming.len > frame::CHUNK_MAX {
             return Put::Withdrawn;
         }
         let head = frame::Head {
@@ -356,27 +370,59 @@ impl Socket {
         let front = &front[begin..2 * HEAD + N];
         let mut sending = Sending::new(&mut self.output, stream.fd.as_fd(), front, naming.len);
         let shown = source.show(|_, bytes| sending.piece(bytes));
+        if shown.is_err() && !sending.has_begun() {
+            return Put::Withdrawn;
+        }
         let sent = sending.end();
         fault::point("frame.partial");
-        match (sent, shown) {
-            (Sent::Nothing, _) => return Put::NoRoom,
-            (Sent::Failed(errno), _) => self.cannot_write(errno),
-            (Sent::All, Ok(())) => {}
-            (Sent::All, Err(_)) => return Put::Withdrawn,
+        match sent {
+            Sent::All => {}
+            Sent::Nothing => return Put::NoRoom,
+            Sent::Failed(errno) => self.cannot_write(errno),
+            Sent::Torn => self.cut(),
         }
         self.credit_due = 0;
         Put::Sent
     }
 
     pub(super) fn reclaim_all(&mut self, _: &mut Home) {
-        // Nothing more goes to a peer that is gone, and nothing is taken from it. What it is told by [`Self::give_up`]
-        // is told if there is room.
+        // Nothing more goes to a peer that is gone, and nothing is taken from it.
         self.is_mute = true;
-        self.output.clear();
         if let Some(stream) = &mut self.stream {
             stream.unwatch();
+        }
+        if self.giving_up.is_none() {
+            self.end_writing();
+        } else {
+            self.let_out();
+        }
+    }
+
+    fn end_writing(&mut self) {
+        self.output.clear();
+        if let Some(stream) = &self.stream {
             stream.end_writing();
         }
+    }
+
+    /// Lets out what a peer is still to be told that is gone, as far as that is possible. Says whether nothing more
+    /// goes to it. A frame that was begun is finished: the word that this rank gives up stands behind it.
+    pub(crate) fn let_out(&mut self) -> bool {
+        let Some(until) = self.giving_up else {
+            return true;
+        };
+        self.flush();
+        let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
+        let waits = match &self.stream {
+            Some(stream) => !self.output.is_empty() || unsent(stream),
+            None => false,
+        };
+        if waits && Instant::now() < until {
+            return false;
+        }
+        self.giving_up = None;
+        self.end_writing();
+        true
     }
 
     pub(super) fn could_write(&mut self) -> bool {
@@ -398,6 +444,7 @@ impl Socket {
 
     pub(super) fn give_up(&mut self) {
         self.push(What::GivenUp, 0);
+        self.giving_up = Some(Instant::now() + LET_OUT);
     }
 }
 
@@ -505,3 +552,6 @@ impl Socket {
         &self.block
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -195,12 +195,13 @@ impl Engine {
         let patience = 2 * self.core.patience.period;
         let mut over = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
-            if peer.gone.is_some() {
-                continue;
-            }
             let Some(wire) = peer.endpoint.wire() else {
                 continue;
             };
+            if peer.gone.is_some() {
+                wire.let_out();
+                continue;
+            }
             let heard_all = wire.has_heard_all() && !wire.has_unread();
             if wire.was_cut() && peer.ended.is_none() {
                 peer.ended = Some(now);
@@ -284,8 +285,10 @@ impl Engine {
     /// Whether all that was sent to ranks on other nodes is with them: no end of this one can destroy it.
     pub(crate) fn is_delivered(&mut self) -> bool {
         let mut peers = self.peers.iter_mut().flatten();
-        peers.all(|peer| {
-            peer.gone.is_some() || peer.endpoint.wire().is_none_or(Socket::is_delivered)
+        peers.all(|peer| match (peer.endpoint.wire(), &peer.gone) {
+            (None, _) => true,
+            (Some(wire), None) => wire.is_delivered(),
+            (Some(wire), Some(_)) => wire.let_out(),
         })
     }
 

@@ -3,7 +3,7 @@
 //! empties earlier ones. A few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
 use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
-use super::rendezvous;
+use super::{broken, rendezvous};
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
 use crate::request::{RequestId, RequestState, SendPlan};
@@ -79,9 +79,9 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
             Chunked::Withdrawn => {
-                let withdrawn = Err(Error::withdrawn(peer.rank));
-                core.requests.complete(id, withdrawn);
                 peer.pipes.pop_front();
+                broken::break_off_piped(core, peer, id, transfer);
+                moved = true;
                 continue;
             }
         }

@@ -162,6 +162,8 @@ pub(super) enum Sent {
     All,
     /// Nothing of it.
     Nothing,
+    /// A part of it, and more was not shown.
+    Torn,
     Failed(Errno),
 }
 
@@ -250,16 +252,21 @@ impl<'o, 'f> Sending<'o, 'f> {
         sent
     }
 
-    /// The whole chunk was shown, or what its sender could show of it: the rest is zeros.
+    /// Whether any of it is out, or waits in the buffer.
+    pub(super) fn has_begun(&self) -> bool {
+        self.front.is_empty()
+    }
+
+    /// The whole chunk was shown.
     pub(super) fn end(mut self) -> Sent {
-        if !self.front.is_empty() && !self.refused {
+        if !self.has_begun() && !self.refused {
             self.piece(&[]);
         }
-        if self.refused {
-            return Sent::Nothing;
+        match self.failed {
+            _ if self.refused => Sent::Nothing,
+            Some(errno) => Sent::Failed(errno),
+            None if self.left > 0 => Sent::Torn,
+            None => Sent::All,
         }
-        let rest = self.output.bytes.len() + self.left;
-        self.output.bytes.resize(rest, 0);
-        self.failed.map_or(Sent::All, Sent::Failed)
     }
 }

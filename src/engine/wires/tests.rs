@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Joins as a rank, and connects with rank 0.
-fn connect(mut wireup: Local) -> (Local, TcpStream) {
+fn connect(mut wireup: Local, knobs: &Knobs) -> (Local, TcpStream) {
     let net = wireup.net().expect("several nodes");
     let set = Arc::new(Set::new().expect("epoll"));
     let settings = Settings {
         me: wireup.rank() as u32,
         secret: net.secret,
-        stream: Knobs::default().stream(),
+        stream: knobs.stream(),
     };
     let mut connector = Connector::listen(net.address, settings, &set).expect("listen");
     let card = Card {
@@ -59,7 +59,7 @@ fn made_of(bytes: &[u8], cut: bool) -> Error {
             let mut got = vec![0u8; 1 << 20];
             runtime.world().recv(&mut got, 1, 0).expect_err("nonsense")
         });
-        let (wireup, mut stream) = connect(rogue);
+        let (wireup, mut stream) = connect(rogue, &Knobs::default());
         stream.set_nonblocking(false).expect("blocking");
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -202,4 +202,70 @@ fn a_stream_that_is_cut_is_a_death_and_a_word_is_a_word() {
         matches!(error, Error::Unreachable { rank: 1, .. }),
         "{error}"
     );
+}
+
+/// A rank is given up while a frame to it is on its way: it reads whole frames, and then the word of it.
+#[test]
+fn who_is_given_up_amid_a_frame_is_told_so_behind_it() {
+    const LEN: usize = 60_000;
+    let set = [("ONECOPY_TCP_BUFFER", "16K")];
+    let knobs = Knobs::from_iter(set).expect("knobs").0;
+    let mut world = world_of_nodes(2, 2).expect("a world");
+    let rogue = world.pop().expect("rank 1");
+    let wireup = world.pop().expect("rank 0");
+    std::thread::scope(|scope| {
+        let options = Options {
+            knobs: knobs.clone(),
+            wireup: Some(Box::new(wireup)),
+            ..Options::default()
+        };
+        let victim = scope.spawn(move || {
+            let runtime = Runtime::init_with(options).expect("join");
+            let world = runtime.world();
+            // Until then it does not call itself.
+            world.recv(&mut [0u8; 0], 1, 0).expect("the word");
+            let message = vec![5u8; LEN];
+            let sent = world.scope(|scope| {
+                for _ in 0..16 {
+                    scope.isend(&message, 1, 0)?;
+                }
+                scope.wait_all()
+            });
+            sent.expect_err("nonsense")
+        });
+        let (wireup, mut stream) = connect(rogue, &knobs);
+        stream.set_nonblocking(false).expect("blocking");
+        let limit = Some(Duration::from_secs(20));
+        stream.set_read_timeout(limit).expect("timeout");
+        let word = record(Kind::Eager, &[], &[]);
+        stream.write_all(&word).expect("write");
+        // So that the room between them is full.
+        std::thread::sleep(Duration::from_millis(300));
+        stream.write_all(&frame(9, 0, 0, 0, 0)).expect("write");
+        // So that it is given up before there is room.
+        std::thread::sleep(Duration::from_millis(300));
+        let last = last_frame(&mut stream);
+        let told = victim.join().expect("no panic");
+        assert!(matches!(told, Error::Protocol { rank: 1, .. }), "{told}");
+        assert_eq!(last, Ok(3), "the last word");
+        drop(wireup);
+    });
+}
+
+/// Reads frames to the end. Gives what the last one is, or how much of one there is.
+fn last_frame(stream: &mut TcpStream) -> Result<u8, usize> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("read");
+    let (mut rest, mut last) = (&bytes[..], 0);
+    while !rest.is_empty() {
+        let Some(head) = rest.first_chunk::<16>() else {
+            return Err(rest.len());
+        };
+        let [what, _, a, b, c, d, e, f, ..] = *head;
+        let len = usize::from(u16::from_le_bytes([a, b]));
+        let chunk = u32::from_le_bytes([c, d, e, f]) as usize;
+        rest = rest.get(16 + len + chunk..).ok_or(rest.len())?;
+        last = what;
+    }
+    Ok(last)
 }

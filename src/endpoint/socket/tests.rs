@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use onecopy_obs::Knobs;
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::loan::LoanError;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The two ends of a connection.
+pub(super) fn pair() -> [Socket; 2] {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen");
+    let place = listener.local_addr().expect("address");
+    let one = TcpStream::connect(place).expect("connect");
+    let (other, _) = listener.accept().expect("accept");
+    [one, other].map(|stream| {
+        stream.set_nonblocking(true).expect("nonblocking");
+        let mut socket = Socket::new(place, Knobs::default().stream());
+        let set = Arc::new(Set::new().expect("epoll"));
+        socket.attach(stream.into(), &set, 0).expect("attach");
+        socket
+    })
+}
+
+/// Shows so many bytes of its own, then says that they were taken away.
+struct Ends(usize);
+
+impl Source for Ends {
+    fn show(&self, mut to: impl FnMut(usize, &[u8])) -> Result<(), LoanError> {
+        if self.0 > 0 {
+            to(0, &vec![7; self.0]);
+        }
+        Err(LoanError::Ended)
+    }
+}
+
+fn put(socket: &mut Socket, source: &impl Source) -> Put {
+    let naming = Naming {
+        kind: 3,
+        meta: 5,
+        len: 200,
+        kernel: Kernel::Memcpy,
+        share: 1,
+    };
+    socket.put_chunk(naming, |_| [1u8; 8], source)
+}
+
+/// What comes next at an end.
+fn next(socket: &mut Socket) -> Option<(Record, Option<Part>)> {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        if let Some(record) = socket.peek().expect("no fault") {
+            return Some((record, socket.part()));
+        }
+        if socket.end.is_some() {
+            return None;
+        }
+        std::thread::yield_now();
+    }
+    panic!("nothing comes");
+}
+
+#[test]
+fn what_is_taken_away_before_it_is_shown_leaves_no_trace() {
+    let [mut one, mut other] = pair();
+    assert_eq!(put(&mut one, &Ends(0)), Put::Withdrawn);
+    assert_eq!(put(&mut one, &vec![3u8; 200]), Put::Sent);
+    let (record, part) = next(&mut other).expect("a record");
+    assert_eq!((record.kind, record.meta), (3, 5));
+    let part = part.expect("a chunk");
+    assert_eq!((part.at, part.of), (0, 200));
+    let mut got = [0; 1];
+    other.read_chunk(0, &mut got).expect("a byte");
+    assert_eq!(got, [3]);
+}
+
+/// A frame that cannot be finished is never taken for a whole one.
+#[test]
+fn what_is_taken_away_within_its_frame_cuts_the_stream() {
+    let [mut one, mut other] = pair();
+    put(&mut one, &Ends(120));
+    let mut passed = 0;
+    while let Some((_, part)) = next(&mut other) {
+        let part = part.expect("a chunk");
+        assert_eq!(part.of, 200);
+        passed += part.len;
+        other.advance();
+    }
+    assert!(passed <= 120, "{passed} bytes of 120");
+    assert!(other.was_cut());
+}
