@@ -254,6 +254,10 @@ impl Wireup for Foreign {
         }
     }
 
+    fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
+        self.wireup().grant(grant)
+    }
+
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
         self.wireup().join(card, segment)
     }

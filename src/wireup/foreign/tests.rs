@@ -93,6 +93,33 @@ fn who_does_not_belong_to_the_job_is_refused_and_the_others_join() {
     drop(silent);
 }
 
+/// What a rank grants its peers comes with its introduction, as under our own launcher.
+#[test]
+fn what_a_rank_grants_comes_with_its_introduction() {
+    let (mut zero, address, secret) = host(2, "grant", Duration::from_secs(20));
+    let own = segment();
+    zero.grant(Some(own.as_fd())).expect("grant");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let inner = guest(&address, 1, 2, secret).expect("let in");
+            let mut one = Foreign::new(Inner::Launched(inner), Rest::new(None, None));
+            one.join(Card::of_this_process(), segment().as_fd())
+                .expect("join");
+            let granted = one.introduce(0).expect("introduce").grant;
+            one.leave().expect("leave");
+            granted.expect("a grant")
+        });
+        zero.join(Card::of_this_process(), segment().as_fd())
+            .expect("join");
+        let granted = other.join().expect("rank 1");
+        let number = |fd: &OwnedFd| nix::sys::stat::fstat(fd).expect("fstat").st_ino;
+        assert_eq!(number(&granted), number(&own));
+        // It granted nothing itself.
+        assert!(zero.introduce(1).expect("introduce").grant.is_none());
+        zero.leave().expect("leave");
+    });
+}
+
 #[test]
 fn the_end_of_the_host_is_a_death_and_not_the_end_of_the_job() {
     for orderly in [true, false] {
