@@ -172,6 +172,22 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    /// With bytes unread a connection does not end, it is reset, and takes with it what was said last and is still on
+    /// its way.
+    fn drop(&mut self) {
+        self.finish();
+        let mut block = [0; 16 << 10];
+        for _ in 0..READS {
+            match self.stream.read(&mut block) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()

@@ -135,9 +135,15 @@ impl Links {
         let Some(link) = self.links.iter_mut().find(|link| link.node() == node) else {
             return Vec::new();
         };
-        let (words, end) = link.read(now);
+        let (mut words, mut end) = link.read(now);
         // Room to write is no news; that there is nobody to write to is noticed by reading.
-        let end = end.or_else(|| link.flush().err());
+        if end.is_none()
+            && let Err(unsent) = link.flush()
+        {
+            let (last, found) = link.read(now);
+            words.extend(last);
+            end = found.or(Some(unsent));
+        }
         let mut news: Vec<News> = words
             .into_iter()
             .map(|word| News::Word(node, word))
@@ -217,6 +223,8 @@ impl Links {
             }
         }
         for (node, end) in std::mem::take(&mut self.broken) {
+            // Who hears nothing any more may have said something before: at best its farewell.
+            news.extend(self.serve(node, now));
             if self.remove(node) {
                 news.push(News::Lost(node, end));
             }

@@ -204,6 +204,58 @@ fn a_node_says_farewell_before_it_goes() {
     assert!(zero.is_done(now));
 }
 
+/// Bytes lie unread at a host whose process ends: all that it has said is heard, and its end is no reset.
+#[test]
+fn what_a_host_has_said_is_heard_though_it_leaves_bytes_unread() {
+    let (mut zero, mut one, _two) = linked();
+    let now = Instant::now();
+    for _ in 0..100 {
+        zero.tell(None, &Word::Beat, now);
+    }
+    let left = Word::Event(Event::Left { rank: 3 });
+    one.tell(Some(3), &left, now);
+    drop(one);
+    let (mut words, start) = (Vec::new(), Instant::now());
+    let end = 'end: loop {
+        for news in serve(&mut zero, Instant::now()) {
+            match news {
+                News::Word(1, word) => words.push(word),
+                News::Lost(1, end) => break 'end end,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(start.elapsed() < LONG, "no end");
+    };
+    assert!(matches!(end, End::Closed), "{end}");
+    assert_eq!(words, [left]);
+}
+
+/// Nobody is there any more whom a host could tell something; what that one has said before counts all the same.
+#[test]
+fn what_was_said_before_the_end_is_heard_when_nothing_can_be_told() {
+    let (mut zero, mut one, _two) = linked();
+    let now = Instant::now();
+    let left = Word::Event(Event::Left { rank: 3 });
+    one.tell(Some(3), &left, now);
+    assert!(!one.is_done(now), "rank 0's host does not know yet");
+    drop(one);
+    let start = Instant::now();
+    while zero.broken.is_empty() {
+        zero.tell(None, &Word::Beat, Instant::now());
+        assert!(start.elapsed() < LONG, "everything can be told");
+    }
+    let news = zero.tick(Instant::now());
+    let words: Vec<&Word> = news
+        .iter()
+        .filter_map(|news| match news {
+            News::Word(1, word) => Some(word),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(words, [&left, &Word::Farewell], "{news:?}");
+    assert!(matches!(news.last(), Some(News::Lost(1, _))), "{news:?}");
+}
+
 #[test]
 fn a_host_comes_once_and_nobody_else_does() {
     let (mut zero, place, _up) = first();
