@@ -4,8 +4,8 @@
 use crate::proof::Secret;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, listen,
-    setsockopt, socket, sockopt,
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrStorage, connect,
+    getpeername, getsockname, listen, setsockopt, socket, sockopt,
 };
 use onecopy_obs::StreamSettings;
 use std::io;
@@ -70,6 +70,14 @@ pub(super) fn error_of(fd: &impl AsFd) -> Option<Errno> {
         Ok(errno) => Some(Errno::from_raw(errno)),
         Err(errno) => Some(errno),
     }
+}
+
+/// Whether a socket is connected with itself: the kernel gave the caller the very port that it calls, as it may where
+/// nobody listens at one of those that it hands out.
+pub(super) fn is_own_end(fd: &impl AsFd) -> bool {
+    let fd = fd.as_fd().as_raw_fd();
+    let own = getsockname::<SockaddrStorage>(fd);
+    own.is_ok() && own == getpeername(fd)
 }
 
 /// Sets up a connection: nothing waits for more to be sent with it, and one that is dead is found.

@@ -228,6 +228,10 @@ impl Connector {
 
     /// The kernel has connected: the other side speaks first.
     fn prove(&mut self, rank: u32, fd: OwnedFd) -> Result<Stage, Failure> {
+        if options::is_own_end(&fd) {
+            // It would hear nothing but its own words.
+            return Err(Failure::Said("nobody listens there".into()));
+        }
         options::set_up(&fd, &self.settings)
             .map_err(|errno| Failure::System("setsockopt", errno))?;
         let fresh = proof::fresh()
@@ -267,4 +271,60 @@ impl Connector {
 fn is_decided(fd: &OwnedFd) -> bool {
     let mut set = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
     poll(&mut set, PollTimeout::ZERO) != Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::hub::Set;
+    use crate::endpoint::socket::Settings;
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, getsockname, socket,
+    };
+    use onecopy_obs::Knobs;
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::Arc;
+
+    /// A socket that is connected with itself, as by a call to a port at which nobody listens.
+    fn own_end() -> (OwnedFd, SockaddrIn) {
+        let family = AddressFamily::Inet;
+        let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).expect("socket");
+        bind(fd.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).expect("bind");
+        let own: SockaddrIn = getsockname(fd.as_raw_fd()).expect("name");
+        let begun = connect(fd.as_raw_fd(), &own);
+        assert!(
+            matches!(begun, Ok(()) | Err(Errno::EINPROGRESS)),
+            "{begun:?}"
+        );
+        (fd, own)
+    }
+
+    #[test]
+    fn a_call_that_reaches_only_itself_is_tried_again() {
+        let settings = Settings {
+            me: 0,
+            secret: [3; 32],
+            stream: Knobs::default().stream(),
+        };
+        let set = Arc::new(Set::new().expect("epoll"));
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut one = Connector::listen(loopback, settings, &set).expect("listen");
+        let (fd, place) = own_end();
+        one.know([None, Some(place.into())].into_iter());
+        set.add(&fd, Origin::Call(1), (false, true))
+            .expect("watched");
+        let now = Instant::now();
+        one.calls.push(Call {
+            rank: 1,
+            stage: Stage::Connecting(fd, now + Duration::from_secs(60)),
+            begun: now,
+            tries: 0,
+            was_told: false,
+        });
+        one.move_call(1, now);
+        let [call] = &one.calls[..] else {
+            panic!("{:?}", one.calls)
+        };
+        assert!(matches!(call.stage, Stage::Pausing(_)) && call.tries == 1);
+    }
 }
