@@ -5,10 +5,13 @@
 #[path = "harness/processes.rs"]
 mod processes;
 
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
 use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads, local_of_nodes};
-use processes::limited;
+use processes::{Ranks, body, limited, say};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 fn knobs(set: &[(&str, &str)]) -> Knobs {
@@ -325,4 +328,124 @@ fn a_flood_stops_at_the_credit() {
             rt.finalize().expect("finalize");
         });
     });
+}
+
+/// What a rank does that is a process; see the tests for what each is for.
+#[test]
+fn as_rank() {
+    let Some(body) = body() else { return };
+    let runtime = Runtime::init().expect("join");
+    match body.as_str() {
+        "large" => large(&runtime),
+        "caller" => without_descriptors(&runtime, 0),
+        "called" => without_descriptors(&runtime, 1),
+        "never" => {
+            never_a_descriptor(&runtime);
+            drop(runtime);
+            return say("done");
+        }
+        other => panic!("no such body: {other}"),
+    }
+    runtime.finalize().expect("finalize");
+    say("done");
+}
+
+#[track_caller]
+fn all_are_done(ranks: Ranks) {
+    let ran = ranks.on_nodes().run().expect_success();
+    assert_eq!(ran.said("done").len(), 2, "{ran:?}");
+}
+
+fn large(runtime: &Runtime) {
+    const LEN: usize = 256 << 20;
+    let world = runtime.world();
+    // Words that tell their place.
+    let mut words: Vec<u64> = vec![0; LEN / 8];
+    let word = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    if world.rank() == 0 {
+        words
+            .iter_mut()
+            .enumerate()
+            .for_each(|(at, place)| *place = word(at));
+        world.send(&words, 1, 0).expect("send");
+    } else {
+        let status = world.recv(&mut words, 0, 0).expect("recv");
+        assert_eq!(status.bytes, LEN);
+        let wrong = words.iter().enumerate().find(|&(at, &got)| got != word(at));
+        assert_eq!(wrong, None);
+    }
+}
+
+#[test]
+fn one_message_of_256_mib_arrives() {
+    all_are_done(Ranks::new(2, "large"));
+}
+
+/// Takes all descriptors from this process. Gives the limit that was there before.
+fn take_descriptors() -> (u64, u64) {
+    let before = getrlimit(Resource::RLIMIT_NOFILE).expect("getrlimit");
+    let free = std::fs::File::open("/dev/null").expect("open").as_raw_fd() as u64;
+    setrlimit(Resource::RLIMIT_NOFILE, free, before.1).expect("setrlimit");
+    let error = std::fs::File::open("/dev/null").expect_err("no descriptor is left");
+    assert_eq!(error.raw_os_error(), Some(Errno::EMFILE as i32));
+    before
+}
+
+/// The first message goes from rank 0 to rank 1, while `short` of them has no descriptor for a connection. When it has,
+/// the message arrives.
+fn without_descriptors(runtime: &Runtime, short: usize) {
+    let (world, rank) = (runtime.world(), runtime.rank());
+    let before = (rank == short).then(take_descriptors);
+    let mut got = vec![0u8; 100_000];
+    let sent = bytes(got.len(), 3);
+    world
+        .scope(|scope| {
+            let request = match rank {
+                0 => scope.isend(&sent, 1, 0)?,
+                _ => scope.irecv(&mut got, 0, 0)?,
+            };
+            let begun = Instant::now();
+            while before.is_some() && begun.elapsed() < Duration::from_millis(400) {
+                assert!(
+                    scope.test(request).is_none(),
+                    "there is no descriptor for it"
+                );
+            }
+            if let Some((soft, hard)) = before {
+                assert_eq!(runtime.counters().wire_connects, 0);
+                setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("setrlimit");
+            }
+            scope.wait(request)
+        })
+        .expect("the message");
+    assert!(rank == 0 || got == sent);
+}
+
+/// No descriptor is left when a connection is to be made, and when one is to be accepted.
+#[test]
+fn a_connection_waits_for_a_descriptor() {
+    all_are_done(Ranks::new(2, "caller"));
+    all_are_done(Ranks::new(2, "called"));
+}
+
+/// There never is one: the caller is told why, and what helps.
+fn never_a_descriptor(runtime: &Runtime) {
+    let world = runtime.world();
+    if world.rank() == 0 {
+        let (soft, hard) = take_descriptors();
+        let error = world.ssend(&[1u8], 1, 0).expect_err("no descriptor");
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("setrlimit");
+        let text = error.to_string();
+        for part in ["EMFILE", "ulimit -n", "ONECOPY_TCP_CONNECT_TIMEOUT"] {
+            assert!(text.contains(part), "{text}");
+        }
+    } else {
+        let error = world.recv(&mut [0u8], 0, 0).expect_err("rank 0 leaves");
+        assert!(matches!(error, Error::PeerLeft { rank: 0 }), "{error}");
+    }
+}
+
+#[test]
+fn who_never_has_a_descriptor_is_told_so() {
+    all_are_done(Ranks::new(2, "never").env("ONECOPY_TCP_CONNECT_TIMEOUT", "1"));
 }

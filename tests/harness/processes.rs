@@ -77,6 +77,16 @@ impl Ranks {
         self
     }
 
+    /// Each rank is on a node of its own, all of which are this machine: they meet by the launcher's table, as under
+    /// the launcher of another library.
+    pub(crate) fn on_nodes(self) -> Self {
+        let apart = "unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \
+                     ONECOPY_NODE=node$PMI_RANK exec \"$@\"";
+        // This machine has other work.
+        self.env("ONECOPY_NODE_TIMEOUT", "60")
+            .wrapped(&["sh", "-c", apart, "sh"])
+    }
+
     pub(crate) fn run(self) -> Ran {
         let own = std::env::current_exe().expect("own path");
         let mut line: Vec<_> = self.wrapper.into_iter().map(Into::into).collect();

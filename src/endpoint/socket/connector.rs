@@ -67,6 +67,7 @@ pub(crate) struct Connector {
     listener: TcpListener,
     /// When guests are let in again, if they are not now.
     paused: Option<Instant>,
+    told_of_shortage: bool,
     /// Of the ranks on other nodes.
     places: Vec<Option<Place>>,
     guests: Vec<Option<Guest>>,
@@ -86,6 +87,7 @@ impl Connector {
             set: Arc::clone(set),
             listener,
             paused: None,
+            told_of_shortage: false,
             places: Vec::new(),
             guests: Vec::new(),
             calls: Vec::new(),

@@ -52,6 +52,15 @@ enum Failure {
     Said(String),
 }
 
+/// What helps where it is not the network that fails.
+fn shortage(errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::EMFILE => Some("Raise the limit on descriptors (ulimit -n)."),
+        Errno::ENFILE => Some("The system has no descriptors left (fs.file-max)."),
+        _ => None,
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,9 +170,13 @@ impl Connector {
             return;
         };
         let stream = &self.settings.stream;
+        let short = match failure {
+            Failure::System(_, errno) => shortage(*errno),
+            Failure::Said(_) => None,
+        };
+        let remedy = short.unwrap_or("Do the nodes reach each other at these addresses and ports?");
         let reason = format!(
-            "connecting with {place}, {tries} attempts in {} s: {failure}. Do the nodes reach each other at these \
-             addresses and ports? {} waits longer",
+            "connecting with {place}, {tries} attempts in {} s: {failure}. {remedy} {} waits longer",
             stream.connect.as_secs(),
             stream.connect_knob,
         );
@@ -234,8 +247,10 @@ impl Connector {
         }
         options::set_up(&fd, &self.settings)
             .map_err(|errno| Failure::System("setsockopt", errno))?;
-        let fresh = proof::fresh()
-            .map_err(|error| Failure::Said(format!("reading /dev/urandom: {error}")))?;
+        let fresh = proof::fresh().map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+            Failure::System("reading /dev/urandom", errno)
+        })?;
         self.set
             .add(&fd, Origin::Call(rank), (true, false))
             .map_err(|errno| Failure::System("epoll_ctl", errno))?;

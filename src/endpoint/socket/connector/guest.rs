@@ -99,7 +99,12 @@ impl Connector {
                 Err(error) => {
                     // Without descriptors or memory: the door stays closed for a while, lest it is found ready again
                     // and again.
-                    tracing::debug!("accept: {error}; tried again in a little");
+                    if !std::mem::replace(&mut self.told_of_shortage, true) {
+                        tracing::warn!(
+                            "ranks that connect have to wait: accept: {error}; is the limit on descriptors (ulimit \
+                             -n) high enough?"
+                        );
+                    }
                     self.paused = Some(now + PAUSE);
                     let _ = self.set.watch(&self.listener, Origin::Door, (false, false));
                     return;
