@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory that a job takes, as a formula: before it starts, and exactly. [`pool`] has the temporary buffers.
+//! The memory that a job takes, as a formula: before it starts, and exactly. [`pool`] has the temporary buffers,
+//! [`nodes`] what leads to other nodes.
 //!
 //! Shared memory is made of four parts, each reserved in full when it is first needed, so the sum is what the kernel
 //! counts:
@@ -14,6 +15,7 @@
 //! | buffers | in the segment, from its heap | while in use; what is retained is bounded and ages out |
 
 mod geometry;
+pub mod nodes;
 pub mod pool;
 
 #[doc(hidden)]
@@ -70,7 +72,14 @@ impl Formula {
     /// The formula for a job with these knobs.
     #[must_use]
     pub fn new(knobs: &Knobs, traffic: Traffic) -> Self {
-        let geometry = geometry(knobs, traffic.ranks);
+        Self::on_node(knobs, traffic, traffic.ranks)
+    }
+
+    /// The formula for one node of a job of `size` ranks: each segment has places for all of them, but only ranks of
+    /// the node write there. `traffic` is that of the node's own ranks among each other.
+    #[must_use]
+    pub fn on_node(knobs: &Knobs, traffic: Traffic, size: usize) -> Self {
+        let geometry = geometry(knobs, size.max(traffic.ranks));
         Self {
             geometry,
             traffic,

@@ -15,8 +15,10 @@ mod output;
 mod stream;
 
 pub(crate) use connector::{Connector, Outcome};
+pub(crate) use input::READ as STREAM_INPUT;
 pub(crate) use options::Settings;
 pub(super) use output::Frame;
+pub(crate) use output::most as stream_output;
 
 use super::home::Home;
 use super::hub::Set;

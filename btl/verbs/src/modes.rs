@@ -49,6 +49,19 @@ pub struct Sizes {
     pub depth: u32,
 }
 
+impl Default for Sizes {
+    /// A slot holds what is sent before it is asked for; there are so many that a burst of each of a few peers fits.
+    fn default() -> Self {
+        Self {
+            slot: 8 << 10,
+            packet: 4096,
+            receives: 256,
+            sends: 64,
+            depth: 32,
+        }
+    }
+}
+
 /// What a rank needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy memory`.
 
+mod between;
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use super::{CliError, print, text};
+use between::Between;
+use onecopy::memory::nodes::Spread;
 use onecopy::memory::{Formula, PRIVATE_BASE, PRIVATE_PER_PEER, Traffic};
 
 #[derive(Debug, clap::Args)]
@@ -18,6 +22,14 @@ pub(crate) struct Args {
     /// Peers that each rank sends to; all others if not given
     #[arg(long, value_name = "K")]
     peers: Option<usize>,
+
+    /// Number of nodes; the ranks lie on them in blocks
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    nodes: u32,
+
+    /// Bytes that a rank may take for a wire, by which the mode of RDMA devices is chosen
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = text::parse_size)]
+    wire_budget: u64,
 
     /// Bytes that each rank allocates with 'alloc'
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::parse_size)]
@@ -93,11 +105,13 @@ struct Listing {
     private: Private,
     address_range_per_segment: u64,
     worst: u64,
+    /// None: all ranks are on one node.
+    between_nodes: Option<Between>,
 }
 
 const FORMULA: &str = "n*base + pairs*ring + n*pool + n*heap";
 
-fn listing(f: &Formula) -> Listing {
+fn listing(f: &Formula, between: Option<Between>) -> Listing {
     let n = f.traffic.ranks as u64;
     let share = f.share.min(f.chunks_max) * f.chunk;
     Listing {
@@ -142,13 +156,16 @@ fn listing(f: &Formula) -> Listing {
         },
         address_range_per_segment: f.address_range(),
         worst: f.worst(),
+        between_nodes: between,
     }
 }
 
-fn show(out: &mut dyn Write, f: &Formula) -> io::Result<()> {
+fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
     let size = text::size;
-    let l = listing(f);
     let (n, k) = (l.ranks, l.peers);
+    if let Some(between) = &l.between_nodes {
+        between.show_nodes(out)?;
+    }
     writeln!(
         out,
         "{n} ranks, each sends to {k} others: {} ordered pairs\n",
@@ -244,12 +261,16 @@ fn show(out: &mut dyn Write, f: &Formula) -> io::Result<()> {
         out,
         "Address range of each segment: {}, of which only the above takes memory",
         size(f.address_range())
-    )
+    )?;
+    match &l.between_nodes {
+        Some(between) => between.show(out),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let knobs = onecopy::tune::settings()?.knobs;
-    let ranks = args.ranks as usize;
+    let (ranks, nodes) = (args.ranks as usize, args.nodes as usize);
     let peers = args.peers.unwrap_or(ranks - 1);
     if peers >= ranks {
         return Err(CliError::Usage(format!(
@@ -257,20 +278,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             ranks - 1
         )));
     }
+    if nodes > ranks {
+        return Err(CliError::Usage(format!(
+            "--nodes {nodes}: {ranks} ranks are on {ranks} nodes at most"
+        )));
+    }
     onecopy::memory::geometry(&knobs, ranks)
         .check()
         .map_err(|bad| CliError::Usage(bad.to_string()))?;
+    let spread = Spread::new(ranks, nodes, peers);
     let traffic = Traffic {
-        ranks,
-        peers,
+        ranks: spread.per_node,
+        peers: spread.near,
         heap: args.heap,
     };
-    let formula = Formula::new(&knobs, traffic);
+    let formula = Formula::on_node(&knobs, traffic, ranks);
+    let between = (nodes > 1).then(|| Between::new(&knobs, spread, args.wire_budget));
+    let listing = listing(&formula, between);
     if args.json {
-        let text = text::json(&listing(&formula))?;
+        let text = text::json(&listing)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
-        print(|out| show(out, &formula))?;
+        print(|out| show(out, &formula, &listing))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes that one call reads of small frames.
-const READ: usize = 64 << 10;
+pub(crate) const READ: usize = 64 << 10;
 /// The same where the last chunk was longer than [`LONG`], so that the next one is not read by way of the buffer. A
 /// call for its head alone would cost more than to copy so much.
 const READ_LONG: usize = 16 << 10;

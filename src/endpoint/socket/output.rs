@@ -2,9 +2,10 @@
 //! What goes out on a stream: small frames by a buffer, chunks straight from where they lie, and in the buffer only
 //! what the kernel did not take.
 
-use super::frame::{HEAD, Head, What};
+use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, sendmsg};
+use onecopy_obs::StreamSettings;
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,6 +16,11 @@ const KEEP: usize = 8 * OUT_MAX;
 /// More follows at once: the kernel sends no short packet.
 const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
 const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
+
+/// Bytes that wait to be written, at most: frames, or what is left of one with a piece of a message.
+pub(crate) fn most(settings: &StreamSettings) -> usize {
+    (OUT_MAX + FRAME_MAX).max(2 * HEAD + NAMING_MAX + settings.piece)
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Output {

@@ -45,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "onecopy-shm",
             "onecopy-btl",
             "onecopy-mpi-abi",
+            "onecopy-verbs",
             "onecopy-vm",
         ],
     ),

@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wireup", &["proof"]),
     ("error", &["wireup"]),
     ("machine", &["wireup"]),
-    ("memory", &["error"]),
+    ("memory", &["endpoint", "error"]),
     ("request", &["error", "matching"]),
     ("tune", &["error", "machine"]),
     (

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank takes to talk with ranks on other nodes, by each way there could be.
+
+use crate::command::text;
+use onecopy::LayerId;
+use onecopy::memory::nodes::{Spread, Streams};
+use onecopy_btl::registry;
+use onecopy_obs::Knobs;
+use onecopy_verbs::modes::{Job, Mode, Need, Sizes, choose};
+use onecopy_verbs::{Device, Limits, Provider, Verbs, model};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// The layer of RDMA devices, once this build has it.
+const VERBS: &str = "verbs";
+
+/// What the ranks of several nodes take beside the shared memory of their nodes.
+#[derive(Serialize)]
+pub(super) struct Between {
+    ranks: usize,
+    nodes: usize,
+    /// Ranks of the fullest node, which the rest of the listing is about.
+    ranks_per_node: usize,
+    /// Peers of a rank on other nodes, at most.
+    peers: usize,
+    wires: Vec<Wire>,
+    /// Which of them a run uses.
+    chosen: &'static str,
+    reasons: Vec<String>,
+}
+
+/// A way to other nodes, and what one rank takes for it.
+#[derive(Serialize)]
+struct Wire {
+    /// `tcp`, `rc`, `xrc` or `ud`.
+    name: &'static str,
+    formula: &'static str,
+    /// Connections, or pairs of a device.
+    connections: u64,
+    /// Private bytes that are there once each peer has sent a short message, and at most.
+    private: [u64; 2],
+    /// Bytes that are pinned: a part of the private ones.
+    pinned: u64,
+    /// Bytes of the kernel and the device, at most.
+    kernel: u64,
+    /// All together, at most.
+    at_most: u64,
+    /// Descriptors of the process.
+    descriptors: Option<u64>,
+}
+
+fn stream(streams: &Streams) -> Wire {
+    Wire {
+        name: LayerId::WIRE.name(),
+        formula: "peers x (state + input + output) + peers x kernel's buffers",
+        connections: streams.peers,
+        private: [streams.least(), streams.most()],
+        pinned: 0,
+        kernel: streams.kernel_at_most(),
+        at_most: streams.most() + streams.kernel_at_most(),
+        descriptors: Some(streams.descriptors()),
+    }
+}
+
+fn name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Connections => "rc",
+        Mode::Extended => "xrc",
+        Mode::Datagrams => "ud",
+    }
+}
+
+fn pairs(need: &Need) -> Wire {
+    Wire {
+        name: name(need.mode),
+        formula: match need.mode {
+            Mode::Connections => "(receives + sends) x slot + peers x pair",
+            Mode::Extended => "(receives + sends) x slot + 2 x nodes x pair",
+            Mode::Datagrams => "(receives + sends) x packet + pair",
+        },
+        connections: need.pairs.into(),
+        private: [need.pinned; 2],
+        pinned: need.pinned,
+        kernel: need.kept,
+        at_most: need.bytes(),
+        descriptors: None,
+    }
+}
+
+/// The limits of this machine's first device, or why there is none.
+fn device() -> Result<(String, Limits), String> {
+    let library = Verbs::load().map_err(ToString::to_string)?;
+    let names = library
+        .devices()
+        .map_err(|error| format!("ibv_get_device_list: {error}"))?;
+    let Some(name) = names.first() else {
+        return Err("this machine has no RDMA device".to_owned());
+    };
+    let opened = Device::open(&library, name).map_err(|error| format!("{name}: {error}"))?;
+    Ok((name.clone(), opened.limits().clone()))
+}
+
+impl Between {
+    pub(super) fn new(knobs: &Knobs, spread: Spread, budget: u64) -> Self {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let job = Job {
+            per_node: number(spread.per_node),
+            nodes: number(spread.nodes),
+            peers: number(spread.far),
+        };
+        let sizes = Sizes::default();
+        let mut wires = vec![stream(&Streams::new(knobs, spread.far))];
+        let modes = [Mode::Connections, Mode::Extended, Mode::Datagrams];
+        wires.extend(modes.map(|mode| pairs(&Need::of(mode, &job, &sizes))));
+        let found = device();
+        let limits = found.as_ref().map_or_else(
+            |_| Limits {
+                shared_connections: false,
+                ..model::usual_limits()
+            },
+            |(_, limits)| limits.clone(),
+        );
+        let (mode, why) = choose(&job, &sizes, &limits, budget);
+        let wire = LayerId::WIRE.name();
+        let is_layer = registry::LAYERS.iter().any(|layer| layer.name == VERBS);
+        let mut reasons = Vec::new();
+        let chosen = match &found {
+            _ if !knobs.layers.allows(wire) && !is_layer => {
+                reasons.push(format!(
+                    "ONECOPY_LAYERS switches {wire} off: nodes do not reach each other"
+                ));
+                "none"
+            }
+            Ok((device, _)) if is_layer && knobs.layers.allows(VERBS) => {
+                reasons.push(format!(
+                    "{device} is here, and ONECOPY_LAYERS permits {VERBS}"
+                ));
+                name(mode)
+            }
+            Ok((device, _)) => {
+                reasons.push(format!(
+                    "{device} is here, but {VERBS} is no layer of this build or switched off"
+                ));
+                wire
+            }
+            Err(reason) => {
+                reasons.push(format!("no RDMA device: {reason}"));
+                wire
+            }
+        };
+        let mode = name(mode);
+        reasons.push(format!("with an RDMA device the mode would be {mode}:"));
+        reasons.extend(why.into_iter().map(|line| format!("  {line}")));
+        Self {
+            ranks: spread.ranks,
+            nodes: spread.nodes,
+            ranks_per_node: spread.per_node,
+            peers: spread.far,
+            wires,
+            chosen,
+            reasons,
+        }
+    }
+
+    /// What the rest of the listing is about.
+    pub(super) fn show_nodes(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self {
+            ranks,
+            nodes,
+            ranks_per_node,
+            ..
+        } = self;
+        writeln!(
+            out,
+            "{ranks} ranks on {nodes} nodes. One node, of {ranks_per_node} ranks; those of other nodes have a place in \
+             its segments:\n"
+        )
+    }
+
+    pub(super) fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nBetween nodes: each rank talks with up to {} ranks of other nodes. A rank takes, by",
+            self.peers
+        )?;
+        for wire in &self.wires {
+            let [least, most] = wire.private.map(text::size);
+            let private = match wire.pinned {
+                0 => format!("{least} to {most} of its own"),
+                _ => format!("{most} of its own, pinned"),
+            };
+            writeln!(
+                out,
+                "  {:<4} {:>6} connections, {private}, up to {} of the kernel's: at most {} B, {}\n       = {}",
+                wire.name,
+                wire.connections,
+                text::size(wire.kernel),
+                wire.at_most,
+                text::size(wire.at_most),
+                wire.formula,
+            )?;
+        }
+        writeln!(out, "Chosen: {}", self.chosen)?;
+        for reason in &self.reasons {
+            writeln!(out, "  {reason}")?;
+        }
+        Ok(())
+    }
+}
