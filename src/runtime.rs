@@ -6,6 +6,7 @@ use crate::comm::{Comm, REGROUP};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, RankInner};
 use crate::memory::pool::Pool;
+use crate::select::other_node;
 use crate::wireup::{self, Emergency, Wireup};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::{LayerId, Refusal};
@@ -13,6 +14,7 @@ use onecopy_obs::{CounterSnapshot, Knobs};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Gate;
 use onecopy_shm::heap::HeapBuf;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -213,11 +215,41 @@ impl Runtime {
                 refusal: refusal.cloned(),
             })
             .collect();
+        let shares = peer.endpoint.shares_memory();
         states.push(LayerState {
             layer: LayerId::CHUNKS,
-            refusal: None,
+            refusal: (!shares).then(other_node),
         });
+        if !shares {
+            states.push(LayerState {
+                layer: LayerId::WIRE,
+                refusal: None,
+            });
+        }
         Ok(states)
+    }
+
+    /// The node of a rank. Ranks of one node share memory.
+    pub fn node(&self, rank: usize) -> Result<u32> {
+        let engine = self.handle.gate.enter();
+        let rank = engine.core.check_rank(rank)?;
+        Ok(engine.node(rank))
+    }
+
+    /// Connects with `peer` and waits until that is done, or cannot be. Gives the layer that leads to another node and
+    /// the place where the peer listens; none, if the two share memory.
+    pub fn reach(&self, peer: usize) -> Result<Option<(LayerId, SocketAddr)>> {
+        let rank = {
+            let mut engine = self.handle.gate.enter();
+            let rank = engine.core.check_rank(peer)?;
+            if engine.shares_node(rank) {
+                return Ok(None);
+            }
+            engine.peer(rank)?;
+            rank
+        };
+        let place = self.handle.wait(|engine| engine.reached(rank))?;
+        Ok(Some((LayerId::WIRE, place)))
     }
 
     /// The thresholds of this rank towards `peer`.

@@ -12,11 +12,16 @@ pub(crate) mod rewritten;
 
 use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
 use observed::Rival;
-use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
+use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{Knobs, seeds};
+
+/// Why no layer copies between ranks on different nodes.
+pub(crate) fn other_node() -> Refusal {
+    Refusal::new("the rank is on another node", "start it on this one")
+}
 
 /// From which size on a pair does what. `usize::MAX` or `u64::MAX` stand for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //! layers and knobs.
 
 use onecopy::CounterSnapshot;
-use onecopy::select::explain::{Layers, Memory, Protocol, Table};
-use onecopy::{Costs, HeapBuf, Knobs, LayerId, Runtime, local_with};
+use onecopy::select::explain::{Layers, Memory, Protocol, Table, between_nodes};
+use onecopy::{Costs, HeapBuf, Knobs, LayerId, Runtime, local_of_nodes};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -70,12 +70,13 @@ fn moved(rt: &Runtime, before: &CounterSnapshot) -> Moved {
     moved.map(|(counter, by)| (counter.name, by)).collect()
 }
 
-/// Sends one message between two ranks that have seen none, to a receive that waits for it.
-fn send_one(knobs: &Knobs, len: usize, memory: Memory) -> Seen {
+/// Sends one message between two ranks that have seen none, to a receive that waits for it. The ranks are on so many
+/// nodes.
+fn send_one(knobs: &Knobs, nodes: u32, len: usize, memory: Memory) -> Seen {
     let costs = Costs::seeds(&Knobs::default());
     let sent = Mutex::new(None);
     let received = Mutex::new(None);
-    local_with(2, knobs, |rt| {
+    local_of_nodes(2, nodes, knobs, |rt| {
         let world = rt.world();
         if rt.rank() == 0 {
             let mut bytes = Bytes::new(&rt, len, memory.from_heap);
@@ -86,7 +87,12 @@ fn send_one(knobs: &Knobs, len: usize, memory: Memory) -> Seen {
             *sent.lock().expect("lock") = Some(moved(&rt, &before));
         } else {
             let mut bytes = Bytes::new(&rt, len, memory.to_heap);
-            let said = Table::new(knobs, &costs, layers(&rt, 0)).choose(len as u64, memory);
+            let found = layers(&rt, 0);
+            if nodes > 1 {
+                // What `info` says without a job.
+                assert_eq!(found, between_nodes());
+            }
+            let said = Table::new(knobs, &costs, found).choose(len as u64, memory);
             let before = rt.counters();
             world.scope(|scope| {
                 let receive = scope.irecv(&mut bytes[..len], 0, 7).expect("receive");
@@ -193,6 +199,27 @@ proptest! {
         let pairs = [layers, coop, coop_min, eager, cma, heap].into_iter().flatten();
         let knobs = Knobs::from_iter(pairs).expect("knobs").0;
         let memory = Memory { from_heap, to_heap };
-        check(&send_one(&knobs, len, memory), len)?;
+        check(&send_one(&knobs, 1, len, memory), len)?;
+    }
+
+    /// Between nodes as well: in the ring's records, in chunks, or by the pipeline, and in no other way.
+    #[test]
+    fn what_is_said_between_nodes_is_done(
+        len in sizes(),
+        from_heap in any::<bool>(),
+        to_heap in any::<bool>(),
+        eager in knob("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
+        credit in knob("ONECOPY_EAGER_CREDIT", &["1M", "16M"]),
+        slots in knob("ONECOPY_EAGER_SLOTS_MAX", &["200", "1500"]),
+        piece in knob("ONECOPY_TCP_PIECE", &["1K", "1M"]),
+    ) {
+        let pairs = [eager, credit, slots, piece].into_iter().flatten();
+        let knobs = Knobs::from_iter(pairs).expect("knobs").0;
+        let memory = Memory { from_heap, to_heap };
+        let seen = send_one(&knobs, 2, len, memory);
+        check(&seen, len)?;
+        let wire = seen.receiver["tcp_bytes"];
+        let in_chunks = matches!(seen.said, Protocol::Chunks | Protocol::Pipeline);
+        prop_assert_eq!(wire, if in_chunks { len as u64 } else { 0 });
     }
 }

@@ -7,6 +7,7 @@ mod env;
 mod info;
 mod man;
 mod memory;
+mod on_node;
 mod pair;
 mod profile;
 mod run;
@@ -49,6 +50,12 @@ enum Command {
     /// A rank of 'info'
     #[command(name = "__prove", hide = true)]
     Prove,
+    /// A rank of 'info nodes'
+    #[command(name = info::NODES, hide = true)]
+    Nodes,
+    /// Makes a rank of 'run' one of several nodes
+    #[command(name = on_node::COMMAND, hide = true)]
+    OnNode(on_node::Args),
     /// A rank of 'tune'
     #[command(name = "__tune-rank", hide = true)]
     TuneRank(tune::RankArgs),
@@ -77,6 +84,8 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Memory(args) => memory::run(&args),
         Command::Tune(args) => tune::run(args),
         Command::Prove => info::run_rank(),
+        Command::Nodes => info::run_nodes_rank(),
+        Command::OnNode(args) => on_node::run(args),
         Command::TuneRank(args) => tune::run_rank(&args),
         Command::Run(args) => run::run(args),
         Command::Profile(args) => profile::run(&args),
@@ -93,7 +102,7 @@ impl Command {
     const fn ignores_knobs(&self) -> bool {
         matches!(
             self,
-            Self::Env(_) | Self::Vm(_) | Self::Completions(_) | Self::Man(_)
+            Self::Env(_) | Self::Vm(_) | Self::Completions(_) | Self::Man(_) | Self::OnNode(_)
         )
     }
 
@@ -106,7 +115,9 @@ impl Command {
                 Ok((knobs.log, unknown.iter().map(ToString::to_string).collect()))
             }
             // What they start themselves is silent about what was said before.
-            Self::Prove | Self::Profile(_) | Self::TuneRank(_) => Ok((LogLevel::Warn, Vec::new())),
+            Self::Prove | Self::Nodes | Self::Profile(_) | Self::TuneRank(_) => {
+                Ok((LogLevel::Warn, Vec::new()))
+            }
             _ => {
                 let settings = onecopy::tune::settings()?;
                 let unknown = settings.unknown.iter().map(ToString::to_string);

@@ -3,6 +3,8 @@
 
 #[path = "../../tests/harness/command.rs"]
 mod command;
+#[path = "commands/nodes.rs"]
+mod nodes;
 #[path = "commands/tune.rs"]
 mod tune;
 
@@ -418,6 +420,9 @@ fn arguments_that_make_no_sense_are_refused() {
         (&["memory", "-n", "0"], "0"),
         (&["memory", "-n", "4", "--peers", "4"], "--peers 4"),
         (&["memory", "-n", "60000"], "60000 ranks"),
+        (&["memory", "-n", "2", "--nodes", "3"], "--nodes 3"),
+        (&["info", "nodes", "-n", "2", "--nodes", "3"], "--nodes 3"),
+        (&["info", "nodes", "-n", "2"], "--nodes"),
         (&["memory", "-n", "4", "--heap", "much"], "much"),
         (&["info", "protocols", "--size", "1Q"], "1Q"),
         (&["info", "nonsense"], "nonsense"),

@@ -9,9 +9,10 @@ use crate::endpoint::{Connector, Endpoint, Home, Hub, Origin, Outcome, Settings,
 use crate::error::{Error, Result};
 use crate::peer::Gone;
 use crate::select::chunks::Chunks;
+use crate::select::other_node;
 use crate::wireup::{Card, Death, Net, WireupError};
+use onecopy_btl::LayerId;
 use onecopy_btl::link::Link;
-use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{Knobs, tracepoints};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -95,8 +96,7 @@ impl Engine {
         };
         let settings = self.core.knobs.stream();
         let endpoint = Endpoint::Socket(Box::new(Socket::new(place, settings)));
-        let refusal = Refusal::new("the rank is on another node", "start it on this one");
-        let link = Link::refused(rank, &refusal);
+        let link = Link::refused(rank, &other_node());
         let mut peer = self.new_peer(rank, endpoint, link);
         peer.chunks = Chunks::of_stream(&self.core.knobs);
         self.peers[rank as usize] = Some(Box::new(peer));
@@ -105,6 +105,20 @@ impl Engine {
         }
         self.take_outcomes();
         Ok(())
+    }
+
+    /// Where a rank on another node is reached, or why it is not; none: that is not known yet.
+    pub(crate) fn reached(&mut self, rank: u32) -> Option<Result<SocketAddr>> {
+        let failure = self.core.fatal.clone();
+        let gone = self.gone[rank as usize]
+            .as_ref()
+            .map(|gone| gone.error(rank));
+        if let Some(error) = failure.or(gone) {
+            return Some(Err(error));
+        }
+        let place = self.wires.as_ref()?.connector.listens(rank)?;
+        let wire = self.peers[rank as usize].as_mut()?.endpoint.wire()?;
+        wire.is_attached().then_some(Ok(place))
     }
 
     /// Asks the hub, if that is due.

@@ -3,7 +3,7 @@
 
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
-use super::{ReceiveProtocol, SendProtocol, Thresholds};
+use super::{ReceiveProtocol, SendProtocol, Thresholds, other_node};
 use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
@@ -87,6 +87,15 @@ pub struct Memory {
 
 /// The copy layers of a pair: none is refused, or why.
 pub type Layers = PerLayer<Option<Refusal>>;
+
+/// The layers of a pair on two nodes: none copies, and a wire carries the ring's records and the chunks.
+#[must_use]
+pub fn between_nodes() -> Layers {
+    Layers::new(|layer| match layer.power() {
+        Power::Own | Power::Wire => None,
+        _ => Some(other_node()),
+    })
+}
 
 fn proven(layers: &Layers) -> LayerSet {
     let all = LayerId::SINGLE.into_iter();
@@ -210,10 +219,17 @@ impl<'a> Table<'a> {
         proven(&self.layers)
     }
 
-    /// Estimated one-way microseconds.
+    /// Whether the pair shares memory: else a wire carries everything.
     #[must_use]
-    pub fn cost_us(&self, protocol: Protocol, size: u64) -> f64 {
-        protocol.curve(self.costs).estimate(size) / 1000.0
+    pub fn shares_memory(&self) -> bool {
+        self.layers[LayerId::CHUNKS].is_none()
+    }
+
+    /// Estimated one-way microseconds; none, if a wire carries the message: how long that takes is the network's.
+    #[must_use]
+    pub fn cost_us(&self, protocol: Protocol, size: u64) -> Option<f64> {
+        self.shares_memory()
+            .then(|| protocol.curve(self.costs).estimate(size) / 1000.0)
     }
 
     /// The protocol of a message of `size` bytes whose receive is posted, while the pair is otherwise idle.
@@ -311,7 +327,7 @@ impl<'a> Table<'a> {
                 let possible = !matches!(why, Why::Refused(_));
                 Loser {
                     protocol,
-                    cost_us: possible.then(|| self.cost_us(protocol, size)),
+                    cost_us: self.cost_us(protocol, size).filter(|_| possible),
                     why,
                 }
             })
@@ -331,11 +347,15 @@ impl<'a> Table<'a> {
                 if rival(protocol) && rival(chosen) && self.contested(size, memory) {
                     return Why::Learned;
                 }
-                if self.cost_us(protocol, size) >= self.cost_us(chosen, size) {
+                let cost = |protocol| self.cost_us(protocol, size);
+                if self.shares_memory() && cost(protocol) >= cost(chosen) {
                     return Why::Slower;
                 }
                 match self.first_size(protocol, memory) {
                     Some(from) if from > size => Why::Range(format!("used from {from} B on")),
+                    _ if !self.shares_memory() => Why::Range(
+                        "up to half of ONECOPY_EAGER_CREDIT goes before it is asked for".into(),
+                    ),
                     _ => Why::Range(format!("{chosen} moves the bytes with fewer copies")),
                 }
             })

@@ -5,6 +5,7 @@ mod collectives;
 mod layers;
 mod memory;
 mod mpi;
+mod nodes;
 mod protocols;
 mod shown;
 
@@ -15,10 +16,12 @@ use serde::Serialize;
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use layers::{Layer, Pair};
+use layers::{Layer, Pair, Wire};
 use onecopy::machine::Machine;
 use onecopy::select::explain::Layers;
 use onecopy::{LayerState, Refusal, Runtime};
+
+pub(super) use nodes::COMMAND as NODES;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -44,6 +47,8 @@ enum What {
     Memory(memory::Args),
     /// Show how much of MPI the library libmpi_abi.so.1 implements
     Mpi(mpi::Args),
+    /// Show by what each pair of nodes of a job talks, and why
+    Nodes(nodes::Args),
 }
 
 /// What is known of a pair of ranks, and how.
@@ -66,11 +71,7 @@ type Proof = BTreeMap<String, Said>;
 /// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
 pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
     let Some(peer) = peer else {
-        return Ok(Known {
-            layers: prove()?,
-            pair: None,
-            runtime: None,
-        });
+        return Ok(Known::of(prove()?));
     };
     let runtime = Runtime::init()?;
     if runtime.rank() == peer && runtime.size() == 1 {
@@ -82,11 +83,19 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
     for state in runtime.layers(peer)? {
         layers[state.layer] = state.refusal;
     }
+    let wire = match runtime.rank() == peer {
+        true => None,
+        false => runtime.reach(peer)?,
+    };
     let pair = Pair {
         rank: runtime.rank(),
         ranks: runtime.size(),
         peer,
         crowded: runtime.is_crowded(),
+        wire: wire.map(|(layer, place)| Wire {
+            layer: layer.name(),
+            place: place.to_string(),
+        }),
     };
     Ok(Known {
         layers,
@@ -96,6 +105,15 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
 }
 
 impl Known {
+    /// What is known without a job.
+    fn of(layers: Layers) -> Self {
+        Self {
+            layers,
+            pair: None,
+            runtime: None,
+        }
+    }
+
     /// Whether this rank is the peer itself, so that another rank says what there is to say.
     fn is_peer(&self) -> bool {
         self.pair
@@ -110,6 +128,11 @@ impl Known {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// One of the ranks of 'info nodes'.
+pub(super) fn run_nodes_rank() -> Result<ExitCode, CliError> {
+    nodes::run_rank()
 }
 
 /// Has two ranks prove their layers.
@@ -274,6 +297,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         Some(What::Memory(more)) => return memory::run(more, args.json),
         Some(What::Collectives(more)) => return collectives::run(more, args.json),
         Some(What::Mpi(more)) => return mpi::run(more, args.json),
+        Some(What::Nodes(more)) => return nodes::run(more, args.json),
         None => {}
     }
     let settings = onecopy::tune::settings()?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two ranks of this very program, started to find something out.
+//! Ranks of this very program, started to find something out.
 
-use super::CliError;
-use onecopy_launch::{Job, Output, Stream};
+use super::{CliError, on_node};
+use onecopy_launch::{Bind, Job, Output, Stream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,15 +11,52 @@ pub(super) fn run(
     command: &[&str],
     env: &[(&str, String)],
     limit: Duration,
-    mut on_line: impl FnMut(&str) + Send + 'static,
+    on_line: impl FnMut(&str) + Send + 'static,
 ) -> Result<(), CliError> {
     let program = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
+    let job = Job::new(program, 2).args(command).timeout(limit);
+    finish(job, "two ranks", command, env, on_line)
+}
+
+/// Nodes of one machine are not silent because of the network, but the machine may have other work.
+const NODE_TIMEOUT: (&str, &str) = ("ONECOPY_NODE_TIMEOUT", "60");
+
+/// As [`run`], on so many ranks that lie on so many nodes, all of which are this machine.
+pub(super) fn run_on_nodes(
+    (ranks, nodes): (usize, usize),
+    command: &[&str],
+    env: &[(&str, String)],
+    limit: Option<Duration>,
+    on_line: impl FnMut(&str) + Send + 'static,
+) -> Result<(), CliError> {
+    let program = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
+    let mut job = Job::new(&program, ranks)
+        .arg(on_node::COMMAND)
+        .arg(nodes.to_string())
+        .arg(program)
+        .args(command)
+        .bind(Bind::None);
+    if let Some(limit) = limit {
+        job = job.timeout(limit);
+    }
+    if std::env::var_os(NODE_TIMEOUT.0).is_none() {
+        job = job.env(NODE_TIMEOUT.0, NODE_TIMEOUT.1);
+    }
+    let who = format!("{ranks} ranks on {nodes} nodes");
+    finish(job, &who, command, env, on_line)
+}
+
+fn finish(
+    mut job: Job,
+    who: &str,
+    command: &[&str],
+    env: &[(&str, String)],
+    mut on_line: impl FnMut(&str) + Send + 'static,
+) -> Result<(), CliError> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&said);
-    let mut job = Job::new(program, 2)
-        .args(command)
+    job = job
         .quiet(true)
-        .timeout(limit)
         .output(Output::Lines(Box::new(move |rank, stream, line| {
             let line = String::from_utf8_lossy(line);
             match stream {
@@ -42,7 +79,7 @@ pub(super) fn run(
     text.extend(outcome.messages);
     Err(CliError::Failed(
         format!(
-            "two ranks started for '{}' ended with code {}: {}",
+            "{who} started for '{}' ended with code {}: {}",
             command.join(" "),
             outcome.code,
             text.join("; ")

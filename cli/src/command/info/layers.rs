@@ -30,6 +30,16 @@ pub(super) struct Pair {
     pub(super) peer: usize,
     /// Whether ranks outnumber processors.
     pub(super) crowded: bool,
+    /// What leads to the peer, if it is on another node.
+    pub(super) wire: Option<Wire>,
+}
+
+/// What leads to a rank on another node.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Wire {
+    pub(super) layer: &'static str,
+    /// Where that rank listens.
+    pub(super) place: String,
 }
 
 impl fmt::Display for Pair {
@@ -45,7 +55,11 @@ impl fmt::Display for Pair {
         write!(
             f,
             "rank {rank} of {ranks} towards rank {peer}; the ranks {crowd}"
-        )
+        )?;
+        match &self.wire {
+            Some(wire) => write!(f, "\non another node, by {} at {}", wire.layer, wire.place),
+            None => Ok(()),
+        }
     }
 }
 
@@ -104,7 +118,9 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             _ => (row.probe)(&here),
         };
         let proven = match row.power {
-            Power::Wire => "proven by the connection of two ranks on different nodes",
+            Power::Wire if pair.is_none_or(|pair| pair.wire.is_none()) => {
+                "proven by the connection of two ranks on different nodes"
+            }
             _ => proven.as_str(),
         };
         match (row.power, probe) {

@@ -7,8 +7,9 @@ use serde::Serialize;
 use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
+use super::Known;
 use super::layers::Pair;
-use onecopy::select::explain::{Memory, Range, Table};
+use onecopy::select::explain::{Memory, Range, Table, between_nodes};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -19,6 +20,10 @@ pub(super) struct Args {
     /// Join the job as a rank and show what holds towards this rank
     #[arg(long, value_name = "RANK")]
     peer: Option<usize>,
+
+    /// Show what holds between ranks on two nodes
+    #[arg(long, conflicts_with = "peer")]
+    between_nodes: bool,
 
     /// Print JSON instead of a table
     #[arg(long)]
@@ -39,7 +44,8 @@ struct Line {
     /// None: no end.
     to: Option<u64>,
     protocol: &'static str,
-    cost_from_us: f64,
+    /// None between nodes: how long it takes is the network's.
+    cost_from_us: Option<f64>,
     cost_to_us: Option<f64>,
     losers: Vec<Loser>,
 }
@@ -55,6 +61,10 @@ struct Case {
 struct Listing<'a> {
     pair: Option<&'a Pair>,
     size: Option<u64>,
+    /// Whether the two ranks share memory, or a wire carries everything.
+    shares_memory: bool,
+    /// Between nodes: bytes of a message that one call gives to the kernel.
+    piece: Option<usize>,
     /// Up to this size a message goes in chunks, whatever its case says, if its buffer has changed since it was last
     /// sent: in plain memory, and in memory from `alloc`.
     rewritten_max: [u64; 2],
@@ -103,8 +113,10 @@ fn line(table: &Table<'_>, range: Range, size: Option<u64>, memory: Memory) -> L
         from: range.from,
         to: end,
         protocol: range.protocol.name(),
-        cost_from_us: round(table.cost_us(range.protocol, at)),
-        cost_to_us: end.map(|end| round(table.cost_us(range.protocol, size.unwrap_or(end)))),
+        cost_from_us: table.cost_us(range.protocol, at).map(round),
+        cost_to_us: end
+            .and_then(|end| table.cost_us(range.protocol, size.unwrap_or(end)))
+            .map(round),
         losers: table
             .losers(at, memory)
             .into_iter()
@@ -143,9 +155,13 @@ fn sizes(line: &Line) -> String {
 }
 
 fn losers(line: &Line) -> String {
-    let lines: Vec<String> = line
+    // Between nodes each layer that copies is refused for the one reason, which is told above the table.
+    let apart = line.cost_from_us.is_none();
+    let told = line
         .losers
         .iter()
+        .filter(|loser| !apart || loser.kind != "refused");
+    let lines: Vec<String> = told
         .map(|loser| {
             let cost = loser
                 .cost_us
@@ -168,10 +184,11 @@ fn overview(case: &Case) -> String {
         let end = line
             .cost_to_us
             .map_or_else(String::new, |us| format!(" to {}", text::micros(us)));
+        let from = line.cost_from_us.map(text::micros).unwrap_or_default();
         rows.push_record([
             sizes(line),
             line.protocol.to_owned(),
-            format!("{}{end}", text::micros(line.cost_from_us)),
+            format!("{from}{end}"),
             losers(line),
         ]);
     }
@@ -184,7 +201,7 @@ fn one(case: &Case) -> String {
     for line in &case.ranges {
         rows.push_record([
             line.protocol.to_owned(),
-            text::micros(line.cost_from_us),
+            line.cost_from_us.map(text::micros).unwrap_or_default(),
             format!("chosen: carries {} here", sizes(line)),
         ]);
         for loser in &line.losers {
@@ -200,18 +217,28 @@ fn one(case: &Case) -> String {
 
 pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCode, CliError> {
     let settings = onecopy::tune::settings()?;
-    let known = super::look(args.peer.or(peer))?;
+    let known = match args.between_nodes {
+        true => Known::of(between_nodes()),
+        false => super::look(args.peer.or(peer))?,
+    };
     if known.is_peer() {
         return known.finish();
     }
     let table = Table::new(&settings.knobs, &settings.costs, known.layers.clone());
     let cases = cases(&table, args.size);
     let thresholds = table.thresholds();
-    let rewritten_max = [thresholds.rewritten_max, thresholds.rewritten_heap_max];
+    // Between nodes nothing is read in place, so it does not matter whose cache has it.
+    let rewritten_max = match table.shares_memory() {
+        true => [thresholds.rewritten_max, thresholds.rewritten_heap_max],
+        false => [0; 2],
+    };
+    let piece = (!table.shares_memory()).then(|| settings.knobs.stream().piece);
     if json || args.json {
         let text = text::json(&Listing {
             pair: known.pair.as_ref(),
             size: args.size,
+            shares_memory: table.shares_memory(),
+            piece,
             rewritten_max,
             cases,
         })?;
@@ -220,10 +247,22 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
         print(|out| {
             match &known.pair {
                 Some(pair) => writeln!(out, "{pair}")?,
+                None if !table.shares_memory() => writeln!(
+                    out,
+                    "Two ranks on two nodes; the receive is posted and the pair otherwise idle."
+                )?,
                 None => writeln!(
                     out,
                     "Layers as two ranks on this machine proved them; the receive is posted and the pair otherwise idle."
                 )?,
+            }
+            if let Some(piece) = piece {
+                writeln!(
+                    out,
+                    "A wire carries what the ring and the chunks carry on a node, in pieces of up to {}, ONECOPY_TCP_PIECE; no layer \
+                     copies from rank to rank.",
+                    text::size(piece as u64)
+                )?;
             }
             let [plain, heap] = rewritten_max.map(|max| (max > 0).then(|| text::size(max)));
             let sizes = match (plain, heap) {
@@ -240,8 +279,15 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
                     "A buffer that has changed since it was last sent goes in chunks {sizes}: its lines stay in the sender's cache."
                 )?;
             }
-            for case in &cases {
+            // On a wire it does not matter where the buffers lie.
+            let told = if table.shares_memory() {
+                cases.len()
+            } else {
+                1
+            };
+            for case in &cases[..told] {
                 let what = match case.memory {
+                    _ if !table.shares_memory() => "any memory",
                     "plain" => "plain memory on both sides",
                     "heap" => "memory from alloc on both sides",
                     "from heap" => "from memory of alloc to plain memory",

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the commands say of several nodes: memory, rungs, protocols.
+
+#[path = "../../../tests/harness/resident.rs"]
+mod resident;
+
+use super::command::{onecopy, text};
+use super::{ALONE, json, shared_bytes};
+use onecopy::memory::nodes::{Spread, Streams};
+use onecopy::memory::{Formula, Traffic};
+use onecopy::{Knobs, local_of_nodes};
+use serde_json::Value;
+use std::sync::{Barrier, Mutex};
+
+/// Connections of this process by TCP, each end of one that is within it.
+fn connections() -> usize {
+    let mut inodes = Vec::new();
+    let fds = std::fs::read_dir("/proc/self/fd").expect("readable");
+    for entry in fds.flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        let target = target.to_string_lossy().into_owned();
+        inodes.extend(
+            target
+                .strip_prefix("socket:[")
+                .map(|rest| rest.trim_end_matches(']').to_owned()),
+        );
+    }
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("readable");
+    let rows = table
+        .lines()
+        .skip(1)
+        .map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
+    const ESTABLISHED: &str = "01";
+    rows.filter(|row| row[3] == ESTABLISHED && inodes.iter().any(|inode| inode == row[9]))
+        .count()
+}
+
+/// What a job of several nodes takes, of which all ranks are threads of this process.
+struct Took {
+    shared: u64,
+    connections: usize,
+    private: u64,
+}
+
+fn took(ranks: usize, nodes: usize, knobs: &Knobs) -> Took {
+    let meet = Barrier::new(ranks);
+    let took = Mutex::new(None);
+    local_of_nodes(ranks, nodes as u32, knobs, |rt| {
+        let (world, rank) = (rt.world(), rt.rank());
+        meet.wait();
+        let before = resident::private();
+        meet.wait();
+        let mut back = [0u32; 10];
+        for distance in 1..ranks {
+            let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
+            world
+                .sendrecv(&[1u32; 10], to, 0, &mut back, from, 0)
+                .expect("exchanged");
+        }
+        world.barrier().expect("met");
+        meet.wait();
+        if rank == 0 {
+            let private = resident::private().saturating_sub(before);
+            let now = Took {
+                shared: shared_bytes(),
+                connections: connections(),
+                private,
+            };
+            *took.lock().expect("not poisoned") = Some(now);
+        }
+        meet.wait();
+        rt.finalize().expect("finalize");
+    });
+    took.into_inner().expect("not poisoned").expect("rank 0")
+}
+
+/// Ten integers from each to each: the shared memory of all nodes is what the formula says to the byte, there are as
+/// many connections, and a connection takes about as much memory.
+#[test]
+fn the_formula_of_several_nodes_is_what_a_run_takes() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let knobs = Knobs::default();
+    for (ranks, nodes) in [(4, 2), (9, 3), (12, 12)] {
+        let spread = Spread::new(ranks, nodes, ranks - 1);
+        let traffic = Traffic {
+            ranks: spread.per_node,
+            peers: spread.near,
+            heap: 0,
+        };
+        let shared = Formula::on_node(&knobs, traffic, ranks).shared_least();
+        let streams = Streams::new(&knobs, spread.far);
+        let took = took(ranks, nodes, &knobs);
+        assert_eq!(took.shared, nodes as u64 * shared, "{ranks} on {nodes}");
+        assert_eq!(
+            took.connections,
+            ranks * streams.peers as usize,
+            "{ranks} on {nodes}"
+        );
+        if nodes == ranks {
+            // Nothing but connections: half of the estimate at least, and no more than with all of what they read into.
+            let (ranks, estimate) = (ranks as u64, streams.least());
+            let most = estimate + streams.peers * streams.input;
+            let range = ranks * estimate / 2..=ranks * most;
+            assert!(
+                range.contains(&took.private),
+                "{} of {range:?}",
+                took.private
+            );
+        }
+    }
+}
+
+#[test]
+fn memory_shows_each_wire_and_why_one_is_chosen() {
+    let args = ["memory", "-n", "64", "--nodes", "4", "--json"];
+    let listing = json(&args, &[("ONECOPY_TCP_BUFFER", "64K")]);
+    assert_eq!(listing["ranks"], 16, "of one node");
+    let between = &listing["between_nodes"];
+    assert_eq!(
+        (&between["nodes"], &between["peers"]),
+        (&4.into(), &48.into())
+    );
+    let wires = between["wires"].as_array().expect("a list");
+    let names: Vec<_> = wires.iter().map(|wire| wire["name"].as_str()).collect();
+    assert_eq!(names, ["tcp", "rc", "xrc", "ud"].map(Some));
+    let of = |at: usize, what: &str| wires[at][what].as_u64().expect("a number");
+    assert_eq!(of(0, "connections"), 48);
+    assert_eq!(of(0, "kernel"), 48 * (256 << 10));
+    assert_eq!((of(1, "connections"), of(3, "connections")), (48, 1));
+    assert!(of(3, "pinned") < of(1, "pinned") && of(0, "pinned") == 0);
+    for at in 0..4 {
+        let most = wires[at]["private"][1].as_u64().expect("a number");
+        assert_eq!(of(at, "at_most"), most + of(at, "kernel"));
+    }
+    if !std::path::Path::new("/sys/class/infiniband").exists() {
+        assert_eq!(between["chosen"], "tcp");
+    }
+    assert!(
+        between["reasons"]
+            .as_array()
+            .is_some_and(|all| all.len() >= 3)
+    );
+    let short = [
+        "memory",
+        "-n",
+        "64",
+        "--nodes",
+        "4",
+        "--wire-budget",
+        "1M",
+        "--json",
+    ];
+    let reasons = json(&short, &[])["between_nodes"]["reasons"].to_string();
+    assert!(reasons.contains("would be ud"), "{reasons}");
+    let shown = onecopy(&args[..5], &[]);
+    let shown = text(&shown.stdout);
+    for part in ["64 ranks on 4 nodes", "Chosen: ", "tcp ", "xrc "] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    assert!(json(&["memory", "-n", "4", "--json"], &[])["between_nodes"].is_null());
+}
+
+#[test]
+fn info_names_the_rung_of_each_pair_of_nodes() {
+    let listing = json(&["info", "nodes", "-n", "5", "--nodes", "3", "--json"], &[]);
+    let nodes = listing["nodes"].as_array().expect("a list");
+    let ranks: Vec<_> = nodes.iter().map(|node| node["ranks"].to_string()).collect();
+    assert_eq!(ranks, ["[0,1]", "[2,3]", "[4]"]);
+    let pairs = listing["pairs"].as_array().expect("a list");
+    let between: Vec<_> = pairs.iter().map(|pair| pair["nodes"].to_string()).collect();
+    assert_eq!(between, ["[0,1]", "[0,2]", "[1,2]"]);
+    for pair in pairs {
+        assert_eq!(pair["rung"], "tcp", "{pair}");
+        let place = pair["place"].as_str().expect("a place");
+        assert!(place.starts_with("127.0.0.1:"), "{place}");
+    }
+    // Without a wire there is a reason.
+    let off = ["info", "nodes", "--nodes", "2", "--json"];
+    let pair = &json(&off, &[("ONECOPY_LAYERS", "^tcp")])["pairs"][0];
+    assert!(pair["rung"].is_null(), "{pair}");
+    let reason = pair["reason"].as_str().expect("a reason");
+    assert!(reason.contains("ONECOPY_LAYERS"), "{reason}");
+    // As a rank of a job of one node.
+    let program = env!("CARGO_BIN_EXE_onecopy");
+    let one = onecopy(&["run", "-n", "2", program, "info", "nodes"], &[]);
+    assert!(text(&one.stdout).contains("One node"), "{one:?}");
+}
+
+#[test]
+fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
+    let listing = json(&["info", "protocols", "--between-nodes", "--json"], &[]);
+    assert_eq!(listing["shares_memory"], false);
+    assert_eq!(listing["piece"], 256 << 10);
+    let ranges = listing["cases"][0]["ranges"].as_array().expect("a list");
+    let names: Vec<_> = ranges
+        .iter()
+        .map(|range| range["protocol"].as_str())
+        .collect();
+    assert_eq!(names, ["inline", "slots", "chunks", "pipeline"].map(Some));
+    assert!(ranges.iter().all(|range| range["cost_from_us"].is_null()));
+    let cma = ranges[2]["losers"].as_array().expect("a list").iter();
+    let cma = cma
+        .clone()
+        .find(|loser| loser["protocol"] == "get")
+        .expect("get");
+    assert!(
+        cma["reason"]
+            .as_str()
+            .is_some_and(|text| text.contains("another node")),
+        "{cma}"
+    );
+    // The same of a pair of a job.
+    let program = env!("CARGO_BIN_EXE_onecopy");
+    let words = [
+        "run",
+        "-n",
+        "2",
+        program,
+        "__on-node",
+        "2",
+        program,
+        "info",
+        "protocols",
+        "--peer",
+        "1",
+        "--json",
+    ];
+    let of_pair = json(&words, &[("ONECOPY_NODE_TIMEOUT", "60")]);
+    assert_eq!(of_pair["pair"]["wire"]["layer"], "tcp");
+    assert_eq!(of_pair["cases"], listing["cases"]);
+}
