@@ -69,6 +69,9 @@ enum Command {
     /// A rank of 'bench'
     #[command(name = "__bench-rank", hide = true)]
     BenchRank,
+    /// A rank of 'bench net'
+    #[command(name = bench::NET_RANK, hide = true)]
+    NetRank(bench::NetRankArgs),
     /// Boot a virtual machine with another kernel, the module and these tools, for a person or for one command
     Vm(vm::Args),
     /// Write the completions for a shell to standard output
@@ -91,6 +94,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Profile(args) => profile::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::BenchRank => bench::run_rank(),
+        Command::NetRank(args) => bench::run_net_rank(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
@@ -115,7 +119,7 @@ impl Command {
                 Ok((knobs.log, unknown.iter().map(ToString::to_string).collect()))
             }
             // What they start themselves is silent about what was said before.
-            Self::Prove | Self::Nodes | Self::Profile(_) | Self::TuneRank(_) => {
+            Self::Prove | Self::Nodes | Self::NetRank(_) | Self::Profile(_) | Self::TuneRank(_) => {
                 Ok((LogLevel::Warn, Vec::new()))
             }
             _ => {

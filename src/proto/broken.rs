@@ -25,7 +25,7 @@ pub(crate) fn break_off(core: &mut Core, peer: &mut Peer) {
 #[cold]
 pub(crate) fn break_off_piped(core: &mut Core, peer: &mut Peer, id: RequestId, transfer: u64) {
     let rank = peer.rank as usize;
-    core.requests.complete(id, Err(Error::Withdrawn { rank }));
+    core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
     // The receiver says that it is done with it all the same.
     core.requests.expect_answer(id, peer.rank);
     let end = BreakOff::Piped { transfer };
@@ -36,7 +36,7 @@ pub(crate) fn break_off_piped(core: &mut Core, peer: &mut Peer, id: RequestId, t
 fn error(envelope: &Envelope) -> Error {
     let rank = envelope.source as usize;
     match envelope.context & OWN_CONTEXTS {
-        0 => Error::Withdrawn { rank },
+        0 => Error::withdrawn(envelope.source),
         _ => Error::given_up(rank),
     }
 }

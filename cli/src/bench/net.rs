@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between two ranks on two nodes, beside a bare loop over a socket in the same run.
 //!
-//! Both nodes are this machine. The ranks are threads that share no memory, as far as the library knows, and reach each
-//! other over the loopback. The bare loop is what a good program without a library does: sockets without delay, polled
-//! by `send` and `recv`, and no envelope. Both take turns batch by batch, between the same two threads.
+//! Both nodes are this machine. The ranks are processes that share no memory, as far as the library knows. They reach
+//! each other over the loopback. The bare loop is what a good program without a library does: sockets without delay,
+//! polled by `send` and `recv`, and no envelope. Both take turns batch by batch, between the same two processes.
 
 use super::BenchError;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use onecopy::wireup::local::world_of_nodes;
 use onecopy::{Comm, Knobs, Options, Runtime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::hint::{black_box, spin_loop};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How messages follow one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lowercase")]
 pub enum NetPattern {
@@ -32,7 +31,7 @@ pub enum NetPattern {
 }
 
 /// A result: one pattern and size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NetRow {
     /// The pattern.
     pub pattern: NetPattern,
@@ -58,7 +57,7 @@ impl NetRow {
 }
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NetPlan {
     /// Patterns, in their order.
     pub patterns: Vec<NetPattern>,
@@ -68,8 +67,6 @@ pub struct NetPlan {
     pub batches: usize,
     /// How long a batch lasts, about.
     pub batch: Duration,
-    /// The knobs of the ranks.
-    pub knobs: Knobs,
 }
 
 const TAG: i32 = 1;
@@ -347,74 +344,84 @@ fn median(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A pair of sockets over the loopback.
-fn bare_pair() -> std::io::Result<[TcpStream; 2]> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let one = TcpStream::connect(listener.local_addr()?)?;
-    let (other, _) = listener.accept()?;
-    for socket in [&one, &other] {
-        socket.set_nodelay(true)?;
-        socket.set_nonblocking(true)?;
-    }
-    Ok([one, other])
+/// How long one side waits for the other's socket.
+const MEET: Duration = Duration::from_secs(30);
+
+/// This rank's end of a pair of sockets over the loopback, whose places are told by the library.
+fn bare_end(world: &Comm) -> Result<TcpStream, BenchError> {
+    let system = || BenchError::io("sockets of the bare loop");
+    let mut place = [0u16];
+    let end = if world.rank() == 0 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system())?;
+        listener.set_nonblocking(true).map_err(system())?;
+        place[0] = listener.local_addr().map_err(system())?.port();
+        world.send(&place, 1, TAG)?;
+        world.recv(&mut place, 1, TAG)?;
+        accepted(&listener, place[0])?
+    } else {
+        world.recv(&mut place, 0, TAG)?;
+        let end = TcpStream::connect((Ipv4Addr::LOCALHOST, place[0])).map_err(system())?;
+        place[0] = end.local_addr().map_err(system())?.port();
+        world.send(&place, 0, TAG)?;
+        end
+    };
+    end.set_nodelay(true).map_err(system())?;
+    end.set_nonblocking(true).map_err(system())?;
+    Ok(end)
 }
 
-/// Measures; each row is shown as soon as it is there.
+/// The connection that comes from this port.
+fn accepted(listener: &TcpListener, port: u16) -> Result<TcpStream, BenchError> {
+    let begun = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((end, from)) if from.port() == port => return Ok(end),
+            // Somebody else.
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < MEET => {
+                std::thread::yield_now();
+            }
+            Err(error) => return Err(BenchError::io("sockets of the bare loop")(error)),
+        }
+    }
+}
+
+/// Measures as one of the two ranks; at rank 0 each row is shown as soon as it is there.
 ///
 /// # Errors
 ///
-/// If the job cannot be made, or a message does not arrive as it was sent.
-pub fn run(plan: &NetPlan, show: impl Fn(&NetRow) + Sync) -> Result<Vec<NetRow>, BenchError> {
-    let failed = |error: onecopy::wireup::WireupError| BenchError::Runtime(error.into());
-    let world = world_of_nodes(2, 2).map_err(failed)?;
-    let sockets = bare_pair().map_err(BenchError::io("sockets of the bare loop"))?;
-    let processors = onecopy::machine::spread_processors();
-    let show = &show;
-    let mut results = std::thread::scope(|scope| {
-        let sides = world.into_iter().zip(sockets).enumerate();
-        let threads: Vec<_> = sides
-            .map(|(rank, (wireup, socket))| {
-                let processor = processors.get(rank).copied();
-                scope.spawn(move || {
-                    pin(processor);
-                    let options = Options {
-                        knobs: plan.knobs.clone(),
-                        wireup: Some(Box::new(wireup)),
-                        ..Options::default()
-                    };
-                    let runtime = Runtime::init_with(options)?;
-                    let mut library = Library {
-                        world: runtime.world(),
-                        peer: 1 - rank,
-                    };
-                    let mut bare = Bare(socket);
-                    let this = Rank {
-                        plan,
-                        world: runtime.world(),
-                    };
-                    let mut rows = Vec::new();
-                    for point in points(plan) {
-                        let row = this.point(rank, &mut [&mut library, &mut bare], point)?;
-                        if rank == 0 {
-                            show(&row);
-                        }
-                        rows.push(row);
-                    }
-                    drop((library, this));
-                    runtime.finalize()?;
-                    Ok(rows)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                let panicked = |_| BenchError::Wrong("a rank of the benchmark panicked".into());
-                thread.join().map_err(panicked).and_then(|rows| rows)
-            })
-            .collect::<Result<Vec<_>, BenchError>>()
-    })?;
-    Ok(results.swap_remove(0))
+/// If the job is not one of two ranks on two nodes, or a message does not arrive as it was sent.
+pub fn as_rank(
+    plan: &NetPlan,
+    knobs: Knobs,
+    mut show: impl FnMut(&NetRow) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    let options = Options {
+        knobs,
+        ..Options::default()
+    };
+    let runtime = Runtime::init_with(options)?;
+    let rank = runtime.rank();
+    if runtime.size() != 2 || runtime.reach(1 - rank)?.is_none() {
+        let text = "the ranks of 'bench net' are two, on two nodes";
+        return Err(BenchError::Usage(text.to_owned()));
+    }
+    pin(onecopy::machine::spread_processors().get(rank).copied());
+    let world = runtime.world();
+    let mut bare = Bare(bare_end(&world)?);
+    let mut library = Library {
+        world: runtime.world(),
+        peer: 1 - rank,
+    };
+    let this = Rank { plan, world };
+    for point in points(plan) {
+        let row = this.point(rank, &mut [&mut library, &mut bare], point)?;
+        if rank == 0 {
+            show(&row)?;
+        }
+    }
+    drop((library, this));
+    Ok(runtime.finalize()?)
 }
 
 fn points(plan: &NetPlan) -> Vec<(NetPattern, usize)> {

@@ -76,6 +76,13 @@ enum Between {
     Net(net::Args),
 }
 
+pub(super) use net::{RANK as NET_RANK, RankArgs as NetRankArgs};
+
+/// Runs a rank of 'bench net'.
+pub(crate) fn run_net_rank(args: &NetRankArgs) -> Result<ExitCode, CliError> {
+    net::run_rank(args)
+}
+
 /// Runs a rank of the benchmark.
 pub(crate) fn run_rank() -> Result<ExitCode, CliError> {
     crate::bench::rank::main().map_err(failed)?;

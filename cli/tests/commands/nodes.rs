@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the commands say of several nodes: memory, rungs, protocols.
+//! What the commands say of several nodes: memory, rungs, protocols, and the benchmark.
 
 #[path = "../../../tests/harness/resident.rs"]
 mod resident;
@@ -230,4 +230,37 @@ fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
     let of_pair = json(&words, &[("ONECOPY_NODE_TIMEOUT", "60")]);
     assert_eq!(of_pair["pair"]["wire"]["layer"], "tcp");
     assert_eq!(of_pair["cases"], listing["cases"]);
+}
+
+#[test]
+fn bench_net_measures_two_processes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rows");
+    let file = file.to_str().expect("a path in UTF-8");
+    let words = [
+        "bench",
+        "net",
+        "pingpong",
+        "--sizes",
+        "8,64K",
+        "--batches",
+        "2",
+        "--batch",
+        "1",
+        "--json",
+        file,
+    ];
+    let output = onecopy(&words, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let rows = std::fs::read_to_string(file).expect("the rows");
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|row| serde_json::from_str(row).expect("JSON"))
+        .collect();
+    let sizes: Vec<_> = rows.iter().map(|row| row["bytes"].as_u64()).collect();
+    assert_eq!(sizes, [Some(8), Some(64 << 10)]);
+    for row in &rows {
+        assert!(row["us"].as_f64().is_some_and(|us| us > 0.0) && row["bare_us"].as_f64().is_some());
+    }
+    assert_eq!(text(&output.stdout).matches("pingpong").count(), 2);
 }

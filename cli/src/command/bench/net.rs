@@ -2,18 +2,20 @@
 //! `onecopy bench net`.
 
 use super::{CliError, failed, print};
-use crate::bench::net::{NetPattern, NetPlan, NetRow, run as measure};
-use crate::bench::sizes;
+use crate::bench::net::{NetPattern, NetPlan, NetRow, as_rank};
+use crate::bench::{BenchError, sizes};
+use crate::command::{pair, text};
 use onecopy::Knobs;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: they reach each other over the loopback. 'bare' is \
-a loop of send and recv over a socket between the same two threads, in turns with the library's batches. 'x' is the library's median time \
-divided by that of the bare loop.
+Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: two processes that reach each other over the \
+loopback. 'bare' is a loop of send and recv over a socket between the same two processes, in turns with the library's batches; 'x' is the \
+library's median time divided by that of the bare loop.
 
 Settings of the ranks come from ONECOPY_ variables, as for any job.";
 
@@ -57,9 +59,50 @@ fn line(row: &NetRow) -> String {
     )
 }
 
+/// The hidden command of its ranks.
+pub(in crate::command) const RANK: &str = "__net-rank";
+
+/// A rank of the benchmark.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RankArgs {
+    /// What is measured
+    plan: String,
+}
+
+/// Runs a rank of the benchmark, of which rank 0 prints a line of JSON per row.
+pub(crate) fn run_rank(args: &RankArgs) -> Result<ExitCode, CliError> {
+    let plan: NetPlan =
+        serde_json::from_str(&args.plan).map_err(|error| CliError::Usage(error.to_string()))?;
+    let (knobs, ..) = Knobs::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
+    let show = |row: &NetRow| {
+        let wrong = |error: CliError| BenchError::Wrong(error.to_string());
+        let line = text::json_line(row).map_err(wrong)?;
+        print(|out| writeln!(out, "{line}")).map_err(wrong)
+    };
+    as_rank(&plan, knobs, show).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the ranks; each row is shown as soon as it is there.
+fn measure(plan: &NetPlan) -> Result<Vec<NetRow>, CliError> {
+    let (tell, hear) = channel();
+    let words = text::json_line(plan)?;
+    let command = [RANK, words.as_str()];
+    pair::run_on_nodes((2, 2), &command, &[], None, move |text| {
+        let row = serde_json::from_str::<NetRow>(text);
+        if let Ok(row) = &row {
+            // Who does not listen any more gets the file all the same.
+            let _ = print(|out| writeln!(out, "{}", line(row)));
+        }
+        // Nobody listens any more only when this command has failed.
+        let _ = tell.send(row);
+    })?;
+    let rows: Result<_, _> = hear.into_iter().collect();
+    rows.map_err(|error| CliError::Failed(error.into()))
+}
+
 /// Runs the benchmark.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
-    let (knobs, ..) = Knobs::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
     let plan = NetPlan {
         patterns: match args.pattern {
             Some(pattern) => vec![pattern],
@@ -73,7 +116,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         sizes: sizes::parse_list(&args.sizes).map_err(failed)?,
         batches: usize::from(args.batches),
         batch: Duration::from_millis(args.batch.into()),
-        knobs,
     };
     if plan.sizes.contains(&0) {
         let text = "a bare socket has no messages of 0 bytes; leave them out of --sizes";
@@ -86,11 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "pattern", "size", "us", "bare us", "x", "MB/s", "bare MB/s"
         )
     })?;
-    let rows = measure(&plan, |row| {
-        // A reader that does not listen any more gets the file all the same.
-        let _ = print(|out| writeln!(out, "{}", line(row)));
-    })
-    .map_err(failed)?;
+    let rows = measure(&plan)?;
     if let Some(path) = &args.json {
         let mut text = Vec::new();
         for row in &rows {
