@@ -141,6 +141,16 @@ fn job(library: &Path, options: &[&str], program: &Path) -> Command {
     command
 }
 
+/// The command that runs a program on so many ranks, which lie on so many nodes; all of these are this machine.
+fn job_on_nodes(ranks: usize, nodes: usize, program: &Path) -> Command {
+    let ranks = ranks.to_string();
+    let mut command = job(&place().directory, &["-n", &ranks], &place().launcher);
+    command.args(["__on-node", &nodes.to_string()]).arg(program);
+    // This machine has other work.
+    command.env("ONECOPY_NODE_TIMEOUT", "60");
+    command
+}
+
 fn is_good(what: &str, output: &Output) {
     assert!(
         output.status.success(),
@@ -480,6 +490,28 @@ fn forked_children_are_no_ranks_and_harm_none() {
 #[test]
 fn children_that_outlive_the_ranks_hold_up_nobody() {
     is_good("children that live", &run(&compile("fork"), 2, &["lives"]));
+}
+
+/// Ranks of several nodes fork amid their traffic, and children of theirs outlive them.
+#[test]
+fn ranks_of_several_nodes_fork() {
+    let program = compile("fork");
+    for what in ["forks", "thread", "lives", "exit"] {
+        for (ranks, nodes) in [(2, 2), (3, 2)] {
+            let mut command = job_on_nodes(ranks, nodes, &program);
+            command.arg(what).env("ASAN_OPTIONS", "detect_leaks=0");
+            let output = limit::output(&mut command);
+            is_good(&format!("{what}: {ranks} ranks on {nodes} nodes"), &output);
+        }
+    }
+}
+
+#[test]
+fn signals_interrupt_no_message() {
+    let program = compile("signals");
+    is_good("on one node", &run(&program, 2, &[]));
+    let output = limit::output(&mut job_on_nodes(2, 2, &program));
+    is_good("on two nodes", &output);
 }
 
 #[test]
