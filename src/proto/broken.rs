@@ -24,7 +24,6 @@ pub(crate) fn break_off(core: &mut Core, peer: &mut Peer) {
 /// Ends the announced send `id`, whose chunks the receiver's `transfer` collects: its memory was taken away.
 #[cold]
 pub(crate) fn break_off_piped(core: &mut Core, peer: &mut Peer, id: RequestId, transfer: u64) {
-    let rank = peer.rank as usize;
     core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
     // The receiver says that it is done with it all the same.
     core.requests.expect_answer(id, peer.rank);
