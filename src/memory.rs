@@ -2,7 +2,7 @@
 //! The memory that a job takes, as a formula: before it starts, and exactly. [`pool`] has the temporary buffers,
 //! [`nodes`] what leads to other nodes.
 //!
-//! Shared memory is made of four parts, each reserved in full when it is first needed, so the sum is what the kernel
+//! Shared memory is made of these parts, each reserved in full when it is first needed, so the sum is what the kernel
 //! counts:
 //!
 //! | part | where | when |
@@ -208,7 +208,13 @@ impl Formula {
     /// Shared bytes that collectives take at most: all channels of all ranks, and all temporary buffers.
     #[must_use]
     pub fn collectives_at_most(&self) -> u64 {
-        self.traffic.ranks as u64 * self.channels * self.channel() + self.coll_pool
+        self.coll_pool
+    }
+
+    /// Bytes of temporary buffers of all ranks at most: what the channels leave.
+    #[must_use]
+    pub fn temporary_at_most(&self) -> u64 {
+        self.coll_pool - self.traffic.ranks as u64 * self.channels * self.channel()
     }
 
     /// Everything at once but for collectives, the worst that can be.
@@ -222,6 +228,7 @@ impl Formula {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_shm::gate::Threads;
 
     fn formula(ranks: usize) -> Formula {
         let traffic = Traffic {
@@ -230,6 +237,26 @@ mod tests {
             heap: 0,
         };
         Formula::new(&Knobs::default(), traffic)
+    }
+
+    /// What ranks take for channels and what their pools may hold comes to the knob, and no more.
+    #[test]
+    fn collectives_take_their_part_and_no_more() {
+        let knobs = Knobs::default();
+        for ranks in [1, 2, 7, 32, 100] {
+            let f = formula(ranks);
+            let held = pool::Settings::new(&knobs, ranks, Threads::Single).collective_share;
+            let all = ranks as u64 * (f.channels * f.channel() + held);
+            assert!(all <= f.collectives_at_most(), "{ranks}: {all}");
+            assert!(
+                all + ranks as u64 > f.collectives_at_most(),
+                "{ranks}: {all}"
+            );
+            assert_eq!(
+                f.temporary_at_most(),
+                f.collectives_at_most() - ranks as u64 * f.channels * f.channel()
+            );
+        }
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn listing(f: &Formula, between: Option<Between>) -> Listing {
         collectives: Collectives {
             channel: f.channel(),
             channels_per_rank: f.channels,
-            temporary_buffers: f.coll_pool,
+            temporary_buffers: f.temporary_at_most(),
             at_most: f.collectives_at_most(),
         },
         private: Private {
@@ -184,7 +184,7 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
         "base",
         format!("{n} x {}", f.base),
         f.bases(),
-        "at the start: header, 256 B of control lines per rank",
+        "at the start: header, 256 B of control lines per rank, a page of the first channel",
     )?;
     line(
         out,
@@ -220,10 +220,10 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
     )?;
     writeln!(
         out,
-        "Collectives: up to {} per communicator and rank, for {} of them, and ONECOPY_COLL_POOL {} of temporary buffers on the node, while they are used; not in the sums",
+        "Collectives: at most {} (ONECOPY_COLL_POOL) on the node while they are used; not in the sums. Of that {} per communicator and rank, for {} of them, and the rest for temporary buffers",
+        size(f.collectives_at_most()),
         size(f.channel()),
-        f.channels,
-        size(f.coll_pool)
+        f.channels
     )?;
     writeln!(
         out,
