@@ -31,6 +31,7 @@ use crate::provider::{
 pub use objects::{Channel, Completions, Context, DomainOf, Memory, WayOf};
 use objects::{List, made, zero};
 pub use pairs::{PairOf, ReceivesOf, Shared};
+pub use verbs_sys::Missing;
 
 /// libibverbs.
 #[derive(Clone, Copy)]
@@ -50,7 +51,7 @@ impl Verbs {
     /// # Errors
     ///
     /// What is missing, and what would help.
-    pub fn load() -> Result<Self, &'static verbs_sys::Missing> {
+    pub fn load() -> Result<Self, &'static Missing> {
         Ok(Self {
             library: Library::load()?,
         })

@@ -28,6 +28,7 @@
 //! - Memory of the program is registered by an unsafe call, [`Domain::register`], whose caller answers for it.
 
 mod account;
+pub mod adapter;
 pub mod cache;
 pub mod device;
 pub mod domain;
@@ -46,6 +47,7 @@ pub mod table;
 pub mod timing;
 pub mod unmaps;
 
+pub use adapter::{Adapter, Lanes, Offer};
 pub use cache::Cache;
 pub use device::Verbs;
 pub use domain::{Device, Domain, Receives, Way};

@@ -155,6 +155,12 @@ impl<P: Provider> Region<P> {
         None
     }
 
+    /// Whether a slot is one of its own.
+    #[must_use]
+    pub fn owns(&self, slot: &Slot<P>) -> bool {
+        Arc::ptr_eq(&self.0, &slot.core)
+    }
+
     /// How many slots it has.
     #[must_use]
     pub fn count(&self) -> usize {

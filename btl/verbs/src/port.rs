@@ -24,6 +24,20 @@ pub struct Chosen<P: Provider> {
 ///
 /// What there is, and why none of it will do.
 pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<P>> {
+    choose_at(provider, wanted, None, None)
+}
+
+/// As [`choose`], with a port, and the place of an own address, where they are wanted.
+///
+/// # Errors
+///
+/// What there is, and why none of it will do.
+pub fn choose_at<P: Provider>(
+    provider: &P,
+    wanted: Option<&str>,
+    port: Option<u8>,
+    index: Option<u8>,
+) -> Result<Chosen<P>> {
     let mut names = provider
         .devices()
         .map_err(Error::of("ibv_get_device_list", "this host"))?;
@@ -45,7 +59,7 @@ pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<
     }
     let mut refused = Vec::new();
     for name in &names {
-        match on(provider, name) {
+        match on(provider, name, port, index) {
             Ok(chosen) => return Ok(chosen),
             Err(why) => refused.push(why),
         }
@@ -63,31 +77,65 @@ pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<
     ))
 }
 
-fn on<P: Provider>(provider: &P, name: &str) -> std::result::Result<Chosen<P>, String> {
+fn on<P: Provider>(
+    provider: &P,
+    name: &str,
+    wanted: Option<u8>,
+    index: Option<u8>,
+) -> std::result::Result<Chosen<P>, String> {
     let device = Device::open(provider, name).map_err(|error| error.to_string())?;
+    let ports = device.limits().ports.max(1);
+    let all = match wanted {
+        Some(port) if port == 0 || port > ports => {
+            return Err(format!("{name} has {ports} ports, and no port {port}"));
+        }
+        Some(port) => port..=port,
+        None => 1..=ports,
+    };
     let mut why = format!("{name} has no port");
-    for port in 1..=device.limits().ports.max(1) {
-        let state = device.port(port).map_err(|error| error.to_string())?;
-        if !state.active {
-            why = format!("{name} port {port}: no link");
-            continue;
+    for port in all {
+        match look_at(device.clone(), port, index) {
+            Ok(chosen) => return Ok(chosen),
+            Err(reason) => why = reason,
         }
-        let addresses = device.addresses(port).map_err(|error| error.to_string())?;
-        let address = best(&addresses, state.ethernet);
-        if state.ethernet && address.is_none() {
-            why = format!(
-                "{name} port {port}: no address of RoCE v2; give its network interface an address of IP"
-            );
-            continue;
-        }
-        return Ok(Chosen {
-            device,
-            port,
-            state,
-            address,
-        });
     }
     Err(why)
+}
+
+/// A port as it is now, if it carries messages and peers can reach it.
+pub(crate) fn look_at<P: Provider>(
+    device: Device<P>,
+    port: u8,
+    index: Option<u8>,
+) -> std::result::Result<Chosen<P>, String> {
+    let name = device.name().to_owned();
+    let state = device.port(port).map_err(|error| error.to_string())?;
+    if !state.active {
+        return Err(format!("{name} port {port}: no link"));
+    }
+    let addresses = device.addresses(port).map_err(|error| error.to_string())?;
+    let address = match index {
+        None => best(&addresses, state.ethernet),
+        Some(index) => {
+            let found = addresses.iter().find(|address| address.index == index);
+            let found = found.copied();
+            if found.is_none() {
+                return Err(format!("{name} port {port} has no address {index}"));
+            }
+            found
+        }
+    };
+    if state.ethernet && address.is_none() {
+        return Err(format!(
+            "{name} port {port}: no address of RoCE v2; give its network interface an address of IP"
+        ));
+    }
+    Ok(Chosen {
+        device,
+        port,
+        state,
+        address,
+    })
 }
 
 /// Over Ethernet: an address in packets of UDP, of IP version 4 before version 6, and no link-local one.

@@ -51,6 +51,25 @@ impl<T> Table<T> {
         (u64::from(place.generation) == name >> 32).then_some(place)
     }
 
+    /// The value of that name, to look at.
+    #[must_use]
+    pub fn get(&self, name: u64) -> Option<&T> {
+        let index = usize::try_from(name & u64::from(u32::MAX)).ok()?;
+        let place = self.places.get(index)?;
+        let same = u64::from(place.generation) == name >> 32;
+        place.value.as_ref().filter(|_| same)
+    }
+
+    /// The names of all values.
+    #[must_use]
+    pub fn names(&self) -> Vec<u64> {
+        let places = self.places.iter().enumerate();
+        let named = places.filter(|(_, place)| place.value.is_some());
+        named
+            .map(|(index, place)| u64::from(place.generation) << 32 | index as u64)
+            .collect()
+    }
+
     /// The value of that name.
     pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         self.place(name)?.value.as_mut()

@@ -238,7 +238,7 @@ fn covered(maps: &str, pages: &Range<usize>) -> bool {
 }
 
 /// Starts a thread that takes no signal of the program's.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set can be written.

@@ -17,14 +17,20 @@ pub struct Missing {
     reason: String,
 }
 
+impl Missing {
+    /// What would help.
+    pub const REMEDY: &str = "install rdma-core (Debian: libibverbs1 and ibverbs-providers)";
+
+    /// What was seen.
+    #[must_use]
+    pub fn seen(&self) -> String {
+        format!("dlopen of {}: {}", NAME.to_string_lossy(), self.reason)
+    }
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "dlopen of {}: {}; install rdma-core (Debian: libibverbs1 and ibverbs-providers)",
-            NAME.to_string_lossy(),
-            self.reason
-        )
+        write!(f, "{}; {}", self.seen(), Self::REMEDY)
     }
 }
 

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lanes over the model: streams that arrive whole, windows, pools, and what is left of a stream when a lane fails.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
+use onecopy_verbs::model::Fabric;
+use onecopy_verbs::{Offer, Status};
+
+const SLOT: usize = 256;
+/// Bytes of the stream in a message.
+const PAYLOAD: usize = SLOT - 16;
+
+fn settings() -> Settings {
+    Settings {
+        device: None,
+        port: None,
+        address: None,
+        slot: SLOT,
+        receives: 32,
+        receives_max: 128,
+        sends: 32,
+        window: 16,
+        inline: 64,
+        silence: Duration::from_secs(1),
+    }
+}
+
+fn open(fabric: &Fabric, name: &str, settings: &Settings) -> Adapter<Fabric> {
+    let settings = Settings {
+        device: Some(name.to_owned()),
+        ..settings.clone()
+    };
+    Adapter::open(fabric, settings).expect("a device")
+}
+
+/// One end of a lane.
+struct Side {
+    adapter: Adapter<Fabric>,
+    lane: u64,
+    number: u32,
+}
+
+/// Two ranks with a lane between them.
+fn pair(fabric: &Fabric, settings: &Settings) -> [Side; 2] {
+    let mut a = open(fabric, "m0", settings);
+    let mut b = open(fabric, "m1", settings);
+    let (to_b, to_a) = join(&mut a, &mut b);
+    [
+        Side {
+            adapter: a,
+            lane: to_b.0,
+            number: to_b.1,
+        },
+        Side {
+            adapter: b,
+            lane: to_a.0,
+            number: to_a.1,
+        },
+    ]
+}
+
+fn join(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>) -> ((u64, u32), (u64, u32)) {
+    let (to_b, offer) = a.make(1).expect("a lane");
+    let (to_a, other) = b.make(0).expect("a lane");
+    let heard = |offer: &Offer| Offer::from_bytes(&offer.to_bytes()).expect("as it was sent");
+    a.connect(to_b, &heard(&other));
+    b.connect(to_a, &heard(&offer));
+    let end = Instant::now() + Duration::from_secs(20);
+    while !(a.is_connected(to_b) && b.is_connected(to_a)) {
+        a.poll();
+        b.poll();
+        assert!(Instant::now() < end, "connected");
+        std::thread::yield_now();
+    }
+    ((to_b, offer.reach.number), (to_a, other.reach.number))
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at * 7 + at / 251 + seed * 13) as u8)
+        .collect()
+}
+
+impl Side {
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        let written = self.adapter.write(self.lane, bytes);
+        self.adapter.push(self.lane);
+        written
+    }
+
+    fn receive(&mut self, most: usize) -> Vec<u8> {
+        self.adapter.poll();
+        let mut out = vec![0; most.min(self.adapter.unread(self.lane))];
+        let count = self.adapter.read(self.lane, &mut out);
+        assert_eq!(count, out.len());
+        out
+    }
+
+    fn works(&self) {
+        assert_eq!(self.adapter.failure(self.lane), None);
+    }
+}
+
+#[test]
+fn streams_arrive_whole_both_ways_at_once() {
+    for window in [4, 5, 16] {
+        let fabric = Fabric::default();
+        let settings = Settings {
+            window,
+            ..settings()
+        };
+        let mut sides = pair(&fabric, &settings);
+        const LEN: usize = 60_000;
+        let streams = [bytes(LEN, 1), bytes(LEN, 2)];
+        let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
+        let mut round = 0;
+        while got.iter().any(|got| got.len() < LEN) {
+            round += 1;
+            for at in 0..2 {
+                let left = &streams[at][sent[at]..];
+                // Short ones that the request carries, long ones that are cut.
+                let piece = [1, 40, 300, 5000][(round + at) % 4].min(left.len());
+                sent[at] += sides[at].send(&left[..piece]);
+                let most = [7, 10_000, 0, 500][(round / 3 + at) % 4];
+                let came = sides[at].receive(most);
+                got[at].extend_from_slice(&came);
+                sides[at].adapter.acknowledge(sides[at].lane);
+            }
+            assert!(round < 100_000, "{sent:?} of {LEN} sent with {window}");
+        }
+        for at in 0..2 {
+            assert!(got[at] == streams[1 - at]);
+            sides[at].works();
+        }
+        // What was read is known to be, once nothing is under way.
+        for _ in 0..4 {
+            for side in &mut sides {
+                side.adapter.poll();
+                side.adapter.acknowledge(side.lane);
+            }
+        }
+        assert!(sides.iter().all(|side| side.adapter.is_taken(side.lane)));
+    }
+}
+
+#[test]
+fn a_sender_stops_at_the_window_and_goes_on_when_something_was_read() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    let stream = bytes(100_000, 3);
+    let mut sent = 0;
+    loop {
+        let more = a.send(&stream[sent..]);
+        sent += more;
+        b.adapter.poll();
+        if more == 0 {
+            break;
+        }
+    }
+    // A new lane permits four, the last of them for a word.
+    assert_eq!(sent, 3 * PAYLOAD);
+    assert!(!a.adapter.has_room(a.lane, 1));
+    // Time passes, and nobody was without room.
+    fabric.advance(Duration::from_secs(10));
+    a.adapter.poll();
+    a.works();
+    let mut got = b.receive(sent);
+    while got.len() < stream.len() {
+        a.adapter.poll();
+        sent += a.send(&stream[sent..]);
+        got.extend(b.receive(usize::MAX));
+    }
+    assert!(got == stream);
+}
+
+/// The window has grown to many messages, some of which the peer has, when the lane fails.
+#[test]
+fn what_a_failed_lane_had_under_way_is_left_and_nothing_else() {
+    for status in [Status::OWN_MEMORY, Status::PEER_FAILED, Status::GENERAL] {
+        for (before, lost) in [(0, false), (100, false), (3000, false), (3000, true)] {
+            let fabric = Fabric::default();
+            let [mut a, mut b] = pair(&fabric, &settings());
+            let stream = bytes(20_000, 4);
+            let (mut sent, mut got) = (0, Vec::new());
+            while got.len() < before {
+                a.adapter.poll();
+                sent += a.send(&stream[sent..(sent + 700).min(stream.len())]);
+                got.extend(b.receive(usize::MAX));
+            }
+            if lost {
+                // The bytes arrive, and the sender is told that they did not.
+                fabric.lose_answers(a.number);
+            } else {
+                fabric.fail_next(a.number, status);
+            }
+            a.adapter.poll();
+            sent += a.send(&stream[sent..sent + 50]);
+            sent += a.send(&stream[sent..sent + 500]);
+            fabric.advance(Duration::from_secs(2));
+            a.adapter.poll();
+            let failed = a.adapter.failure(a.lane).expect("it has failed");
+            assert!(failed.contains("status"), "{failed}");
+            // More is written before its sender looks.
+            assert_eq!(a.send(&stream[sent..sent + 10]), 0);
+            // As the endpoints do it.
+            assert_eq!(a.adapter.stop(a.lane), 0);
+            let received = b.adapter.stop(b.lane);
+            got.extend(b.receive(usize::MAX));
+            assert_eq!(received as usize, got.len());
+            let left = a.adapter.left(a.lane, received).expect("it is kept");
+            assert_eq!(received as usize + left.len(), sent, "{before}, {lost}");
+            got.extend(left);
+            assert!(got == stream[..sent]);
+            assert_eq!(b.adapter.left(b.lane, 0).expect("nothing"), []);
+            for (mut side, beyond) in [(a, sent as u64 + 1), (b, 1)] {
+                assert_eq!(side.adapter.left(side.lane, beyond), None, "a lie");
+                side.adapter.close(side.lane);
+                assert!(side.adapter.has_failed(side.lane));
+            }
+            assert_eq!(fabric.pairs(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_under_way_when_a_host_dies_is_left() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    let stream = bytes(700, 5);
+    assert_eq!(a.send(&stream[..400]), 400);
+    assert_eq!(b.receive(1000).len(), 400);
+    a.adapter.poll();
+    fabric.kill("m1");
+    assert_eq!(a.send(&stream[400..]), 300);
+    // The device still waits for an answer.
+    assert_eq!(a.adapter.stop(a.lane), 0);
+    assert!(a.adapter.left(a.lane, 400).expect("kept") == stream[400..]);
+    drop((a, b));
+    assert_eq!((fabric.pairs(), fabric.registered()), (0, 0));
+}
+
+#[test]
+fn a_peer_that_reads_nothing_keeps_no_other_one_waiting() {
+    let fabric = Fabric::new(&["m0", "m1", "m2"]);
+    let settings = Settings {
+        sends: 8,
+        window: 64,
+        receives: 128,
+        ..settings()
+    };
+    let mut a = open(&fabric, "m0", &settings);
+    let mut lazy = open(&fabric, "m1", &settings);
+    let mut busy = open(&fabric, "m2", &settings);
+    let ((to_lazy, _), (from, _)) = join(&mut a, &mut lazy);
+    let stream = bytes(30_000, 6);
+    let mut sent = 0;
+    // Its window grows, then it reads no more.
+    for _ in 0..40 {
+        a.poll();
+        sent += a.write(to_lazy, &stream[sent..]);
+        a.push(to_lazy);
+        lazy.poll();
+        let mut out = vec![0; lazy.unread(from).min(2000)];
+        lazy.read(from, &mut out);
+    }
+    while a.write(to_lazy, &stream[sent..]) > 0 {
+        a.push(to_lazy);
+        a.poll();
+        lazy.poll();
+        sent += 1;
+    }
+    let ((to_busy, _), (from, _)) = join(&mut a, &mut busy);
+    let stream = bytes(30_000, 7);
+    let (mut sent, mut got) = (0, Vec::new());
+    for _ in 0..2000 {
+        a.poll();
+        sent += a.write(to_busy, &stream[sent..]);
+        a.push(to_busy);
+        busy.poll();
+        let mut out = vec![0; busy.unread(from)];
+        busy.read(from, &mut out);
+        got.extend(out);
+    }
+    assert!(got == stream, "{} of {}", got.len(), stream.len());
+}
+
+#[test]
+fn receives_are_promised_once_and_their_number_grows_to_its_bound() {
+    let fabric = Fabric::default();
+    let settings = Settings {
+        receives: 8,
+        receives_max: 20,
+        ..settings()
+    };
+    let mut a = open(&fabric, "m0", &settings);
+    let pinned = a.figures().pinned;
+    let lanes: Vec<u64> = (0..5).map(|_| a.make(1).expect("room").0).collect();
+    // Parts are whole pages.
+    assert_eq!(a.figures().receives, 32);
+    assert!(a.figures().pinned > pinned);
+    let mut more = Vec::new();
+    let why = loop {
+        match a.make(1) {
+            Ok((lane, _)) => more.push(lane),
+            Err(why) => break why,
+        }
+        assert!(more.len() < 20);
+    };
+    assert!(why.contains("ONECOPY_VERBS_RECEIVES_MAX"), "{why}");
+    for lane in lanes.into_iter().chain(more) {
+        a.close(lane);
+    }
+    a.make(1).expect("room again");
+}
+
+#[test]
+fn little_lockable_memory_makes_small_pools_and_none_is_an_error() {
+    let fabric = Fabric::default();
+    let wanted = Settings {
+        slot: 4096,
+        ..settings()
+    };
+    fabric.limit_memory(100 << 10);
+    let mut a = open(&fabric, "m0", &wanted);
+    let figures = a.figures();
+    assert!(figures.pinned <= 100 << 10, "{figures:?}");
+    while a.make(1).is_ok() {}
+    assert!(a.figures().pinned <= 100 << 10);
+    drop(a);
+    assert_eq!(fabric.registered(), 0);
+    fabric.limit_memory(10 << 10);
+    let error = Adapter::open(&fabric, wanted).expect_err("no memory");
+    assert!(error.is_exhaustion(), "{error}");
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+}
+
+#[test]
+fn a_port_without_a_link_ends_all_lanes_and_one_with_a_link_makes_new_ones() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    assert_eq!(a.send(b"up"), 2);
+    assert_eq!(b.receive(9), b"up");
+    fabric.set_link("m0", false);
+    a.adapter.hear_device();
+    let why = a.adapter.failure(a.lane).expect("it has failed");
+    assert!(why.contains("rdma link"), "{why}");
+    assert_eq!(a.adapter.news(), Some(1));
+    a.adapter.close(a.lane);
+    b.adapter.close(b.lane);
+    let why = a.adapter.make(1).expect_err("no link");
+    assert!(why.contains("no link"), "{why}");
+    fabric.set_link("m0", true);
+    a.adapter.hear_device();
+    let ((to_b, _), (to_a, _)) = join(&mut a.adapter, &mut b.adapter);
+    (a.lane, b.lane) = (to_b, to_a);
+    assert_eq!(a.send(b"again"), 5);
+    assert_eq!(b.receive(9), b"again");
+}
+
+#[test]
+fn a_pool_that_has_grown_shrinks_again() {
+    let fabric = Fabric::default();
+    let settings = Settings {
+        receives: 16,
+        receives_max: 256,
+        sends: 64,
+        window: 64,
+        ..settings()
+    };
+    let [mut a, mut b] = pair(&fabric, &settings);
+    let first = b.adapter.figures().receives;
+    let stream = bytes(400_000, 8);
+    let (mut sent, mut got) = (0, Vec::new());
+    while got.len() < stream.len() {
+        a.adapter.poll();
+        sent += a.send(&stream[sent..]);
+        got.extend(b.receive(usize::MAX));
+    }
+    assert!(got == stream);
+    assert!(b.adapter.figures().receives > first);
+    // Little is sent from here on.
+    for _ in 0..1000 {
+        a.adapter.poll();
+        a.send(b"x");
+        assert_eq!(b.receive(9), b"x");
+        b.adapter.acknowledge(b.lane);
+        b.adapter.age();
+        b.adapter.age();
+    }
+    assert_eq!(b.adapter.figures().receives, first);
+    b.works();
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut set = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
+    nix::poll::poll(&mut set, nix::poll::PollTimeout::ZERO) == Ok(1)
+}
+
+#[test]
+fn who_sleeps_is_woken_by_what_comes_and_not_by_what_came() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    while !b.adapter.arm() {}
+    assert_eq!(a.send(b"wake"), 4);
+    let [Some(completions), Some(_)] = b.adapter.descriptors() else {
+        panic!("two descriptors");
+    };
+    assert!(is_readable(completions));
+    assert!(!b.adapter.arm(), "something has come");
+    assert_eq!(b.receive(9), b"wake");
+    let [Some(completions), _] = b.adapter.descriptors() else {
+        panic!("two descriptors");
+    };
+    assert!(!is_readable(completions));
+}
+
+/// Who writes what no correct peer would fails its own lane, and no other.
+#[test]
+fn nonsense_fails_its_lane() {
+    use onecopy_verbs::pair::Plan;
+    use onecopy_verbs::provider::{Depths, Kind};
+    use onecopy_verbs::{Operation, Pair, Queue, Timing, port};
+    let heads: [(&str, Vec<u8>); 5] = [
+        ("head", vec![1; 8]),
+        ("place", [vec![9; 8], vec![0; 8], vec![1]].concat()),
+        (
+            "acknowledgement",
+            [vec![0; 8], vec![1, 0, 0, 0, 8, 0, 0, 0]].concat(),
+        ),
+        ("credit", [vec![0; 8], vec![0; 4], vec![0xff; 4]].concat()),
+        ("credit", [vec![0; 12], vec![0, 0, 1, 0, 7]].concat()),
+    ];
+    for (what, message) in heads {
+        let fabric = Fabric::default();
+        let mut b = open(&fabric, "m1", &settings());
+        let chosen = port::choose(&fabric, Some("m0")).expect("a device");
+        let domain = chosen.device.domain().expect("a domain");
+        let mut queue = Queue::new(&chosen.device, 64, false).expect("a queue");
+        let plan = Plan {
+            kind: Kind::Connection,
+            receives: None,
+            shared: None,
+            depths: Depths {
+                sends: 4,
+                receives: 4,
+                inline: 64,
+            },
+        };
+        let rogue = Pair::new(&domain, &mut queue, &plan).expect("a pair");
+        let rogue = rogue.prepare(&chosen, 0).expect("prepared");
+        let own = rogue.reach(&chosen, 7);
+        let (lane, offer) = b.make(0).expect("a lane");
+        let rogues = Offer {
+            reach: own,
+            room: 256,
+            granted: 4,
+        };
+        b.connect(lane, &rogues);
+        while !b.is_connected(lane) {
+            b.poll();
+        }
+        let rogue = rogue
+            .connect(&chosen, &own, &offer.reach, Timing::default())
+            .expect("connected");
+        rogue
+            .post_inline(&mut queue, Operation::Send { number: None }, &message)
+            .expect("posted");
+        b.poll();
+        let why = b.failure(lane).expect("it has failed");
+        assert!(why.contains(what), "{what}: {why}");
+        assert_eq!(b.unread(lane), 0);
+    }
+}
