@@ -26,7 +26,9 @@ pub(crate) use onecopy_shm::doorbell::Woken;
 pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};
-pub(crate) use socket::{Connector, Outcome, STREAM_INPUT, Settings, Socket, stream_output};
+pub(crate) use socket::{
+    Connector, Outcome, STREAM_INPUT, Settings, Shared, Socket, stream_output,
+};
 
 use crate::error::Result;
 use onecopy_shm::cells::MappedCells;

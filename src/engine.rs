@@ -53,6 +53,8 @@ pub(crate) struct Engine {
     wires: Option<Box<wires::Wires>>,
     /// Why there is none in a job of several nodes.
     no_wire: Option<String>,
+    /// Ranks that are to be polled again: of use within a call only.
+    to_poll: Vec<u32>,
     /// Rounds of progress between two looks aside, less one; a power of two less one.
     look_mask: u32,
 }

@@ -34,6 +34,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onecopy_btl::lanes;
 use onecopy_btl::module::Offer;
 use onecopy_obs::Knobs;
 use onecopy_shm::fdpass::FdPassError;
@@ -416,6 +417,11 @@ pub trait Wireup: Send {
 
     /// What this rank needs to meet ranks on other nodes; none in a job of one node. Known before [`join`](Self::join).
     fn net(&self) -> Option<Net> {
+        None
+    }
+
+    /// What opens the device of this rank's lanes to ranks on other nodes; none: this host's.
+    fn lanes(&self) -> Option<lanes::Open> {
         None
     }
 

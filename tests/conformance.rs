@@ -7,6 +7,8 @@
 
 #[path = "harness/bytes.rs"]
 mod bytes;
+#[path = "harness/devices.rs"]
+mod devices;
 #[path = "harness/processes.rs"]
 mod processes;
 
@@ -25,6 +27,8 @@ mod tags;
 
 use cases::{Body, CASES, Case, Rank};
 use onecopy::local_of_nodes;
+use onecopy::wireup::Wireup;
+use onecopy::wireup::local::world_of_nodes;
 use onecopy::{Knobs, Options, Runtime, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
@@ -133,6 +137,56 @@ fn on_nodes(name: &str, more: &[(&'static str, &'static str)]) {
     }
 }
 
+/// As [`on_nodes`], by lanes, from when they have taken over.
+fn by_lanes(name: &str, more: &[(&'static str, &'static str)]) {
+    let case = cases::named(name);
+    let set = case.knobs().into_iter().chain(more.iter().copied());
+    let layers = [("ONECOPY_LAYERS", format!("{},verbs,tcp", case.layers()))];
+    let set = set
+        .map(|(knob, value)| (knob, value.to_owned()))
+        .chain(layers);
+    let (knobs, _, unknown) = Knobs::from_iter(set).expect("knobs");
+    assert!(unknown.is_empty(), "{unknown:?}");
+    let most = counts().into_iter().max().unwrap_or(0);
+    for (ranks, nodes) in [(2, 2), (3, 3), (3, 2)] {
+        if ranks > most {
+            continue;
+        }
+        limited(name, || {
+            let fabric = devices::fabric(nodes);
+            let world = world_of_nodes(ranks, nodes).expect("a world");
+            std::thread::scope(|scope| {
+                for wireup in world {
+                    let (fabric, knobs) = (&fabric, &knobs);
+                    scope.spawn(move || {
+                        let node = wireup.node(wireup.rank());
+                        let lanes = devices::device(fabric, node);
+                        let options = Options {
+                            knobs: knobs.clone(),
+                            wireup: Some(Box::new(wireup.with_lanes(lanes))),
+                            ..Options::default()
+                        };
+                        let rt = Runtime::init_with(options).expect("join");
+                        assert_eq!(run_bodies(&rt, case), None);
+                        let counters = rt.counters();
+                        let taken_over = (counters.lane_connects, counters.lane_demotions);
+                        assert_eq!(taken_over, (others_of(&rt, nodes), 0));
+                        assert!(counters.verbs_bytes > counters.tcp_bytes);
+                        rt.finalize().expect("finalize");
+                    });
+                }
+            });
+        });
+    }
+}
+
+/// How many ranks are on other nodes than this one: they are dealt out in turn.
+fn others_of(rt: &Runtime, nodes: u32) -> u64 {
+    let node = |rank: usize| rank % nodes as usize;
+    let others = (0..rt.size()).filter(|&rank| node(rank) != node(rt.rank()));
+    others.count() as u64
+}
+
 fn as_processes(name: &str) {
     let case = cases::named(name);
     for count in counts() {
@@ -213,6 +267,31 @@ fn on_nodes_of_their_own_with_little_room_between() {
 fn on_nodes_of_their_own_asleep() {
     let waits = [("ONECOPY_WAIT_SPIN", "0"), ("ONECOPY_WAIT_YIELD", "0")];
     on_nodes("cico", &waits);
+}
+
+#[test]
+fn by_lanes_between_nodes() {
+    by_lanes("cico", &[]);
+}
+
+/// Little goes into a message, and few are under way.
+#[test]
+fn by_lanes_between_nodes_in_little_memory() {
+    let little = [
+        ("ONECOPY_VERBS_SLOT", "1K"),
+        ("ONECOPY_VERBS_RECEIVES", "8"),
+        ("ONECOPY_VERBS_RECEIVES_MAX", "16"),
+        ("ONECOPY_VERBS_SENDS", "8"),
+        ("ONECOPY_VERBS_WINDOW", "4"),
+    ];
+    by_lanes("cico in little memory", &little);
+}
+
+/// All sleep, and are woken by what a device tells.
+#[test]
+fn by_lanes_between_nodes_asleep() {
+    let waits = [("ONECOPY_WAIT_SPIN", "0"), ("ONECOPY_WAIT_YIELD", "0")];
+    by_lanes("cico", &waits);
 }
 
 /// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is

@@ -7,4 +7,5 @@ pub mod cma;
 pub mod heap;
 pub mod knem;
 pub mod tcp;
+pub mod verbs;
 pub mod xpmem;

@@ -12,7 +12,8 @@
 //! | [`cma`](layers::cma) | `process_vm_readv` and `process_vm_writev` | permission to trace the peer |
 //! | [`knem`](layers::knem) | a copy by a kernel module | a module with `/dev/onecopy` or `/dev/knem` |
 //!
-//! [`tcp`](layers::tcp) reaches other nodes; the library's endpoint moves its bytes.
+//! [`tcp`](layers::tcp) reaches other nodes, and [`verbs`](layers::verbs) takes over where a device for RDMA is; the
+//! library's endpoint moves their bytes.
 //!
 //! Every layer is proven for each pair by a real transfer when the pair connects ([`link`]). A layer that cannot be
 //! used keeps its [`Refusal`]: what was seen, and what would help.
@@ -21,6 +22,7 @@ pub mod attachment;
 pub mod contract;
 pub mod cost;
 mod curve;
+pub mod lanes;
 pub mod layers;
 pub mod link;
 pub mod module;

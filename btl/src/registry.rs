@@ -8,7 +8,8 @@ pub use set::{LayerSet, PerLayer};
 
 use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
-use crate::layers::{cico, cma, heap, knem, tcp, xpmem};
+use crate::lanes::Lanes;
+use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
 use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
@@ -31,6 +32,8 @@ pub enum LayerId {
     Knem,
     /// Copy in, copy out.
     Cico,
+    /// Between nodes, by a device for RDMA.
+    Verbs,
     /// Between nodes.
     Tcp,
 }
@@ -48,6 +51,8 @@ pub enum Power {
     Copy,
     /// Through chunks of the sender's segment: works wherever there is one.
     Chunks,
+    /// Lanes beside a wire: they carry what the wire would, as long as a device works.
+    Lane,
     /// A wire: it reaches peers on other nodes, whose memory nothing else reaches.
     Wire,
 }
@@ -81,6 +86,8 @@ pub struct Layer {
     pub permit: fn(&Knobs, Option<i32>),
     /// How it is proven when a pair connects.
     pub prove: Prove,
+    /// What opens the device of its lanes; none if it has none.
+    pub lanes: Option<fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal>>,
     /// What a failed call means: call, rank, error.
     pub explain: fn(&str, u32, &io::Error) -> Refusal,
 }
@@ -176,6 +183,7 @@ const NONE: Layer = Layer {
     probe: within,
     permit: |_, _| {},
     prove: Prove::Nothing,
+    lanes: None,
     explain: plain,
 };
 
@@ -326,6 +334,15 @@ pub const LAYERS: &[Layer] = &[
         ..NONE
     },
     Layer {
+        id: LayerId::Verbs,
+        name: "verbs",
+        power: Power::Lane,
+        bytes: Some(|counters| &mut counters.verbs_bytes),
+        probe: verbs::probe,
+        lanes: Some(verbs::open),
+        ..NONE
+    },
+    Layer {
         id: LayerId::Tcp,
         name: "tcp",
         power: Power::Wire,
@@ -457,6 +474,8 @@ impl LayerId {
     pub const MAP: Self = the(Power::Map);
     /// The first layer that copies by a call.
     pub const CALL: Self = the(Power::Copy);
+    /// The layer whose lanes take over what the wire carries.
+    pub const LANE: Self = the(Power::Lane);
     /// The layer that reaches other nodes.
     pub const WIRE: Self = the(Power::Wire);
     /// The layer that always works.
@@ -541,7 +560,7 @@ mod tests {
             assert_eq!(matches!(layer.prove, Prove::Pair(_)), single);
             assert!(single || layer.exposes.is_none() && !layer.writes);
         }
-        assert_eq!(LayerId::SINGLE.len(), LAYERS.len() - 3);
+        assert_eq!(LayerId::SINGLE.len(), LAYERS.len() - 4);
     }
 
     #[test]

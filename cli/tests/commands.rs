@@ -36,7 +36,9 @@ fn info_names_each_layer_with_what_was_seen() {
     assert_eq!(info["onecopy"], env!("CARGO_PKG_VERSION"));
     let layers = info["layers"].as_array().expect("a list");
     let names: Vec<_> = layers.iter().map(|layer| layer["name"].as_str()).collect();
-    let all = ["self", "heap", "xpmem", "cma", "knem", "cico", "tcp"];
+    let all = [
+        "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
+    ];
     assert_eq!(names, all.map(Some));
     for module in info["modules"].as_array().expect("a list") {
         let there = module["behind"].is_string();

@@ -26,6 +26,8 @@ pub(crate) enum Origin {
     Call(u32),
     /// The connection with this rank.
     Pair(u32),
+    /// The device of this rank's lanes.
+    Device,
 }
 
 impl Origin {
@@ -36,6 +38,7 @@ impl Origin {
             Self::Guest(number) => (2, number),
             Self::Call(rank) => (3, rank),
             Self::Pair(rank) => (4, rank),
+            Self::Device => (5, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -47,6 +50,7 @@ impl Origin {
             2 => Self::Guest(number),
             3 => Self::Call(number),
             4 => Self::Pair(number),
+            5 => Self::Device,
             _ => Self::Stop,
         }
     }
@@ -129,6 +133,11 @@ impl Hub {
         &self.set
     }
 
+    /// Watches a descriptor for what can be read, to the end of its own life.
+    pub(crate) fn watch(&self, fd: impl AsFd, origin: Origin) -> nix::Result<()> {
+        self.set.add(fd, origin, (true, false))
+    }
+
     /// What is ready now. Never waits.
     pub(crate) fn look(&mut self) -> impl Iterator<Item = Origin> {
         let found = match self.set.wait(&mut self.ready, EpollTimeout::ZERO) {
@@ -172,6 +181,7 @@ mod tests {
             Origin::Guest(7),
             Origin::Call(u32::MAX),
             Origin::Pair(0),
+            Origin::Device,
         ] {
             assert_eq!(Origin::of(origin.word()), origin);
         }

@@ -8,14 +8,17 @@
 //! only when the [`Set`] says that something has come.
 
 mod connector;
+mod feed;
 mod frame;
 mod input;
+mod lane;
 mod options;
 mod output;
 mod stream;
 
 pub(crate) use connector::{Connector, Outcome};
 pub(crate) use input::READ as STREAM_INPUT;
+pub(crate) use lane::Shared;
 pub(crate) use options::Settings;
 pub(super) use output::Frame;
 pub(crate) use output::most as stream_output;
@@ -23,10 +26,13 @@ pub(crate) use output::most as stream_output;
 use super::home::Home;
 use super::hub::Set;
 use super::{BadRecord, Claim, CoopBlock, Naming, Part, Put, Record, Source};
+use feed::Feed;
 use frame::{HEAD, NAMING_MAX, What};
 use input::{End, Found, Input};
+use lane::{Beside, Carrier};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
+use onecopy_btl::lanes::Offer;
 use onecopy_obs::StreamSettings;
 use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
 use onecopy_shm::{backlog, fault};
@@ -41,6 +47,8 @@ use stream::{Stream, Turn};
 const LET_OUT: Duration = Duration::from_secs(2);
 /// Looks in vain for more of a chunk after which a read tells whether any more comes.
 const WAITS: u32 = 16;
+/// Looks at a lane for one at its stream, which carries nothing but its end.
+const SKIPS: u32 = 64;
 
 /// The endpoint of a peer on another node.
 #[derive(Debug)]
@@ -67,6 +75,8 @@ pub(crate) struct Socket {
     place: SocketAddr,
     settings: StreamSettings,
     bytes_in: u64,
+    /// Its lane, where this rank has a device for lanes.
+    beside: Option<Box<Beside>>,
     /// No transfer is ever open in it.
     block: Box<CoopBlock>,
 }
@@ -91,6 +101,7 @@ impl Socket {
             place,
             settings,
             bytes_in: 0,
+            beside: None,
             block: Box::default(),
         }
     }
@@ -100,6 +111,39 @@ impl Socket {
         self.stream = Some(Stream::new(fd, set, rank)?);
         self.flush();
         Ok(())
+    }
+
+    /// Offers the peer, which is `rank`, a lane of these.
+    pub(crate) fn attach_lanes(&mut self, lanes: &Shared, rank: u32) {
+        let mut beside = Box::new(Beside::new(lanes.clone(), rank));
+        if !self.is_mute && !self.said_farewell {
+            beside.offer(&mut self.output);
+        }
+        self.beside = Some(beside);
+        self.flush();
+    }
+
+    /// Does what is due by the clock.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if let Some(beside) = &mut self.beside
+            && beside.is_due(now)
+            && !self.is_mute
+            && !self.said_farewell
+        {
+            beside.offer(&mut self.output);
+            self.flush();
+        }
+    }
+
+    /// How often a lane has taken over and how often it was given up, since this was last asked.
+    pub(crate) fn take_changes(&mut self) -> (u64, u64) {
+        match &mut self.beside {
+            Some(beside) => (
+                std::mem::take(&mut beside.taken_over),
+                std::mem::take(&mut beside.given_back),
+            ),
+            None => (0, 0),
+        }
     }
 
     /// Whether there is a connection, or was one.
@@ -119,7 +163,12 @@ impl Socket {
 
     /// Whether records that came were not taken yet.
     pub(crate) fn has_unread(&self) -> bool {
-        self.input.has_next()
+        let by_lane = |beside: &Beside| {
+            let lane = beside.lane.filter(|_| beside.takes);
+            !beside.early.is_empty()
+                || lane.is_some_and(|lane| beside.lanes.lock().unread(lane) > 0)
+        };
+        self.input.has_next() || self.beside.as_deref().is_some_and(by_lane)
     }
 
     /// Why the network, and not the peer, has cut the stream, if it has.
@@ -160,6 +209,17 @@ impl Socket {
         if self.end.is_some() || self.is_mute {
             return true;
         }
+        if let Some(beside) = &self.beside {
+            let lane = beside.lane.unwrap_or(u64::MAX);
+            let taken = match beside.out {
+                Carrier::Stream => true,
+                Carrier::Lane => !beside.unpushed && beside.lanes.lock().is_taken(lane),
+                Carrier::Nobody => false,
+            };
+            if !taken || !beside.words.is_empty() {
+                return false;
+            }
+        }
         let Some(stream) = &self.stream else {
             return self.output.is_empty();
         };
@@ -174,11 +234,41 @@ impl Socket {
     /// Writes what can be written.
     #[inline]
     fn flush(&mut self) {
+        if self.beside.is_some() {
+            return self.flush_beside();
+        }
         if self.output.is_empty() {
             return;
         }
         let Some(stream) = &self.stream else { return };
         if let Err(errno) = self.output.flush(stream.fd.as_fd()) {
+            self.cannot_write(errno);
+        }
+    }
+
+    /// The same where there may be a lane.
+    fn flush_beside(&mut self) {
+        let (Some(beside), Some(stream)) = (&mut self.beside, &self.stream) else {
+            return;
+        };
+        let fd = stream.fd.as_fd();
+        let mut written = beside.words.flush(fd);
+        if beside.out == Carrier::Stream && beside.words.is_empty() && written.is_ok() {
+            written = self.output.flush(fd);
+            if self.output.is_empty() && !self.said_farewell {
+                beside.switch();
+                written = written.and_then(|()| beside.words.flush(fd));
+            }
+        }
+        if beside.out == Carrier::Lane
+            && let Some(lane) = beside.lane
+            && (beside.unpushed || !self.output.is_empty())
+        {
+            let mut lanes = beside.lanes.lock();
+            self.output.hand(|bytes| lanes.write(lane, bytes));
+            beside.unpushed = !lanes.push(lane);
+        }
+        if let Err(errno) = written {
             self.cannot_write(errno);
         }
     }
@@ -224,18 +314,88 @@ impl Socket {
     /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not
     /// keep this rank.
     fn look(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            beside.look(&mut self.output);
+        }
         self.flush();
-        if self.look_here() || self.end.is_some() {
+        if self.look_here() {
             return;
         }
-        let Some(stream) = &self.stream else { return };
-        match self.input.fill(stream.fd.as_fd()) {
+        if self.end.is_some() && self.beside.is_none() {
+            return;
+        }
+        let (mut feed, input) = match self.feed() {
+            Some(found) => found,
+            None => return,
+        };
+        match input.fill(&mut feed) {
             Ok(false) => {}
             Ok(true) => {
                 self.look_here();
             }
             Err(end) => self.ended(end),
         }
+        if self.beside.as_ref().is_some_and(|beside| beside.takes) {
+            self.look_at_stream();
+        }
+    }
+
+    /// Where the next bytes of the stream come from, and who reads them.
+    #[inline]
+    fn feed(&mut self) -> Option<(Feed<'_>, &mut Input)> {
+        let socket = self.stream.as_ref()?.fd.as_fd();
+        let mut feed = Feed {
+            early: None,
+            lane: None,
+            socket: Some(socket).filter(|_| self.end.is_none()),
+        };
+        if let Some(beside) = &mut self.beside {
+            if beside.takes {
+                feed.socket = None;
+                feed.lane = beside
+                    .lane
+                    .filter(|_| !beside.said_end)
+                    .map(|lane| (&beside.lanes, lane));
+            }
+            if !beside.early.is_empty() {
+                feed.early = Some(&mut beside.early);
+            }
+        }
+        Some((feed, &mut self.input))
+    }
+
+    /// Looks by turns at a stream that carries no frames: for the lane's end, or its own.
+    fn look_at_stream(&mut self) {
+        let (Some(beside), Some(stream)) = (&mut self.beside, &self.stream) else {
+            return;
+        };
+        beside.skipped += 1;
+        if beside.skipped < SKIPS && !beside.said_end || self.end.is_some() {
+            return;
+        }
+        beside.skipped = 0;
+        let mut bytes = [0; 16 * HEAD];
+        match recv(stream.fd.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => {
+                // What came by the lane before is found first.
+                beside.lanes.lock().poll();
+                return self.ended(End::Closed);
+            }
+            Ok(count) => beside.control.extend_from_slice(&bytes[..count]),
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
+            Err(errno) => return self.ended(End::Failed(errno)),
+        }
+        self.hear_control();
+    }
+
+    fn hear_control(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            if let Err(what) = beside.hear_control(&mut self.output) {
+                self.input.bad = Some(what);
+            }
+            self.has_given_up |= beside.given_up;
+        }
+        self.flush();
     }
 
     /// Finds the next record in what was read. `false`: more has to be read first.
@@ -255,31 +415,78 @@ impl Socket {
                 Found::Record => {}
                 Found::Nothing => return false,
                 Found::Word(what, word) => self.hear(what, word),
+                Found::Offer(offer) => self.hear_offer(&offer),
             }
         }
     }
 
     /// Looks for more of the chunk that is under way. `true`: nothing else is to be looked for.
     fn look_for_part(&mut self) -> bool {
+        let Some((mut feed, input)) = self.feed() else {
+            return true;
+        };
+        if input.find_part(&mut feed) {
+            return true;
+        }
+        if self.beside.as_ref().is_some_and(|beside| beside.takes) {
+            self.look_at_stream();
+            return true;
+        }
         let Some(stream) = &self.stream else {
             return true;
         };
-        let fd = stream.fd.as_fd();
-        if self.end.is_none() && !self.input.find_part(fd) {
-            self.waits = self.waits.wrapping_add(1);
-            if !self.waits.is_multiple_of(WAITS) {
-                return true;
-            }
-            // Nothing is there, or nothing comes any more: only a read tells which.
-            let mut peeked = [0];
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
-            match recv(fd.as_raw_fd(), &mut peeked, flags) {
-                Ok(0) => self.ended(End::Closed),
-                Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
-                Err(errno) => self.ended(End::Failed(errno)),
-            }
+        self.waits = self.waits.wrapping_add(1);
+        if self.end.is_some() || !self.waits.is_multiple_of(WAITS) {
+            return true;
+        }
+        // Nothing is there, or nothing comes any more: only a read tells which.
+        let mut peeked = [0];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+        match recv(stream.fd.as_raw_fd(), &mut peeked, flags) {
+            Ok(0) => self.ended(End::Closed),
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
+            Err(errno) => self.ended(End::Failed(errno)),
         }
         true
+    }
+
+    #[cold]
+    fn hear_offer(&mut self, offer: &[u8; Offer::BYTES]) {
+        match &mut self.beside {
+            // Nothing more comes from this rank.
+            Some(beside) if self.said_farewell => beside.end(&mut self.output),
+            Some(beside) => {
+                if let Err(what) = beside.hear_offer(offer, &mut self.output) {
+                    self.input.bad = Some(what);
+                }
+            }
+            // This rank makes no lanes.
+            None if !self.is_mute => self.output.push(What::End, 0),
+            None => {}
+        }
+        self.flush();
+    }
+
+    /// A word about the lane.
+    #[cold]
+    fn hear_of_lane(&mut self, what: What, word: u64) {
+        let Some(beside) = &mut self.beside else {
+            // The answer to this rank's refusal.
+            if what != What::End || word != 0 {
+                self.input.bad = Some("a word about a lane that was refused");
+            }
+            return;
+        };
+        let heard = match what {
+            What::Ready => beside.hear_ready(word),
+            What::Switch => beside.hear_switch(self.input.take_rest()),
+            _ => beside.hear_end(word, &mut self.output),
+        };
+        match heard {
+            Ok(()) if what == What::Switch => self.hear_control(),
+            Ok(()) => self.flush(),
+            Err(bad) => self.input.bad = Some(bad),
+        }
     }
 
     fn hear(&mut self, what: What, word: u64) {
@@ -288,10 +495,66 @@ impl Socket {
             What::GivenUp => self.has_given_up = true,
             What::Farewell => {
                 self.heard_farewell = true;
-                // It reads until it has heard the same.
+                // It reads until it has heard the same, and leaves when all of its own was taken.
                 self.say_farewell();
+                self.acknowledge();
             }
-            What::Record => {}
+            What::Ready | What::Switch | What::End => self.hear_of_lane(what, word),
+            What::Record | What::Offer => {}
+        }
+    }
+}
+
+impl Socket {
+    /// Tells the peer what was taken of its lane, if it may wait for that.
+    fn acknowledge(&mut self) {
+        if let Some(beside) = &self.beside
+            && let Some(lane) = beside.lane
+        {
+            beside.lanes.lock().acknowledge(lane);
+        }
+    }
+
+    /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied.
+    fn put_by_lane(&mut self, front: &[u8], len: usize, source: &impl Source) -> Put {
+        let Some(beside) = &mut self.beside else {
+            return Put::NoRoom;
+        };
+        let Some(lane) = beside.lane.filter(|_| !beside.unpushed) else {
+            return Put::NoRoom;
+        };
+        let mut lanes = beside.lanes.lock();
+        if !lanes.has_room(lane, front.len() + len) {
+            self.output.blocked = true;
+            return Put::NoRoom;
+        }
+        let output = &mut self.output;
+        let mut left = len;
+        let mut put = |bytes: &[u8]| {
+            let mut written = 0;
+            if output.is_empty() {
+                written = lanes.write(lane, bytes);
+            }
+            output.add(&bytes[written..]);
+        };
+        put(front);
+        let shown = source.show(|_, bytes| {
+            let bytes = &bytes[..bytes.len().min(left)];
+            left -= bytes.len();
+            put(bytes);
+        });
+        // What its sender could not show is zeros.
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while left > 0 {
+            let count = left.min(ZEROS.len());
+            put(&ZEROS[..count]);
+            left -= count;
+        }
+        beside.unpushed = !lanes.push(lane);
+        output.blocked = !output.is_empty();
+        match shown {
+            Ok(()) => Put::Sent,
+            Err(_) => Put::Withdrawn,
         }
     }
 }
@@ -322,7 +585,8 @@ impl Socket {
 
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        !self.output.is_empty()
+        let waits = |beside: &Beside| beside.unpushed || !beside.words.is_empty();
+        !self.output.is_empty() || self.beside.as_deref().is_some_and(waits)
     }
 
     pub(super) fn push_out(&mut self) {
@@ -370,6 +634,21 @@ impl Socket {
         front[2 * HEAD..2 * HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
         let begin = if self.credit_due > 0 { 0 } else { HEAD };
         let front = &front[begin..2 * HEAD + N];
+        match self
+            .beside
+            .as_ref()
+            .map_or(Carrier::Stream, |beside| beside.out)
+        {
+            Carrier::Stream => {}
+            Carrier::Lane => {
+                let put = self.put_by_lane(front, naming.len, source);
+                if put != Put::NoRoom {
+                    self.credit_due = 0;
+                }
+                return put;
+            }
+            Carrier::Nobody => return Put::NoRoom,
+        }
         let mut sending = Sending::new(&mut self.output, stream.fd.as_fd(), front, naming.len);
         let shown = source.show(|_, bytes| sending.piece(bytes));
         if shown.is_err() && !sending.has_begun() {
@@ -402,6 +681,7 @@ impl Socket {
 
     fn end_writing(&mut self) {
         self.output.clear();
+        self.beside = None;
         if let Some(stream) = &self.stream {
             stream.end_writing();
         }
@@ -415,8 +695,14 @@ impl Socket {
         };
         self.flush();
         let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
+        // What a lane carries stays behind: the word goes by the stream then.
+        let here = match &self.beside {
+            Some(beside) if beside.out != Carrier::Stream => !beside.words.is_empty(),
+            Some(beside) => !beside.words.is_empty() || !self.output.is_empty(),
+            None => !self.output.is_empty(),
+        };
         let waits = match &self.stream {
-            Some(stream) => !self.output.is_empty() || unsent(stream),
+            Some(stream) => here || unsent(stream),
             None => false,
         };
         if waits && Instant::now() < until {
@@ -432,6 +718,14 @@ impl Socket {
         let Some(stream) = &self.stream else {
             return false;
         };
+        if let Some(beside) = &self.beside
+            && beside.out != Carrier::Stream
+        {
+            let lane = beside.lane.unwrap_or(u64::MAX);
+            let room =
+                beside.out == Carrier::Lane && beside.lanes.lock().has_room(lane, usize::MAX);
+            return room && !self.is_mute && !self.said_farewell;
+        }
         if self.output.blocked && stream.can_write() {
             self.output.blocked = false;
         }
@@ -440,12 +734,25 @@ impl Socket {
 
     pub(super) fn wait_for_room(&self, waits: bool) {
         if let Some(stream) = &self.stream {
-            stream.watch(waits && self.output.blocked);
+            let words = |beside: &Beside| match beside.out {
+                Carrier::Stream => self.output.blocked,
+                Carrier::Lane | Carrier::Nobody => !beside.words.is_empty(),
+            };
+            let blocked = self.beside.as_deref().map_or(self.output.blocked, words);
+            stream.watch(waits && blocked);
         }
     }
 
     pub(super) fn give_up(&mut self) {
-        self.push(What::GivenUp, 0);
+        if let Some(beside) = &mut self.beside
+            && beside.out != Carrier::Stream
+        {
+            // The lane ends before it could carry that.
+            beside.words.push(What::GivenUp, 0);
+            self.flush();
+        } else {
+            self.push(What::GivenUp, 0);
+        }
         self.giving_up = Some(Instant::now() + LET_OUT);
     }
 }
@@ -457,14 +764,20 @@ impl Socket {
         if self.input.has_next() {
             return false;
         }
-        if self.output.is_empty() && !self.turn.is_due() {
+        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
+        if !by_lane && self.output.is_empty() && !self.turn.is_due() {
             return true;
         }
         self.look();
         let found = self.input.has_next();
         self.turn.found(found);
-        if self.credit_due > 0 && self.turn.is_quiet() {
-            self.tell_credit();
+        if self.turn.is_quiet() {
+            if self.credit_due > 0 {
+                self.tell_credit();
+            }
+            if by_lane && self.turn.is_due() {
+                self.acknowledge();
+            }
         }
         !found
     }
@@ -496,12 +809,15 @@ impl Socket {
     }
 
     pub(super) fn read_chunk(&mut self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let stream = self.stream.as_ref().map(|stream| stream.fd.as_fd());
-        let Some(fd) = stream else {
+        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
+        let Some((mut feed, input)) = self.feed() else {
             return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
         };
-        self.bytes_in += out.len() as u64;
-        self.input.read_part(fd, offset, out)
+        let read = input.read_part(&mut feed, offset, out);
+        if !by_lane {
+            self.bytes_in += out.len() as u64;
+        }
+        read
     }
 
     pub(super) fn chunk_bytes(&self) -> usize {
@@ -510,8 +826,8 @@ impl Socket {
 
     #[inline]
     pub(super) fn advance(&mut self) -> bool {
-        if let Some(stream) = &self.stream {
-            self.input.advance(stream.fd.as_fd());
+        if let Some((mut feed, input)) = self.feed() {
+            input.advance(&mut feed);
         }
         false
     }
@@ -540,6 +856,10 @@ impl Socket {
         self.tell_credit();
         // The next look is a real one.
         self.turn = Turn::default();
+        self.acknowledge();
+        if let Some(beside) = &mut self.beside {
+            beside.skipped = SKIPS;
+        }
     }
 
     pub(super) fn has_given_up(&self) -> bool {

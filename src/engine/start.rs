@@ -118,7 +118,7 @@ fn open_wires(
         );
         return Ok((None, Some(reason)));
     }
-    let wires = Wires::open(knobs, me, &net, home)?;
+    let wires = Wires::open(knobs, me, &net, home, wireup.lanes())?;
     Ok((Some(Box::new(wires)), None))
 }
 
@@ -225,6 +225,7 @@ impl Engine {
             nodes,
             wires,
             no_wire,
+            to_poll: Vec::new(),
             look_mask: wires::ROUNDS_ALONE,
         };
         let several = (0..size).any(|rank| !engine.shares_node(rank as u32));

@@ -5,13 +5,14 @@
 //! something, and is asked once in a while. A job of one node has no hub, and asks nobody.
 
 use super::{Engine, poll_again};
-use crate::endpoint::{Connector, Endpoint, Home, Hub, Origin, Outcome, Settings, Socket};
+use crate::endpoint::{Connector, Endpoint, Home, Hub, Origin, Outcome, Settings, Shared, Socket};
 use crate::error::{Error, Result};
 use crate::peer::Gone;
 use crate::select::chunks::Chunks;
 use crate::select::other_node;
 use crate::wireup::{Card, Death, Net, WireupError};
 use onecopy_btl::LayerId;
+use onecopy_btl::lanes;
 use onecopy_btl::link::Link;
 use onecopy_obs::{Knobs, tracepoints};
 use std::net::SocketAddr;
@@ -34,11 +35,28 @@ pub(crate) struct Wires {
     connector: Connector,
     /// When the hub was last asked.
     asked: Instant,
+    lanes: Device,
+}
+
+/// What makes this rank's lanes.
+#[derive(Debug)]
+enum Device {
+    /// It is opened when the first peer is connected with.
+    Closed(lanes::Open),
+    Open(Shared),
+    /// There is none.
+    Missing,
 }
 
 impl Wires {
     /// Opens what ranks on other nodes connect with.
-    pub(super) fn open(knobs: &Knobs, me: u32, net: &Net, home: &Home) -> Result<Self> {
+    pub(super) fn open(
+        knobs: &Knobs,
+        me: u32,
+        net: &Net,
+        home: &Home,
+        lanes: Option<lanes::Open>,
+    ) -> Result<Self> {
         let system = |what| {
             move |source| WireupError::System {
                 call: "join",
@@ -56,11 +74,56 @@ impl Wires {
         let connector = connector.map_err(system(
             "listening for ranks on other nodes at this node's address",
         ))?;
+        let lanes = if knobs.layers.allows(LayerId::LANE.name()) {
+            Device::Closed(lanes.unwrap_or_else(lanes::Open::of_this_host))
+        } else {
+            Device::Missing
+        };
         Ok(Self {
             hub,
             connector,
             asked: Instant::now(),
+            lanes,
         })
+    }
+
+    /// What makes lanes, if this rank has it.
+    fn lanes(&mut self, knobs: &Knobs) -> Option<&Shared> {
+        if let Device::Closed(open) = &self.lanes {
+            self.lanes = match open.open(knobs) {
+                Ok(lanes) => {
+                    let lanes = Shared::new(lanes);
+                    self.watch(&lanes);
+                    Device::Open(lanes)
+                }
+                Err(refusal) => {
+                    tracing::info!("no lanes: {refusal}");
+                    Device::Missing
+                }
+            };
+        }
+        match &self.lanes {
+            Device::Open(lanes) => Some(lanes),
+            Device::Closed(_) | Device::Missing => None,
+        }
+    }
+
+    /// Has the hub wake this rank for what its lanes tell.
+    fn watch(&self, lanes: &Shared) {
+        for descriptor in lanes.lock().descriptors().into_iter().flatten() {
+            if let Err(errno) = self.hub.watch(descriptor, Origin::Device) {
+                // The rank's sleep has a bound.
+                tracing::debug!("epoll_ctl of a device: {errno}");
+            }
+        }
+    }
+
+    /// What makes lanes, once a peer was connected with.
+    fn open_lanes(&self) -> Option<&Shared> {
+        match &self.lanes {
+            Device::Open(lanes) => Some(lanes),
+            Device::Closed(_) | Device::Missing => None,
+        }
     }
 
     /// Where this rank listens.
@@ -124,12 +187,45 @@ impl Engine {
     /// Asks the hub, if that is due.
     #[inline]
     pub(super) fn look_at_wires(&mut self, now: Instant) -> bool {
-        match &self.wires {
-            Some(wires) if wires.connector.is_busy() || now >= wires.asked + QUIET => {
-                self.ask_hub(now)
+        let Some(wires) = &self.wires else {
+            return false;
+        };
+        let asks = wires.connector.is_busy() || now >= wires.asked + QUIET;
+        let news = self.look_at_lanes();
+        news | (asks && self.ask_hub(now))
+    }
+
+    /// Polls those again whose lanes have something.
+    #[inline]
+    fn look_at_lanes(&mut self) -> bool {
+        let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) else {
+            return false;
+        };
+        let mut lanes = lanes.lock();
+        lanes.poll();
+        let mut found = false;
+        while let Some(rank) = lanes.news() {
+            if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
+                && !peer.polled
+                && peer.gone.is_none()
+            {
+                self.to_poll.push(rank);
+                found = true;
             }
-            _ => false,
         }
+        drop(lanes);
+        while let Some(rank) = self.to_poll.pop() {
+            if let Some(peer) = &mut self.peers[rank as usize] {
+                poll_again(&mut self.polled, peer);
+            }
+        }
+        found
+    }
+
+    /// Whether a lane has something that nobody has looked at.
+    pub(super) fn lanes_have_news(&self) -> bool {
+        let lanes = self.wires.as_ref().and_then(|wires| wires.open_lanes());
+        lanes.is_some_and(|lanes| lanes.lock().has_news())
     }
 
     /// Asks the hub what is ready, and moves connections on that are being made.
@@ -140,6 +236,7 @@ impl Engine {
         };
         wires.asked = now;
         let mut found = false;
+        let mut device = false;
         for origin in wires.hub.look() {
             found = true;
             match origin {
@@ -150,11 +247,18 @@ impl Engine {
                         poll_again(&mut self.polled, peer);
                     }
                 }
+                Origin::Device => device = true,
                 other => wires.connector.ready(other, now),
             }
         }
+        if device && let Some(lanes) = wires.open_lanes() {
+            lanes.lock().hear_device();
+        }
         wires.connector.tick(now);
         self.core.counters.wire_refused = wires.connector.refused;
+        if device {
+            self.look_at_lanes();
+        }
         found | self.take_outcomes()
     }
 
@@ -179,7 +283,7 @@ impl Engine {
         if self.peers[rank as usize].is_none() && self.connect_apart(rank).is_err() {
             return;
         }
-        let (Some(wires), Some(peer)) = (&self.wires, &mut self.peers[rank as usize]) else {
+        let (Some(wires), Some(peer)) = (&mut self.wires, &mut self.peers[rank as usize]) else {
             return;
         };
         let Some(wire) = peer.endpoint.wire().filter(|_| peer.gone.is_none()) else {
@@ -191,12 +295,20 @@ impl Engine {
         }
         self.core.counters.wire_connects += 1;
         tracepoints::wire_connected(rank as usize, LayerId::WIRE.name());
+        if let Some(lanes) = wires.lanes(&self.core.knobs) {
+            wire.attach_lanes(lanes, rank);
+        }
         poll_again(&mut self.polled, peer);
     }
 
     /// Arms what wakes this rank for a wire. `false`: nothing would.
     pub(super) fn arm_wires(&mut self) -> bool {
-        self.wires.as_mut().is_none_or(|wires| wires.hub.arm())
+        let Some(wires) = &mut self.wires else {
+            return true;
+        };
+        // Armed before the last look at what has completed.
+        let lanes = wires.open_lanes().is_none_or(|lanes| lanes.lock().arm());
+        lanes && wires.hub.arm()
     }
 
     /// What a look at the peers' lives does for wires: what is due by the clock, and streams that were cut.
@@ -216,6 +328,7 @@ impl Engine {
                 wire.let_out();
                 continue;
             }
+            wire.tick(now);
             let heard_all = wire.has_heard_all() && !wire.has_unread();
             if wire.was_cut() && peer.ended.is_none() {
                 peer.ended = Some(now);
@@ -245,10 +358,27 @@ impl Engine {
 
     /// Counts what came by wires.
     pub(crate) fn count_wires(&mut self) {
+        let counters = &mut self.core.counters;
         for peer in self.peers.iter_mut().flatten() {
             if let Some(wire) = peer.endpoint.wire() {
-                LayerId::WIRE.count(&mut self.core.counters, wire.take_read());
+                LayerId::WIRE.count(counters, wire.take_read());
+                let (taken_over, given_back) = wire.take_changes();
+                counters.lane_connects += taken_over;
+                counters.lane_demotions += given_back;
             }
+        }
+        if let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) {
+            let figures = lanes.lock().figures();
+            let before = LayerId::LANE.bytes(counters);
+            LayerId::LANE.count(counters, figures.bytes - before);
+            counters.lane_pinned = figures.pinned;
+        }
+    }
+
+    /// Gives back what lanes have not needed for a while.
+    pub(super) fn age_lanes(&mut self) {
+        if let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) {
+            lanes.lock().age();
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use onecopy_btl::lanes;
 
 use super::{Card, Death, Emergency, Event, Introduction, Missing, Net, Wireup, WireupError};
 use crate::proof::fresh;
@@ -45,6 +46,7 @@ pub struct Local {
     /// The node of each rank.
     nodes: Arc<[u32]>,
     net: Option<Net>,
+    lanes: Option<lanes::Open>,
 }
 
 /// A job of `ranks` threads on `nodes` nodes, dealt out in turn. Those of one node share memory; others reach each
@@ -116,6 +118,7 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
             size: ranks,
             nodes: vec![0; ranks].into(),
             net: None,
+            lanes: None,
         })
         .collect())
 }
@@ -157,6 +160,15 @@ impl World {
 }
 
 impl Local {
+    /// Opens the device of its lanes so: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_lanes(self, lanes: lanes::Open) -> Self {
+        let mut with = self;
+        with.lanes = Some(lanes);
+        with
+    }
+
     /// Dies as a process would: the others see [`Event::Died`].
     pub fn die(self, how: Death) {
         let rank = self.rank;
@@ -261,6 +273,10 @@ impl Wireup for Local {
 
     fn net(&self) -> Option<Net> {
         self.net.clone()
+    }
+
+    fn lanes(&self) -> Option<lanes::Open> {
+        self.lanes.clone()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

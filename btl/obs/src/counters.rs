@@ -86,6 +86,14 @@ counters! {
     knem_bytes: "bytes" Sum;
     /// Payload in chunks that came from ranks on other nodes by TCP.
     tcp_bytes: "bytes" Sum;
+    /// Bytes that came from ranks on other nodes by devices for RDMA.
+    verbs_bytes: "bytes" Sum;
+    /// Pairs of ranks on different nodes whose messages a device took over.
+    lane_connects: "connections" Sum;
+    /// Pairs that went back to TCP, because a device, its port or its peer failed.
+    lane_demotions: "connections" Sum;
+    /// Bytes that are pinned for a device now.
+    lane_pinned: "bytes" Level;
     /// Connections with ranks on other nodes that were made.
     wire_connects: "connections" Sum;
     /// Connections that were turned away: they did not prove to be of the job, or came for nothing.

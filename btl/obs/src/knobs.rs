@@ -181,7 +181,7 @@ const ANY_SIZE: Size = Size { min: 0, max: TIB };
 knobs! {
     "layers" {
         /// The layers that may carry payload. On one node small messages and control always travel through cico.
-        /// Without tcp, ranks on other nodes cannot be reached.
+        /// Without tcp, ranks on other nodes cannot be reached; verbs carries their messages where tcp connects them.
         User ONECOPY_LAYERS => layers: LayerList = LayerList::All, Layers;
         /// The smallest message by rendezvous over the heap layer.
         Expert ONECOPY_HEAP_MIN => heap_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::HEAP_MIN;
@@ -346,6 +346,30 @@ knobs! {
         Expert ONECOPY_TCP_BUFFER => tcp_buffer: usize = 0, Size { min: 0, max: GIB };
         /// Bytes of a message that one call gives to the kernel.
         Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 256 * KIB, Size { min: KIB, max: MIB };
+        /// The device for RDMA, by its name, that carries messages to ranks on other nodes.
+        User ONECOPY_VERBS_DEVICE => verbs_device: Option<String> = None, OrAuto(Name), auto::VERBS_DEVICE;
+        /// Its port.
+        User ONECOPY_VERBS_PORT => verbs_port: Option<usize> = None,
+            OrAuto(Count { min: 1, max: 254 }), auto::VERBS_PORT;
+        /// The place of the own address among those of the port.
+        User ONECOPY_VERBS_GID => verbs_gid: Option<usize> = None,
+            OrAuto(Count { min: 0, max: 255 }), auto::VERBS_GID;
+        /// Bytes of a message by a device for RDMA. Longer pieces are cut.
+        Expert ONECOPY_VERBS_SLOT => verbs_slot: usize = 8 * KIB, Size { min: KIB, max: MIB };
+        /// Messages that a rank has room for at first, from all its peers together, and by how many that grows.
+        Expert ONECOPY_VERBS_RECEIVES => verbs_receives: usize = 256, Count { min: 8, max: 16384 };
+        /// The same at most.
+        Expert ONECOPY_VERBS_RECEIVES_MAX => verbs_receives_max: usize = 1024,
+            Count { min: 8, max: 16384 };
+        /// Messages that a rank may have under way, to all its peers together.
+        Expert ONECOPY_VERBS_SENDS => verbs_sends: usize = 64, Count { min: 8, max: 16384 };
+        /// Messages under way to one peer, at most.
+        Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
+        /// Bytes of a message that the request itself carries, at most.
+        Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
+        /// How long a device asks a peer that does not answer, before messages to it go by tcp.
+        User ONECOPY_VERBS_TIMEOUT => verbs_timeout: Duration = Duration::from_secs(1),
+            Span { unit_ms: 1000, min: 1, max: 600 };
         /// In a job that spans nodes, the address by which the ranks of other nodes reach this one. A name or a subnet
         /// serves for all nodes at once.
         User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,

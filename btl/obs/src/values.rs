@@ -514,8 +514,9 @@ pub enum LayerList {
 
 impl LayerList {
     /// The names that a list may contain.
-    pub const KNOWN: &'static [&'static str] =
-        &["self", "cico", "heap", "xpmem", "cma", "knem", "tcp"];
+    pub const KNOWN: &'static [&'static str] = &[
+        "self", "cico", "heap", "xpmem", "cma", "knem", "verbs", "tcp",
+    ];
 
     /// Whether the layer may carry payload.
     #[must_use]

@@ -169,7 +169,7 @@ impl Connector {
             Origin::Door => self.let_in(now),
             Origin::Guest(at) => self.hear_guest(at as usize, now),
             Origin::Call(rank) => self.move_call(rank, now),
-            Origin::Stop | Origin::Pair(_) => {}
+            Origin::Stop | Origin::Pair(_) | Origin::Device => {}
         }
     }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What travels on a stream: a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names. Credit
-//! and the words that a rank gives up or leaves are heads alone.
+//! and the words that a rank gives up or leaves are heads alone, and so are those about a lane but its offer.
 //!
 //! The record stands before its chunk: the receiver knows where the chunk belongs before it reads it, and reads it
 //! there.
 
 use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
+use onecopy_btl::lanes::Offer;
 
 /// Bytes of a head: what it is, the record's kind, its payload's bytes, its chunk's bytes, a word.
 pub(super) const HEAD: usize = 16;
@@ -26,6 +27,14 @@ pub(super) enum What {
     GivenUp = 3,
     /// Its sender leaves: nothing follows.
     Farewell = 4,
+    /// A lane that its sender has made, and how it is reached.
+    Offer = 5,
+    /// Its sender's lane is connected with this rank's.
+    Ready = 6,
+    /// What follows in its sender's stream goes by the lane.
+    Switch = 7,
+    /// The lane is over: so many bytes of this rank's have come by it, and no more will.
+    End = 8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,10 +83,17 @@ impl Head {
                 return Err("a chunk behind a record that names none");
             }
             1 => What::Record,
-            2..=4 if kind != 0 || len != 0 || chunk != 0 => return Err("a word with a payload"),
+            5 if kind != 0 || len != Offer::BYTES || chunk != 0 => {
+                return Err("an offer of another length");
+            }
+            5 => What::Offer,
+            2..=8 if kind != 0 || len != 0 || chunk != 0 => return Err("a word with a payload"),
             2 => What::Credit,
             3 => What::GivenUp,
             4 => What::Farewell,
+            6 => What::Ready,
+            7 => What::Switch,
+            8 => What::End,
             _ => return Err("a frame of no kind"),
         };
         Ok(Self {
@@ -113,7 +129,14 @@ mod tests {
 
     #[test]
     fn words_have_no_payload() {
-        for what in [What::Credit, What::GivenUp, What::Farewell] {
+        for what in [
+            What::Credit,
+            What::GivenUp,
+            What::Farewell,
+            What::Ready,
+            What::Switch,
+            What::End,
+        ] {
             let head = Head::alone(what, 9);
             assert_eq!(Head::decode(&head.encode()), Ok(head));
             let long = Head { len: 1, ..head };

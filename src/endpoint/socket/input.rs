@@ -5,15 +5,12 @@
 //! record is shown again with the next one. So a chunk of any length is read where it belongs, whatever the kernel's
 //! buffer holds at a time.
 
+use super::feed::Feed;
 use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
 use crate::endpoint::{Part, Record};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv};
-use nix::sys::uio::readv;
-use onecopy_shm::backlog;
+use onecopy_btl::lanes::Offer;
 use onecopy_shm::layout::{OutOfBounds, check_range};
-use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes that one call reads of small frames.
 pub(crate) const READ: usize = 64 << 10;
@@ -46,6 +43,8 @@ pub(super) enum Found {
     Record,
     /// A word.
     Word(What, u64),
+    /// The offer of a lane.
+    Offer([u8; Offer::BYTES]),
     /// No whole frame, or no whole record.
     Nothing,
 }
@@ -135,6 +134,11 @@ impl Input {
             return Found::Nothing;
         }
         self.from = payload + head.len;
+        if head.what == What::Offer {
+            let mut offer = [0; Offer::BYTES];
+            offer.copy_from_slice(&self.bytes[payload..payload + head.len]);
+            return Found::Offer(offer);
+        }
         if head.what != What::Record {
             return Found::Word(head.what, head.word);
         }
@@ -153,8 +157,15 @@ impl Input {
         Found::Record
     }
 
+    /// Takes what was read and not looked at: it is of another stream.
+    pub(super) fn take_rest(&mut self) -> Vec<u8> {
+        let rest = self.bytes[self.from..self.to].to_vec();
+        (self.from, self.to) = (0, 0);
+        rest
+    }
+
     /// Finds what has come of the chunk that is under way. Says whether there is anything.
-    pub(super) fn find_part(&mut self, stream: BorrowedFd<'_>) -> bool {
+    pub(super) fn find_part(&mut self, feed: &mut Feed<'_>) -> bool {
         let here = self.to - self.from;
         let Some(next) = &mut self.next else {
             return false;
@@ -163,7 +174,7 @@ impl Input {
         next.part = left.min(here);
         if here < left {
             // What cannot be counted is found by the next read, which fails.
-            let there = backlog::unread(stream).unwrap_or(0);
+            let there = feed.unread();
             next.part += there.min(left - here);
         }
         next.part > 0
@@ -171,7 +182,7 @@ impl Input {
 
     /// Reads more frames. `Ok(false)`: nothing is there.
     #[inline]
-    pub(super) fn fill(&mut self, stream: BorrowedFd<'_>) -> Result<bool, End> {
+    pub(super) fn fill(&mut self, feed: &mut Feed<'_>) -> Result<bool, End> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
         } else if self.bytes.len() - self.from < FRAME_MAX {
@@ -184,15 +195,9 @@ impl Input {
         };
         let end = (self.to + most).min(self.bytes.len());
         let room = &mut self.bytes[self.to..end];
-        match recv(stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => Err(End::Closed),
-            Ok(count) => {
-                self.to += count;
-                Ok(true)
-            }
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => Ok(false),
-            Err(errno) => Err(End::Failed(errno)),
-        }
+        let count = feed.receive(room)?;
+        self.to += count;
+        Ok(count > 0)
     }
 
     /// Copies payload of the record, from `offset` on.
@@ -209,7 +214,7 @@ impl Input {
     /// Reads bytes of the part that is shown, each at most once and in their order.
     pub(super) fn read_part(
         &mut self,
-        stream: BorrowedFd<'_>,
+        feed: &mut Feed<'_>,
         offset: usize,
         out: &mut [u8],
     ) -> Result<(), OutOfBounds> {
@@ -223,14 +228,14 @@ impl Input {
             limit: part as u64,
         };
         let skip = offset.checked_sub(read).ok_or(again)?;
-        if !self.skip(stream, skip) || !self.read_on(stream, out) {
+        if !self.skip(feed, skip) || !self.read_on(feed, out) {
             return Err(again);
         }
         Ok(())
     }
 
     /// Reads the next bytes of the part.
-    fn read_on(&mut self, stream: BorrowedFd<'_>, out: &mut [u8]) -> bool {
+    fn read_on(&mut self, feed: &mut Feed<'_>, out: &mut [u8]) -> bool {
         let here = out.len().min(self.to - self.from);
         out[..here].copy_from_slice(&self.bytes[self.from..self.from + here]);
         self.from += here;
@@ -246,11 +251,7 @@ impl Input {
                 .is_some_and(|next| next.passed + next.read == next.chunk);
             let ahead = if last { AHEAD } else { 0 };
             let left = out.len() - done;
-            let mut parts = [
-                IoSliceMut::new(&mut out[done..]),
-                IoSliceMut::new(&mut self.bytes[..ahead]),
-            ];
-            match readv(stream, &mut parts) {
+            match feed.read(&mut out[done..], &mut self.bytes[..ahead]) {
                 Ok(0) => break,
                 Ok(count) => {
                     (self.from, self.to) = (0, count.saturating_sub(left));
@@ -268,16 +269,16 @@ impl Input {
 
     /// Passes bytes of the part that nobody reads.
     #[inline]
-    fn skip(&mut self, stream: BorrowedFd<'_>, count: usize) -> bool {
-        count == 0 || self.skip_some(stream, count)
+    fn skip(&mut self, feed: &mut Feed<'_>, count: usize) -> bool {
+        count == 0 || self.skip_some(feed, count)
     }
 
     #[cold]
-    fn skip_some(&mut self, stream: BorrowedFd<'_>, mut count: usize) -> bool {
+    fn skip_some(&mut self, feed: &mut Feed<'_>, mut count: usize) -> bool {
         let mut nobodys = [0; 4096];
         while count > 0 {
             let piece = count.min(nobodys.len());
-            if !self.read_on(stream, &mut nobodys[..piece]) {
+            if !self.read_on(feed, &mut nobodys[..piece]) {
                 return false;
             }
             count -= piece;
@@ -287,10 +288,10 @@ impl Input {
 
     /// Passes the record, or the part of its chunk that is shown.
     #[inline]
-    pub(super) fn advance(&mut self, stream: BorrowedFd<'_>) {
+    pub(super) fn advance(&mut self, feed: &mut Feed<'_>) {
         let Some(next) = self.next else { return };
         if next.chunk > 0 {
-            self.skip(stream, next.part - next.read);
+            self.skip(feed, next.part - next.read);
             let passed = next.passed + next.part;
             if passed < next.chunk {
                 self.next = Some(Next {

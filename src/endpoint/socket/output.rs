@@ -56,6 +56,36 @@ impl Output {
             .extend_from_slice(&Head::alone(what, word).encode());
     }
 
+    /// Adds a word that has a payload.
+    pub(super) fn push_with(&mut self, what: What, payload: &[u8]) {
+        let head = Head {
+            len: payload.len(),
+            ..Head::alone(what, 0)
+        };
+        self.bytes.extend_from_slice(&head.encode());
+        self.bytes.extend_from_slice(payload);
+    }
+
+    /// Puts bytes before all that waits. Nothing of that was written in part.
+    pub(super) fn prepend(&mut self, before: Vec<u8>) {
+        let waits = std::mem::replace(&mut self.bytes, before);
+        self.bytes.extend_from_slice(&waits[self.written..]);
+        self.written = 0;
+        self.blocked = false;
+    }
+
+    /// Hands to `take` what waits; it says how many bytes it has taken.
+    pub(super) fn hand(&mut self, take: impl FnOnce(&[u8]) -> usize) {
+        self.written += take(&self.bytes[self.written..]);
+        self.blocked = self.written < self.bytes.len();
+        if !self.blocked {
+            self.clear();
+        } else if self.written >= OUT_MAX {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
     /// Begins a frame.
     #[inline]
     pub(super) fn frame(&mut self) -> Frame<'_> {
@@ -69,7 +99,7 @@ impl Output {
     }
 
     /// Adds bytes that belong to the frame at the end.
-    fn add(&mut self, bytes: &[u8]) {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "onecopy-obs",
             "onecopy-shm",
+            "onecopy-verbs",
             "knem-sys",
             "onecopy-sys",
             "xpmem-sys",

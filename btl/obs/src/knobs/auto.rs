@@ -371,6 +371,13 @@ pub(super) static TUNE_FILE: Auto = Auto::Found(
 pub(super) static NET_ADDRESS: Auto = Auto::Found(
     "the address by which the nodes found one another. It is up and reaches beyond its link, or it is a loopback address where all ranks share one network namespace",
 );
+pub(super) static VERBS_DEVICE: Auto =
+    Auto::Found("the first that has a port with a link and an address by which peers can reach it");
+pub(super) static VERBS_PORT: Auto =
+    Auto::Found("the first with a link and an address by which peers can reach it");
+pub(super) static VERBS_GID: Auto = Auto::Found(
+    "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
+);
 pub(super) static NODE: Auto = Auto::Found(
     "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",
 );

@@ -121,6 +121,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             Power::Wire if pair.is_none_or(|pair| pair.wire.is_none()) => {
                 "proven by the connection of two ranks on different nodes"
             }
+            Power::Lane => "takes over what tcp carries between two ranks on different nodes",
             _ => proven.as_str(),
         };
         match (row.power, probe) {
@@ -212,7 +213,9 @@ mod tests {
         let names: Vec<_> = list.iter().map(|layer| layer.name).collect();
         assert_eq!(
             names,
-            ["self", "heap", "xpmem", "cma", "knem", "cico", "tcp"]
+            [
+                "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp"
+            ]
         );
         assert_eq!(list[3].state, "unavailable");
         assert_eq!(list[1].state, "available");

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lanes: connections of a device that take over what the wire to a peer on another node carries.
+
+pub use onecopy_verbs::adapter::{Figures, Lanes, Offer};
+
+use crate::refusal::Refusal;
+use crate::registry::LayerId;
+use onecopy_obs::Knobs;
+use std::fmt;
+use std::sync::Arc;
+
+type Opens = dyn Fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync;
+
+/// What opens the device of a rank.
+#[derive(Clone)]
+pub struct Open(Arc<Opens>);
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Open")
+    }
+}
+
+impl Open {
+    /// By this function.
+    pub fn by(
+        open: impl Fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(open))
+    }
+
+    /// Of this host.
+    #[must_use]
+    pub fn of_this_host() -> Self {
+        Self::by(|knobs| match LayerId::LANE.row().lanes {
+            Some(open) => open(knobs),
+            None => Err(Refusal::new("the layer makes no lanes", "report this")),
+        })
+    }
+
+    /// Opens it.
+    pub fn open(&self, knobs: &Knobs) -> Result<Box<dyn Lanes>, Refusal> {
+        (self.0)(knobs)
+    }
+}

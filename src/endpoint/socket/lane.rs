@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lane beside a stream: how a pair comes to it, and how it goes back.
+//!
+//! ```text
+//! stream   frames  OFFER  READY  frames  SWITCH  words of the lane's end only  END(n)  frames, from the peer's n on
+//! lane                                   frames  frames  frames  (fails)
+//! ```
+//!
+//! Each direction switches for itself, once both sides are connected. From then on the stream carries no frame of that
+//! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has received
+//! by it; what is behind that is sent again, by the stream. Bytes of the lane that came are read before those.
+
+use super::feed::Early;
+use super::frame::{HEAD, Head, What};
+use super::output::Output;
+use onecopy_btl::lanes::{Lanes, Offer};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long after its failure a lane is tried again; twice as long after each further one.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(64);
+
+/// A rank's lanes, which its endpoints share.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared(Arc<Mutex<Box<dyn Lanes>>>);
+
+impl Shared {
+    pub(crate) fn new(lanes: Box<dyn Lanes>) -> Self {
+        Self(Arc::new(Mutex::new(lanes)))
+    }
+
+    /// Nobody holds it while waiting for anything.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn Lanes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What carries the frames to the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
+    Stream,
+    Lane,
+    /// The lane is over, and the peer has not said yet how much has come by it.
+    Nobody,
+}
+
+/// What a pair has of lanes.
+#[derive(Debug)]
+pub(super) struct Beside {
+    pub(super) lanes: Shared,
+    rank: u32,
+    /// The lane that there is, or is being made.
+    pub(super) lane: Option<u64>,
+    /// The numbers of both ends, the own one first; the peer's once it is known.
+    ends: (u32, Option<u32>),
+    /// Which words were said and heard of this lane.
+    said_ready: bool,
+    heard_ready: bool,
+    pub(super) said_end: bool,
+    /// What carries the frames to the peer, and whether the lane carries those from it.
+    pub(super) out: Carrier,
+    pub(super) takes: bool,
+    /// The device has not taken all that it was given.
+    pub(super) unpushed: bool,
+    /// Words for the stream while it carries no frames.
+    pub(super) words: Output,
+    /// What came by the stream while it carries no frames.
+    pub(super) control: Vec<u8>,
+    /// What came by a lane that is over: to be read before what comes by the stream, and before the peer has switched.
+    pub(super) early: Early,
+    ahead: Vec<u8>,
+    /// The peer does not talk with this rank any more.
+    pub(super) given_up: bool,
+    /// Looks at the stream that were left out.
+    pub(super) skipped: u32,
+    /// Since when a lane carries something; none: none ever did.
+    since: Option<Instant>,
+    /// When a lane is tried again, and how long after its next failure.
+    again: Option<Instant>,
+    patience: Duration,
+    pub(super) taken_over: u64,
+    pub(super) given_back: u64,
+}
+
+/// What no correct peer says.
+pub(super) type Bad = &'static str;
+
+impl Beside {
+    pub(super) fn new(lanes: Shared, rank: u32) -> Self {
+        Self {
+            lanes,
+            rank,
+            lane: None,
+            ends: (0, None),
+            said_ready: false,
+            heard_ready: false,
+            said_end: false,
+            out: Carrier::Stream,
+            takes: false,
+            unpushed: false,
+            words: Output::default(),
+            control: Vec::new(),
+            early: Early::default(),
+            ahead: Vec::new(),
+            given_up: false,
+            skipped: 0,
+            since: None,
+            again: None,
+            patience: AGAIN,
+            taken_over: 0,
+            given_back: 0,
+        }
+    }
+
+    /// Makes a lane and offers it. `false`: there can be none.
+    pub(super) fn offer(&mut self, stream: &mut Output) -> bool {
+        self.again = None;
+        let made = self.lanes.lock().make(self.rank);
+        match made {
+            Ok((lane, offer)) => {
+                self.lane = Some(lane);
+                self.ends = (offer.reach.number, None);
+                stream.push_with(What::Offer, &offer.to_bytes());
+                true
+            }
+            Err(reason) => {
+                tracing::info!(peer = self.rank, "no lane: {reason}");
+                self.try_again();
+                false
+            }
+        }
+    }
+
+    /// Has a lane tried again in a while, if one has carried something before: then it may again.
+    fn try_again(&mut self) {
+        let now = Instant::now();
+        if let Some(since) = self.since {
+            if now > since + AGAIN_MAX {
+                self.patience = AGAIN;
+            }
+            self.again = Some(now + self.patience);
+            self.patience = (2 * self.patience).min(AGAIN_MAX);
+        }
+    }
+
+    /// The peer offers a lane.
+    pub(super) fn hear_offer(
+        &mut self,
+        bytes: &[u8; Offer::BYTES],
+        stream: &mut Output,
+    ) -> Result<(), Bad> {
+        let offer = Offer::from_bytes(bytes).ok_or("an offer that makes no sense")?;
+        if self.said_end {
+            // It is about a lane that is over on this side.
+            return Ok(());
+        }
+        if self.ends.1.is_some() {
+            return Err("a second offer of a lane");
+        }
+        if self.lane.is_none() && !self.offer(stream) {
+            self.end(stream);
+            return Ok(());
+        }
+        self.ends.1 = Some(offer.reach.number);
+        if let Some(lane) = self.lane {
+            self.lanes.lock().connect(lane, &offer);
+        }
+        Ok(())
+    }
+
+    /// The peer's lane is connected with one of this rank's.
+    pub(super) fn hear_ready(&mut self, word: u64) -> Result<(), Bad> {
+        if self.said_end {
+            return Ok(());
+        }
+        let (theirs, ours) = ((word >> 32) as u32, word as u32);
+        if self.ends != (ours, Some(theirs)) {
+            return Err("a lane that nobody has offered");
+        }
+        self.heard_ready = true;
+        Ok(())
+    }
+
+    /// What follows in the peer's stream goes by the lane; `rest` came behind that word.
+    pub(super) fn hear_switch(&mut self, rest: Vec<u8>) -> Result<(), Bad> {
+        if self.takes || self.lane.is_none() {
+            return Err("a change to a lane that there is not");
+        }
+        self.takes = true;
+        self.control = rest;
+        self.early.add(&std::mem::take(&mut self.ahead));
+        Ok(())
+    }
+
+    /// Moves a lane on that is being connected, and ends one that has failed.
+    pub(super) fn look(&mut self, stream: &mut Output) {
+        let Some(lane) = self.lane.filter(|_| !self.said_end) else {
+            return;
+        };
+        let (failed, connected) = {
+            let mut lanes = self.lanes.lock();
+            lanes.poll();
+            (lanes.has_failed(lane), lanes.is_connected(lane))
+        };
+        if failed {
+            self.end(stream);
+        } else if connected
+            && !self.said_ready
+            && let (ours, Some(theirs)) = self.ends
+        {
+            self.said_ready = true;
+            stream.push(What::Ready, u64::from(ours) << 32 | u64::from(theirs));
+        }
+    }
+
+    /// Has the lane carry what follows, if both sides are connected. Nothing waits for the stream.
+    pub(super) fn switch(&mut self) {
+        let both = self.said_ready && self.heard_ready && !self.said_end;
+        if both && self.out == Carrier::Stream && self.words.is_empty() {
+            self.words.push(What::Switch, 0);
+            self.out = Carrier::Lane;
+            self.taken_over += 1;
+            self.since = Some(Instant::now());
+        }
+    }
+
+    /// Ends the lane on this side, and says how much has come by it.
+    pub(super) fn end(&mut self, stream: &mut Output) {
+        if std::mem::replace(&mut self.said_end, true) {
+            return;
+        }
+        let mut received = 0;
+        if let Some(lane) = self.lane {
+            let mut lanes = self.lanes.lock();
+            let reason = lanes.failure(lane);
+            received = lanes.stop(lane);
+            let mut bytes = vec![0; lanes.unread(lane)];
+            lanes.read(lane, &mut bytes);
+            if self.takes {
+                self.early.add(&bytes);
+            } else {
+                self.ahead = bytes;
+            }
+            let reason = reason.unwrap_or_else(|| "the peer has given it up".to_owned());
+            if self.out == Carrier::Lane || self.takes {
+                tracing::info!(peer = self.rank, "the lane is over: {reason}");
+            } else {
+                tracing::info!(peer = self.rank, "no lane: {reason}");
+            }
+        }
+        match self.out {
+            Carrier::Stream => stream.push(What::End, received),
+            Carrier::Lane | Carrier::Nobody => {
+                self.out = Carrier::Nobody;
+                self.given_back += 1;
+                self.words.push(What::End, received);
+            }
+        }
+    }
+
+    /// The peer's side of the lane is over: so much has come there.
+    pub(super) fn hear_end(&mut self, received: u64, stream: &mut Output) -> Result<(), Bad> {
+        self.end(stream);
+        if self.out == Carrier::Nobody {
+            let lane = self.lane.unwrap_or(u64::MAX);
+            let left = self.lanes.lock().left(lane, received);
+            stream.prepend(left.ok_or("it has received what was not sent")?);
+            self.out = Carrier::Stream;
+        } else if received > 0 {
+            return Err("it has received what was not sent");
+        }
+        if !self.ahead.is_empty() {
+            return Err("bytes of a lane that it has not changed to");
+        }
+        self.takes = false;
+        self.early.add(&std::mem::take(&mut self.control));
+        self.close();
+        (self.ends, self.unpushed) = ((0, None), false);
+        (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
+        self.try_again();
+        Ok(())
+    }
+
+    /// Takes the words about the lane's end from what came by the stream.
+    pub(super) fn hear_control(&mut self, stream: &mut Output) -> Result<(), Bad> {
+        while let Some(head) = self.control.first_chunk::<HEAD>() {
+            let head = Head::decode(head)?;
+            self.control.drain(..HEAD);
+            match head.what {
+                What::GivenUp => self.given_up = true,
+                What::End => {
+                    self.hear_end(head.word, stream)?;
+                    // What is behind it are frames.
+                    break;
+                }
+                _ => return Err("a frame in a stream that carries none"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a lane is to be tried again.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.lane.is_none() && !self.said_end && self.again.is_some_and(|again| now >= again)
+    }
+
+    /// Forgets the lane.
+    pub(super) fn close(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            self.lanes.lock().close(lane);
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

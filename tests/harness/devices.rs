@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Devices for lanes: a model of them, or that of a bed.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use onecopy_btl::Refusal;
+use onecopy_btl::lanes::{Lanes, Open};
+use onecopy_btl::layers::verbs::settings;
+use onecopy_verbs::adapter::{Adapter, Settings};
+use onecopy_verbs::model::Fabric;
+
+/// Devices of so many nodes.
+pub(crate) fn fabric(nodes: u32) -> Fabric {
+    let names: Vec<String> = (0..nodes).map(|node| format!("m{node}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Fabric::new(&names)
+}
+
+/// Whether this runs in a bed that has a device.
+pub(crate) fn is_real() -> bool {
+    std::env::var_os("BED").is_some()
+}
+
+/// The device of a rank: that of its node, or the bed's.
+pub(crate) fn device(fabric: &Fabric, node: u32) -> Open {
+    if is_real() {
+        return Open::of_this_host();
+    }
+    let fabric = fabric.clone();
+    Open::by(move |knobs| {
+        let settings = Settings {
+            device: Some(format!("m{node}")),
+            ..settings(knobs)
+        };
+        match Adapter::open(&fabric, settings) {
+            Ok(adapter) => Ok(Box::new(adapter) as Box<dyn Lanes>),
+            Err(error) => Err(Refusal::new(error.to_string(), error.remedy)),
+        }
+    })
+}

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks on several nodes whose messages go by lanes: what they say, how a lane takes over, and what becomes of messages
+//! when it fails, when there is none, and when a rank leaves or dies. On a model of devices; in a bed of
+//! `cargo xtask vm verbs` on its device, but for what only the model does.
+
+#[path = "harness/devices.rs"]
+mod devices;
+#[path = "harness/processes.rs"]
+mod processes;
+
+use devices::{device, fabric, is_real};
+use onecopy::wireup::Wireup;
+use onecopy::wireup::local::{Local, world_of_nodes};
+use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads};
+use onecopy_verbs::Status;
+use onecopy_verbs::model::Fabric;
+use processes::{limited, say};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+fn knobs(set: &[(&str, &str)]) -> Knobs {
+    let (knobs, _, unknown) = Knobs::from_iter(set.iter().copied()).expect("knobs");
+    assert!(unknown.is_empty(), "{unknown:?}");
+    knobs
+}
+
+/// Bytes that tell their place and `seed`.
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at * 7 + at / 251 + seed) as u8)
+        .collect()
+}
+
+fn start(wireup: Local, fabric: &Fabric, knobs: &Knobs) -> Runtime {
+    let node = wireup.node(wireup.rank());
+    let options = Options {
+        knobs: knobs.clone(),
+        threads: Threads::Single,
+        wireup: Some(Box::new(wireup.with_lanes(device(fabric, node)))),
+        ..Options::default()
+    };
+    Runtime::init_with(options).expect("join")
+}
+
+/// A job of threads on these devices.
+fn job(fabric: &Fabric, ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
+    let world = world_of_nodes(ranks, nodes).expect("a world");
+    std::thread::scope(|scope| {
+        for wireup in world {
+            let body = &body;
+            scope.spawn(move || body(start(wireup, fabric, knobs)));
+        }
+    });
+}
+
+/// Talks with another rank until lanes of this one have taken over so often.
+fn until_taken_over(rt: &Runtime, peer: usize, often: u64) {
+    let world = rt.world();
+    let mut there = [0u64];
+    loop {
+        let here = rt.counters().lane_connects;
+        world
+            .sendrecv(&[here], peer, 77, &mut there, peer, 77)
+            .expect("a word");
+        if here >= often && there[0] >= often {
+            return;
+        }
+    }
+}
+
+const SIZES: [usize; 9] = [0, 1, 8, 200, 300, 5000, 70_000, 600_000, 3 << 20];
+
+#[test]
+fn messages_of_all_sizes_come_by_lanes() {
+    for layers in ["all", "^verbs"] {
+        limited(&format!("layers {layers}"), || {
+            let fabric = fabric(2);
+            job(&fabric, 2, 2, &knobs(&[("ONECOPY_LAYERS", layers)]), |rt| {
+                let world = rt.world();
+                let peer = 1 - world.rank();
+                if layers == "all" {
+                    until_taken_over(&rt, peer, 1);
+                }
+                let before = rt.counters();
+                for round in 0..4 {
+                    for len in SIZES {
+                        let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
+                        world
+                            .sendrecv(&out, peer, 0, &mut got, peer, 0)
+                            .expect("exchange");
+                        assert!(got == bytes(len, round + peer), "{len} bytes");
+                    }
+                }
+                let after = rt.counters();
+                let sum = 4 * SIZES.iter().sum::<usize>() as u64;
+                if layers == "all" {
+                    assert!(after.verbs_bytes - before.verbs_bytes >= sum);
+                    assert_eq!(after.tcp_bytes, before.tcp_bytes, "nothing by the wire");
+                    assert_eq!(after.lane_demotions, 0);
+                    assert!(after.lane_pinned > 0);
+                    say(&format!("{} bytes by lanes", after.verbs_bytes));
+                } else {
+                    assert_eq!((after.verbs_bytes, after.lane_connects), (0, 0));
+                }
+                drop(world);
+                rt.finalize().expect("finalize");
+            });
+            assert_eq!((fabric.pairs(), fabric.registered()), (0, 0));
+        });
+    }
+}
+
+/// Messages of several ranks on each node, all with all, while lanes take over.
+#[test]
+fn the_order_of_messages_is_kept_while_lanes_take_over() {
+    const ROUNDS: usize = 150;
+    limited("all with all", || {
+        let fabric = fabric(3);
+        job(&fabric, 6, 3, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let (me, size) = (world.rank(), world.size());
+            for round in 0..ROUNDS {
+                let len = [3, 100, 9000, 40_000][round % 4];
+                let out: Vec<Vec<u8>> = (0..size)
+                    .map(|peer| bytes(len, round + 10 * me + peer))
+                    .collect();
+                let mut got = vec![vec![0; len]; size];
+                world
+                    .scope(|scope| {
+                        for (peer, (got, out)) in got.iter_mut().zip(&out).enumerate() {
+                            if peer != me {
+                                scope.irecv(got, peer, 3)?;
+                                scope.isend(out, peer, 3)?;
+                            }
+                        }
+                        scope.wait_all()
+                    })
+                    .expect("all with all");
+                for (peer, got) in got.iter().enumerate() {
+                    let wanted = bytes(len, round + 10 * peer + me);
+                    assert!(peer == me || *got == wanted, "round {round} from {peer}");
+                }
+            }
+            let of_other_nodes = (0..size).filter(|peer| peer % 3 != me % 3);
+            of_other_nodes.for_each(|peer| until_taken_over(&rt, peer, 1));
+            drop(world);
+            rt.finalize().expect("finalize");
+        });
+    });
+}
+
+/// Fails operations of all pairs, again and again, until told to stop.
+fn sabotage(fabric: &Fabric, over: &AtomicBool, mut how: impl FnMut(&Fabric)) {
+    while !over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+        how(fabric);
+    }
+}
+
+/// Exchanges numbered messages of two ranks while lanes fail as `how` has them fail.
+fn under_sabotage(what: &str, demotions: u64, how: impl Fn(&Fabric, u32) + Sync) {
+    if is_real() {
+        return;
+    }
+    limited(what, || {
+        let fabric = fabric(2);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut round = 0;
+                sabotage(&fabric, &over, |fabric| {
+                    round += 1;
+                    how(fabric, round);
+                });
+            });
+            job(&fabric, 2, 2, &Knobs::default(), |rt| {
+                let world = rt.world();
+                let peer = 1 - world.rank();
+                let mut round = 0;
+                let mut enough = [0u64];
+                while enough[0] < demotions {
+                    for len in [8usize, 1000, 30_000, 300_000] {
+                        let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
+                        world
+                            .sendrecv(&out, peer, 5, &mut got, peer, 5)
+                            .expect("a failed lane fails no message");
+                        assert!(
+                            got == bytes(len, round + peer),
+                            "round {round}, {len} bytes"
+                        );
+                    }
+                    round += 1;
+                    let mine = [rt.counters().lane_demotions];
+                    let mut theirs = [0];
+                    world
+                        .sendrecv(&mine, peer, 6, &mut theirs, peer, 6)
+                        .expect("a word");
+                    enough[0] = mine[0].min(theirs[0]);
+                }
+                drop(world);
+                rt.finalize().expect("finalize");
+            });
+            over.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
+fn a_failed_operation_fails_no_message() {
+    under_sabotage("operations fail", 2, |fabric, round| {
+        let status = [Status::GENERAL, Status::PEER_FAILED][round as usize % 2];
+        (0..4000).for_each(|pair| fabric.fail_next(pair, status));
+    });
+}
+
+/// What was sent arrives, and its sender is told that it did not.
+#[test]
+fn a_lost_answer_brings_nothing_twice() {
+    under_sabotage("answers are lost", 2, |fabric, _| {
+        (0..4000).for_each(|pair| fabric.lose_answers(pair));
+        fabric.advance(Duration::from_millis(400));
+    });
+}
+
+#[test]
+fn a_link_that_goes_down_and_up_again_fails_no_message() {
+    under_sabotage("the link", 2, |fabric, round| {
+        fabric.set_link("m0", round % 40 < 30);
+    });
+}
+
+/// A lane is tried again when it has failed, and takes over again.
+#[test]
+fn a_lane_that_has_failed_is_tried_again() {
+    if is_real() {
+        return;
+    }
+    limited("again", || {
+        let fabric = fabric(2);
+        job(&fabric, 2, 2, &Knobs::default(), |rt| {
+            let peer = 1 - rt.world().rank();
+            until_taken_over(&rt, peer, 1);
+            if rt.world().rank() == 0 {
+                fabric.set_link("m0", false);
+            }
+            while rt.counters().lane_demotions == 0 {
+                until_taken_over(&rt, peer, 1);
+            }
+            fabric.set_link("m0", true);
+            until_taken_over(&rt, peer, 2);
+            rt.finalize().expect("finalize");
+        });
+    });
+}
+
+/// There is no memory to pin, no device on one side, a port without a link: messages go by the wire.
+#[test]
+fn where_there_can_be_no_lane_the_wire_carries_all() {
+    if is_real() {
+        return;
+    }
+    type Case<'c> = (&'c str, &'c (dyn Fn(&Fabric) + Sync), &'c str);
+    let cases: [Case<'_>; 4] = [
+        ("no memory", &|fabric| fabric.limit_memory(4096), "auto"),
+        (
+            "memory of one",
+            &|fabric| fabric.limit_memory(3 << 20),
+            "auto",
+        ),
+        ("no link", &|fabric| fabric.set_link("m1", false), "auto"),
+        ("no device", &|_| {}, "other"),
+    ];
+    for (what, how, name) in cases {
+        limited(what, || {
+            let fabric = fabric(2);
+            how(&fabric);
+            let world = world_of_nodes(2, 2).expect("a world");
+            std::thread::scope(|scope| {
+                for wireup in world {
+                    let fabric = &fabric;
+                    scope.spawn(move || {
+                        let rank = wireup.rank();
+                        let node = match name {
+                            "other" if rank == 1 => 9,
+                            _ => rank as u32,
+                        };
+                        let options = Options {
+                            wireup: Some(Box::new(wireup.with_lanes(device(fabric, node)))),
+                            ..Options::default()
+                        };
+                        let rt = Runtime::init_with(options).expect("join");
+                        let world = rt.world();
+                        let peer = 1 - rank;
+                        let begun = Instant::now();
+                        let mut more = [1u8];
+                        let mut round = 0;
+                        while more[0] == 1 {
+                            let len = SIZES[round % 8];
+                            let (out, mut got) = (bytes(len, round + rank), vec![0; len]);
+                            world
+                                .sendrecv(&out, peer, 0, &mut got, peer, 0)
+                                .expect("exchange");
+                            assert!(got == bytes(len, round + peer));
+                            round += 1;
+                            // Rank 0 says whether both go on.
+                            if rank == 0 {
+                                let short = begun.elapsed() < Duration::from_millis(300);
+                                more = [u8::from(round < 20 || short)];
+                                world.send(&more, 1, 1).expect("send");
+                            } else {
+                                world.recv(&mut more, 0, 1).expect("recv");
+                            }
+                        }
+                        let counters = rt.counters();
+                        if what != "memory of one" {
+                            assert_eq!((counters.lane_connects, counters.verbs_bytes), (0, 0));
+                        }
+                        drop(world);
+                        rt.finalize().expect("finalize");
+                    });
+                }
+            });
+        });
+    }
+}
+
+/// What a rank has sent arrives though it leaves at once and its peer is slow.
+#[test]
+fn what_was_sent_arrives_though_its_sender_leaves() {
+    const MANY: usize = 3000;
+    for together in [true, false] {
+        limited(&format!("together {together}"), || {
+            let fabric = fabric(2);
+            job(
+                &fabric,
+                2,
+                2,
+                &knobs(&[("ONECOPY_EAGER_CREDIT", "16M")]),
+                |rt| {
+                    let world = rt.world();
+                    let peer = 1 - world.rank();
+                    until_taken_over(&rt, peer, 1);
+                    if world.rank() == 0 {
+                        for number in 0..MANY {
+                            let message = bytes(number % 300, number);
+                            world.send(&message, 1, 1).expect("send");
+                        }
+                        world.send(&bytes(3 << 20, 5), 1, 2).expect("send");
+                    } else {
+                        std::thread::sleep(Duration::from_millis(300));
+                        for number in 0..MANY {
+                            let mut got = [0; 300];
+                            let status = world.recv(&mut got, 0, 1).expect("recv");
+                            assert_eq!(got[..status.bytes], bytes(number % 300, number));
+                        }
+                        let mut got = vec![0; 3 << 20];
+                        world.recv(&mut got, 0, 2).expect("recv");
+                        assert!(got == bytes(3 << 20, 5));
+                    }
+                    if together {
+                        rt.finalize().expect("finalize");
+                    }
+                },
+            );
+        });
+    }
+}
+
+/// A rank that sleeps is woken by a lane.
+#[test]
+fn who_sleeps_is_woken() {
+    let knobs = knobs(&[
+        ("ONECOPY_WAIT_SPIN", "0"),
+        ("ONECOPY_WAIT_YIELD", "0"),
+        ("ONECOPY_LIVENESS_PERIOD", "40"),
+    ]);
+    limited("asleep", || {
+        let fabric = fabric(2);
+        job(&fabric, 3, 2, &knobs, |rt| {
+            let world = rt.world();
+            if world.rank() != 2 {
+                until_taken_over(&rt, 1 - world.rank(), 1);
+            }
+            for round in 0..40 {
+                let mut got = [0usize];
+                if world.rank() == 0 {
+                    for _ in 0..2 {
+                        world.recv(&mut got, Source::Any, 1).expect("recv");
+                        assert_eq!(got[0], round);
+                    }
+                    for peer in [1, 2] {
+                        world.send(&[round], peer, 2).expect("send");
+                    }
+                } else {
+                    std::thread::sleep(Duration::from_millis(3));
+                    world.send(&[round], 0, 1).expect("send");
+                    world.recv(&mut got, 0, 2).expect("recv");
+                }
+            }
+            let counters = rt.counters();
+            if world.rank() == 0 {
+                assert!(counters.sleeps > 20, "{} sleeps", counters.sleeps);
+            }
+            drop(world);
+            rt.finalize().expect("finalize");
+        });
+    });
+}
+
+/// A rank dies amid a message: its process ends without a word.
+#[test]
+fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
+    for len in [8usize, 100_000, 8 << 20] {
+        limited(&format!("{len} bytes"), || {
+            let fabric = fabric(2);
+            job(&fabric, 2, 2, &Knobs::default(), |rt| {
+                let world = rt.world();
+                let rank = world.rank();
+                until_taken_over(&rt, 1 - rank, 1);
+                if rank == 1 {
+                    world.send(&[1u8], 0, 0).expect("the word");
+                    drop(world);
+                    // As a panic does it: nobody is told anything.
+                    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        let _dies = rt;
+                        panic!("on purpose");
+                    }));
+                    assert!(died.is_err());
+                    return;
+                }
+                let mut got = vec![0u8; len];
+                world.recv(&mut got[..1], 1, 0).expect("the word");
+                let error = world.recv(&mut got, 1, Tag::Any).expect_err("dead");
+                assert!(
+                    matches!(
+                        error,
+                        Error::PeerDied { rank: 1, .. } | Error::PeerLeft { rank: 1 }
+                    ),
+                    "{error}"
+                );
+            });
+        });
+    }
+}
+
+/// Messages that nobody receives stop at the credit, and then go on.
+#[test]
+fn a_flood_stops_at_the_credit() {
+    limited("a flood", || {
+        let fabric = fabric(2);
+        job(
+            &fabric,
+            2,
+            2,
+            &knobs(&[("ONECOPY_EAGER_CREDIT", "64K")]),
+            |rt| {
+                let world = rt.world();
+                until_taken_over(&rt, 1 - world.rank(), 1);
+                if world.rank() == 0 {
+                    world
+                        .scope(|scope| {
+                            let message: &'static [u8] = vec![3u8; 5000].leak();
+                            for _ in 0..500 {
+                                scope.isend(message, 1, 1)?;
+                            }
+                            scope.wait_all()
+                        })
+                        .expect("sent at last");
+                    world.send(&[1u8], 1, 2).expect("send");
+                } else {
+                    let begun = Instant::now();
+                    while begun.elapsed() < Duration::from_millis(200) {
+                        let _ = world.iprobe(0, 9).expect("probe");
+                    }
+                    let peak = rt.counters().unexpected_bytes_peak;
+                    assert!(peak <= 2 * (64 << 10) + 10_000, "{peak} bytes are kept");
+                    let mut got = [0u8; 5000];
+                    for _ in 0..500 {
+                        world.recv(&mut got, 0, 1).expect("recv");
+                        assert!(got.iter().all(|&byte| byte == 3));
+                    }
+                    world.recv(&mut got[..1], 0, 2).expect("recv");
+                }
+                drop(world);
+                rt.finalize().expect("finalize");
+            },
+        );
+    });
+}
