@@ -15,6 +15,7 @@ use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads};
 use onecopy_verbs::Status;
 use onecopy_verbs::model::Fabric;
 use processes::{limited, say};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -226,6 +227,46 @@ fn a_lost_answer_brings_nothing_twice() {
 fn a_link_that_goes_down_and_up_again_fails_no_message() {
     under_sabotage("the link", 2, |fabric, round| {
         fabric.set_link("m0", round % 40 < 30);
+    });
+}
+
+/// The device's link goes down and up again, and with it the network of the wire, which waits.
+#[test]
+fn a_link_of_a_device_that_goes_down_and_up_again_fails_no_message() {
+    if !is_real() {
+        return;
+    }
+    let link = |state: &str| {
+        let status = Command::new("ip")
+            .args(["link", "set", "lo", state])
+            .status();
+        assert!(status.expect("ip").success());
+    };
+    limited("the link of a device", || {
+        let fabric = fabric(2);
+        job(&fabric, 2, 2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let peer = 1 - world.rank();
+            for often in [1, 2] {
+                until_taken_over(&rt, peer, often);
+                if world.rank() == 0 && often == 1 {
+                    link("down");
+                    std::thread::sleep(Duration::from_millis(300));
+                    link("up");
+                }
+                for round in 0..20 {
+                    let len = SIZES[round % 8];
+                    let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
+                    world
+                        .sendrecv(&out, peer, 5, &mut got, peer, 5)
+                        .expect("a failed lane fails no message");
+                    assert!(got == bytes(len, round + peer), "round {round}");
+                }
+            }
+            assert!(rt.counters().lane_demotions > 0);
+            drop(world);
+            rt.finalize().expect("finalize");
+        });
     });
 }
 

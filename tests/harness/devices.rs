@@ -2,11 +2,13 @@
 //! Devices for lanes: a model of them, or that of a bed.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use onecopy::Knobs;
 use onecopy_btl::Refusal;
 use onecopy_btl::lanes::{Lanes, Open};
 use onecopy_btl::layers::verbs::settings;
 use onecopy_verbs::adapter::{Adapter, Settings};
 use onecopy_verbs::model::Fabric;
+use std::time::Duration;
 
 /// Devices of so many nodes.
 pub(crate) fn fabric(nodes: u32) -> Fabric {
@@ -23,7 +25,14 @@ pub(crate) fn is_real() -> bool {
 /// The device of a rank: that of its node, or the bed's.
 pub(crate) fn device(fabric: &Fabric, node: u32) -> Open {
     if is_real() {
-        return Open::of_this_host();
+        // Guests are translated: what answers at once elsewhere may take a second.
+        return Open::by(|knobs| {
+            let knobs = Knobs {
+                verbs_timeout: Duration::from_secs(20),
+                ..knobs.clone()
+            };
+            Open::of_this_host().open(&knobs)
+        });
     }
     let fabric = fabric.clone();
     Open::by(move |knobs| {

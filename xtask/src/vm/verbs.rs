@@ -192,7 +192,8 @@ fn on(
 }
 
 fn script(tests: &[&BedTest], slower: u32) -> String {
-    let mut script = String::new();
+    // For tests that have limits of their own.
+    let mut script = format!("export SLOWER={slower}\n");
     for test in tests {
         let seconds = test.seconds * slower;
         let command = test.command.replace('\'', "'\\''");
@@ -243,7 +244,7 @@ mod tests {
             seconds: 2,
             all: false,
         };
-        let wanted = "test_ a 6 /bin/dash -c 'echo '\\''x'\\'''\nexit $failed\n";
+        let wanted = "export SLOWER=3\ntest_ a 6 /bin/dash -c 'echo '\\''x'\\'''\nexit $failed\n";
         assert_eq!(script(&[&test], 3), wanted);
     }
 }
