@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks on several nodes whose messages go by lanes: what they say, how a lane takes over, and what becomes of messages
-//! when it fails, when there is none, and when a rank leaves or dies. On a model of devices; in a bed of
-//! `cargo xtask vm verbs` on its device, but for what only the model does.
+//! Ranks on several nodes whose messages go by lanes: what they say, how a lane takes over, and what becomes of
+//! messages when it fails, when there is none, and when a rank leaves or dies.
+//!
+//! On a model of devices. In a bed of `cargo xtask vm verbs` on its device, but for what only the model does.
 
 #[path = "harness/devices.rs"]
 mod devices;
@@ -12,11 +13,11 @@ use devices::{device, fabric, is_real};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
 use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads};
+use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::Status;
 use onecopy_verbs::model::Fabric;
-use processes::{limited, say};
+use processes::{limit, limited, say};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn knobs(set: &[(&str, &str)]) -> Knobs {
@@ -237,10 +238,9 @@ fn a_link_of_a_device_that_goes_down_and_up_again_fails_no_message() {
         return;
     }
     let link = |state: &str| {
-        let status = Command::new("ip")
-            .args(["link", "set", "lo", state])
-            .status();
-        assert!(status.expect("ip").success());
+        let mut command = Command::new("ip");
+        command.args(["link", "set", "lo", state]);
+        assert!(limit::output(&mut command).status.success());
     };
     limited("the link of a device", || {
         let fabric = fabric(2);

@@ -4,7 +4,6 @@
 pub use onecopy_verbs::adapter::{Figures, Lanes, Offer};
 
 use crate::refusal::Refusal;
-use crate::registry::LayerId;
 use onecopy_obs::Knobs;
 use std::fmt;
 use std::sync::Arc;
@@ -27,15 +26,6 @@ impl Open {
         open: impl Fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(open))
-    }
-
-    /// Of this host.
-    #[must_use]
-    pub fn of_this_host() -> Self {
-        Self::by(|knobs| match LayerId::LANE.row().lanes {
-            Some(open) => open(knobs),
-            None => Err(Refusal::new("the layer makes no lanes", "report this")),
-        })
     }
 
     /// Opens it.

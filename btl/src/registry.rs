@@ -8,7 +8,7 @@ pub use set::{LayerSet, PerLayer};
 
 use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
 use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
@@ -87,7 +87,7 @@ pub struct Layer {
     /// How it is proven when a pair connects.
     pub prove: Prove,
     /// What opens the device of its lanes; none if it has none.
-    pub lanes: Option<fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal>>,
+    pub lanes: Option<OpenLanes>,
     /// What a failed call means: call, rank, error.
     pub explain: fn(&str, u32, &io::Error) -> Refusal,
 }
@@ -124,6 +124,9 @@ pub struct Knob {
 
 /// A counter of one layer.
 pub type Counter = fn(&mut Counters) -> &mut u64;
+
+/// Opens the device of a layer that makes lanes.
+pub type OpenLanes = fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal>;
 
 /// What counts the messages that a layer exposes.
 #[derive(Debug)]
@@ -370,6 +373,15 @@ pub fn permit(knobs: &Knobs, peer: Option<i32>) {
     for layer in LAYERS {
         (layer.permit)(knobs, peer);
     }
+}
+
+/// What opens this host's device for lanes.
+#[must_use]
+pub fn lanes_of_this_host() -> Open {
+    Open::by(|knobs| match LayerId::LANE.row().lanes {
+        Some(open) => open(knobs),
+        None => Err(Refusal::new("the layer makes no lanes", "report this")),
+    })
 }
 
 const COUNT: usize = LAYERS.len();

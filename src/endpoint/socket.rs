@@ -8,6 +8,7 @@
 //! only when the [`Set`] says that something has come.
 
 mod connector;
+mod device;
 mod feed;
 mod frame;
 mod input;
@@ -17,8 +18,8 @@ mod output;
 mod stream;
 
 pub(crate) use connector::{Connector, Outcome};
+pub(crate) use device::Shared;
 pub(crate) use input::READ as STREAM_INPUT;
-pub(crate) use lane::Shared;
 pub(crate) use options::Settings;
 pub(super) use output::Frame;
 pub(crate) use output::most as stream_output;
@@ -26,9 +27,9 @@ pub(crate) use output::most as stream_output;
 use super::home::Home;
 use super::hub::Set;
 use super::{BadRecord, Claim, CoopBlock, Naming, Part, Put, Record, Source};
-use feed::Feed;
+use feed::{End, Feed};
 use frame::{HEAD, NAMING_MAX, What};
-use input::{End, Found, Input};
+use input::{Found, Input};
 use lane::{Beside, Carrier};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};

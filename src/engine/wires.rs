@@ -12,8 +12,8 @@ use crate::select::chunks::Chunks;
 use crate::select::other_node;
 use crate::wireup::{Card, Death, Net, WireupError};
 use onecopy_btl::LayerId;
-use onecopy_btl::lanes;
 use onecopy_btl::link::Link;
+use onecopy_btl::{lanes, registry};
 use onecopy_obs::{Knobs, tracepoints};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -75,7 +75,7 @@ impl Wires {
             "listening for ranks on other nodes at this node's address",
         ))?;
         let lanes = if knobs.layers.allows(LayerId::LANE.name()) {
-            Device::Closed(lanes.unwrap_or_else(lanes::Open::of_this_host))
+            Device::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
         } else {
             Device::Missing
         };

@@ -6,6 +6,7 @@ use onecopy::Knobs;
 use onecopy_btl::Refusal;
 use onecopy_btl::lanes::{Lanes, Open};
 use onecopy_btl::layers::verbs::settings;
+use onecopy_btl::registry::lanes_of_this_host;
 use onecopy_verbs::adapter::{Adapter, Settings};
 use onecopy_verbs::model::Fabric;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub(crate) fn device(fabric: &Fabric, node: u32) -> Open {
                 verbs_timeout: Duration::from_secs(20),
                 ..knobs.clone()
             };
-            Open::of_this_host().open(&knobs)
+            lanes_of_this_host().open(&knobs)
         });
     }
     let fabric = fabric.clone();

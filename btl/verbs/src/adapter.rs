@@ -18,15 +18,14 @@
 //!   is copied to memory that nobody pins. So a peer that takes nothing keeps no other one waiting.
 //! - Nothing waits: a connection that may take a second is made by a thread.
 
+mod contract;
 mod head;
 mod lane;
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::time::Duration;
 
 use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
@@ -38,6 +37,7 @@ use crate::queue::{Completion, Done, Queue};
 use crate::table::Table;
 use crate::timing::Timing;
 use crate::unmaps::without_signals;
+pub use contract::{Figures, Lanes, Settings};
 pub use head::Offer;
 use head::{HEAD, Head};
 use lane::{Arrived, Bytes, Kept, Lane, Stage};
@@ -50,103 +50,6 @@ const WINDOW_MAX: u32 = 1 << 12;
 const FLUSH_ROUNDS: u32 = 256;
 /// Bytes that a request itself may carry.
 const INLINE_MAX: usize = 512;
-
-/// What a rank wants of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The device; the first that will do if none.
-    pub device: Option<String>,
-    /// Its port; the first that will do if none.
-    pub port: Option<u8>,
-    /// The place of the own address; the best if none.
-    pub address: Option<u8>,
-    /// Bytes of a message.
-    pub slot: usize,
-    /// Receives at first, and by how many their number grows.
-    pub receives: usize,
-    /// Receives at most.
-    pub receives_max: usize,
-    /// Messages that may be under way from this rank.
-    pub sends: usize,
-    /// Messages under way to one peer.
-    pub window: u32,
-    /// Bytes that a request itself carries, at most.
-    pub inline: usize,
-    /// How long a peer does not answer before it counts as gone.
-    pub silence: Duration,
-}
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Bytes that are pinned.
-    pub pinned: u64,
-    /// Bytes that came by lanes.
-    pub bytes: u64,
-    /// Receives in all.
-    pub receives: u64,
-}
-
-/// A rank's lanes, whatever its device is. Lanes have names; one that is over finds nothing.
-pub trait Lanes: Debug + Send {
-    /// A lane to a rank, and what the rank must be told of it.
-    ///
-    /// # Errors
-    ///
-    /// Why there can be none, and what would help.
-    fn make(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String>;
-    /// Begins to connect a lane with the peer's.
-    fn connect(&mut self, lane: u64, peer: &Offer);
-    /// Whether it is connected, so that the peer may send.
-    fn is_connected(&self, lane: u64) -> bool;
-    /// Whether it carries nothing any more.
-    fn has_failed(&self, lane: u64) -> bool;
-    /// Why, if so.
-    fn failure(&self, lane: u64) -> Option<String>;
-
-    /// Takes what has completed. Says whether there was anything.
-    fn poll(&mut self) -> bool;
-    /// A rank whose lane has news: something came, or it failed.
-    fn news(&mut self) -> Option<u32>;
-    /// Whether there is such a rank.
-    fn has_news(&self) -> bool;
-
-    /// Whether there is room for so many bytes, or for a good part of what the lane carries at once.
-    fn has_room(&mut self, lane: u64, bytes: usize) -> bool;
-    /// Adds bytes to the stream, as many as there is room for; how many.
-    fn write(&mut self, lane: u64, bytes: &[u8]) -> usize;
-    /// Sends what was added. `false`: it waits for room.
-    fn push(&mut self, lane: u64) -> bool;
-    /// Whether the peer has taken all that was sent, and nothing waits.
-    fn is_taken(&self, lane: u64) -> bool;
-
-    /// Bytes that have come.
-    fn unread(&self, lane: u64) -> usize;
-    /// Reads bytes; how many.
-    fn read(&mut self, lane: u64, out: &mut [u8]) -> usize;
-    /// Tells the peer what was taken, if it may wait for that.
-    fn acknowledge(&mut self, lane: u64);
-
-    /// A lane that carries nothing any more: from here on nothing comes. Gives how many bytes of the peer's stream have
-    /// come.
-    fn stop(&mut self, lane: u64) -> u64;
-    /// What the peer has not received of a stopped lane's stream, if it has received so many bytes; none: it cannot
-    /// have received so many.
-    fn left(&mut self, lane: u64, received: u64) -> Option<Vec<u8>>;
-    /// Forgets a lane.
-    fn close(&mut self, lane: u64);
-
-    /// Has the descriptors tell of the next completion. `false`: something has completed already.
-    fn arm(&mut self) -> bool;
-    /// What tells of completions, and of the device.
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2];
-    /// Takes what the device tells.
-    fn hear_device(&mut self);
-    /// Gives back what has not been needed for a while.
-    fn age(&mut self);
-    /// What is counted.
-    fn figures(&self) -> Figures;
-}
 
 /// A rank's side of its lanes.
 #[derive(Debug)]

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the bytes of a peer's stream come from: what a lane had left, a lane, or the socket.
 
-use super::input::End;
-use super::lane::Shared;
+use super::device::Shared;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::uio::readv;
 use onecopy_shm::backlog;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// How a stream has ended for its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The peer writes no more.
+    Closed,
+    Failed(Errno),
+}
 
 /// Bytes that came before those of the socket.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 //! record is shown again with the next one. So a chunk of any length is read where it belongs, whatever the kernel's
 //! buffer holds at a time.
 
-use super::feed::Feed;
+use super::feed::{End, Feed};
 use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
 use crate::endpoint::{Part, Record};
 use nix::errno::Errno;
@@ -61,14 +61,6 @@ pub(super) struct Input {
     /// Bytes of the last record's chunk: the next one is as long, as a rule.
     last_chunk: usize,
     pub(super) bad: Option<&'static str>,
-}
-
-/// How a stream has ended for its reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// The peer writes no more.
-    Closed,
-    Failed(Errno),
 }
 
 impl Input {

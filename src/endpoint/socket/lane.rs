@@ -2,39 +2,24 @@
 //! The lane beside a stream: how a pair comes to it, and how it goes back.
 //!
 //! ```text
-//! stream   frames  OFFER  READY  frames  SWITCH  words of the lane's end only  END(n)  frames, from the peer's n on
-//! lane                                   frames  frames  frames  (fails)
+//! stream  frames OFFER READY frames SWITCH  words about the end only  END(n)  frames, from the peer's n on
+//! lane                              frames  frames  frames  (fails)
 //! ```
 //!
 //! Each direction switches for itself, once both sides are connected. From then on the stream carries no frame of that
-//! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has received
-//! by it; what is behind that is sent again, by the stream. Bytes of the lane that came are read before those.
+//! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has
+//! received by it; what is behind that is sent again, by the stream. Bytes of the lane that came are read before those.
 
+use super::device::Shared;
 use super::feed::Early;
 use super::frame::{HEAD, Head, What};
 use super::output::Output;
-use onecopy_btl::lanes::{Lanes, Offer};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
 /// How long after its failure a lane is tried again; twice as long after each further one.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(64);
-
-/// A rank's lanes, which its endpoints share.
-#[derive(Debug, Clone)]
-pub(crate) struct Shared(Arc<Mutex<Box<dyn Lanes>>>);
-
-impl Shared {
-    pub(crate) fn new(lanes: Box<dyn Lanes>) -> Self {
-        Self(Arc::new(Mutex::new(lanes)))
-    }
-
-    /// Nobody holds it while waiting for anything.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn Lanes>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What carries the frames to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

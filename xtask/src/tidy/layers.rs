@@ -18,6 +18,7 @@ const AMBIGUOUS: &[(&str, &str)] = &[
     ("heap", "the memory that `alloc` gives"),
     ("self", "the value of a method"),
     ("tcp", "the protocol of sockets between nodes"),
+    ("verbs", "the interface of devices for RDMA"),
 ];
 
 /// Files that name a layer all the same, the word, and why: a format of a file, for instance. None does.

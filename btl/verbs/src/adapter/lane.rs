@@ -98,6 +98,9 @@ pub(super) enum Arrived {
     Word,
 }
 
+/// What no correct peer would have sent, and the slot that it came in.
+pub(super) type Nonsense<P> = (&'static str, Slot<P>);
+
 impl<P: Provider> Lane<P> {
     pub(super) fn new(rank: u32, pair: Pair<P, Prepared>, own: Reach) -> Self {
         Self {
@@ -177,7 +180,7 @@ impl<P: Provider> Lane<P> {
         &mut self,
         slot: Slot<P>,
         len: usize,
-    ) -> Result<(Arrived, Option<Slot<P>>), (&'static str, Slot<P>)> {
+    ) -> Result<(Arrived, Option<Slot<P>>), Nonsense<P>> {
         if len < HEAD || len > slot.len() {
             return Err(("a message without a head", slot));
         }
