@@ -27,10 +27,11 @@ pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};
 pub(crate) use socket::{
-    Connector, Outcome, STREAM_INPUT, Settings, Shared, Socket, stream_output,
+    Connector, Fetches, Outcome, STREAM_INPUT, Settings, Shared, Socket, stream_output,
 };
 
 use crate::error::Result;
+use onecopy_btl::lanes::Shown;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
@@ -377,6 +378,25 @@ impl Endpoint {
         match self {
             Self::SharedMemory(_) => None,
             Self::Socket(wire) => Some(wire),
+        }
+    }
+}
+
+/// Memory of the program that a peer on another node reads where it lies.
+impl Endpoint {
+    /// Lets the peer read it, if that is worth it and possible.
+    pub(crate) fn show(&self, bytes: &[u8]) -> Option<Shown> {
+        match self {
+            Self::SharedMemory(_) => None,
+            Self::Socket(to) => to.show(bytes),
+        }
+    }
+
+    /// The reads of what the peer has shown, if there can be any.
+    pub(crate) fn fetches(&self) -> Option<Fetches<'_>> {
+        match self {
+            Self::SharedMemory(_) => None,
+            Self::Socket(from) => from.fetches(),
         }
     }
 }

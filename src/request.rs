@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::matching::{EntryId, Envelope};
+use onecopy_btl::lanes::Shown;
 use onecopy_btl::module::Region;
 use onecopy_shm::loan::{Loan, LoanError, LoanTable};
 use std::sync::Arc;
@@ -200,6 +201,8 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// Regions of the kernel module in which sends are exposed, until they are complete.
     regions: std::collections::HashMap<RequestId, Region>,
+    /// What keeps memory of sends shown to a device of the peer, until they are complete.
+    shown: std::collections::HashMap<RequestId, Shown>,
     /// Announced sends that were given up, with their peer: it has their name and may still answer.
     abandoned: std::collections::HashMap<RequestId, u32>,
     /// Requests that were completed so far; it wraps.
@@ -269,7 +272,20 @@ impl Requests {
         self.regions.get(&id)
     }
 
+    /// Keeps memory of a send shown until it is complete.
+    pub(crate) fn keep_shown(&mut self, id: RequestId, shown: Shown) {
+        self.shown.insert(id, shown);
+    }
+
+    /// The memory of a send that is shown.
+    pub(crate) fn shown(&self, id: RequestId) -> Option<&Shown> {
+        self.shown.get(&id)
+    }
+
     fn end_region(&mut self, id: RequestId) {
+        if !self.shown.is_empty() {
+            self.shown.remove(&id);
+        }
         if !self.regions.is_empty() {
             self.regions.remove(&id);
         }

@@ -100,6 +100,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                     assert_eq!(after.tcp_bytes, before.tcp_bytes, "nothing by the wire");
                     assert_eq!(after.lane_demotions, 0);
                     assert!(after.lane_pinned > 0);
+                    assert!(after.lane_reads > before.lane_reads, "long ones are read");
                     say(&format!("{} bytes by lanes", after.verbs_bytes));
                 } else {
                     assert_eq!((after.verbs_bytes, after.lane_connects), (0, 0));
@@ -181,7 +182,7 @@ fn under_sabotage(what: &str, demotions: u64, how: impl Fn(&Fabric, u32) + Sync)
                 let mut round = 0;
                 let mut enough = [0u64];
                 while enough[0] < demotions {
-                    for len in [8usize, 1000, 30_000, 300_000] {
+                    for len in [8usize, 1000, 30_000, 300_000, 2 << 20] {
                         let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
                         world
                             .sendrecv(&out, peer, 5, &mut got, peer, 5)
@@ -363,6 +364,38 @@ fn where_there_can_be_no_lane_the_wire_carries_all() {
             });
         });
     }
+}
+
+/// The limit on locked memory is reached when a long message is to be registered: it goes through slots.
+#[test]
+fn what_cannot_be_registered_is_sent_like_other_bytes() {
+    if is_real() {
+        return;
+    }
+    limited("no more memory", || {
+        let fabric = fabric(2);
+        job(&fabric, 2, 2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let peer = 1 - world.rank();
+            until_taken_over(&rt, peer, 1);
+            fabric.limit_memory(1);
+            world.barrier().expect("barrier");
+            let before = rt.counters();
+            for len in SIZES {
+                let (out, mut got) = (bytes(len, world.rank()), vec![0; len]);
+                world
+                    .sendrecv(&out, peer, 0, &mut got, peer, 0)
+                    .expect("exchange");
+                assert!(got == bytes(len, peer), "{len} bytes");
+            }
+            let after = rt.counters();
+            assert_eq!((after.lane_reads, after.lane_demotions), (0, 0));
+            let sum = SIZES.iter().sum::<usize>() as u64;
+            assert!(after.verbs_bytes - before.verbs_bytes >= sum);
+            drop(world);
+            rt.finalize().expect("finalize");
+        });
+    });
 }
 
 /// What a rank has sent arrives though it leaves at once and its peer is slow.

@@ -33,7 +33,7 @@ use input::{Found, Input};
 use lane::{Beside, Carrier};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
-use onecopy_btl::lanes::Offer;
+use onecopy_btl::lanes::{Fetched, Offer, Shown};
 use onecopy_obs::StreamSettings;
 use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
 use onecopy_shm::{backlog, fault};
@@ -516,6 +516,25 @@ impl Socket {
         }
     }
 
+    /// The lane, as long as it carries what goes to the peer.
+    fn lane(&self) -> Option<(&Shared, u64)> {
+        let beside = self.beside.as_ref()?;
+        let lane = beside.lane.filter(|_| beside.out == Carrier::Lane)?;
+        Some((&beside.lanes, lane))
+    }
+
+    /// Lets the peer read memory of the program by the lane, if that is worth it and possible.
+    pub(super) fn show(&self, bytes: &[u8]) -> Option<Shown> {
+        self.lane()?.0.lock().show(bytes)
+    }
+
+    /// The reads of the peer's memory, if the lane can do that.
+    pub(super) fn fetches(&self) -> Option<Fetches<'_>> {
+        let (lanes, lane) = self.lane()?;
+        let can = lanes.lock().can_fetch(lane);
+        can.then_some(Fetches { lanes, lane })
+    }
+
     /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied.
     fn put_by_lane(&mut self, front: &[u8], len: usize, source: &impl Source) -> Put {
         let Some(beside) = &mut self.beside else {
@@ -557,6 +576,34 @@ impl Socket {
             Ok(()) => Put::Sent,
             Err(_) => Put::Withdrawn,
         }
+    }
+}
+
+/// Reads of memory of a peer, which it has shown.
+pub(crate) struct Fetches<'s> {
+    lanes: &'s Shared,
+    lane: u64,
+}
+
+impl Fetches<'_> {
+    /// Asks for bytes; how many are on their way.
+    pub(crate) fn ask(&self, token: u64, from: (u64, u32), len: u64) -> u64 {
+        self.lanes.lock().fetch(self.lane, token, from, len)
+    }
+
+    /// Whether the next ones are here.
+    pub(crate) fn next(&self, token: u64) -> Fetched {
+        self.lanes.lock().fetched(self.lane, token)
+    }
+
+    /// Copies a part of them.
+    pub(crate) fn read(&self, token: u64, at: usize, out: &mut [u8]) {
+        self.lanes.lock().read_fetched(self.lane, token, at, out);
+    }
+
+    /// They were copied.
+    pub(crate) fn pass(&self, token: u64) {
+        self.lanes.lock().pass_fetched(self.lane, token);
     }
 }
 

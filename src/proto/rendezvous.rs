@@ -7,6 +7,7 @@
 //! failed by a layer.
 
 mod announce;
+mod fetch;
 
 pub(crate) use announce::{announce, announced};
 
@@ -60,6 +61,7 @@ pub(crate) fn start(
         mode: Mode::Choose,
         timed: None,
         asked: false,
+        unread: false,
         generation: 0,
     };
     let index = core.transfers.insert(transfer);
@@ -147,6 +149,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             let layer = *layer;
             get(core, peer, transfer, layer)
         }
+        Mode::Fetch(_) => fetch::step(core, peer, number, transfer),
         Mode::Coop(receiving) => {
             let step = receiving.step(core, peer, transfer.request, &transfer.announcement);
             copied_together(core, peer, transfer, step)
@@ -275,6 +278,11 @@ fn choose(
     transfer: &mut Transfer,
     (offset, len): (u64, u64),
 ) {
+    if let Some(fetching) = fetch::begin(peer, transfer, (offset, len)) {
+        core.counters.lane_reads += u64::from(offset == 0);
+        transfer.mode = Mode::Fetch(fetching);
+        return;
+    }
     let into = Into::of(core, transfer.request);
     let facts = Known {
         link: &peer.link,

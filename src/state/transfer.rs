@@ -35,6 +35,8 @@ pub(crate) enum Mode {
     Coop(Receiving),
     /// The sender sends chunks.
     Pipe(Piped),
+    /// A device reads.
+    Fetch(Fetching),
 }
 
 /// The chunks that a transfer expects.
@@ -42,6 +44,17 @@ pub(crate) enum Mode {
 pub(crate) struct Piped {
     pub(crate) at: u64,
     pub(crate) end: u64,
+}
+
+/// What a device reads of the peer's memory.
+#[derive(Debug)]
+pub(crate) struct Fetching {
+    /// How far it was received, and how far it was asked for.
+    pub(crate) at: u64,
+    pub(crate) asked: u64,
+    pub(crate) end: u64,
+    /// Where byte 0 of the message is, and the key by which it is read.
+    pub(crate) from: (u64, u32),
 }
 
 /// The receiving side of an announced message.
@@ -59,6 +72,8 @@ pub(crate) struct Transfer {
     pub(crate) timed: Option<(Rival, u64, Instant)>,
     /// The sender was asked to copy once already.
     pub(crate) asked: bool,
+    /// A device has failed to read it.
+    pub(crate) unread: bool,
     pub(crate) generation: u32,
 }
 
@@ -146,7 +161,8 @@ impl Transfers {
                 Mode::Coop(receiving) => peers[transfer.peer as usize]
                     .as_ref()
                     .is_some_and(|peer| receiving.could_move(peer)),
-                Mode::Pipe(_) => false,
+                // The endpoint tells when something has come.
+                Mode::Pipe(_) | Mode::Fetch(_) => false,
             })
     }
 }

@@ -92,7 +92,9 @@ counters! {
     lane_connects: "connections" Sum;
     /// Pairs that went back to TCP, because a device, its port or its peer failed.
     lane_demotions: "connections" Sum;
-    /// Bytes that are pinned for a device now.
+    /// Announced messages that were read where they lay, by a device.
+    lane_reads: "messages" Sum;
+    /// Bytes that are pinned for a device now, beside those of the program.
     lane_pinned: "bytes" Level;
     /// Connections with ranks on other nodes that were made.
     wire_connects: "connections" Sum;

@@ -367,6 +367,13 @@ knobs! {
         Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
         /// Bytes of a message that the request itself carries, at most.
         Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
+        /// The smallest announced message that its receiver reads where it lies, by its device.
+        Expert ONECOPY_VERBS_READ_MIN => verbs_read_min: usize = 64 * KIB, ANY_SIZE;
+        /// Bytes of the program's memory that stay registered with a device for the next message.
+        User ONECOPY_VERBS_CACHE => verbs_cache: usize = 64 * MIB, ANY_SIZE;
+        /// Pieces of memory that stay registered. 0: none does.
+        Expert ONECOPY_VERBS_CACHE_ENTRIES => verbs_cache_entries: usize = 128,
+            Count { min: 0, max: 65536 };
         /// How long a device asks a peer that does not answer, before messages to it go by tcp.
         User ONECOPY_VERBS_TIMEOUT => verbs_timeout: Duration = Duration::from_secs(1),
             Span { unit_ms: 1000, min: 1, max: 600 };

@@ -73,6 +73,8 @@ pub fn settings(knobs: &Knobs) -> Settings {
         window: u32::try_from(knobs.verbs_window).unwrap_or(u32::MAX),
         inline: knobs.verbs_inline,
         silence: knobs.verbs_timeout,
+        read_min: knobs.verbs_read_min as u64,
+        cache: (knobs.verbs_cache, knobs.verbs_cache_entries),
     }
 }
 

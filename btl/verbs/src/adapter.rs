@@ -21,6 +21,7 @@
 mod contract;
 mod head;
 mod lane;
+mod reads;
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -37,7 +38,7 @@ use crate::queue::{Completion, Done, Queue};
 use crate::table::Table;
 use crate::timing::Timing;
 use crate::unmaps::without_signals;
-pub use contract::{Figures, Lanes, Settings};
+pub use contract::{Fetched, Figures, Lanes, Settings, Shown};
 pub use head::Offer;
 use head::{HEAD, Head};
 use lane::{Arrived, Bytes, Kept, Lane, Stage};
@@ -63,6 +64,7 @@ pub struct Adapter<P: Provider> {
     /// The pool's parts, each a region of receives.
     parts: Vec<Region<P>>,
     sends: Region<P>,
+    reads: reads::Reads<P>,
     timing: Timing,
     lanes: Table<Lane<P>>,
     /// The lane of each pair.
@@ -126,6 +128,7 @@ impl<P: Provider> Adapter<P> {
             receives: Some(receives),
             parts: Vec::new(),
             sends,
+            reads: reads::Reads::default(),
             timing,
             lanes: Table::default(),
             by_pair: HashMap::new(),
@@ -297,8 +300,14 @@ impl<P: Provider> Adapter<P> {
             }
             Done::Sent => {
                 let Some(name) = name else { return };
-                if let (Some(slot), Some(word)) = (done.slot, done.word) {
-                    self.sent(name, word as u32, slot);
+                match (done.slot, done.word) {
+                    (Some(slot), Some(word)) if word & reads::READ != 0 => {
+                        if done.outcome.is_ok() {
+                            self.has_come(name, word as u32, slot);
+                        }
+                    }
+                    (Some(slot), Some(word)) => self.sent(name, word as u32, slot),
+                    _ => {}
                 }
                 if let Err(status) = done.outcome {
                     self.fail(name, status.to_string());
@@ -760,6 +769,44 @@ impl<P: Provider> Lanes for Adapter<P> {
         }
     }
 
+    fn show(&mut self, bytes: &[u8]) -> Option<Shown> {
+        self.show_to_peers(bytes)
+    }
+
+    fn can_fetch(&mut self, name: u64) -> bool {
+        self.is_connected(name) && self.can_read()
+    }
+
+    fn fetch(&mut self, name: u64, token: u64, from: (u64, u32), len: u64) -> u64 {
+        self.ask_for(name, token, from, len)
+    }
+
+    fn fetched(&self, name: u64, token: u64) -> Fetched {
+        let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
+            return Fetched::Failed;
+        };
+        match lane.asked.iter().find(|asked| asked.token == token) {
+            Some(asked) if asked.slot.is_some() => Fetched::Bytes(asked.len),
+            _ => Fetched::Nothing,
+        }
+    }
+
+    fn read_fetched(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
+        let lane = self.lanes.get(name);
+        let asked = lane.and_then(|lane| lane.asked.iter().find(|asked| asked.token == token));
+        if let Some(slot) = asked.and_then(|asked| asked.slot.as_ref()) {
+            slot.read(at, out);
+        }
+    }
+
+    fn pass_fetched(&mut self, name: u64, token: u64) {
+        if let Some(lane) = self.lanes.get_mut(name)
+            && let Some(at) = lane.asked.iter().position(|asked| asked.token == token)
+        {
+            lane.asked.remove(at);
+        }
+    }
+
     fn stop(&mut self, name: u64) -> u64 {
         // What has come before is taken.
         for _ in 0..FLUSH_ROUNDS {
@@ -908,9 +955,10 @@ impl<P: Provider> Lanes for Adapter<P> {
         let receives = self.parts.iter();
         let pinned: usize = receives.map(Region::bytes).sum::<usize>() + self.sends.bytes();
         Figures {
-            pinned: pinned as u64,
+            pinned: pinned as u64 + self.reads.pinned(),
             bytes: self.bytes,
             receives: self.parts.iter().map(Region::count).sum::<usize>() as u64,
+            registered: self.reads.registered(),
         }
     }
 }
@@ -948,7 +996,8 @@ impl<P: Provider> Adapter<P> {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
-        for slot in slots {
+        // Those of reads go back as they are.
+        for slot in slots.into_iter().filter(|slot| self.sends.owns(slot)) {
             let mut raw = [0; HEAD];
             slot.read(0, &mut raw);
             let at = Head::decode(&raw).at;

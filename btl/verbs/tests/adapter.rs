@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
+use onecopy_verbs::adapter::{Adapter, Fetched, Lanes, Settings};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::{Offer, Status};
 
@@ -24,6 +24,8 @@ fn settings() -> Settings {
         window: 16,
         inline: 64,
         silence: Duration::from_secs(1),
+        read_min: 1000,
+        cache: (1 << 20, 16),
     }
 }
 
@@ -472,4 +474,61 @@ fn nonsense_fails_its_lane() {
         assert!(why.contains(what), "{what}: {why}");
         assert_eq!(b.unread(lane), 0);
     }
+}
+
+/// Reads of a peer's memory, of two askers at once, and what becomes of them when the lane ends.
+#[test]
+fn memory_that_a_peer_shows_is_read_where_it_lies() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    let message = bytes(300_000, 9);
+    assert!(b.adapter.show(&message[..999]).is_none(), "too short");
+    let shown = b.adapter.show(&message).expect("shown");
+    assert!(a.adapter.can_fetch(a.lane));
+    let mut got = [Vec::new(), Vec::new()];
+    let mut asked = [0u64; 2];
+    while got.iter().any(|got| got.len() < message.len()) {
+        for token in 0..2u64 {
+            let at = token as usize;
+            let left = message.len() as u64 - asked[at];
+            let from = (shown.address + asked[at], shown.key);
+            asked[at] += a.adapter.fetch(a.lane, token, from, left.min(100_000));
+            a.adapter.poll();
+            while let Fetched::Bytes(count) = a.adapter.fetched(a.lane, token) {
+                let mut piece = vec![0; count];
+                let (first, rest) = piece.split_at_mut(count / 3);
+                a.adapter.read_fetched(a.lane, token, 0, first);
+                a.adapter.read_fetched(a.lane, token, count / 3, rest);
+                a.adapter.pass_fetched(a.lane, token);
+                got[at].extend(piece);
+            }
+        }
+    }
+    assert!(got.iter().all(|got| *got == message));
+    // A key that was never given.
+    assert!(
+        a.adapter
+            .fetch(a.lane, 5, (shown.address, shown.key ^ 1), 100)
+            > 0
+    );
+    a.adapter.poll();
+    assert_eq!(a.adapter.fetched(a.lane, 5), Fetched::Failed);
+    assert_eq!(
+        a.adapter.fetch(a.lane, 5, (shown.address, shown.key), 100),
+        0
+    );
+    drop((shown, a, b));
+    assert_eq!(fabric.registered(), 0);
+}
+
+#[test]
+fn where_nothing_more_can_be_registered_nothing_is_shown() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    fabric.limit_memory(fabric.registered() + 8192);
+    let message = bytes(300_000, 9);
+    assert!(b.adapter.show(&message).is_none());
+    assert!(b.adapter.show(&message[..2000]).is_some());
+    assert!(!a.adapter.can_fetch(a.lane), "no slots to read into");
+    a.works();
 }

@@ -106,6 +106,9 @@ enum Place {
 fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u64) -> Place {
     match buf {
         UserBuf::One(loan) => {
+            if let Some(place) = show(core, peer, id, *loan) {
+                return Place::Said(place);
+            }
             let heap = core.home.heap_offset_of(loan.address(), loan.len());
             let address = loan.address() as u64;
             let cookie = match heap {
@@ -127,6 +130,23 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
         }
         UserBuf::Many(_) => Place::Said(SourceLayout::Scattered),
     }
+}
+
+/// Shows the send to the peer's device, if that can read it.
+fn show(core: &mut Core, peer: &Peer, id: RequestId, loan: Loan) -> Option<SourceLayout> {
+    if peer.endpoint.shares_memory() {
+        return None;
+    }
+    // An announcement that found no room is made again.
+    if core.requests.shown(id).is_none() {
+        let show = |bytes: &[u8]| peer.endpoint.show(bytes);
+        let shown = core.loans.read(loan, 0, loan.len(), show).ok()??;
+        core.requests.keep_shown(id, shown);
+    }
+    core.requests.shown(id).map(|shown| SourceLayout::Region {
+        address: shown.address,
+        cookie: u64::from(shown.key),
+    })
 }
 
 /// Lists the pieces of a send for a chunk.

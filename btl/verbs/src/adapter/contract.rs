@@ -29,6 +29,10 @@ pub struct Settings {
     pub inline: usize,
     /// How long a peer does not answer before it counts as gone.
     pub silence: Duration,
+    /// Bytes from which on a message of the program is read where it lies.
+    pub read_min: u64,
+    /// Bytes and entries of the program's memory that stay registered.
+    pub cache: (usize, usize),
 }
 
 /// What is counted.
@@ -40,6 +44,35 @@ pub struct Figures {
     pub bytes: u64,
     /// Receives in all.
     pub receives: u64,
+    /// Bytes of the program's memory that are registered.
+    pub registered: u64,
+}
+
+/// Memory of the program that peers may read.
+pub struct Shown {
+    /// Where it is.
+    pub address: u64,
+    /// The key by which peers read it.
+    pub key: u32,
+    /// It may be read as long as this exists, at least.
+    pub hold: Box<dyn Send>,
+}
+
+impl Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shown({:#x})", self.address)
+    }
+}
+
+/// How far a read of a peer's memory has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// So many bytes are here, which are the next ones.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// They will not come by this lane.
+    Failed,
 }
 
 /// A rank's lanes, whatever its device is. Lanes have names; one that is over finds nothing.
@@ -81,6 +114,20 @@ pub trait Lanes: Debug + Send {
     fn read(&mut self, lane: u64, out: &mut [u8]) -> usize;
     /// Tells the peer what was taken, if it may wait for that.
     fn acknowledge(&mut self, lane: u64);
+
+    /// Lets peers read memory of the program, if it is worth that, and can be pinned.
+    fn show(&mut self, bytes: &[u8]) -> Option<Shown>;
+    /// Whether memory of the lane's peer can be read.
+    fn can_fetch(&mut self, lane: u64) -> bool;
+    /// Asks for bytes of a peer's memory, as many as there is room for; how many. `token` names who asks: what it has
+    /// asked for comes in that order.
+    fn fetch(&mut self, lane: u64, token: u64, from: (u64, u32), len: u64) -> u64;
+    /// Whether the next bytes that `token` has asked for are here.
+    fn fetched(&self, lane: u64, token: u64) -> Fetched;
+    /// Copies a part of them.
+    fn read_fetched(&self, lane: u64, token: u64, at: usize, out: &mut [u8]);
+    /// They are of no more use.
+    fn pass_fetched(&mut self, lane: u64, token: u64);
 
     /// A lane that carries nothing any more: from here on nothing comes. Gives how many bytes of the peer's stream have
     /// come.

@@ -42,6 +42,16 @@ pub(super) struct Kept<P: Provider> {
     pub(super) bytes: Bytes<P>,
 }
 
+/// Bytes of the peer's memory that were asked for.
+#[derive(Debug)]
+pub(super) struct Asked<P: Provider> {
+    pub(super) token: u64,
+    pub(super) number: u32,
+    pub(super) len: usize,
+    /// Where they are, once they have come.
+    pub(super) slot: Option<Slot<P>>,
+}
+
 /// A message that has come and was not read to its end.
 #[derive(Debug)]
 pub(super) struct Came<P: Provider> {
@@ -83,6 +93,9 @@ pub(super) struct Lane<P: Provider> {
     pub(super) told_granted: u32,
     /// Whether there were bytes in what was taken since.
     pub(super) owes: bool,
+    /// Bytes of its memory that were asked for, in that order, and how many times there were any.
+    pub(super) asked: VecDeque<Asked<P>>,
+    pub(super) reads: u32,
     /// Messages that the peer may have under way.
     pub(super) window: u32,
     /// `arrived`, when it was last looked at.
@@ -124,6 +137,8 @@ impl<P: Provider> Lane<P> {
             told_taken: 0,
             told_granted: 0,
             owes: false,
+            asked: VecDeque::new(),
+            reads: 0,
             window: GRANT_MIN,
             seen: 0,
         }
