@@ -13,6 +13,8 @@ mod ends;
 mod guests;
 #[path = "foreign/hosts.rs"]
 mod hosts;
+#[path = "foreign/lanes.rs"]
+mod lanes;
 #[path = "foreign/library.rs"]
 mod library;
 #[path = "foreign/meeting.rs"]
@@ -52,6 +54,9 @@ fn as_rank() {
     };
     if let Some(what) = body.strip_prefix("hosts-") {
         return hosts::as_rank(what, runtime);
+    }
+    if body == "lanes" {
+        return lanes::as_rank(&runtime);
     }
     if body == "points" {
         return points::as_rank(runtime);

@@ -302,9 +302,7 @@ impl<P: Provider> Adapter<P> {
                 let Some(name) = name else { return };
                 match (done.slot, done.word) {
                     (Some(slot), Some(word)) if word & reads::READ != 0 => {
-                        if done.outcome.is_ok() {
-                            self.has_come(name, word as u32, slot);
-                        }
+                        self.has_come(name, word as u32, slot, done.outcome.is_ok());
                     }
                     (Some(slot), Some(word)) => self.sent(name, word as u32, slot),
                     _ => {}
@@ -782,29 +780,15 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn fetched(&self, name: u64, token: u64) -> Fetched {
-        let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
-            return Fetched::Failed;
-        };
-        match lane.asked.iter().find(|asked| asked.token == token) {
-            Some(asked) if asked.slot.is_some() => Fetched::Bytes(asked.len),
-            _ => Fetched::Nothing,
-        }
+        self.next_of(name, token)
     }
 
     fn read_fetched(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
-        let lane = self.lanes.get(name);
-        let asked = lane.and_then(|lane| lane.asked.iter().find(|asked| asked.token == token));
-        if let Some(slot) = asked.and_then(|asked| asked.slot.as_ref()) {
-            slot.read(at, out);
-        }
+        self.read_next(name, token, at, out);
     }
 
     fn pass_fetched(&mut self, name: u64, token: u64) {
-        if let Some(lane) = self.lanes.get_mut(name)
-            && let Some(at) = lane.asked.iter().position(|asked| asked.token == token)
-        {
-            lane.asked.remove(at);
-        }
+        self.pass_next(name, token);
     }
 
     fn stop(&mut self, name: u64) -> u64 {

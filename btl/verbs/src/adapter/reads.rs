@@ -12,7 +12,7 @@
 use std::ptr::NonNull;
 
 use super::lane::{Asked, Stage};
-use super::{Adapter, Shown, note};
+use super::{Adapter, Fetched, Shown, note};
 use crate::cache::{Bounds, Cache};
 use crate::memory::{Local, Region, Slot};
 use crate::pair::Operation;
@@ -161,9 +161,38 @@ impl<P: Provider> Adapter<P> {
         self.reads.slots.is_some()
     }
 
-    /// What was asked for is here.
-    pub(super) fn has_come(&mut self, name: u64, number: u32, slot: Slot<P>) {
-        let Some(lane) = self.lanes.get_mut(name) else {
+    /// Whether the next bytes that were asked for are here.
+    pub(super) fn next_of(&self, name: u64, token: u64) -> Fetched {
+        let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
+            return Fetched::Failed;
+        };
+        match lane.asked.iter().find(|asked| asked.token == token) {
+            Some(asked) if asked.slot.is_some() => Fetched::Bytes(asked.len),
+            _ => Fetched::Nothing,
+        }
+    }
+
+    /// Copies a part of them.
+    pub(super) fn read_next(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
+        let lane = self.lanes.get(name);
+        let asked = lane.and_then(|lane| lane.asked.iter().find(|asked| asked.token == token));
+        if let Some(slot) = asked.and_then(|asked| asked.slot.as_ref()) {
+            slot.read(at, out);
+        }
+    }
+
+    /// They are of no more use.
+    pub(super) fn pass_next(&mut self, name: u64, token: u64) {
+        if let Some(lane) = self.lanes.get_mut(name)
+            && let Some(at) = lane.asked.iter().position(|asked| asked.token == token)
+        {
+            lane.asked.remove(at);
+        }
+    }
+
+    /// What was asked for is here, or will not come.
+    pub(super) fn has_come(&mut self, name: u64, number: u32, slot: Slot<P>, all: bool) {
+        let Some(lane) = self.lanes.get_mut(name).filter(|_| all) else {
             return;
         };
         if let Some(asked) = lane.asked.iter_mut().find(|asked| asked.number == number) {
