@@ -90,6 +90,9 @@ fn remedy(call: &str, reason: &io::Error) -> &'static str {
         (_, Some(libc::ENOMEM)) => {
             "the device or the limit on locked memory (ulimit -l) allows no more of these"
         }
+        ("ibv_get_device_list", Some(libc::ENOSYS)) => {
+            "the kernel has no RDMA: load the device's driver and ib_uverbs; over plain Ethernet rdma_rxe is one"
+        }
         (_, Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
             "the device does not offer it; choose another mode"
         }

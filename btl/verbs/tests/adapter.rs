@@ -532,3 +532,48 @@ fn where_nothing_more_can_be_registered_nothing_is_shown() {
     assert!(!a.adapter.can_fetch(a.lane), "no slots to read into");
     a.works();
 }
+
+/// Ten numbers to each of 63 peers: what is pinned has a bound, however many they are.
+#[test]
+fn what_is_pinned_does_not_grow_with_peers() {
+    let fabric = Fabric::default();
+    let settings = Settings {
+        slot: 8 << 10,
+        receives: 256,
+        receives_max: 1024,
+        sends: 64,
+        window: 32,
+        inline: 220,
+        ..settings()
+    };
+    let mut a = open(&fabric, "m0", &settings);
+    let mut others = Vec::new();
+    for _ in 0..63 {
+        let mut b = open(&fabric, "m1", &settings);
+        let ((to_b, _), (to_a, _)) = join(&mut a, &mut b);
+        others.push((b, to_b, to_a));
+    }
+    for (b, to_b, to_a) in &mut others {
+        for number in 0..10u32 {
+            for (from, lane, to, back) in [(&mut a, *to_b, &mut *b, *to_a)] {
+                assert_eq!(from.write(lane, &number.to_le_bytes()), 4);
+                assert!(from.push(lane));
+                to.poll();
+                let mut got = [0; 4];
+                assert_eq!(to.read(back, &mut got), 4);
+                assert_eq!(got, number.to_le_bytes());
+                from.poll();
+            }
+        }
+        for (from, lane, to, back) in [(&mut *b, *to_a, &mut a, *to_b)] {
+            assert_eq!(from.write(lane, b"back"), 4);
+            assert!(from.push(lane));
+            to.poll();
+            let mut got = [0; 4];
+            assert_eq!(to.read(back, &mut got), 4);
+        }
+    }
+    assert!(a.can_fetch(others[0].1), "with what reads need");
+    let pinned = a.figures().pinned;
+    assert!(pinned <= 4 << 20, "{pinned} bytes are pinned");
+}

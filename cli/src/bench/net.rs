@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages between two ranks on two nodes, beside a bare loop over a socket in the same run.
+//! Messages between two ranks on two nodes, beside a bare loop over a socket or a queue pair in the same run.
 //!
 //! Both nodes are this machine. The ranks are processes that share no memory, as far as the library knows. They reach
 //! each other over the loopback. The bare loop is what a good program without a library does: sockets without delay,
 //! polled by `send` and `recv`, and no envelope. Both take turns batch by batch, between the same two processes.
 
+mod pair;
+
 use super::BenchError;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy::{Comm, Knobs, Options, Runtime};
+use pair::BarePair;
 use serde::{Deserialize, Serialize};
 use std::hint::{black_box, spin_loop};
 use std::io::{ErrorKind, Read, Write};
@@ -30,9 +33,22 @@ pub enum NetPattern {
     Rate,
 }
 
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+pub enum NetMode {
+    /// Sockets
+    Tcp,
+    /// Reliable connections of a device for RDMA
+    Rc,
+}
+
 /// A result: one pattern and size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NetRow {
+    /// What carried the messages.
+    pub mode: NetMode,
     /// The pattern.
     pub pattern: NetPattern,
     /// Bytes of a message.
@@ -59,6 +75,8 @@ impl NetRow {
 /// What is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NetPlan {
+    /// What carries the messages.
+    pub mode: NetMode,
     /// Patterns, in their order.
     pub patterns: Vec<NetPattern>,
     /// Sizes of all patterns but the rate.
@@ -74,6 +92,11 @@ const OUT_OF_TURN: &str = "the two sides of the benchmark are not at the same pl
 
 /// One side of a contestant.
 trait Side {
+    /// Gets ready for messages of so many bytes, and windows of so many messages.
+    fn prepare(&mut self, bytes: usize, window: usize) -> Result<(), BenchError> {
+        let _ = (bytes, window);
+        Ok(())
+    }
     fn send(&mut self, message: &[u8]) -> Result<(), BenchError>;
     fn recv(&mut self, place: &mut [u8]) -> Result<(), BenchError>;
     /// Sends messages of `size` bytes each.
@@ -305,6 +328,7 @@ impl Rank<'_> {
         let mut rounds = [1, 1];
         for at in 0..2 {
             let side = &mut *sides[at];
+            side.prepare(bytes, window(pattern, bytes))?;
             self.batch(side, rank, point, &mut buffers, 3)?;
             let us = self.batch(side, rank, point, &mut buffers, 3)?;
             let each = us * messages(pattern, bytes) as f64;
@@ -329,6 +353,7 @@ impl Rank<'_> {
         }
         let [us, bare_us] = times.map(median);
         Ok(NetRow {
+            mode: self.plan.mode,
             pattern,
             bytes,
             us,
@@ -342,6 +367,24 @@ impl Rank<'_> {
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Looks for a lane that has taken over, at most.
+const LOOKS: usize = 20_000;
+
+/// Has a lane carry the messages of this rank and its peer.
+fn take_over(runtime: &Runtime, peer: usize) -> Result<(), BenchError> {
+    let world = runtime.world();
+    for _ in 0..LOOKS {
+        let (here, mut there) = ([runtime.counters().lane_connects], [0u64]);
+        world.sendrecv(&here, peer, TAG, &mut there, peer, TAG)?;
+        if here[0] > 0 && there[0] > 0 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let text = "no lane has taken over: `onecopy info` says whether there is a device";
+    Err(BenchError::Wrong(text.into()))
 }
 
 /// How long one side waits for the other's socket.
@@ -393,11 +436,16 @@ fn accepted(listener: &TcpListener, port: u16) -> Result<TcpStream, BenchError> 
 /// If the job is not one of two ranks on two nodes, or a message does not arrive as it was sent.
 pub fn as_rank(
     plan: &NetPlan,
-    knobs: Knobs,
+    mut knobs: Knobs,
     mut show: impl FnMut(&NetRow) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
+    if plan.mode == NetMode::Tcp {
+        // A device would carry the messages that are compared with a socket's.
+        let wrong = |error: onecopy_obs::KnobError| BenchError::Usage(error.to_string());
+        knobs.set("ONECOPY_LAYERS", "^verbs").map_err(wrong)?;
+    }
     let options = Options {
-        knobs,
+        knobs: knobs.clone(),
         ..Options::default()
     };
     let runtime = Runtime::init_with(options)?;
@@ -408,19 +456,26 @@ pub fn as_rank(
     }
     pin(onecopy::machine::spread_processors().get(rank).copied());
     let world = runtime.world();
-    let mut bare = Bare(bare_end(&world)?);
+    let mut bare: Box<dyn Side> = match plan.mode {
+        NetMode::Tcp => Box::new(Bare(bare_end(&world)?)),
+        NetMode::Rc => {
+            let pair = BarePair::open(&knobs, runtime.world(), 1 - rank)?;
+            take_over(&runtime, 1 - rank)?;
+            Box::new(pair)
+        }
+    };
     let mut library = Library {
         world: runtime.world(),
         peer: 1 - rank,
     };
     let this = Rank { plan, world };
     for point in points(plan) {
-        let row = this.point(rank, &mut [&mut library, &mut bare], point)?;
+        let row = this.point(rank, &mut [&mut library, &mut *bare], point)?;
         if rank == 0 {
             show(&row)?;
         }
     }
-    drop((library, this));
+    drop((library, this, bare));
     Ok(runtime.finalize()?)
 }
 

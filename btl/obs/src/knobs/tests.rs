@@ -229,7 +229,7 @@ fn a_value_out_of_range_is_named_with_its_range() {
     );
     assert_eq!(
         fails("ONECOPY_LAYERS", "cico,xpmen"),
-        "ONECOPY_LAYERS=cico,xpmen: no layer is called 'xpmen'; accepted: all, or a list of self, cico, heap, xpmem, cma, knem, tcp; ^ before the \
+        "ONECOPY_LAYERS=cico,xpmen: no layer is called 'xpmen'; accepted: all, or a list of self, cico, heap, xpmem, cma, knem, verbs, tcp; ^ before the \
          list: all but these"
     );
     assert_eq!(
@@ -240,7 +240,12 @@ fn a_value_out_of_range_is_named_with_its_range() {
 
 #[test]
 fn no_knob_but_paths_and_names_takes_rubbish() {
-    let free = ["ONECOPY_TUNE_FILE", "ONECOPY_NET_ADDRESS", "ONECOPY_NODE"];
+    let free = [
+        "ONECOPY_TUNE_FILE",
+        "ONECOPY_NET_ADDRESS",
+        "ONECOPY_NODE",
+        "ONECOPY_VERBS_DEVICE",
+    ];
     for knob in KNOBS.iter().filter(|knob| !free.contains(&knob.name)) {
         for rubbish in [
             "",

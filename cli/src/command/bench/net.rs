@@ -2,7 +2,7 @@
 //! `onecopy bench net`.
 
 use super::{CliError, failed, print};
-use crate::bench::net::{NetPattern, NetPlan, NetRow, as_rank};
+use crate::bench::net::{NetMode, NetPattern, NetPlan, NetRow, as_rank};
 use crate::bench::{BenchError, sizes};
 use crate::command::{pair, text};
 use onecopy::Knobs;
@@ -14,18 +14,22 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: two processes that reach each other over the \
-loopback. 'bare' is a loop of send and recv over a socket between the same two processes, in turns with the library's batches; 'x' is the \
-library's median time divided by that of the bare loop.
+loopback. 'bare' is a loop of send and recv over a socket between the same two processes, in turns with the library's batches. 'x' is the \
+library's median time divided by that of the bare loop. With --mode rc both go by a device for RDMA: the bare loop copies into and out of \
+registered memory, sends by a queue pair, and polls.
 
 Settings of the ranks come from ONECOPY_ variables, as for any job.";
 
-/// Between ranks on two nodes, beside a bare socket
+/// Between ranks on two nodes, beside a bare socket or queue pair
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
     /// How messages follow one another
     #[arg(value_enum)]
     pattern: Option<NetPattern>,
+    /// What carries the messages
+    #[arg(long, value_enum, default_value_t = NetMode::Tcp)]
+    mode: NetMode,
     /// Message sizes, separated by commas, with suffixes K, M, G
     #[arg(long, value_name = "LIST", default_value = "8,1K,16K,64K,256K,1M,4M")]
     sizes: String,
@@ -104,6 +108,7 @@ fn measure(plan: &NetPlan) -> Result<Vec<NetRow>, CliError> {
 /// Runs the benchmark.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let plan = NetPlan {
+        mode: args.mode,
         patterns: match args.pattern {
             Some(pattern) => vec![pattern],
             None => vec![
