@@ -194,15 +194,22 @@ struct Slot {
     request: Option<Request>,
 }
 
+/// How the memory of a send is exposed to its receiver.
+#[derive(Debug)]
+enum Exposed {
+    /// As a region of the kernel module.
+    Region(Region),
+    /// To a device of the receiver's.
+    Shown(Shown),
+}
+
 /// All requests of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Regions of the kernel module in which sends are exposed, until they are complete.
-    regions: std::collections::HashMap<RequestId, Region>,
-    /// What keeps memory of sends shown to a device of the peer, until they are complete.
-    shown: std::collections::HashMap<RequestId, Shown>,
+    /// How sends are exposed, until they are complete.
+    regions: std::collections::HashMap<RequestId, Exposed>,
     /// Announced sends that were given up, with their peer: it has their name and may still answer.
     abandoned: std::collections::HashMap<RequestId, u32>,
     /// Requests that were completed so far; it wraps.
@@ -264,28 +271,31 @@ impl Requests {
 
     /// Keeps the region in which a send is exposed until it is complete.
     pub(crate) fn keep_region(&mut self, id: RequestId, region: Region) {
-        self.regions.insert(id, region);
+        self.regions.insert(id, Exposed::Region(region));
     }
 
     /// The region in which a send is exposed.
     pub(crate) fn region(&self, id: RequestId) -> Option<&Region> {
-        self.regions.get(&id)
+        match self.regions.get(&id) {
+            Some(Exposed::Region(region)) => Some(region),
+            Some(Exposed::Shown(_)) | None => None,
+        }
     }
 
     /// Keeps memory of a send shown until it is complete.
     pub(crate) fn keep_shown(&mut self, id: RequestId, shown: Shown) {
-        self.shown.insert(id, shown);
+        self.regions.insert(id, Exposed::Shown(shown));
     }
 
     /// The memory of a send that is shown.
     pub(crate) fn shown(&self, id: RequestId) -> Option<&Shown> {
-        self.shown.get(&id)
+        match self.regions.get(&id) {
+            Some(Exposed::Shown(shown)) => Some(shown),
+            Some(Exposed::Region(_)) | None => None,
+        }
     }
 
     fn end_region(&mut self, id: RequestId) {
-        if !self.shown.is_empty() {
-            self.shown.remove(&id);
-        }
         if !self.regions.is_empty() {
             self.regions.remove(&id);
         }
