@@ -88,11 +88,11 @@ pub struct Memory {
 /// The copy layers of a pair: none is refused, or why.
 pub type Layers = PerLayer<Option<Refusal>>;
 
-/// The layers of a pair on two nodes: none copies, and a wire carries the ring's records and the chunks.
+/// The layers of a pair on two nodes: none copies, and a wire, or a lane in its place, carries records and chunks.
 #[must_use]
 pub fn between_nodes() -> Layers {
     Layers::new(|layer| match layer.power() {
-        Power::Own | Power::Wire => None,
+        Power::Own | Power::Wire | Power::Lane => None,
         _ => Some(other_node()),
     })
 }

@@ -82,11 +82,11 @@ enum Inner {
 impl Foreign {
     /// The wire-up that a foreign launcher's traces in the environment lead to; none if there are none.
     pub(super) fn from_environment(knobs: &Knobs) -> Result<Option<Self>, WireupError> {
-        if pmi::is_present() {
-            if let Some(client) = pmi::Client::from_environment(knobs.join_timeout)? {
-                tracing::info!("this rank meets the others by PMI-1");
-                return gather::by_table(Box::new(client), knobs).map(Some);
-            }
+        if pmi::is_present()
+            && let Some(client) = pmi::Client::from_environment(knobs.join_timeout)?
+        {
+            tracing::info!("this rank meets the others by PMI-1");
+            return gather::by_table(Box::new(client), knobs).map(Some);
         }
         let mut without = None;
         if pmix::is_present() {
