@@ -254,9 +254,20 @@ impl<P: Provider> Adapter<P> {
             // What is being built tells it, too.
             return;
         }
-        let head = lane.head();
+        let head = lane.head().encode();
         let operation = Operation::Send { number: None };
-        match pair.post_inline(&mut self.queue, operation, &head.encode()) {
+        let posted = if pair.inline() >= HEAD {
+            pair.post_inline(&mut self.queue, operation, &head)
+        } else {
+            // Requests of this device carry nothing themselves.
+            let Some(mut slot) = self.sends.take() else {
+                return;
+            };
+            slot.write(0, &head);
+            let word = u64::from(lane.sent);
+            pair.post(&mut self.queue, operation, Local::first(slot, HEAD), word)
+        };
+        match posted {
             Ok(()) => {
                 lane.told();
                 lane.sent = lane.sent.wrapping_add(1);
@@ -357,7 +368,7 @@ impl<P: Provider> Adapter<P> {
         let Some(at) = lane.place_of(number) else {
             return;
         };
-        let Some(kept) = lane.kept.get_mut(at) else {
+        let Some(kept) = lane.kept.get_mut(at).filter(|kept| kept.len > 0) else {
             return;
         };
         kept.bytes = if scarce {

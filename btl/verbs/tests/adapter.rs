@@ -107,10 +107,12 @@ impl Side {
 
 #[test]
 fn streams_arrive_whole_both_ways_at_once() {
-    for window in [4, 5, 16] {
+    // With requests that carry nothing themselves, too.
+    for (window, inline) in [(4, 64), (5, 0), (16, 64), (16, 0)] {
         let fabric = Fabric::default();
         let settings = Settings {
             window,
+            inline,
             ..settings()
         };
         let mut sides = pair(&fabric, &settings);

@@ -246,6 +246,9 @@ impl Beside {
 
     /// The peer's side of the lane is over: so much has come there.
     pub(super) fn hear_end(&mut self, received: u64, stream: &mut Output) -> Result<(), Bad> {
+        if self.lane.is_none() && !self.said_end {
+            return Err("the end of a lane that there is not");
+        }
         self.end(stream);
         if self.out == Carrier::Nobody {
             let lane = self.lane.unwrap_or(u64::MAX);
