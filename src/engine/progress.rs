@@ -127,7 +127,7 @@ impl Engine {
         if !self.core.buffers.tick(now) {
             return;
         }
-        self.age_lanes();
+        self.age_lanes(now);
         let Self { core, peers, .. } = self;
         for peer in peers.iter_mut().flatten() {
             peer.endpoint.collect_chunks(&mut core.home);

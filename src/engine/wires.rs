@@ -376,9 +376,9 @@ impl Engine {
     }
 
     /// Gives back what lanes have not needed for a while.
-    pub(super) fn age_lanes(&mut self) {
+    pub(super) fn age_lanes(&mut self, now: Instant) {
         if let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) {
-            lanes.lock().age();
+            lanes.lock().age(now);
         }
     }
 

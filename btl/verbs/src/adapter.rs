@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
 
 use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
@@ -311,6 +312,9 @@ impl<P: Provider> Adapter<P> {
             }
             Done::Sent => {
                 let Some(name) = name else { return };
+                if let Some(lane) = self.lanes.get_mut(name) {
+                    lane.ended = lane.ended.wrapping_add(1);
+                }
                 match (done.slot, done.word) {
                     (Some(slot), Some(word)) if word & reads::READ != 0 => {
                         self.has_come(name, word as u32, slot, done.outcome.is_ok());
@@ -933,9 +937,18 @@ impl<P: Provider> Lanes for Adapter<P> {
         }
     }
 
-    fn age(&mut self) {
+    fn age(&mut self, now: Instant) {
+        // A device tells of a peer's silence itself; one that tells nothing keeps nobody waiting for ever.
+        let longest = 2 * self.timing.silence() + Duration::from_secs(1);
         for name in self.lanes.names() {
             if let Some(lane) = self.lanes.get_mut(name) {
+                let still = lane.still_since(now);
+                if still.is_some_and(|since| now > since + longest) {
+                    let text =
+                        "the device tells nothing of what is under way; see the kernel's log";
+                    lane.failed.get_or_insert_with(|| text.to_owned());
+                    note(&mut self.news, name, lane);
+                }
                 if lane.seen == lane.arrived {
                     lane.window = (lane.window / 2).max(GRANT_MIN);
                 }

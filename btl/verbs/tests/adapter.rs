@@ -245,6 +245,24 @@ fn what_is_under_way_when_a_host_dies_is_left() {
     assert_eq!((fabric.pairs(), fabric.registered()), (0, 0));
 }
 
+/// A device that tells nothing: neither that a message has come, nor that it has not.
+#[test]
+fn a_silent_device_fails_its_lane_in_time() {
+    let fabric = Fabric::default();
+    let [mut a, _b] = pair(&fabric, &settings());
+    let now = Instant::now();
+    a.adapter.age(now);
+    fabric.kill("m1");
+    assert_eq!(a.send(&bytes(200, 1)), 200);
+    // Of the model's time nothing passes.
+    a.adapter.age(now);
+    a.adapter.age(now + Duration::from_secs(2));
+    a.works();
+    a.adapter.age(now + Duration::from_secs(4));
+    let why = a.adapter.failure(a.lane).expect("it has failed");
+    assert!(why.contains("tells nothing"), "{why}");
+}
+
 #[test]
 fn a_peer_that_reads_nothing_keeps_no_other_one_waiting() {
     let fabric = Fabric::new(&["m0", "m1", "m2"]);
@@ -390,8 +408,8 @@ fn a_pool_that_has_grown_shrinks_again() {
         a.send(b"x");
         assert_eq!(b.receive(9), b"x");
         b.adapter.acknowledge(b.lane);
-        b.adapter.age();
-        b.adapter.age();
+        b.adapter.age(Instant::now());
+        b.adapter.age(Instant::now());
     }
     assert_eq!(b.adapter.figures().receives, first);
     b.works();

@@ -4,7 +4,7 @@
 use super::head::Offer;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a rank wants of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,8 +144,8 @@ pub trait Lanes: Debug + Send {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2];
     /// Takes what the device tells.
     fn hear_device(&mut self);
-    /// Gives back what has not been needed for a while.
-    fn age(&mut self);
+    /// Gives back what has not been needed for a while, and fails lanes of whose operations the device tells nothing.
+    fn age(&mut self, now: Instant);
     /// What is counted.
     fn figures(&self) -> Figures;
 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use super::head::{HEAD, Head, Offer};
 use super::{GRANT_MIN, WINDOW_MAX};
@@ -100,6 +101,9 @@ pub(super) struct Lane<P: Provider> {
     pub(super) window: u32,
     /// `arrived`, when it was last looked at.
     pub(super) seen: u32,
+    /// Operations whose end the device has told, ever, and since when it has told of none though some are under way.
+    pub(super) ended: u32,
+    pub(super) still: Option<(Instant, u32)>,
 }
 
 /// What became of a message that came.
@@ -141,6 +145,8 @@ impl<P: Provider> Lane<P> {
             reads: 0,
             window: GRANT_MIN,
             seen: 0,
+            ended: 0,
+            still: None,
         }
     }
 
@@ -249,6 +255,21 @@ impl<P: Provider> Lane<P> {
             }
         }
         read
+    }
+
+    /// Since when the device has told nothing of what is under way.
+    pub(super) fn still_since(&mut self, now: Instant) -> Option<Instant> {
+        let sends = self.kept.iter();
+        let under_way = sends
+            .clone()
+            .any(|kept| matches!(kept.bytes, Bytes::Posted))
+            || self.asked.iter().any(|asked| asked.slot.is_none());
+        self.still = match self.still {
+            Some((since, ended)) if under_way && ended == self.ended => Some((since, ended)),
+            _ if under_way => Some((now, self.ended)),
+            _ => None,
+        };
+        self.still.map(|(since, _)| since)
     }
 
     /// The place in `kept` of the message of that number.
