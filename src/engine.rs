@@ -9,6 +9,7 @@ mod progress;
 mod sleep;
 mod start;
 mod wires;
+mod writers;
 
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
@@ -38,6 +39,9 @@ pub(crate) struct Engine {
     /// Ranks whose rings are polled.
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
+    /// Ranks of which the wire-up has said that they are over, and whether it says nothing more.
+    over: Vec<bool>,
+    deaf: bool,
     /// Ranks that have sent something and could not be connected with yet.
     pub(crate) unreached_ranks: Vec<progress::Unreached>,
     pub(crate) wireup: Box<dyn Wireup>,
@@ -381,6 +385,7 @@ impl Engine {
     /// Gives up a request whose end nobody waits for any more. What has gone out in part is broken off.
     #[cold]
     pub(crate) fn abandon(&mut self, id: RequestId) {
+        self.stop_writers(|transfer| transfer.request == id);
         let Some(request) = self.core.requests.abandon(id) else {
             return;
         };

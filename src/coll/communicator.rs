@@ -264,16 +264,8 @@ fn answer(
 /// that writes comes to the end of its segment, or it ends.
 fn await_writers(engine: &mut Engine, state: &CommState) {
     for (place, end) in state.ends.iter().enumerate() {
-        let mut polls = 0u32;
-        while place != state.me && end.is_writing() {
-            polls = polls.wrapping_add(1);
-            if polls.is_multiple_of(64) {
-                if engine.has_ended(state.members[place]) {
-                    break;
-                }
-                std::thread::yield_now();
-            }
-            onecopy_shm::sync::spin_hint();
+        if place != state.me {
+            engine.await_peer(state.members[place], |_| end.is_writing());
         }
     }
 }

@@ -149,19 +149,24 @@ impl Engine {
     }
 
     /// Whether a peer touches nothing any more, as far as can be known; one that broke the protocol is not waited for.
+    /// One that this rank does not talk with for another reason may still be there, and in the middle of something.
     #[cold]
     pub(crate) fn has_ended(&mut self, rank: u32) -> bool {
-        let mut ended = self.gone[rank as usize].is_some();
-        if let Some(peer) = &self.peers[rank as usize]
-            && let Some(pidfd) = &peer.pidfd
-        {
-            let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
-            ended |= looked.is_err();
-        } else if !ended {
-            self.take_events();
-            ended = self.gone[rank as usize].is_some();
+        let gone = &self.gone[rank as usize];
+        if matches!(gone, Some(Gone::Protocol(_) | Gone::Left)) || self.over[rank as usize] {
+            return true;
         }
-        ended
+        let peer = self.peers[rank as usize].as_ref();
+        if let Some(pidfd) = peer.and_then(|peer| peer.pidfd.as_ref()) {
+            // Its memory ends before its process.
+            let mut ended = peer.is_some_and(|peer| peer.ended.is_some());
+            let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
+            return ended || looked.is_err();
+        }
+        if !self.deaf {
+            self.take_events();
+        }
+        self.deaf || self.over[rank as usize]
     }
 
     fn take_events(&mut self) {
@@ -169,14 +174,17 @@ impl Engine {
             match self.wireup.poll() {
                 Ok(None) => return,
                 Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => {
+                    self.over[rank] = true;
                     self.hear_of(rank as u32, Gone::Died(how))
                 }
                 Ok(Some(Event::Left { rank })) if rank < self.gone.len() => {
+                    self.over[rank] = true;
                     self.hear_of(rank as u32, Gone::Left)
                 }
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
                 Err(error) => {
+                    self.deaf = true;
                     self.end_everything(error.into());
                     return;
                 }
@@ -188,6 +196,7 @@ impl Engine {
         if self.core.fatal.is_none() {
             self.core.fatal = Some(error.clone());
         }
+        self.stop_writers(|_| true);
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
         // Receives that are only a number are no requests.
@@ -235,6 +244,7 @@ impl Engine {
         if !matches!(gone, Gone::Left) {
             self.core.unacknowledged.push(rank);
         }
+        self.stop_writers(|transfer| transfer.peer == rank);
         self.forget_peer(rank, &gone);
         self.end_requests_with(rank, &gone);
     }

@@ -216,6 +216,8 @@ impl Engine {
             peers: none().collect(),
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
+            over: vec![false; size],
+            deaf: false,
             unreached_ranks: Vec::new(),
             wireup,
             permitted,

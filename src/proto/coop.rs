@@ -178,6 +178,29 @@ impl Receiving {
         self.layer = None;
     }
 
+    /// Lets the sender take no more chunks: the receive ends before all have come.
+    pub(crate) fn stop(&mut self, peer: &Peer) {
+        self.give_up(peer);
+    }
+
+    /// Whether the sender copies a chunk of a transfer that was stopped. One that writes what no correct one writes is
+    /// not waited for.
+    pub(crate) fn is_copied(&self, peer: &Peer) -> bool {
+        let (id, chunks) = (self.transfer.id, self.transfer.chunks());
+        let block = peer.endpoint.block_in();
+        let failed = block.failed_by_sender(id).is_some();
+        let settled = block
+            .finished_by_sender(id)
+            .saturating_add(self.mine + self.dropped_chunks + u32::from(failed));
+        block.taken(id) <= chunks && settled < chunks
+    }
+
+    /// Closes the block of a transfer that was stopped.
+    pub(crate) fn close(&self, peer: &mut Peer) {
+        peer.endpoint.block_in().close();
+        peer.coop_in_use = None;
+    }
+
     /// Whether a step would do something.
     pub(crate) fn could_move(&self, peer: &Peer) -> bool {
         let chunks = self.transfer.chunks();

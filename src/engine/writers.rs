@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A receive may end before its message has come. Its buffer is the program's again only when no peer writes there any
+//! more.
+//!
+//! A sender copies into it only chunks that it has taken of a cooperative transfer ([`crate::proto::coop`]). A receive
+//! that ends early lets it take no more. Then it waits for those under way: at most one, of a sender that lives. Nobody
+//! else sees the end of the receive before, as the engine is not given back meanwhile.
+
+use super::Engine;
+use crate::state::transfer::{Mode, Transfer, Transfers};
+use onecopy_shm::sync::spin_hint;
+
+impl Engine {
+    /// Sees to it that nobody writes into the buffers of those transfers for which `which` holds: their receives end
+    /// now. The sender is told that its message was taken, as it is when the receive is no more.
+    #[cold]
+    pub(crate) fn stop_writers(&mut self, which: impl Fn(&Transfer) -> bool) {
+        let Self { core, peers, .. } = self;
+        let mut stopped = Vec::new();
+        for (index, slot) in core.transfers.slots.iter_mut().enumerate() {
+            if let Some(transfer) = slot
+                && which(transfer)
+                && let Some(peer) = &peers[transfer.peer as usize]
+                && let Mode::Coop(receiving) = &mut transfer.mode
+            {
+                receiving.stop(peer);
+                stopped.push((transfer.peer, Transfers::number(index, transfer)));
+            }
+        }
+        for (rank, number) in stopped {
+            self.await_peer(rank, |engine| engine.is_written_to(rank, number));
+            self.close_block(rank, number);
+        }
+    }
+
+    /// Whether the sender still copies a chunk of transfer `number`.
+    fn is_written_to(&self, rank: u32, number: u64) -> bool {
+        let transfers = &self.core.transfers;
+        let index = transfers.index_of(number, rank);
+        let transfer = index.and_then(|index| transfers.slots[index].as_ref());
+        match (
+            transfer.map(|transfer| &transfer.mode),
+            &self.peers[rank as usize],
+        ) {
+            (Some(Mode::Coop(receiving)), Some(peer)) => receiving.is_copied(peer),
+            _ => false,
+        }
+    }
+
+    /// Ends transfer `number`, in which nobody copies any more.
+    fn close_block(&mut self, rank: u32, number: u64) {
+        let transfers = &mut self.core.transfers;
+        let index = transfers.index_of(number, rank);
+        let transfer = index.and_then(|index| transfers.slots[index].as_mut());
+        if let Some(transfer) = transfer
+            && let Mode::Coop(receiving) = &transfer.mode
+            && let Some(peer) = &mut self.peers[rank as usize]
+        {
+            receiving.close(peer);
+            transfer.remaining.clear();
+            transfer.timed = None;
+            transfer.mode = Mode::Choose;
+        }
+    }
+
+    /// Polls while a peer is `busy` with something that it ends soon, unless it has ended itself.
+    #[cold]
+    pub(crate) fn await_peer(&mut self, rank: u32, busy: impl Fn(&Self) -> bool) {
+        let mut polls = 0u32;
+        while busy(self) {
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(64) {
+                if self.has_ended(rank) {
+                    return;
+                }
+                std::thread::yield_now();
+            }
+            spin_hint();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::SendMode;
+    use crate::peer::Gone;
+    use crate::request::{RequestId, UserBuf};
+    use crate::runtime::{Runtime, local_with};
+    use crate::state::transfer::Mode;
+    use onecopy_obs::Knobs;
+    use onecopy_shm::sync::{AtomicBool, Ordering};
+    use std::sync::{Mutex, mpsc};
+
+    const LEN: usize = 1 << 20;
+
+    fn word() -> (mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>) {
+        let (say, heard) = mpsc::channel();
+        (say, Mutex::new(heard))
+    }
+
+    /// Rank 1 has taken a chunk of a message to rank 0 and copies it when rank 0 gives its receive up by `end`. Rank 1
+    /// does `first` before.
+    fn gives_up(first: impl Fn(&Runtime) + Sync, end: impl Fn(&Runtime, RequestId) + Sync) {
+        let settings = [
+            ("ONECOPY_LAYERS", "cma"),
+            ("ONECOPY_COOP_MIN", "64K"),
+            ("ONECOPY_COOP_CHUNK", "4K"),
+        ];
+        let knobs = Knobs::from_iter(settings).expect("knobs").0;
+        let ((open, opened), (take, taken)) = (word(), word());
+        let (copied, is_back) = (AtomicBool::new(false), AtomicBool::new(false));
+        local_with(2, &knobs, |rt| {
+            let gate = &rt.handle().gate;
+            if rt.rank() == 0 {
+                let id = {
+                    let mut engine = gate.enter();
+                    let buf = UserBuf::One(engine.core.loans.keep(vec![0; LEN]));
+                    engine.receive(Some(1), 0, Some(0), buf).expect("receive")
+                };
+                let together = || {
+                    let mut engine = gate.enter();
+                    engine.progress(false);
+                    let mut transfers = engine.core.transfers.slots.iter().flatten();
+                    transfers.any(|transfer| matches!(transfer.mode, Mode::Coop(_)))
+                };
+                while !together() {
+                    std::thread::yield_now();
+                }
+                open.send(()).expect("rank 1 listens");
+                taken
+                    .lock()
+                    .expect("lock")
+                    .recv()
+                    .expect("a chunk is taken");
+                end(&rt, id);
+                let over = copied.load(Ordering::SeqCst);
+                is_back.store(true, Ordering::SeqCst);
+                assert!(over, "the buffer is back while rank 1 copies into it");
+            } else {
+                {
+                    let mut engine = gate.enter();
+                    let buf = UserBuf::One(engine.core.loans.keep(vec![1; LEN]));
+                    let mode = SendMode::Standard;
+                    engine.send(0, 0, 0, buf, mode).expect("send");
+                }
+                while opened.lock().expect("lock").try_recv().is_err() {
+                    gate.enter().progress(false);
+                }
+                first(&rt);
+                let engine = gate.enter();
+                let peer = engine.peers[0].as_ref().expect("connected");
+                let block = peer.endpoint.block_out();
+                let id = block.open_id();
+                let chunks = block.joined(id).expect("an open transfer").chunks();
+                block.claim_back(id, chunks).expect("a chunk");
+                take.send(()).expect("rank 0 listens");
+                // Either rank 0 lets this rank take no more, or it does not care.
+                while block.taken(id) < chunks && !is_back.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                copied.store(true, Ordering::SeqCst);
+                block.sender_finished(id, 1);
+            }
+        });
+    }
+
+    #[test]
+    fn a_receive_that_is_abandoned_waits_for_its_sender() {
+        gives_up(|_| {}, |rt, id| rt.handle().gate.enter().abandon(id));
+    }
+
+    #[test]
+    fn a_receive_that_an_abort_ends_waits_for_its_sender() {
+        gives_up(
+            |rt| rt.abort(3).expect("abort"),
+            |rt, id| {
+                let mut engine = rt.handle().gate.enter();
+                engine.check_liveness();
+                assert!(engine.is_done(id), "the abort was heard");
+            },
+        );
+    }
+
+    #[test]
+    fn a_receive_from_a_peer_that_is_given_up_waits_for_it() {
+        gives_up(
+            |_| {},
+            |rt, id| {
+                let mut engine = rt.handle().gate.enter();
+                engine.mark_gone(1, Gone::Unreachable("no memory".into()));
+                assert!(engine.is_done(id), "the peer is gone");
+            },
+        );
+    }
+}
