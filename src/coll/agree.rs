@@ -214,37 +214,57 @@ impl Worker {
     fn bury(&mut self) {
         let freed_slots = Arc::clone(&self.collectives.ids.freed_slots);
         let mut freed_slots = freed_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        freed_slots.retain(|&slot| {
-            let Some(comm) = &self.collectives.slots[slot] else {
-                return false;
-            };
-            let levels = &mut self.collectives.levels;
-            if !comm.ops.is_empty() || levels.get(&slot).is_some_and(Levels::is_busy) {
-                // Requests that outlive the communicator still go on.
-                return true;
-            }
-            let group = levels.remove(&slot).and_then(Levels::into_group);
-            let Some(comm) = self.collectives.slots[slot].take() else {
-                return false;
-            };
-            let Communicator { state, .. } = *comm;
-            let state = group.unwrap_or(state);
-            if let Some(channel) = state.channel {
-                self.collectives.retired.push(Retired {
-                    channel,
-                    tag: state.tag,
-                    seq: state.seq,
-                    members: Arc::clone(&state.members),
-                    ends: state.ends,
-                });
-            }
-            let ids = &mut self.collectives.ids;
-            if let Some(index) = ids.of_slots.iter().position(|&(other, _)| other == slot) {
-                let (_, id) = ids.of_slots.swap_remove(index);
-                ids.used[id as usize / 64] &= !(1 << (id % 64));
-            }
-            false
+        freed_slots.retain(|&slot| !self.bury_slot(slot));
+        self.take_back_channels();
+    }
+
+    /// Ends a communicator of which nobody has a handle, and those with the same members in other contexts. `false`:
+    /// something of it is under way.
+    fn bury_slot(&mut self, slot: usize) -> bool {
+        let collectives = &mut self.collectives;
+        let mut slots = collectives.slots_beside(slot);
+        slots.push(slot);
+        let busy = slots.iter().any(|slot| {
+            let comm = &collectives.slots[*slot];
+            let levels = collectives.levels.get(slot);
+            // Requests that outlive the communicator still go on.
+            comm.as_ref().is_some_and(|comm| !comm.ops.is_empty())
+                || levels.is_some_and(Levels::is_busy)
         });
+        if busy {
+            return false;
+        }
+        for &beside in &slots[..slots.len() - 1] {
+            collectives.slots[beside] = None;
+        }
+        let ids = &mut collectives.ids;
+        ids.by_context.retain(|known| known.of != slot);
+        let group = collectives.levels.remove(&slot);
+        let Some(comm) = collectives.slots[slot].take() else {
+            return true;
+        };
+        let Communicator { state, .. } = *comm;
+        let of_slot = ids.of_slots.iter().position(|&(other, _)| other == slot);
+        if let Some(index) = of_slot {
+            let (_, id) = ids.of_slots.swap_remove(index);
+            ids.used[id as usize / 64] &= !(1 << (id % 64));
+        }
+        let state = group.and_then(Levels::into_group).unwrap_or(state);
+        if let Some(channel) = state.channel {
+            collectives.retired.push(Retired {
+                channel,
+                tag: state.tag,
+                seq: state.seq,
+                members: state.members,
+                ends: state.ends,
+            });
+        }
+        true
+    }
+
+    /// Takes back the channels of communicators that are gone, once no member uses them: each has read all, or has
+    /// taken the channel back.
+    fn take_back_channels(&mut self) {
         let Self {
             engine,
             collectives,

@@ -12,20 +12,28 @@ pub(super) const WORDS: usize = IDS as usize / 64;
 /// members takes part.
 pub(crate) type Turn = (u32, u32);
 
+/// A communicator with the members of another one, in a context of its own.
+pub(super) struct InContext {
+    pub(super) context: u32,
+    /// The slot of the other one, and its own.
+    pub(super) of: usize,
+    pub(super) slot: usize,
+}
+
 /// Ids of communicators.
 pub(crate) struct Ids {
     pub(super) used: [u64; WORDS],
     /// Slot and id of those in use.
     pub(super) of_slots: Vec<(usize, u32)>,
     /// Where to look for a free one first, so that an id rests before it is used again.
-    pub(super) next: u32,
+    pub(crate) next: u32,
     /// Users of channels so far.
     pub(super) users: u32,
     /// Whose agreement holds the ids.
     pub(super) holder: Option<Turn>,
     pub(super) waiting: BTreeSet<Turn>,
     pub(crate) freed_slots: Arc<Mutex<Vec<usize>>>,
-    pub(crate) by_context: Vec<(u32, usize)>,
+    pub(super) by_context: Vec<InContext>,
 }
 
 impl Default for Ids {

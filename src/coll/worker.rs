@@ -5,7 +5,7 @@
 use super::Collective;
 use super::communicator::Communicator;
 use super::group::CHANNEL_RANKS;
-use super::ids::Ids;
+use super::ids::{Ids, InContext};
 use super::levels::Levels;
 use super::nodes::MembersByNode;
 use super::select;
@@ -84,17 +84,30 @@ impl Collectives {
         slot
     }
 
-    /// The slot of a communicator that has a context of its own but no channel.
-    pub(crate) fn slot_of(&mut self, context: u32, members: &Arc<[u32]>, me: usize) -> usize {
-        let found = self.ids.by_context.iter();
-        if let Some(&(_, slot)) = found.clone().find(|&&(other, _)| other == context) {
-            return slot;
+    /// The slot of a communicator that has a context of its own but no channel, with the members of that in slot `of`.
+    pub(crate) fn slot_of(&mut self, context: u32, of: usize) -> usize {
+        let mut found = self.ids.by_context.iter();
+        if let Some(known) = found.find(|known| known.context == context && known.of == of) {
+            return known.slot;
         }
         let own = context | OWN_CONTEXTS;
-        let state = CommState::new(Arc::clone(members), me, own, 0, None, self.tuning);
+        let (members, me) = match &self.slots[of] {
+            Some(comm) => (Arc::clone(&comm.state.members), comm.state.me),
+            None => (Arc::from([]), 0),
+        };
+        let state = CommState::new(members, me, own, 0, None, self.tuning);
         let slot = self.add(state);
-        self.ids.by_context.push((context, slot));
+        self.ids.by_context.push(InContext { context, of, slot });
         slot
+    }
+
+    /// The slots of those that share the members of the communicator in slot `of`.
+    pub(super) fn slots_beside(&self, of: usize) -> Vec<usize> {
+        let known = self.ids.by_context.iter();
+        known
+            .filter(|known| known.of == of)
+            .map(|known| known.slot)
+            .collect()
     }
 
     /// Moves all collectives that can move.

@@ -31,9 +31,10 @@ impl Comm {
     pub(crate) fn slot(&self, engine: &mut Worker) -> usize {
         match self.slot {
             Some(slot) => slot,
-            None => engine
-                .collectives
-                .slot_of(self.context, &self.members(), self.rank()),
+            None => {
+                let of = self.place.as_ref().map_or(0, |place| place.slot);
+                engine.collectives.slot_of(self.context, of)
+            }
         }
     }
 
@@ -148,3 +149,6 @@ impl Comm {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
