@@ -42,6 +42,7 @@ mod start;
 pub(crate) mod state;
 mod stream;
 mod swap;
+pub(crate) mod tags;
 mod worker;
 
 pub use group::Group;

@@ -375,6 +375,20 @@ impl Engine {
         true
     }
 
+    /// Throws away messages that came before their receive and that nobody will receive.
+    #[cold]
+    pub(crate) fn discard(&mut self, which: impl FnMut(&Envelope) -> bool) {
+        let entries = self.core.unexpected.ids_where(which);
+        for entry in entries {
+            // Given to a receive that is over: its sender is answered, and has its credit back.
+            let nothing = UserBuf::Many(Default::default());
+            let over = Request::receive(RequestState::Receiving, 0, 0, nothing);
+            let id = self.core.requests.insert(over);
+            self.core.requests.remove(id);
+            self.accept_entry(entry, id);
+        }
+    }
+
     /// The error of a rank that is gone, if one is.
     pub(crate) fn first_gone(&self) -> Option<Error> {
         let gone = self.gone.iter().enumerate();

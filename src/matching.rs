@@ -301,6 +301,19 @@ impl<T> Unexpected<T> {
         self.bins.remove(entry.0)
     }
 
+    /// Messages for whose envelope `which` holds, oldest first.
+    pub(crate) fn ids_where(&self, mut which: impl FnMut(&Envelope) -> bool) -> Vec<EntryId> {
+        let found = self.bins.ids_where(|patterns, _| {
+            let exact = &patterns[0];
+            which(&Envelope {
+                context: exact.context,
+                source: exact.source.unwrap_or(0),
+                tag: exact.tag.unwrap_or(0),
+            })
+        });
+        found.into_iter().map(|(_, id)| EntryId(id)).collect()
+    }
+
     /// Takes all messages from `source` for which `which` holds.
     pub(crate) fn take_where(&mut self, mut which: impl FnMut(u32, &T) -> bool) -> Vec<T> {
         let ids = self

@@ -13,10 +13,11 @@
 //! keeps busy with the other.
 
 use super::communicator::Communicator;
-use super::group::{CHANNEL_RANKS, Membership, sub_context};
+use super::group::{CHANNEL_RANKS, Membership, SUB_SHIFT, sub_context};
 use super::ids::{IDS, Turn, WORDS};
 use super::levels::Levels;
 use super::state::CommState;
+use super::tags::Tags;
 use super::worker::{Retired, Worker};
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
@@ -221,15 +222,17 @@ impl Worker {
     /// Ends a communicator of which nobody has a handle, and those with the same members in other contexts. `false`:
     /// something of it is under way.
     fn bury_slot(&mut self, slot: usize) -> bool {
-        let collectives = &mut self.collectives;
+        let Self {
+            engine,
+            collectives,
+        } = self;
         let mut slots = collectives.slots_beside(slot);
         slots.push(slot);
         let busy = slots.iter().any(|slot| {
-            let comm = &collectives.slots[*slot];
+            let comm = collectives.slots[*slot].as_mut();
             let levels = collectives.levels.get(slot);
             // Requests that outlive the communicator still go on.
-            comm.as_ref().is_some_and(|comm| !comm.ops.is_empty())
-                || levels.is_some_and(Levels::is_busy)
+            comm.is_some_and(|comm| comm.is_busy(engine)) || levels.is_some_and(Levels::is_busy)
         });
         if busy {
             return false;
@@ -248,6 +251,14 @@ impl Worker {
         if let Some(index) = of_slot {
             let (_, id) = ids.of_slots.swap_remove(index);
             ids.used[id as usize / 64] &= !(1 << (id % 64));
+            // Members begin nothing under this id before this rank says that it is free.
+            engine
+                .discard(|envelope| is_of(id, envelope.context) && !Tags::is_others(envelope.tag));
+        } else if state.failed.is_some() {
+            // One that has not failed has received all; words that are there are of the next one of the same group.
+            engine.discard(|envelope| {
+                envelope.context == state.context && state.tags.has(envelope.tag)
+            });
         }
         let state = group.and_then(Levels::into_group).unwrap_or(state);
         if let Some(channel) = state.channel {
@@ -287,4 +298,9 @@ impl Worker {
             !left
         });
     }
+}
+
+/// Whether `context` is one of the library's own in a communicator with this id.
+fn is_of(id: u32, context: u32) -> bool {
+    context >> SUB_SHIFT << SUB_SHIFT == sub_context(id) | OWN_CONTEXTS
 }

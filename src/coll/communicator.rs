@@ -3,6 +3,7 @@
 
 use super::contribution::{Served, behind};
 use super::failed::Failed;
+use super::messages::{Poison, poisoned};
 use super::op::Operation;
 use super::state::{CommState, Step};
 use crate::engine::Engine;
@@ -16,6 +17,8 @@ use std::collections::VecDeque;
 pub(crate) struct Communicator {
     pub(crate) state: CommState,
     pub(crate) ops: VecDeque<Operation>,
+    /// What members are told by messages when it has failed.
+    pub(super) poison: Poison,
 }
 
 impl Communicator {
@@ -23,6 +26,7 @@ impl Communicator {
         Self {
             state,
             ops: VecDeque::new(),
+            poison: Poison::default(),
         }
     }
 
@@ -70,7 +74,7 @@ impl Communicator {
 
     /// Moves its collectives. Each moves a finite number of times, whatever its members write.
     fn step_ops(&mut self, engine: &mut Engine) -> bool {
-        let Self { state, ops } = self;
+        let Self { state, ops, .. } = self;
         let mut moved = false;
         let mut failure = None;
         for op in ops.iter_mut() {
@@ -110,7 +114,7 @@ impl Communicator {
     /// Ends its collectives, those under way and all later ones, and tells the members.
     #[cold]
     pub(crate) fn fail(&mut self, engine: &mut Engine, error: &Error) {
-        let Self { state, ops } = self;
+        let Self { state, ops, poison } = self;
         if state.failed.is_none() {
             let word = Failed::encode(Some(error));
             if state.has_channel() {
@@ -119,7 +123,7 @@ impl Communicator {
                 state.wake(&engine.peers);
                 await_writers(engine, state);
             } else if engine.core.fatal.is_none() {
-                super::messages::poison(engine, state, word);
+                *poison = Poison::tell(engine, state, word);
             }
             state.failed = Some(error.clone());
         }
@@ -127,6 +131,11 @@ impl Communicator {
             op.abandon(engine);
             engine.core.requests.complete(op.id, Err(error.clone()));
         }
+    }
+
+    /// Whether something of it is under way.
+    pub(super) fn is_busy(&mut self, engine: &mut Engine) -> bool {
+        !self.ops.is_empty() || !self.poison.is_over(engine)
     }
 
     /// Looks whether it has failed at a member, or has lost one, while collectives are under way.
@@ -192,7 +201,7 @@ impl Communicator {
                 Some(gone) => Some(gone.error(rank)),
             }
         });
-        lost.or_else(|| super::messages::poisoned(engine, state))
+        lost.or_else(|| poisoned(engine, state))
     }
 
     /// Whether a collective under way needs something of `place` that is not there.
@@ -203,7 +212,7 @@ impl Communicator {
 
     /// Copies what members have called for. Says whether there was something.
     fn serve(&mut self, engine: &mut Engine) -> bool {
-        let Self { state, ops } = self;
+        let Self { state, ops, .. } = self;
         let called = state.own().take_called();
         if called == 0 {
             return false;

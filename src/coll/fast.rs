@@ -264,7 +264,7 @@ impl Worker {
             collectives,
         } = self;
         let Engine { core, peers, .. } = engine;
-        let Communicator { state, ops } = collectives.slots.get_mut(slot)?.as_deref_mut()?;
+        let Communicator { state, ops, .. } = collectives.slots.get_mut(slot)?.as_deref_mut()?;
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
             && ops.is_empty()

@@ -22,6 +22,7 @@ use super::nodes::MembersByNode;
 use super::select::levels::{bytes, way};
 use super::start::{Buffers, Call, request};
 use super::state::{CommState, Tuning};
+use super::tags;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
@@ -29,10 +30,6 @@ use place::Place;
 use spanning::{Spanning, work_of};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// In the tags of messages: between leaders, and of a node group's exchanges that go better by messages.
-const WIRE_TAGS: i32 = 1 << 30;
-const GROUP_TAGS: i32 = 1 << 30 | 1 << 21;
 
 /// What a communicator has besides if its members are on several nodes.
 pub(crate) struct Levels {
@@ -64,18 +61,19 @@ impl Levels {
         if place.nodes.count() < 2 || grouped && channel.is_none() {
             return None;
         }
-        let comm = |members, me, channel, tag_base| {
-            let state = CommState::new(members, me, of.context, of.tag, channel, tuning);
-            Communicator::new(CommState { tag_base, ..state })
+        let comm = |members, me, channel, level| {
+            let mut state = CommState::new(members, me, of.context, of.tag, channel, tuning);
+            state.tags = of.tags.of_level(level);
+            Communicator::new(state)
         };
         let group = (!place.is_alone()).then(|| {
             let members = place.group().iter().map(|&member| place.members[member]);
             let within = place.group().iter().position(|&member| member == place.me);
             let me = within.unwrap_or(0);
-            comm(members.collect(), me, channel, GROUP_TAGS)
+            comm(members.collect(), me, channel, tags::GROUP)
         });
         let (leaders, me) = place.wire(None, false);
-        let wire = comm(leaders, me, None, WIRE_TAGS);
+        let wire = comm(leaders, me, None, tags::WIRE);
         Some(Self {
             place,
             group,
@@ -236,6 +234,11 @@ impl Levels {
     pub(crate) fn fail(&mut self, engine: &mut Engine, comm: &mut Communicator, error: &Error) {
         // The members hear of it from the whole communicator.
         self.wire.state.failed.get_or_insert(error.clone());
+        if let Some(group) = &mut self.group
+            && !group.state.has_channel()
+        {
+            group.state.failed.get_or_insert(error.clone());
+        }
         for level in self.group.iter_mut().chain([&mut self.wire]) {
             level.fail(engine, error);
         }

@@ -15,8 +15,6 @@ use std::sync::Arc;
 
 /// Bytes of a piece that is combined or exchanged at a time.
 const PIECE: usize = 32 << 10;
-/// The tag by which a rank says that it has given the communicator up.
-const POISON: i32 = i32::MAX;
 
 /// Messages under way, and the loans that they work on.
 #[derive(Default)]
@@ -40,8 +38,8 @@ impl Lane {
             members: Arc::clone(&state.members),
             me: state.me,
             context: state.context,
-            // Two tags each; far more than can be under way at a time.
-            tag: state.tag_base | ((seq & 0xFFFFF) << 1).cast_signed(),
+            // Two tags each.
+            tag: state.tags.of(seq),
         }
     }
 }
@@ -109,6 +107,15 @@ impl Flight {
             self.release(engine);
         }
         Ok(self.requests.is_empty())
+    }
+
+    /// Whether all messages are over, whatever has become of them.
+    fn has_ended(&mut self, engine: &mut Engine) -> bool {
+        self.requests.retain(|&id| engine.take_result(id).is_none());
+        if self.requests.is_empty() {
+            self.release(engine);
+        }
+        self.requests.is_empty()
     }
 
     fn release(&mut self, engine: &mut Engine) {
@@ -421,21 +428,35 @@ impl MessageChain {
     }
 }
 
-/// Tells all members that this rank has given the communicator up.
-pub(crate) fn poison(engine: &mut Engine, state: &CommState, word: u64) {
-    for (place, &rank) in state.members.iter().enumerate() {
-        if place != state.me {
-            let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
-            let mode = SendMode::Standard;
-            // A rank that cannot be told finds out by itself.
-            let _ = engine.send(
-                rank as usize,
-                state.context,
-                POISON,
-                UserBuf::One(loan),
-                mode,
-            );
+/// Words to the members that this rank has given the communicator up.
+#[derive(Default)]
+pub(crate) struct Poison {
+    flight: Flight,
+}
+
+impl Poison {
+    /// Tells all members of a communicator without a channel.
+    pub(crate) fn tell(engine: &mut Engine, state: &CommState, word: u64) -> Self {
+        let mut this = Self::default();
+        let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
+        this.flight.loans.push(loan);
+        let (context, tag) = (state.context, state.tags.poison());
+        for (place, &rank) in state.members.iter().enumerate() {
+            if place == state.me {
+                continue;
+            }
+            let (buf, mode) = (UserBuf::One(loan), SendMode::Standard);
+            // Who cannot be told finds out by itself.
+            if let Ok(id) = engine.send(rank as usize, context, tag, buf, mode) {
+                this.flight.requests.push(id);
+            }
         }
+        this
+    }
+
+    /// Whether nothing of it is under way any more.
+    pub(crate) fn is_over(&mut self, engine: &mut Engine) -> bool {
+        self.flight.has_ended(engine)
     }
 }
 
@@ -444,7 +465,7 @@ pub(crate) fn poisoned(engine: &Engine, state: &CommState) -> Option<Error> {
     let pattern = Pattern {
         context: state.context,
         source: None,
-        tag: Some(POISON),
+        tag: Some(state.tags.poison()),
     };
     let entry = engine.core.unexpected.find(&pattern)?;
     let rank = engine.core.unexpected.envelope(entry).source;

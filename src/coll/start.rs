@@ -157,7 +157,7 @@ impl Communicator {
     ) -> Result<RequestId> {
         self.admit(engine, opened)?;
         let plan = self.planner(collective, buffers).plan()?;
-        let Self { state, ops } = self;
+        let Self { state, ops, .. } = self;
         let begun = call == Call::Begun;
         let seq = if begun {
             state.seq

@@ -3,6 +3,7 @@
 
 use super::asked::CopyRequests;
 use super::failed::Failed;
+use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -30,7 +31,7 @@ pub(crate) struct CommState {
     /// Context of the messages of collectives that have no channel.
     pub(crate) context: u32,
     /// What the tags of these messages have in common.
-    pub(crate) tag_base: i32,
+    pub(crate) tags: Tags,
     pub(crate) tag: u64,
     /// The channel's number; none: collectives go by messages.
     pub(crate) channel: Option<u32>,
@@ -81,7 +82,7 @@ impl CommState {
             members,
             me,
             context,
-            tag_base: 0,
+            tags: Tags::of_user((tag >> 32) as u32),
             tag,
             channel,
             ends: Vec::new(),

@@ -11,6 +11,7 @@ use super::nodes::MembersByNode;
 use super::select;
 use super::start::{Buffers, Call};
 use super::state::{CommState, Tuning};
+use super::tags::Tags;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
@@ -91,11 +92,16 @@ impl Collectives {
             return known.slot;
         }
         let own = context | OWN_CONTEXTS;
-        let (members, me) = match &self.slots[of] {
-            Some(comm) => (Arc::clone(&comm.state.members), comm.state.me),
-            None => (Arc::from([]), 0),
+        let (members, me, tags) = match &self.slots[of] {
+            Some(comm) => (
+                Arc::clone(&comm.state.members),
+                comm.state.me,
+                comm.state.tags,
+            ),
+            None => (Arc::from([]), 0, Tags::of_user(0)),
         };
-        let state = CommState::new(members, me, own, 0, None, self.tuning);
+        let mut state = CommState::new(members, me, own, 0, None, self.tuning);
+        state.tags = tags;
         let slot = self.add(state);
         self.ids.by_context.push(InContext { context, of, slot });
         slot

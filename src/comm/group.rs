@@ -6,6 +6,7 @@ use crate::coll::Worker;
 use crate::coll::agree::Share;
 use crate::coll::group::{Group, Membership};
 use crate::coll::state::CommState;
+use crate::coll::tags::Tags;
 use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ impl Comm {
             None,
             engine.collectives.tuning,
         );
-        state.tag_base = (1 << 29 | (tag & TAGS) << 21).cast_signed();
+        state.tags = Tags::of_group(tag, &members);
         let slot = engine.collectives.add(state);
         let freed_slots = Arc::clone(&engine.collectives.ids.freed_slots);
         drop(engine);

@@ -3,13 +3,35 @@
 
 use crate::Comm;
 use crate::coll::{Group, PredefinedOp};
+use crate::error::Error;
+use crate::matching::{Envelope, OWN_CONTEXTS};
 use crate::runtime::{Runtime, local_with};
+use crate::wireup::Death;
 use onecopy_obs::Knobs;
+use onecopy_shm::sync::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Says when it is dropped that a rank is done, also when a check fails.
+struct Done<'d>(&'d AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 /// No communicator has a channel.
 fn by_messages() -> Knobs {
     let settings = [("ONECOPY_COLL_POOL", "0")];
     Knobs::from_iter(settings).expect("knobs").0
+}
+
+/// Ranks 0 and 1 have come here, and have all that the other has sent before.
+fn meet(comm: &Comm) {
+    let other = 1 - comm.rank();
+    let mut got = [0u8];
+    comm.sendrecv(&[1u8], other, 77, &mut got, other, 77)
+        .expect("the other rank");
 }
 
 /// What two ranks sum up is right.
@@ -21,10 +43,87 @@ fn sums(comm: &Comm) {
     assert_eq!(sum, [3]);
 }
 
+/// Gives a communicator up, as a lost member does.
+fn give_up(rt: &Runtime, comm: &Comm) {
+    let mut engine = rt.handle().gate.enter();
+    let slot = comm.slot(&mut engine);
+    let worker = &mut *engine;
+    let comm = worker.collectives.slots[slot].as_mut().expect("alive");
+    comm.fail(&mut worker.engine, &Error::given_up(rt.rank()));
+}
+
 /// The next communicator has this one's id, if that is free then.
 fn reuse_id(rt: &Runtime, comm: &Comm) {
     let id = comm.place.as_ref().expect("members").id;
     rt.handle().gate.enter().collectives.ids.next = id;
+}
+
+/// Messages of collectives that no receive has taken.
+fn left_over(rt: &Runtime) -> usize {
+    let engine = rt.handle().gate.enter();
+    let unexpected = &engine.core.unexpected;
+    let own = |envelope: &Envelope| envelope.context & OWN_CONTEXTS != 0;
+    unexpected.ids_where(own).len()
+}
+
+#[test]
+fn survivors_form_a_communicator_after_one_that_has_failed() {
+    let is_over = AtomicBool::new(false);
+    local_with(3, &by_messages(), |rt| {
+        let world = rt.world();
+        if rt.rank() == 2 {
+            // It lives, and calls nothing.
+            while !is_over.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            return;
+        }
+        let _done = (rt.rank() == 0).then(|| Done(&is_over));
+        let (all, both) = (Group::of(&[0, 1, 2]), Group::of(&[0, 1]));
+        meet(&world);
+        let bury = || rt.handle().gate.enter().believe_dead(2, Death::Signal(9));
+        if rt.rank() == 0 {
+            bury();
+        }
+        // Rank 1 says its first word and hears of the death by what rank 0 says.
+        let failed = world.create_from_group(&all, 5);
+        assert!(failed.is_err(), "a member is dead");
+        bury();
+        meet(&world);
+        if rt.rank() == 1 {
+            // Long enough that rank 0 looks at what it has heard; the result does not depend on it.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let made = world.create_from_group(&both, 5).expect("survivors");
+        sums(&made);
+        meet(&made);
+        assert_eq!(left_over(&rt), 0, "of a communicator that has failed");
+    });
+}
+
+#[test]
+fn an_id_that_is_used_again_has_not_failed_before() {
+    local_with(2, &by_messages(), |rt| {
+        let world = rt.world();
+        let both = world.group();
+        let made = world.create_from_group(&both, 0).expect("create");
+        sums(&made);
+        if rt.rank() == 0 {
+            give_up(&rt, &made);
+        }
+        meet(&world);
+        assert_eq!(left_over(&rt), rt.rank(), "rank 1 was told, nobody else");
+        reuse_id(&rt, &made);
+        let (id, own) = (made.context, made.with_context(3));
+        drop((made, own));
+        let again = world.create_from_group(&both, 0).expect("again");
+        assert_eq!(again.context, id, "another id");
+        if rt.rank() == 0 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        sums(&again);
+        assert_eq!(left_over(&rt), 0, "of a communicator that has failed");
+    });
 }
 
 #[test]
