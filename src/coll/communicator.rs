@@ -68,6 +68,9 @@ impl Communicator {
 
     /// Moves its collectives, and copies what members have asked for.
     pub(crate) fn step(&mut self, engine: &mut Engine) -> bool {
+        if self.state.failed.is_some() {
+            return self.end_ops(engine);
+        }
         let served = self.state.has_channel() && self.serve(engine);
         self.step_ops(engine) || served
     }
@@ -114,7 +117,7 @@ impl Communicator {
     /// Ends its collectives, those under way and all later ones, and tells the members.
     #[cold]
     pub(crate) fn fail(&mut self, engine: &mut Engine, error: &Error) {
-        let Self { state, ops, poison } = self;
+        let state = &mut self.state;
         if state.failed.is_none() {
             let word = Failed::encode(Some(error));
             if state.has_channel() {
@@ -123,14 +126,28 @@ impl Communicator {
                 state.wake(&engine.peers);
                 await_writers(engine, state);
             } else if engine.core.fatal.is_none() {
-                *poison = Poison::tell(engine, state, word);
+                self.poison = Poison::tell(engine, state, word);
             }
             state.failed = Some(error.clone());
         }
-        for mut op in ops.drain(..) {
+        self.end_ops(engine);
+    }
+
+    /// Ends the collectives of a communicator that has failed, once all who may read this rank's buffers can see that.
+    /// Says whether there were any.
+    #[cold]
+    fn end_ops(&mut self, engine: &mut Engine) -> bool {
+        let Some(error) = &self.state.failed else {
+            return false;
+        };
+        if self.ops.is_empty() || engine.core.fatal.is_none() && !self.poison.is_seen(engine) {
+            return false;
+        }
+        for mut op in self.ops.drain(..) {
             op.abandon(engine);
             engine.core.requests.complete(op.id, Err(error.clone()));
         }
+        true
     }
 
     /// Whether something of it is under way.

@@ -4,13 +4,15 @@
 use super::contribution::{Piece, Readers};
 use super::exchange::{Exchange, Takes};
 use super::state::{CommState, Step};
+use super::tags::Tags;
 use super::{ElemType, Op, Parts};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::Pattern;
-use crate::request::{RequestId, UserBuf};
+use crate::request::{RequestId, RequestState, UserBuf};
 use onecopy_shm::coll::precede;
 use onecopy_shm::loan::Loan;
+use onecopy_shm::sync::{Ordering, fence};
 use std::sync::Arc;
 
 /// Bytes of a piece that is combined or exchanged at a time.
@@ -29,6 +31,7 @@ struct Lane {
     members: Arc<[u32]>,
     me: usize,
     context: u32,
+    tags: Tags,
     tag: i32,
 }
 
@@ -38,9 +41,26 @@ impl Lane {
             members: Arc::clone(&state.members),
             me: state.me,
             context: state.context,
+            tags: state.tags,
             // Two tags each.
             tag: state.tags.of(seq),
         }
+    }
+
+    /// What came from a member is good if the member has not given the communicator up, and with it its buffers, before
+    /// it was read. `state` is that of the communicator.
+    fn is_good(&self, engine: &mut Engine, state: &CommState, place: usize) -> Result<()> {
+        if place == self.me {
+            return Ok(());
+        }
+        if state.has_channel() {
+            return state.failure_of(place).map_or(Ok(()), Err);
+        }
+        // SYNC(coll.poison): acquire after the reads of the member's memory
+        fence(Ordering::Acquire);
+        let rank = self.members[place];
+        engine.hear(rank);
+        poison_of(engine, (self.context, self.tags), Some(rank)).map_or(Ok(()), Err)
     }
 }
 
@@ -221,9 +241,14 @@ impl MessageExchange {
         Ok(any)
     }
 
-    pub(crate) fn step(&mut self, engine: &mut Engine) -> Result<Step> {
+    pub(crate) fn step(&mut self, engine: &mut Engine, state: &CommState) -> Result<Step> {
         if !self.flight.is_over(engine)? {
             return Ok(Step::Idle);
+        }
+        for place in 0..self.lane.members.len() {
+            if self.swap.is_some() || self.exchange.takes.of(place).1 > 0 {
+                self.lane.is_good(engine, state, place)?;
+            }
         }
         Ok(if self.next_round(engine)? {
             Step::Moved
@@ -319,7 +344,7 @@ impl MessageChain {
         }
     }
 
-    pub(crate) fn step(&mut self, engine: &mut Engine) -> Result<Step> {
+    pub(crate) fn step(&mut self, engine: &mut Engine, state: &CommState) -> Result<Step> {
         let (me, last) = (self.lane.me, self.lane.members.len() - 1);
         let mut result = Step::Idle;
         loop {
@@ -351,6 +376,9 @@ impl MessageChain {
                     if !over? {
                         return Ok(result);
                     }
+                    if let Some(before) = me.checked_sub(1) {
+                        self.lane.is_good(engine, state, before)?;
+                    }
                     self.pass_on(engine, last)?;
                     (self.at, result) = (ChainState::Passing, Step::Moved);
                 }
@@ -361,11 +389,11 @@ impl MessageChain {
                     (self.at, result) = (ChainState::Next, Step::Moved);
                 }
                 ChainState::Results => {
-                    return Ok(if self.results.is_over(engine)? {
-                        Step::Done
-                    } else {
-                        result
-                    });
+                    if !self.results.is_over(engine)? {
+                        return Ok(result);
+                    }
+                    self.lane.is_good(engine, state, last)?;
+                    return Ok(Step::Done);
                 }
             }
         }
@@ -432,6 +460,8 @@ impl MessageChain {
 #[derive(Default)]
 pub(crate) struct Poison {
     flight: Flight,
+    /// Those to members that may read this rank's memory, with their ranks.
+    readers: Vec<(u32, RequestId)>,
 }
 
 impl Poison {
@@ -449,9 +479,28 @@ impl Poison {
             // Who cannot be told finds out by itself.
             if let Ok(id) = engine.send(rank as usize, context, tag, buf, mode) {
                 this.flight.requests.push(id);
+                if engine.shares_node(rank) {
+                    this.readers.push((rank, id));
+                }
             }
         }
         this
+    }
+
+    /// Whether all who may read this rank's memory can see the word: it waits no more for room in their rings. One to
+    /// which messages are held back is not waited for, as it may have to be answered by this rank first.
+    pub(crate) fn is_seen(&self, engine: &Engine) -> bool {
+        // SYNC(coll.poison): release before this rank's memory is used for something else
+        fence(Ordering::SeqCst);
+        self.readers.iter().all(|&(rank, id)| {
+            let request = engine.core.requests.get(id);
+            let waits = matches!(
+                request.map(|request| request.state),
+                Some(RequestState::Queued(_))
+            );
+            let peer = engine.peers[rank as usize].as_ref();
+            !waits || peer.is_none_or(|peer| !peer.held_back.is_empty())
+        })
     }
 
     /// Whether nothing of it is under way any more.
@@ -462,10 +511,15 @@ impl Poison {
 
 /// Whether a member has said that it has given the communicator up.
 pub(crate) fn poisoned(engine: &Engine, state: &CommState) -> Option<Error> {
+    poison_of(engine, (state.context, state.tags), None)
+}
+
+/// As [`poisoned`], of one member.
+fn poison_of(engine: &Engine, (context, tags): (u32, Tags), source: Option<u32>) -> Option<Error> {
     let pattern = Pattern {
-        context: state.context,
-        source: None,
-        tag: Some(state.tags.poison()),
+        context,
+        source,
+        tag: Some(tags.poison()),
     };
     let entry = engine.core.unexpected.find(&pattern)?;
     let rank = engine.core.unexpected.envelope(entry).source;
@@ -491,3 +545,6 @@ impl MessageExchange {
         this
     }
 }
+
+#[cfg(test)]
+mod tests;

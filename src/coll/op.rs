@@ -136,8 +136,8 @@ impl Operation {
                 Body::Swap(body) => body.step(&mut cx),
                 Body::Fold(body) => body.step(&mut cx, &mut self.scratch),
                 Body::Stream(body) => body.step(&mut cx, &mut self.scratch),
-                Body::MessageExchange(body) => body.step(cx.engine),
-                Body::MessageChain(body) => body.step(cx.engine),
+                Body::MessageExchange(body) => body.step(cx.engine, cx.state),
+                Body::MessageChain(body) => body.step(cx.engine, cx.state),
             }? {
                 Step::Idle => return Ok(result),
                 Step::Moved => {

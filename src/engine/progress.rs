@@ -107,6 +107,21 @@ impl Engine {
         true
     }
 
+    /// Takes what a peer on this node has said so far.
+    pub(crate) fn hear(&mut self, rank: u32) {
+        // No more than the ring holds: one that goes on writing does not keep this rank here.
+        for _ in 0..2 * self.geometry.ring_slots {
+            let peer = self.peers[rank as usize].as_mut();
+            let says = peer.is_some_and(|peer| {
+                peer.gone.is_none() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
+            });
+            if !says {
+                return;
+            }
+            self.take_from(rank, Drain::All);
+        }
+    }
+
     /// Takes records from a peer's ring.
     fn take_from(&mut self, rank: u32, which: Drain) {
         let Self { core, peers, .. } = self;
