@@ -262,11 +262,14 @@ impl Worker {
         }
         let state = group.and_then(Levels::into_group).unwrap_or(state);
         if let Some(channel) = state.channel {
+            // Of one that has failed here, a member may come to one more collective, and has to hear of that first.
+            let more = u32::from(state.failed.is_some());
             collectives.retired.push(Retired {
                 channel,
                 tag: state.tag,
-                seq: state.seq,
+                seq: state.seq.wrapping_add(more),
                 members: state.members,
+                me: state.me,
                 ends: state.ends,
             });
         }
@@ -274,7 +277,7 @@ impl Worker {
     }
 
     /// Takes back the channels of communicators that are gone, once no member uses them: each has read all, or has
-    /// taken the channel back.
+    /// given the communicator up, or has taken the channel back.
     fn take_back_channels(&mut self) {
         let Self {
             engine,
@@ -291,9 +294,13 @@ impl Worker {
                     gone[rank as usize].is_some()
                         || end.tag() != retired.tag
                         || reached(end.done(), retired.seq)
+                        || end.failure() != 0
                 });
             if left {
                 *channels &= !(1 << retired.channel);
+                if let Some(own) = retired.ends.get(retired.me) {
+                    own.close();
+                }
             }
             !left
         });

@@ -51,8 +51,10 @@ pub(crate) struct Collectives {
 pub(crate) struct Retired {
     pub(crate) channel: u32,
     pub(crate) tag: u64,
+    /// Up to which its members are to have read.
     pub(crate) seq: u32,
     pub(crate) members: Arc<[u32]>,
+    pub(crate) me: usize,
     pub(crate) ends: Vec<Channel>,
 }
 

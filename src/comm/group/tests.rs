@@ -145,3 +145,32 @@ fn an_id_that_is_used_again_finds_its_own_members() {
         sums(&again.with_context(3));
     });
 }
+
+/// One of two members gives the communicator up in a collective to which the other one never comes, or both do.
+#[test]
+fn a_communicator_that_has_failed_gives_its_channel_back() {
+    for alone in [false, true] {
+        local_with(2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let both = world.group();
+            for _ in 0..8 {
+                let made = world.create_from_group(&both, 0).expect("create");
+                sums(&made);
+                if rt.rank() == 0 || !alone {
+                    let barrier = crate::coll::Collective::Barrier;
+                    let buffers = (None::<Vec<u8>>, None::<Vec<u8>>);
+                    let begun = made.start(&barrier, buffers.0, buffers.1).expect("start");
+                    give_up(&rt, &made);
+                    drop(begun);
+                }
+                meet(&world);
+            }
+            // Each agreement looks once.
+            for _ in 0..2 {
+                drop(world.create_from_group(&both, 0).expect("create"));
+            }
+            let channels = rt.handle().gate.enter().collectives.channels;
+            assert!(channels.count_ones() <= 4, "{channels:#b}, alone: {alone}");
+        });
+    }
+}

@@ -119,11 +119,20 @@ impl Channel {
         lines.writing.0.store(0, Ordering::Relaxed);
         lines.failed.store(0, Ordering::Relaxed);
         lines.done.0.set(seq);
-        // SYNC(coll.tag): release the end's state
-        lines.tag.store(tag, Ordering::Release);
+        self.set_tag(tag);
     }
 
-    /// The communicator that uses this end.
+    /// The owner's end serves no communicator any more.
+    pub fn close(&self) {
+        self.set_tag(0);
+    }
+
+    fn set_tag(&self, tag: u64) {
+        // SYNC(coll.tag): release the end's state
+        self.lines().tag.store(tag, Ordering::Release);
+    }
+
+    /// The communicator that uses this end; 0: none.
     #[must_use]
     pub fn tag(&self) -> u64 {
         // SYNC(coll.tag): acquire the end's state
