@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks that die, and ranks that write nonsense: the others go on.
+//! Ranks that die, that lack what they need, or that write nonsense: the others go on.
 //!
 //! The ranks are this very test program, started by the launcher with the one test [`as_rank`]. Nothing depends on how
 //! long something takes; limits are generous, and beyond them a test fails instead of hanging.
@@ -19,6 +19,8 @@ mod module;
 #[cfg(feature = "fault-points")]
 #[path = "crash/points.rs"]
 mod points;
+#[path = "crash/scarce.rs"]
+mod scarce;
 #[path = "crash/traffic.rs"]
 mod traffic;
 #[path = "crash/waits.rs"]
@@ -33,6 +35,8 @@ fn as_rank() {
         Ok("traffic") => traffic::rank(),
         Ok("waits") => waits::rank(),
         Ok("collectives") => collectives::rank(),
+        Ok("unopened") => scarce::unopened(),
+        Ok("forming") => scarce::forming(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }

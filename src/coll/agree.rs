@@ -175,26 +175,26 @@ impl Worker {
         let group = members.iter().filter(|&&rank| self.shares_node(rank));
         let needed = group.count() > 1 || members.len() == 1;
         let used = agreed.channel.filter(|_| needed);
-        if let Some(channel) = used {
-            self.collectives.channels |= 1 << channel;
-        }
         let reserved = used.map_or(Ok(()), |channel| {
             self.core.home.reserve_channel(channel, ChannelPart::Lines)
         });
-        if let (Ok(()), Some(channel)) = (&reserved, used)
-            && let Some(end) = self.core.home.channel(channel)
-        {
-            end.open(agreed.tag, 0);
+        if let (Ok(()), Some(channel)) = (&reserved, used) {
+            self.collectives.channels |= 1 << channel;
+            if let Some(end) = self.core.home.channel(channel) {
+                end.open(agreed.tag, 0);
+            }
         }
         let mut state = CommState::new(
             Arc::clone(members),
             me,
             context,
             agreed.tag,
-            agreed.channel,
+            // Where there is no memory nobody may write.
+            agreed.channel.filter(|_| reserved.is_ok()),
             self.collectives.tuning,
         );
-        // Without memory for it every collective of the communicator fails here.
+        // Without memory for it every collective of the communicator fails here, and at the members, which are told
+        // before they use it.
         state.failed = reserved.err();
         let Self {
             engine,
@@ -208,6 +208,20 @@ impl Worker {
             id: agreed.id,
             slot,
             freed_slots: Arc::clone(&self.collectives.ids.freed_slots),
+        }
+    }
+
+    /// Whether collectives of the communicator in `slot` can be used here.
+    pub(crate) fn is_prepared(&self, slot: usize) -> bool {
+        let comm = self.collectives.slots.get(slot).and_then(Option::as_ref);
+        comm.is_none_or(|comm| comm.state.failed.is_none())
+    }
+
+    /// The member `rank` could not prepare its end of the channel: collectives of the communicator in `slot`, of which
+    /// none has begun, fail here too.
+    pub(crate) fn give_up_with(&mut self, slot: usize, rank: usize) {
+        if let Some(Some(comm)) = self.collectives.slots.get_mut(slot) {
+            comm.state.failed.get_or_insert(Error::given_up(rank));
         }
     }
 

@@ -120,11 +120,18 @@ impl Communicator {
         let state = &mut self.state;
         if state.failed.is_none() {
             let word = Failed::encode(Some(error));
+            let told = if word == 0 { Failed::GIVEN_UP } else { word };
             if state.has_channel() {
-                let told = if word == 0 { Failed::GIVEN_UP } else { word };
                 state.own().fail(told);
                 state.wake(&engine.peers);
                 await_writers(engine, state);
+            } else if let Some(channel) = state.channel.take() {
+                // Members that could open it wait for this rank's line. They may look here for as long as they like: the
+                // channel serves nothing else on this rank any more.
+                if let Some(end) = engine.core.home.channel(channel) {
+                    end.fail(told);
+                }
+                state.wake(&engine.peers);
             } else if engine.core.fatal.is_none() {
                 self.poison = Poison::tell(engine, state, word);
             }

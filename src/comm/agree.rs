@@ -33,14 +33,32 @@ impl Comm {
                 let formed = said.and_then(|()| self.settle(lane, &words, color, group));
                 handle.gate.enter().end_round(turn, true);
                 let formed = formed?;
-                // Nobody uses the channel before all have prepared their ends.
-                lane.barrier()?;
+                Self::await_prepared(lane, formed.as_ref())?;
                 return Ok(formed);
             }
             handle.gate.enter().end_round(turn, false);
             std::thread::yield_now();
             word = handle.gate.enter().offer_ids(turn, share);
         }
+    }
+
+    /// Nobody uses the channel of a new communicator before all have prepared their ends. If one could not, no member
+    /// uses it.
+    fn await_prepared(lane: &Self, formed: Option<&Self>) -> Result<()> {
+        let slot = formed.and_then(|formed| formed.slot);
+        let mine = slot.is_none_or(|slot| lane.handle.gate.enter().is_prepared(slot));
+        let mut prepared = vec![0u32; lane.size()];
+        lane.allgather(&[u32::from(mine)], &mut prepared)?;
+        let (Some(formed), Some(slot)) = (formed, slot) else {
+            return Ok(());
+        };
+        let members = formed.members();
+        let lacking = (0..lane.size()).filter(|&place| prepared[place] == 0);
+        let mut lacking = lacking.map(|place| lane.world_rank(place));
+        if let Some(rank) = lacking.find(|&rank| members.contains(&(rank as u32))) {
+            lane.handle.gate.enter().give_up_with(slot, rank);
+        }
+        Ok(())
     }
 
     fn settle(

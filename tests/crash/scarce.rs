@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One rank lacks descriptors or memory, for a moment: nobody waits for what it cannot do.
+
+use super::job::{self, RANKS};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use onecopy::wireup::Death;
+use onecopy::{Comm, Error, Runtime};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The rank that lacks something.
+const LACKING: usize = 1;
+
+/// Runs `body` while this process gets no descriptor more.
+fn without_descriptors<R>(body: impl FnOnce() -> R) -> R {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    let next = std::io::stdin().as_fd().try_clone_to_owned();
+    let next = next.expect("a descriptor").as_raw_fd() as u64;
+    setrlimit(Resource::RLIMIT_NOFILE, next, hard).expect("a lower limit");
+    let result = body();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("the old limit");
+    result
+}
+
+/// Each sends to the next one.
+fn ring(world: &Comm) {
+    let (rank, size) = (world.rank(), world.size());
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let mut got = [0];
+    let met = world.sendrecv(&[rank], next, 1, &mut got, before, 1);
+    met.expect("a message");
+    assert_eq!(got, [before]);
+}
+
+/// A rank whose first collective one member cannot take part in.
+pub(crate) fn unopened() {
+    let rt = Runtime::init().expect("a job");
+    let world = rt.world();
+    let first = if world.rank() == LACKING {
+        without_descriptors(|| world.barrier())
+    } else {
+        world.barrier()
+    };
+    let error = first.expect_err("one member did not come");
+    job::say(&format!("error {error}"));
+    assert!(world.barrier().is_err(), "it stays given up");
+    ring(&world);
+    drop(world);
+    rt.finalize().expect("finalize");
+}
+
+#[test]
+fn a_member_that_cannot_open_its_channel_fails_the_collective_of_all() {
+    let ran = job::run("unopened", &[]);
+    for rank in 0..RANKS {
+        assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
+        let error = &ran.said(rank, "error")[0].join(" ");
+        // Who hears of it first tells the rest.
+        let told = error.contains("gave it up");
+        assert_eq!(told, rank != LACKING, "{}", ran.story());
+    }
+}
+
+/// A rank of which some step of reserving memory fails, perhaps.
+pub(crate) fn forming() {
+    let made = Runtime::init().and_then(|rt| {
+        let world = rt.world();
+        let formed = world.dup();
+        let used = formed.and_then(|formed| formed.barrier());
+        job::say(if used.is_ok() { "used" } else { "unused" });
+        drop(world);
+        rt.finalize()
+    });
+    if let Err(error) = made {
+        let reserve = matches!(error, Error::Segment(_) | Error::Collective { .. });
+        let absent = matches!(error, Error::Wireup(_));
+        assert!(reserve || absent, "{error}");
+        job::say("failed");
+    }
+}
+
+#[cfg(feature = "fault-points")]
+#[test]
+fn a_member_without_memory_for_its_end_fails_the_collectives_of_all() {
+    let mut agreed = 0;
+    for count in 1.. {
+        let order = format!("segment.reserve:{count}:{LACKING}");
+        let ran = job::run("forming", &[("ONECOPY_JOB_FAIL", order)]);
+        let complaints = ran.complaints.iter().flatten();
+        let failed = complaints.filter(|line| line.contains("fails by order"));
+        if failed.count() == 0 {
+            break;
+        }
+        for rank in 0..RANKS {
+            assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
+        }
+        let unused = (0..RANKS).filter(|&rank| !ran.said(rank, "unused").is_empty());
+        let unused = unused.count();
+        assert!(unused == 0 || unused == RANKS, "{}", ran.story());
+        agreed += usize::from(unused == RANKS);
+    }
+    assert!(agreed > 0, "no end was without memory");
+}
