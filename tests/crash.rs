@@ -37,6 +37,7 @@ fn as_rank() {
         Ok("collectives") => collectives::rank(),
         Ok("unopened") => scarce::unopened(),
         Ok("forming") => scarce::forming(),
+        Ok("introduced") => scarce::introduced(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }

@@ -2,7 +2,8 @@
 //! The wire-up of a rank that `onecopy run` started: a conversation with the launcher over the socket that it left
 //! open.
 //!
-//! Requests are answered in order. Events may arrive at any time, also between a request and its answer. They are put
+//! Requests are answered in order, perhaps when nobody waits for the answer any more: such answers are counted off.
+//! Events may arrive at any time, also between a request and its answer. They are put
 //! aside, and the descriptor that [`event_fd`](super::Wireup::event_fd) returns stays readable until
 //! [`poll`](super::Wireup::poll) has given them out.
 
@@ -44,6 +45,11 @@ pub struct Launched {
     /// Readable while the socket or the bell is.
     both: Epoll,
     joined: bool,
+    /// Introductions that were asked for, and whose answers have not come. Of those that are not waited for any more
+    /// they come late.
+    owed: usize,
+    /// How long an introduction is waited for.
+    patience: Duration,
     /// What this rank grants its peers, until it has joined.
     grant: Option<OwnedFd>,
     buffer: Vec<u8>,
@@ -139,6 +145,8 @@ impl Launched {
             bell,
             both,
             joined: false,
+            owed: 0,
+            patience: ANSWER_TIMEOUT,
             grant: None,
             buffer: vec![0; MAX_MESSAGE],
             host: None,
@@ -179,7 +187,7 @@ impl Launched {
             secret,
         };
         this.send(CALL, &hello, &[])?;
-        match this.answer(CALL, Some(limit))?.0 {
+        match this.answer(CALL, Some(limit), 0)?.0 {
             ToRank::Welcome => Ok(this),
             _ => this.unexpected(CALL, "answer to hello"),
         }
@@ -261,15 +269,47 @@ impl Launched {
         }
     }
 
-    /// The next message that is no event. Without a limit it waits for as long as the launcher lives.
+    /// The next message of any kind, if there is one, but for answers to introductions that nobody waits for any more.
+    /// `awaited`: how many are waited for.
+    fn receive_in_time(
+        &mut self,
+        call: &'static str,
+        awaited: usize,
+    ) -> Result<Option<Answer>, WireupError> {
+        loop {
+            let got = self.receive(call);
+            let answers = match &got {
+                Ok(Some((message, _))) => matches!(
+                    message,
+                    ToRank::Introduction { .. } | ToRank::Refused { .. }
+                ),
+                // Nothing else brings descriptors.
+                Err(WireupError::Transport { source, .. }) => {
+                    matches!(source, FdPassError::FdsLost)
+                }
+                _ => false,
+            };
+            let late = answers && self.owed > awaited;
+            if answers {
+                self.owed = self.owed.saturating_sub(1);
+            }
+            if !late {
+                return got;
+            }
+        }
+    }
+
+    /// The next message that is no event, and no late answer. Without a limit it waits for as long as the launcher
+    /// lives. `awaited`: 1 if it is to be an introduction.
     fn answer(
         &mut self,
         call: &'static str,
         limit: Option<Duration>,
+        awaited: usize,
     ) -> Result<Answer, WireupError> {
         let start = Instant::now();
         loop {
-            match self.receive(call)? {
+            match self.receive_in_time(call, awaited)? {
                 Some((ToRank::Event(event), _)) => {
                     self.aside.push_back(event);
                     // Refuses only when its counter is full: then it is readable already.
@@ -366,7 +406,7 @@ impl Wireup for Launched {
         self.send(CALL, &ToLauncher::Join { card }, &fds)?;
         let mut all = Vec::new();
         while all.len() < self.size {
-            match self.answer(CALL, None)?.0 {
+            match self.answer(CALL, None, 0)?.0 {
                 ToRank::Cards {
                     first,
                     total,
@@ -406,7 +446,8 @@ impl Wireup for Launched {
             Err(WireupError::LauncherGone { .. }) if self.host.is_some() => {}
             sent => sent?,
         }
-        let (message, fds) = self.answer(CALL, Some(ANSWER_TIMEOUT))?;
+        self.owed += 1;
+        let (message, fds) = self.answer(CALL, Some(self.patience), 1)?;
         let ToRank::Introduction {
             peer,
             uid,
@@ -460,13 +501,16 @@ impl Wireup for Launched {
             }
             return Ok(Some(event));
         }
-        match self.receive(CALL)? {
-            None => Ok(None),
-            Some((ToRank::Event(event), _)) => Ok(Some(event)),
-            Some((ToRank::Refused { reason }, _)) => {
+        match self.receive_in_time(CALL, 0) {
+            Ok(None) => Ok(None),
+            Ok(Some((ToRank::Event(event), _))) => Ok(Some(event)),
+            Ok(Some((ToRank::Refused { reason }, _))) => {
                 Err(WireupError::Refused { call: CALL, reason })
             }
-            Some(_) => self.unexpected(CALL, "event"),
+            Ok(Some(_)) => self.unexpected(CALL, "event"),
+            // The descriptor stays readable: it is looked at again.
+            Err(WireupError::Transport { source, .. }) if source.is_transient() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

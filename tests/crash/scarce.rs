@@ -100,3 +100,46 @@ fn a_member_without_memory_for_its_end_fails_the_collectives_of_all() {
     }
     assert!(agreed > 0, "no end was without memory");
 }
+
+/// A rank that may miss an answer of the launcher, and asks again.
+pub(crate) fn introduced() {
+    let made = Runtime::init().and_then(|rt| {
+        let world = rt.world();
+        job::say("joined");
+        let (rank, size) = (world.rank(), world.size());
+        for peer in (1..size).map(|step| (rank + step) % size) {
+            let sent = || world.send(&[rank], peer, 1);
+            sent().or_else(|_| sent()).expect("one answer is missed");
+        }
+        for peer in (0..size).filter(|&peer| peer != rank) {
+            let mut got = [0];
+            world.recv(&mut got, peer, 1).expect("a message");
+            assert_eq!(got, [peer]);
+        }
+        drop(world);
+        rt.finalize()
+    });
+    if made.is_err() {
+        job::say("failed");
+    }
+}
+
+#[cfg(feature = "fault-points")]
+#[test]
+fn an_answer_that_is_missed_is_no_answer_to_the_next_question() {
+    // How often a rank looks for answers depends on how long they take.
+    let mut missed = 0;
+    for count in 1..=8 {
+        let order = format!("socket.receive:{count}:{LACKING}");
+        let ran = job::run("introduced", &[("ONECOPY_JOB_FAIL", order)]);
+        let joined = !ran.said(LACKING, "joined").is_empty();
+        for rank in 0..RANKS {
+            assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
+            let failed = !ran.said(rank, "failed").is_empty();
+            assert!(!(joined && failed), "{}", ran.story());
+        }
+        let mut complaints = ran.complaints[LACKING].iter();
+        missed += usize::from(joined && complaints.any(|line| line.contains("fails by order")));
+    }
+    assert!(missed > 0, "no answer was missed");
+}

@@ -117,3 +117,46 @@ fn a_launcher_that_is_gone_is_an_error_and_no_hang() {
     assert!(matches!(error, WireupError::LauncherGone { .. }));
     assert!(rank.poll().is_err());
 }
+
+/// The launcher answers when nobody waits any more: the answer is no event, and not that to the next question.
+#[test]
+fn a_late_answer_is_discarded() {
+    let introduction = |peer: u32| ToRank::Introduction {
+        peer,
+        uid: peer,
+        pid: 0,
+        pid_ns: 0,
+        pidfd: false,
+        grant: false,
+    };
+    let refused = ToRank::Refused {
+        reason: "not now".to_owned(),
+    };
+    let fd = segment();
+    let introduce = |socket: &OwnedFd, peer| {
+        say(socket, &introduction(peer).encode(), &[fd.as_fd()]);
+    };
+    for refuses in [false, true] {
+        let (mut rank, launcher) = client(3);
+        let late = |socket: &OwnedFd| match refuses {
+            true => say(socket, &refused.encode(), &[]),
+            false => introduce(socket, 1),
+        };
+        rank.patience = Duration::ZERO;
+        for _ in 0..2 {
+            let error = rank.introduce(1).expect_err("nothing was said");
+            assert!(matches!(error, WireupError::NoAnswer { .. }), "{error}");
+        }
+        let left = Event::Left { rank: 1 };
+        late(&launcher);
+        say(&launcher, &ToRank::Event(left).encode(), &[]);
+        assert_eq!(rank.poll().expect("poll"), Some(left));
+        assert_eq!(rank.poll().expect("poll"), None);
+        late(&launcher);
+        introduce(&launcher, 2);
+        assert_eq!(rank.introduce(2).expect("introduce").uid, 2);
+        // What nobody asked for is an error as before.
+        introduce(&launcher, 1);
+        assert!(rank.poll().is_err());
+    }
+}
