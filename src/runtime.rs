@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::handle::{Handle, RankInner};
 use crate::memory::pool::Pool;
 use crate::select::other_node;
-use crate::wireup::{self, Emergency, Wireup};
+use crate::wireup::{self, Emergency, Wireup, emergency_of};
 use onecopy_btl::cost::Costs;
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_obs::{CounterSnapshot, Knobs};
@@ -105,7 +105,7 @@ impl Runtime {
         let bell = engine.core.home.bell();
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
         let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
-        let emergency = engine.wireup.emergency();
+        let emergency = emergency_of(&*engine.wireup);
         let shared = RankInner {
             gate: Gate::new(options.threads, engine),
             emergency,
@@ -282,7 +282,7 @@ impl Runtime {
     }
 
     /// The way to end the job, of use at any time and on any thread: also within a function of the program that
-    /// reduces.
+    /// reduces. In a child of a fork it is of no use, and refuses.
     #[must_use]
     pub fn emergency(&self) -> Arc<dyn Emergency> {
         Arc::clone(&self.handle.emergency)

@@ -38,6 +38,7 @@ use onecopy_btl::lanes;
 use onecopy_btl::module::Offer;
 use onecopy_obs::Knobs;
 use onecopy_shm::fdpass::FdPassError;
+use onecopy_shm::fork;
 
 /// Version of the messages between ranks and launcher, and of what a [`Card`] means.
 pub const PROTOCOL_VERSION: u32 = 3;
@@ -294,6 +295,12 @@ pub enum WireupError {
         /// The launcher's words.
         reason: String,
     },
+    /// This process is a child of the rank, made by `fork`.
+    #[error("{call}: this process was forked from a rank and is none itself")]
+    Forked {
+        /// The call.
+        call: &'static str,
+    },
     /// There is no such rank.
     #[error("{call}: there is no rank {rank} in a job of {size}")]
     NoSuchRank {
@@ -448,6 +455,32 @@ pub trait Wireup: Send {
 pub trait Emergency: Send + Sync {
     /// Ends the whole job with `code`: the others see [`Event::Abort`].
     fn abort(&self, code: i32) -> Result<(), WireupError>;
+}
+
+/// The way to end the job of a rank, of no use in a child that the rank has forked: what reaches the launcher or the
+/// host from there would be taken for the rank's, or would cost the rank its connection.
+struct OfRank {
+    inner: Arc<dyn Emergency>,
+    /// The rank's process, as [`fork::generation`] numbers it.
+    process: u32,
+}
+
+impl Emergency for OfRank {
+    fn abort(&self, code: i32) -> Result<(), WireupError> {
+        if self.process != fork::generation() {
+            return Err(WireupError::Forked { call: "abort" });
+        }
+        self.inner.abort(code)
+    }
+}
+
+/// The way to end the job that `wireup` offers, for the rank's process alone.
+pub(crate) fn emergency_of(wireup: &dyn Wireup) -> Arc<dyn Emergency> {
+    fork::watch();
+    Arc::new(OfRank {
+        inner: wireup.emergency(),
+        process: fork::generation(),
+    })
 }
 
 /// What a process exits with when it fails with `code`, of which the system keeps eight bits: never 0.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::wireup::Death;
+use crate::wireup::{Death, OfRank, emergency_of};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use onecopy_shm::fork;
 
 fn client(size: usize) -> (Launched, OwnedFd) {
     let (theirs, ours) = fdpass::pair().expect("pair");
@@ -116,6 +117,22 @@ fn a_launcher_that_is_gone_is_an_error_and_no_hang() {
     let error = rank.introduce(1).expect_err("gone");
     assert!(matches!(error, WireupError::LauncherGone { .. }));
     assert!(rank.poll().is_err());
+}
+
+/// In a child of a fork the way to end the job refuses, and says nothing in the rank's name.
+#[test]
+fn only_the_rank_ends_its_job() {
+    let (rank, launcher) = client(2);
+    let ours = emergency_of(&rank);
+    let inherited = OfRank {
+        inner: rank.emergency(),
+        process: fork::generation().wrapping_sub(1),
+    };
+    let error = inherited.abort(3).expect_err("a child of the rank");
+    assert!(matches!(error, WireupError::Forked { .. }), "{error}");
+    assert!(!readable(launcher.as_fd()));
+    ours.abort(3).expect("the rank itself");
+    assert!(readable(launcher.as_fd()));
 }
 
 /// The launcher answers when nobody waits any more: the answer is no event, and not that to the next question.
