@@ -38,6 +38,7 @@ fn as_rank() {
         Ok("unopened") => scarce::unopened(),
         Ok("forming") => scarce::forming(),
         Ok("introduced") => scarce::introduced(),
+        Ok("sending") => scarce::sending(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }

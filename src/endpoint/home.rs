@@ -2,7 +2,7 @@
 //! What a rank has of its own for all its peers: the segment that they map, the chunks in it, and the bell.
 
 use super::{ChunkIndex, Woken};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::heap::Heap;
@@ -19,6 +19,8 @@ use std::time::Duration;
 pub(crate) struct Home {
     pub(super) segment: Arc<OwnSegment>,
     pool: ChunkPool,
+    /// Why the pool has no chunk at all, if one was asked for.
+    refused: Option<Error>,
     fence: HeavyFence,
 }
 
@@ -50,6 +52,7 @@ impl Home {
         Ok(Self {
             segment,
             pool: ChunkPool::new(geometry.chunks),
+            refused: None,
             fence,
         })
     }
@@ -153,14 +156,26 @@ impl Home {
 
 /// The chunks.
 impl Home {
-    /// A free chunk; more are reserved if none is free. `None`: there is none, or no memory for one.
+    /// A free chunk; more are reserved if none is free. `None`: there is none, or no memory for one. If none will come
+    /// back either, the reason is kept for [`Self::take_refusal`].
     pub(super) fn take(&mut self) -> Option<ChunkIndex> {
         let segment = &self.segment;
         let taken = self
             .pool
             .take(|first, count| segment.reserve_chunks(first, count));
-        // When no more memory can be had, the chunks that are there are waited for.
-        taken.unwrap_or(None)
+        taken.unwrap_or_else(|error| {
+            // The chunks that are there are waited for.
+            if self.pool.reserved() == 0 {
+                self.refused = Some(error.into());
+            }
+            None
+        })
+    }
+
+    /// Why there was no chunk and none will come back, if that is so.
+    #[cold]
+    pub(crate) fn take_refusal(&mut self) -> Option<Error> {
+        self.refused.take()
     }
 
     /// Whether a chunk is free without reserving more.

@@ -159,12 +159,14 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
 }
 
 /// What became of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Chunked {
     /// It is out.
     Sent,
     /// There is no room for it yet.
     NoRoom,
+    /// There is no memory for any chunk: nothing would make room.
+    Refused(Error),
     /// Its bytes are the program's again.
     Withdrawn,
 }
@@ -254,7 +256,8 @@ pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> C
         Put::NoRoom => Chunked::NoRoom,
         Put::NoChunk => {
             core.starved = true;
-            Chunked::NoRoom
+            let refusal = core.home.take_refusal();
+            refusal.map_or(Chunked::NoRoom, Chunked::Refused)
         }
         Put::Withdrawn => Chunked::Withdrawn,
     }
@@ -333,6 +336,8 @@ pub(crate) fn send_chunks(
             }
             return false;
         }
+        // Nothing of it is out: there never was a chunk.
+        Chunked::Refused(error) => core.requests.complete(id, Err(error)),
         Chunked::Withdrawn => {
             core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
             if sent > 0 {

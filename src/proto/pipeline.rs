@@ -5,7 +5,7 @@
 use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
-use crate::peer::{Peer, PipeOut};
+use crate::peer::{Gone, Peer, PipeOut};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::wire::{ChunkBody, Kind};
@@ -78,6 +78,13 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
         match send_chunk(core, peer, peer.chunks.depth, piece, &buf) {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
+            Chunked::Refused(error) => {
+                // The peer waits for these: it is told that nothing will come.
+                let gone = Gone::Unreachable(error.to_string());
+                core.broken.push((peer.rank, gone));
+                peer.pipes.clear();
+                break;
+            }
             Chunked::Withdrawn => {
                 peer.pipes.pop_front();
                 broken::break_off_piped(core, peer, id, transfer);

@@ -4,8 +4,9 @@
 //!
 //! Without the feature `fault-points` nothing of this is in the program. With it,
 //! `ONECOPY_JOB_FAIL=label:count[:rank]` in the environment makes the `count`-th attempt of a step
-//! fail, once, in that rank (in each rank, if none is given). A failure says so on the standard error. So a test that
-//! counts up knows when the step is not reached as often any more.
+//! fail, once, in that rank (in each rank, if none is given). With `count..` all later attempts fail
+//! too. The first failure says so on the standard error. So a test that counts up knows when the
+//! step is not reached as often any more.
 
 use std::io;
 
@@ -72,8 +73,14 @@ pub fn attempt(label: &'static str) -> io::Result<()> {
     };
     let step = STEPS.iter().find(|step| step.name == label);
     let step = step.unwrap_or_else(|| panic!("{label} is not in the list of steps that fail"));
-    if order.label == label && DONE.fetch_add(1, Ordering::Relaxed) + 1 == order.count {
+    if order.label != label {
+        return Ok(());
+    }
+    let attempts = DONE.fetch_add(1, Ordering::Relaxed) + 1;
+    if attempts == order.count {
         let _ = writeln!(io::stderr(), "onecopy: {label} fails by order");
+    }
+    if attempts == order.count || order.lasting && attempts > order.count {
         return Err(io::Error::from_raw_os_error(step.errno));
     }
     Ok(())

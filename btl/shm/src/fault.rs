@@ -95,13 +95,15 @@ mod armed {
     use crate::sync::{AtomicU64, Ordering};
     use std::sync::OnceLock;
 
-    /// What a test orders by a variable of the environment: `label:count[:rank]`.
+    /// What a test orders by a variable of the environment: `label:count[..][:rank]`.
     #[derive(Debug)]
     pub(crate) struct Order {
         /// Of what.
         pub(crate) label: String,
         /// At which time, from 1.
         pub(crate) count: u64,
+        /// And at all later ones.
+        pub(crate) lasting: bool,
         /// Whether it is meant for this process: it names its rank, or none.
         pub(crate) here: bool,
     }
@@ -112,11 +114,18 @@ mod armed {
             let text = std::env::var(variable).ok()?;
             let mut parts = text.split(':');
             let label = parts.next()?.to_owned();
-            let count = parts.next().and_then(|n| n.parse().ok()).unwrap_or(1);
+            let count = parts.next().unwrap_or_default();
+            let lasting = count.ends_with("..");
+            let count = count.trim_end_matches("..").parse().unwrap_or(1);
             let here = parts
                 .next()
                 .is_none_or(|rank| std::env::var("ONECOPY_JOB_RANK").as_deref() == Ok(rank));
-            Some(Self { label, count, here })
+            Some(Self {
+                label,
+                count,
+                lasting,
+                here,
+            })
         }
     }
 

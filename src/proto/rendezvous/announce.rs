@@ -62,11 +62,19 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
             let out = (peer.endpoint.is_open() || open(core, peer)) && {
                 let (endpoint, home) = (&mut peer.endpoint, &mut core.home);
                 let put = endpoint.put_chunk(home, naming, body, &bytes);
-                eager::named(core, peer, Kind::Rts, put) == Chunked::Sent
+                match eager::named(core, peer, Kind::Rts, put) {
+                    Chunked::Sent => {
+                        peer.credit_used += charge(bytes.len() as u64);
+                        true
+                    }
+                    // Without a chunk for the list the message is collected.
+                    Chunked::Refused(_) => {
+                        let scattered = rts(SourceLayout::Scattered);
+                        put_body(core, peer, Kind::Rts, meta, &scattered)
+                    }
+                    _ => false,
+                }
             };
-            if out {
-                peer.credit_used += charge(bytes.len() as u64);
-            }
             out
         }
     };
