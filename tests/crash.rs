@@ -16,6 +16,8 @@ mod kills;
 mod limit;
 #[path = "harness/module.rs"]
 mod module;
+#[path = "crash/outlived.rs"]
+mod outlived;
 #[cfg(feature = "fault-points")]
 #[path = "crash/points.rs"]
 mod points;

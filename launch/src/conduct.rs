@@ -5,12 +5,13 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use onecopy_shm::process;
 
-use super::forward::Forward;
+use super::forward::{BLOCK, Forward};
 use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
 use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
@@ -129,6 +130,13 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
 fn later(time: Instant, after: Duration) -> Instant {
     const YEARS: Duration = Duration::from_secs(1_000_000_000);
     time + after.min(YEARS)
+}
+
+/// Bytes that a pipe holds at most.
+fn held_in(pipe: &impl AsFd) -> usize {
+    let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).ok();
+    let size = size.and_then(|size| usize::try_from(size).ok());
+    size.unwrap_or(1 << 20)
 }
 
 impl Conductor {
@@ -490,11 +498,16 @@ impl Conductor {
         self.forward.read(output, (rank, which), stream)
     }
 
-    /// What ranks left in their pipes. Nobody writes any more, or nobody that we wait for.
+    /// What ranks left in their pipes. Nobody writes any more, or somebody that has left its rank's group and is not
+    /// waited for: that one may write for ever, so no more is read than a pipe holds.
     fn take_rest(&mut self) {
         for rank in 0..self.ranks.len() {
             for which in 0..2 {
-                while let Some(stream) = &self.ranks[rank].streams[which] {
+                let held = self.ranks[rank].streams[which].as_ref().map_or(0, held_in);
+                let mut reads = 0..=held.div_ceil(BLOCK);
+                while reads.next().is_some()
+                    && let Some(stream) = &self.ranks[rank].streams[which]
+                {
                     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
                     let some = poll(&mut fds, PollTimeout::ZERO).is_ok_and(|count| count > 0);
                     if !some || !self.read_output(rank, which) {

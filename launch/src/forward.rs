@@ -9,6 +9,8 @@ use super::{LaunchError, Output, Stream};
 
 /// The launcher as a source of output.
 const SELF: usize = usize::MAX;
+/// Bytes that are read at a time.
+pub(super) const BLOCK: usize = 64 * 1024;
 
 pub(super) struct Forward {
     /// What each rank has written of a line that is not complete, by stream.
@@ -87,7 +89,7 @@ impl Forward {
         let Some(source) = stream else {
             return false;
         };
-        let mut block = [0; 64 * 1024];
+        let mut block = [0; BLOCK];
         let count = match source.read(&mut block) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
