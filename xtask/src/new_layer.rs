@@ -81,13 +81,11 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
         "pub mod cico;\n",
         &format!("pub mod {name};\n"),
     )?;
-    let known = read(root, KNOWN)?;
-    let list = known
-        .lines()
-        .find(|line| line.contains(r#"&["self", "#))
-        .ok_or_else(|| format!("{KNOWN} has no list of layers"))?;
-    let longer = list.replace("];", &format!(", \"{name}\"];"));
-    let known = known.replace(list, &longer);
+    let known = before(
+        &read(root, KNOWN)?,
+        r#""cico", "heap""#,
+        &format!("\"{name}\", "),
+    )?;
     write(
         root,
         &format!("btl/src/layers/{name}.rs"),
