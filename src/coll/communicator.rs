@@ -126,8 +126,8 @@ impl Communicator {
                 state.wake(&engine.peers);
                 await_writers(engine, state);
             } else if let Some(channel) = state.channel.take() {
-                // Members that could open it wait for this rank's line. They may look here for as long as they like: the
-                // channel serves nothing else on this rank any more.
+                // Members that could open it wait for this rank's line. They may look here for as long as they like:
+                // the channel serves nothing else on this rank any more.
                 if let Some(end) = engine.core.home.channel(channel) {
                     end.fail(told);
                 }

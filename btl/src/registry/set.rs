@@ -33,13 +33,13 @@ impl<T> IndexMut<LayerId> for PerLayer<T> {
 
 /// Some of the layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LayerSet(u8);
+pub struct LayerSet(u16);
 
-const _: () = assert!(COUNT <= u8::BITS as usize, "a wider LayerSet");
+const _: () = assert!(COUNT <= u16::BITS as usize, "a wider LayerSet");
 
 impl LayerSet {
     /// All.
-    pub const ALL: Self = Self(u8::MAX >> (u8::BITS as usize - COUNT));
+    pub const ALL: Self = Self(u16::MAX >> (u16::BITS as usize - COUNT));
 
     /// Whether the layer is among them.
     #[inline]
