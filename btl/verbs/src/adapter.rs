@@ -21,6 +21,7 @@
 mod contract;
 mod head;
 mod lane;
+mod pool;
 mod reads;
 
 use std::collections::HashMap;
@@ -34,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Local, Region, Slot};
 use crate::pair::{Operation, Pair, Plan, Ready};
 use crate::port::{Chosen, NUMBER_MAX, choose_at, look_at};
-use crate::provider::{Access, Depths, Event, Kind, Provider};
+use crate::provider::{Depths, Event, Kind, Provider};
 use crate::queue::{Completion, Done, Queue};
 use crate::table::Table;
 use crate::timing::Timing;
@@ -43,6 +44,7 @@ pub use contract::{Fetched, Figures, Lanes, Settings, Shown};
 pub use head::Offer;
 use head::{HEAD, Head};
 use lane::{Arrived, Bytes, Kept, Lane, Stage};
+use pool::{fitting, pinned};
 
 /// Messages that a new lane permits: fewer carry nothing.
 const GRANT_MIN: u32 = 4;
@@ -149,79 +151,6 @@ impl<P: Provider> Adapter<P> {
         };
         adapter.add_part(first);
         Ok(adapter)
-    }
-
-    fn add_part(&mut self, part: Region<P>) {
-        while let Some(slot) = part.take() {
-            if !self.post(slot) {
-                break;
-            }
-        }
-        self.parts.push(part);
-    }
-
-    /// Posts a receive. `false`: there is no room for it.
-    fn post(&mut self, slot: Slot<P>) -> bool {
-        let Some(receives) = &self.receives else {
-            return false;
-        };
-        let posted = self.queue.receive_shared(receives, slot, 0).is_ok();
-        self.posted += usize::from(posted);
-        posted
-    }
-
-    /// A slot that was received into is of no more use: it receives again, unless the pool shrinks.
-    fn recycle(&mut self, slot: Slot<P>) {
-        let step = self.settings.receives;
-        let spare = self.posted.saturating_sub(self.promised);
-        let of_newest =
-            self.parts.len() > 1 && self.parts.last().is_some_and(|part| part.owns(&slot));
-        // Once it has begun it goes on, for only a whole part can be given back.
-        if of_newest && (spare > step || self.shrinks && spare > step / 2) {
-            self.shrinks = true;
-            drop(slot);
-            if self.parts.last().is_some_and(|part| part.taken() == 0) {
-                self.parts.pop();
-                self.shrinks = false;
-            }
-        } else {
-            self.post(slot);
-        }
-    }
-
-    /// Makes the pool larger. `false`: it is as large as it may be.
-    #[cold]
-    fn grow(&mut self) -> bool {
-        if std::mem::take(&mut self.shrinks) {
-            // What was taken out of use comes back.
-            let last = self.parts.pop();
-            if let Some(part) = last {
-                let before = self.posted;
-                self.add_part(part);
-                if self.posted > before {
-                    return true;
-                }
-            }
-        }
-        let total: usize = self.parts.iter().map(Region::count).sum();
-        let step = self.settings.receives;
-        if self.is_full || total + step > self.settings.receives_max {
-            return false;
-        }
-        match self
-            .domain
-            .region(step, self.settings.slot, Access::default())
-        {
-            Ok(part) => {
-                self.add_part(part);
-                true
-            }
-            Err(_) => {
-                // It stays as it is: windows are smaller.
-                self.is_full = true;
-                false
-            }
-        }
     }
 
     /// Permits a lane's peer more messages, as far as receives are posted.
@@ -480,24 +409,6 @@ fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
 fn note<P: Provider>(news: &mut Vec<u64>, name: u64, lane: &mut Lane<P>) {
     if !std::mem::replace(&mut lane.has_news, true) {
         news.push(name);
-    }
-}
-
-/// As many slots as fit into the pages of so many.
-fn fitting(count: usize, slot: usize) -> usize {
-    let slot = slot.next_multiple_of(64);
-    let bytes = count.max(GRANT_MIN as usize) * slot;
-    bytes.next_multiple_of(4096) / slot
-}
-
-/// As many slots as can be pinned: all that are wanted, or half, and so on.
-fn pinned<P: Provider>(domain: &Domain<P>, count: usize, slot: usize) -> Result<Region<P>> {
-    let mut count = count.max(GRANT_MIN as usize);
-    loop {
-        match domain.region(count, slot, Access::default()) {
-            Err(error) if error.is_exhaustion() && count / 2 >= GRANT_MIN as usize => count /= 2,
-            result => return result,
-        }
     }
 }
 
