@@ -59,7 +59,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
                     cookie,
                 })
             };
-            let out = (peer.endpoint.is_open() || open(core, peer)) && {
+            (peer.endpoint.is_open() || open(core, peer)) && {
                 let (endpoint, home) = (&mut peer.endpoint, &mut core.home);
                 let put = endpoint.put_chunk(home, naming, body, &bytes);
                 match eager::named(core, peer, Kind::Rts, put) {
@@ -74,8 +74,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
                     }
                     _ => false,
                 }
-            };
-            out
+            }
         }
     };
     if !out {
