@@ -7,7 +7,7 @@ use onecopy::wireup::Death;
 use onecopy_launch::{Job, Output, Stream};
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 /// Variable with a rank's role.
@@ -59,6 +59,11 @@ impl Ran {
 /// One job at a time: what they leave is counted.
 static ONE: Mutex<()> = Mutex::new(());
 
+/// No other job runs as long as the caller has this.
+pub(crate) fn one() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn names(dir: &str) -> BTreeSet<std::ffi::OsString> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).collect()
@@ -66,9 +71,7 @@ fn names(dir: &str) -> BTreeSet<std::ffi::OsString> {
 
 /// Runs four ranks in `role` that go on when one of them dies, and checks that nothing is left of them.
 pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
-    let _one = ONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one = one();
     let temporary = std::env::temp_dir().join(format!("crash-{}", std::process::id()));
     std::fs::create_dir_all(&temporary).expect("a directory of our own");
     let shm = names("/dev/shm");

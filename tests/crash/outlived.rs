@@ -7,6 +7,7 @@ use std::time::Duration;
 /// It has left its rank's group, so it is not ended, and writes as fast as it can, until nobody reads.
 #[test]
 fn a_job_ends_though_somebody_still_writes() {
+    let _one = crate::job::one();
     let text = "exec 3>&1; said=$(setsid sh -c 'for n in 1 2 3 4; do yes >&3 2>/dev/null & done; echo said'); echo $said >&2";
     let (sender, heard) = std::sync::mpsc::channel();
     let mut lines = 0;

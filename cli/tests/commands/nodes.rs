@@ -130,8 +130,8 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
     assert_eq!(of(0, "kernel"), 48 * (256 << 10));
     assert_eq!((of(1, "connections"), of(3, "connections")), (48, 1));
     assert!(of(3, "pinned") < of(1, "pinned") && of(0, "pinned") == 0);
-    for at in 0..4 {
-        let most = wires[at]["private"][1].as_u64().expect("a number");
+    for (at, wire) in wires.iter().enumerate() {
+        let most = wire["private"][1].as_u64().expect("a number");
         assert_eq!(of(at, "at_most"), most + of(at, "kernel"));
     }
     if !std::path::Path::new("/sys/class/infiniband").exists() {
