@@ -574,24 +574,20 @@ fn what_is_pinned_does_not_grow_with_peers() {
         others.push((b, to_b, to_a));
     }
     for (b, to_b, to_a) in &mut others {
+        let mut got = [0; 4];
         for number in 0..10u32 {
-            for (from, lane, to, back) in [(&mut a, *to_b, &mut *b, *to_a)] {
-                assert_eq!(from.write(lane, &number.to_le_bytes()), 4);
-                assert!(from.push(lane));
-                to.poll();
-                let mut got = [0; 4];
-                assert_eq!(to.read(back, &mut got), 4);
-                assert_eq!(got, number.to_le_bytes());
-                from.poll();
-            }
+            assert_eq!(a.write(*to_b, &number.to_le_bytes()), 4);
+            assert!(a.push(*to_b));
+            b.poll();
+            assert_eq!(b.read(*to_a, &mut got), 4);
+            assert_eq!(got, number.to_le_bytes());
+            a.poll();
         }
-        for (from, lane, to, back) in [(&mut *b, *to_a, &mut a, *to_b)] {
-            assert_eq!(from.write(lane, b"back"), 4);
-            assert!(from.push(lane));
-            to.poll();
-            let mut got = [0; 4];
-            assert_eq!(to.read(back, &mut got), 4);
-        }
+        assert_eq!(b.write(*to_a, b"back"), 4);
+        assert!(b.push(*to_a));
+        a.poll();
+        assert_eq!(a.read(*to_b, &mut got), 4);
+        assert_eq!(&got, b"back");
     }
     assert!(a.can_fetch(others[0].1), "with what reads need");
     let pinned = a.figures().pinned;
