@@ -535,7 +535,8 @@ impl Socket {
         can.then_some(Fetches { lanes, lane })
     }
 
-    /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied.
+    /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied. As by
+    /// the stream, a chunk that cannot be shown leaves no trace, and one that ends within its frame cuts the stream.
     fn put_by_lane(&mut self, front: &[u8], len: usize, source: &impl Source) -> Put {
         let Some(beside) = &mut self.beside else {
             return Put::NoRoom;
@@ -549,7 +550,7 @@ impl Socket {
             return Put::NoRoom;
         }
         let output = &mut self.output;
-        let mut left = len;
+        let (mut left, mut has_begun) = (len, false);
         let mut put = |bytes: &[u8]| {
             let mut written = 0;
             if output.is_empty() {
@@ -557,25 +558,27 @@ impl Socket {
             }
             output.add(&bytes[written..]);
         };
-        put(front);
         let shown = source.show(|_, bytes| {
+            if !std::mem::replace(&mut has_begun, true) {
+                put(front);
+            }
             let bytes = &bytes[..bytes.len().min(left)];
             left -= bytes.len();
             put(bytes);
         });
-        // What its sender could not show is zeros.
-        const ZEROS: [u8; 4096] = [0; 4096];
-        while left > 0 {
-            let count = left.min(ZEROS.len());
-            put(&ZEROS[..count]);
-            left -= count;
+        if !has_begun {
+            if shown.is_err() {
+                return Put::Withdrawn;
+            }
+            put(front);
         }
         beside.unpushed = !lanes.push(lane);
         output.blocked = !output.is_empty();
-        match shown {
-            Ok(()) => Put::Sent,
-            Err(_) => Put::Withdrawn,
+        drop(lanes);
+        if left > 0 {
+            self.cut();
         }
+        Put::Sent
     }
 }
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
+use onecopy_btl::lanes::Lanes;
+use onecopy_btl::layers::verbs::settings;
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::loan::LoanError;
+use onecopy_verbs::adapter::{Adapter, Settings};
+use onecopy_verbs::model::Fabric;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -20,6 +24,34 @@ pub(super) fn pair() -> [Socket; 2] {
         socket.attach(stream.into(), &set, 0).expect("attach");
         socket
     })
+}
+
+/// The same where a lane has taken over both ways.
+fn pair_with_lane() -> [Socket; 2] {
+    let fabric = Fabric::new(&["m0", "m1"]);
+    let mut ends = pair();
+    for (at, end) in ends.iter_mut().enumerate() {
+        let settings = Settings {
+            device: Some(format!("m{at}")),
+            ..settings(&Knobs::default())
+        };
+        let adapter = Adapter::open(&fabric, settings).expect("a device");
+        let lanes: Box<dyn Lanes> = Box::new(adapter);
+        end.attach_lanes(&Shared::new(lanes), 1 - at as u32);
+    }
+    let begun = Instant::now();
+    let by_lane = |end: &Socket| {
+        let beside = end.beside.as_ref().expect("a device");
+        beside.out == Carrier::Lane && beside.takes
+    };
+    while !ends.iter().all(by_lane) {
+        for end in &mut ends {
+            assert_eq!(end.peek().expect("no fault"), None);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "no lane");
+        std::thread::yield_now();
+    }
+    ends
 }
 
 /// Shows so many bytes of its own, then says that they were taken away.
@@ -62,30 +94,32 @@ fn next(socket: &mut Socket) -> Option<(Record, Option<Part>)> {
 
 #[test]
 fn what_is_taken_away_before_it_is_shown_leaves_no_trace() {
-    let [mut one, mut other] = pair();
-    assert_eq!(put(&mut one, &Ends(0)), Put::Withdrawn);
-    assert_eq!(put(&mut one, &vec![3u8; 200]), Put::Sent);
-    let (record, part) = next(&mut other).expect("a record");
-    assert_eq!((record.kind, record.meta), (3, 5));
-    let part = part.expect("a chunk");
-    assert_eq!((part.at, part.of), (0, 200));
-    let mut got = [0; 1];
-    other.read_chunk(0, &mut got).expect("a byte");
-    assert_eq!(got, [3]);
+    for [mut one, mut other] in [pair(), pair_with_lane()] {
+        assert_eq!(put(&mut one, &Ends(0)), Put::Withdrawn);
+        assert_eq!(put(&mut one, &vec![3u8; 200]), Put::Sent);
+        let (record, part) = next(&mut other).expect("a record");
+        assert_eq!((record.kind, record.meta), (3, 5));
+        let part = part.expect("a chunk");
+        assert_eq!((part.at, part.of), (0, 200));
+        let mut got = [0; 1];
+        other.read_chunk(0, &mut got).expect("a byte");
+        assert_eq!(got, [3]);
+    }
 }
 
 /// A frame that cannot be finished is never taken for a whole one.
 #[test]
 fn what_is_taken_away_within_its_frame_cuts_the_stream() {
-    let [mut one, mut other] = pair();
-    put(&mut one, &Ends(120));
-    let mut passed = 0;
-    while let Some((_, part)) = next(&mut other) {
-        let part = part.expect("a chunk");
-        assert_eq!(part.of, 200);
-        passed += part.len;
-        other.advance();
+    for [mut one, mut other] in [pair(), pair_with_lane()] {
+        put(&mut one, &Ends(120));
+        let mut passed = 0;
+        while let Some((_, part)) = next(&mut other) {
+            let part = part.expect("a chunk");
+            assert_eq!(part.of, 200);
+            passed += part.len;
+            other.advance();
+        }
+        assert!(passed <= 120, "{passed} bytes of 120");
+        assert!(other.was_cut());
     }
-    assert!(passed <= 120, "{passed} bytes of 120");
-    assert!(other.was_cut());
 }
