@@ -4,34 +4,27 @@
 //!
 //! On a model of devices. In a bed of `cargo xtask vm verbs` on its device, but for what only the model does.
 
+#[path = "harness/between_nodes.rs"]
+mod between_nodes;
 #[path = "harness/devices.rs"]
 mod devices;
 #[path = "harness/processes.rs"]
 mod processes;
 
+use between_nodes::{
+    FLOOD_CREDIT, die_while_waited_for, flood, knobs, pattern, send_before_leaving,
+    sleep_until_woken,
+};
 use devices::{device, fabric, is_real};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
-use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads};
+use onecopy::{Knobs, Options, Runtime, Threads};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::Status;
 use onecopy_verbs::model::Fabric;
 use processes::{limit, limited, say};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-fn knobs(set: &[(&str, &str)]) -> Knobs {
-    let (knobs, _, unknown) = Knobs::from_iter(set.iter().copied()).expect("knobs");
-    assert!(unknown.is_empty(), "{unknown:?}");
-    knobs
-}
-
-/// Bytes that tell their place and `seed`.
-fn bytes(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at * 7 + at / 251 + seed) as u8)
-        .collect()
-}
 
 fn start(wireup: Local, fabric: &Fabric, knobs: &Knobs) -> Runtime {
     let node = wireup.node(wireup.rank());
@@ -86,11 +79,11 @@ fn messages_of_all_sizes_come_by_lanes() {
                 let before = rt.counters();
                 for round in 0..4 {
                     for len in SIZES {
-                        let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
+                        let (out, mut got) = (pattern(len, round + world.rank()), vec![0; len]);
                         world
                             .sendrecv(&out, peer, 0, &mut got, peer, 0)
                             .expect("exchange");
-                        assert!(got == bytes(len, round + peer), "{len} bytes");
+                        assert!(got == pattern(len, round + peer), "{len} bytes");
                     }
                 }
                 let after = rt.counters();
@@ -125,7 +118,7 @@ fn the_order_of_messages_is_kept_while_lanes_take_over() {
             for round in 0..ROUNDS {
                 let len = [3, 100, 9000, 40_000][round % 4];
                 let out: Vec<Vec<u8>> = (0..size)
-                    .map(|peer| bytes(len, round + 10 * me + peer))
+                    .map(|peer| pattern(len, round + 10 * me + peer))
                     .collect();
                 let mut got = vec![vec![0; len]; size];
                 world
@@ -140,7 +133,7 @@ fn the_order_of_messages_is_kept_while_lanes_take_over() {
                     })
                     .expect("all with all");
                 for (peer, got) in got.iter().enumerate() {
-                    let wanted = bytes(len, round + 10 * peer + me);
+                    let wanted = pattern(len, round + 10 * peer + me);
                     assert!(peer == me || *got == wanted, "round {round} from {peer}");
                 }
             }
@@ -183,12 +176,12 @@ fn under_sabotage(what: &str, demotions: u64, how: impl Fn(&Fabric, u32) + Sync)
                 let mut enough = [0u64];
                 while enough[0] < demotions {
                     for len in [8usize, 1000, 30_000, 300_000, 2 << 20] {
-                        let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
+                        let (out, mut got) = (pattern(len, round + world.rank()), vec![0; len]);
                         world
                             .sendrecv(&out, peer, 5, &mut got, peer, 5)
                             .expect("a failed lane fails no message");
                         assert!(
-                            got == bytes(len, round + peer),
+                            got == pattern(len, round + peer),
                             "round {round}, {len} bytes"
                         );
                     }
@@ -257,11 +250,11 @@ fn a_link_of_a_device_that_goes_down_and_up_again_fails_no_message() {
                 }
                 for round in 0..20 {
                     let len = SIZES[round % 8];
-                    let (out, mut got) = (bytes(len, round + world.rank()), vec![0; len]);
+                    let (out, mut got) = (pattern(len, round + world.rank()), vec![0; len]);
                     world
                         .sendrecv(&out, peer, 5, &mut got, peer, 5)
                         .expect("a failed lane fails no message");
-                    assert!(got == bytes(len, round + peer), "round {round}");
+                    assert!(got == pattern(len, round + peer), "round {round}");
                 }
             }
             assert!(rt.counters().lane_demotions > 0);
@@ -338,11 +331,11 @@ fn where_there_can_be_no_lane_the_wire_carries_all() {
                         let mut round = 0;
                         while more[0] == 1 {
                             let len = SIZES[round % 8];
-                            let (out, mut got) = (bytes(len, round + rank), vec![0; len]);
+                            let (out, mut got) = (pattern(len, round + rank), vec![0; len]);
                             world
                                 .sendrecv(&out, peer, 0, &mut got, peer, 0)
                                 .expect("exchange");
-                            assert!(got == bytes(len, round + peer));
+                            assert!(got == pattern(len, round + peer));
                             round += 1;
                             // Rank 0 says whether both go on.
                             if rank == 0 {
@@ -382,11 +375,11 @@ fn what_cannot_be_registered_is_sent_like_other_bytes() {
             world.barrier().expect("barrier");
             let before = rt.counters();
             for len in SIZES {
-                let (out, mut got) = (bytes(len, world.rank()), vec![0; len]);
+                let (out, mut got) = (pattern(len, world.rank()), vec![0; len]);
                 world
                     .sendrecv(&out, peer, 0, &mut got, peer, 0)
                     .expect("exchange");
-                assert!(got == bytes(len, peer), "{len} bytes");
+                assert!(got == pattern(len, peer), "{len} bytes");
             }
             let after = rt.counters();
             assert_eq!((after.lane_reads, after.lane_demotions), (0, 0));
@@ -411,26 +404,8 @@ fn what_was_sent_arrives_though_its_sender_leaves() {
                 2,
                 &knobs(&[("ONECOPY_EAGER_CREDIT", "16M")]),
                 |rt| {
-                    let world = rt.world();
-                    let peer = 1 - world.rank();
-                    until_taken_over(&rt, peer, 1);
-                    if world.rank() == 0 {
-                        for number in 0..MANY {
-                            let message = bytes(number % 300, number);
-                            world.send(&message, 1, 1).expect("send");
-                        }
-                        world.send(&bytes(3 << 20, 5), 1, 2).expect("send");
-                    } else {
-                        std::thread::sleep(Duration::from_millis(300));
-                        for number in 0..MANY {
-                            let mut got = [0; 300];
-                            let status = world.recv(&mut got, 0, 1).expect("recv");
-                            assert_eq!(got[..status.bytes], bytes(number % 300, number));
-                        }
-                        let mut got = vec![0; 3 << 20];
-                        world.recv(&mut got, 0, 2).expect("recv");
-                        assert!(got == bytes(3 << 20, 5));
-                    }
+                    until_taken_over(&rt, 1 - rt.rank(), 1);
+                    send_before_leaving(&rt, MANY);
                     if together {
                         rt.finalize().expect("finalize");
                     }
@@ -451,31 +426,10 @@ fn who_sleeps_is_woken() {
     limited("asleep", || {
         let fabric = fabric(2);
         job(&fabric, 3, 2, &knobs, |rt| {
-            let world = rt.world();
-            if world.rank() != 2 {
-                until_taken_over(&rt, 1 - world.rank(), 1);
+            if rt.rank() != 2 {
+                until_taken_over(&rt, 1 - rt.rank(), 1);
             }
-            for round in 0..40 {
-                let mut got = [0usize];
-                if world.rank() == 0 {
-                    for _ in 0..2 {
-                        world.recv(&mut got, Source::Any, 1).expect("recv");
-                        assert_eq!(got[0], round);
-                    }
-                    for peer in [1, 2] {
-                        world.send(&[round], peer, 2).expect("send");
-                    }
-                } else {
-                    std::thread::sleep(Duration::from_millis(3));
-                    world.send(&[round], 0, 1).expect("send");
-                    world.recv(&mut got, 0, 2).expect("recv");
-                }
-            }
-            let counters = rt.counters();
-            if world.rank() == 0 {
-                assert!(counters.sleeps > 20, "{} sleeps", counters.sleeps);
-            }
-            drop(world);
+            sleep_until_woken(&rt);
             rt.finalize().expect("finalize");
         });
     });
@@ -488,30 +442,8 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
         limited(&format!("{len} bytes"), || {
             let fabric = fabric(2);
             job(&fabric, 2, 2, &Knobs::default(), |rt| {
-                let world = rt.world();
-                let rank = world.rank();
-                until_taken_over(&rt, 1 - rank, 1);
-                if rank == 1 {
-                    world.send(&[1u8], 0, 0).expect("the word");
-                    drop(world);
-                    // As a panic does it: nobody is told anything.
-                    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        let _dies = rt;
-                        panic!("on purpose");
-                    }));
-                    assert!(died.is_err());
-                    return;
-                }
-                let mut got = vec![0u8; len];
-                world.recv(&mut got[..1], 1, 0).expect("the word");
-                let error = world.recv(&mut got, 1, Tag::Any).expect_err("dead");
-                assert!(
-                    matches!(
-                        error,
-                        Error::PeerDied { rank: 1, .. } | Error::PeerLeft { rank: 1 }
-                    ),
-                    "{error}"
-                );
+                until_taken_over(&rt, 1 - rt.rank(), 1);
+                die_while_waited_for(rt, len);
             });
         });
     }
@@ -522,42 +454,10 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
 fn a_flood_stops_at_the_credit() {
     limited("a flood", || {
         let fabric = fabric(2);
-        job(
-            &fabric,
-            2,
-            2,
-            &knobs(&[("ONECOPY_EAGER_CREDIT", "64K")]),
-            |rt| {
-                let world = rt.world();
-                until_taken_over(&rt, 1 - world.rank(), 1);
-                if world.rank() == 0 {
-                    world
-                        .scope(|scope| {
-                            let message: &'static [u8] = vec![3u8; 5000].leak();
-                            for _ in 0..500 {
-                                scope.isend(message, 1, 1)?;
-                            }
-                            scope.wait_all()
-                        })
-                        .expect("sent at last");
-                    world.send(&[1u8], 1, 2).expect("send");
-                } else {
-                    let begun = Instant::now();
-                    while begun.elapsed() < Duration::from_millis(200) {
-                        let _ = world.iprobe(0, 9).expect("probe");
-                    }
-                    let peak = rt.counters().unexpected_bytes_peak;
-                    assert!(peak <= 2 * (64 << 10) + 10_000, "{peak} bytes are kept");
-                    let mut got = [0u8; 5000];
-                    for _ in 0..500 {
-                        world.recv(&mut got, 0, 1).expect("recv");
-                        assert!(got.iter().all(|&byte| byte == 3));
-                    }
-                    world.recv(&mut got[..1], 0, 2).expect("recv");
-                }
-                drop(world);
-                rt.finalize().expect("finalize");
-            },
-        );
+        job(&fabric, 2, 2, &knobs(&[FLOOD_CREDIT]), |rt| {
+            until_taken_over(&rt, 1 - rt.rank(), 1);
+            flood(&rt);
+            rt.finalize().expect("finalize");
+        });
     });
 }

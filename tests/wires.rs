@@ -2,30 +2,22 @@
 //! Ranks on several nodes, which reach each other over the loopback: how they connect, sleep, fill the room between
 //! them, leave and die. What they say is compared in `conformance.rs` and `collectives.rs`.
 
+#[path = "harness/between_nodes.rs"]
+mod between_nodes;
 #[path = "harness/processes.rs"]
 mod processes;
 
+use between_nodes::{
+    FLOOD_CREDIT, die_while_waited_for, flood, knobs, pattern, send_before_leaving,
+    sleep_until_woken,
+};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
-use onecopy::{Error, Knobs, Options, Runtime, Source, Tag, Threads, local_of_nodes};
+use onecopy::{Error, Knobs, Options, Runtime, Threads, local_of_nodes};
 use processes::{Ranks, body, limited, say};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-
-fn knobs(set: &[(&str, &str)]) -> Knobs {
-    let (knobs, _, unknown) = Knobs::from_iter(set.iter().copied()).expect("knobs");
-    assert!(unknown.is_empty(), "{unknown:?}");
-    knobs
-}
-
-/// Bytes that tell their place and `seed`.
-fn bytes(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at * 7 + at / 251 + seed) as u8)
-        .collect()
-}
 
 fn start(wireup: Local, knobs: &Knobs, threads: Threads) -> Runtime {
     let options = Options {
@@ -103,28 +95,7 @@ fn what_was_sent_arrives_though_its_sender_leaves() {
                     ("ONECOPY_EAGER_CREDIT", "16M"),
                 ]);
                 local_of_nodes(2, 2, &knobs, |rt| {
-                    let world = rt.world();
-                    if world.rank() == 0 {
-                        for number in 0..MANY {
-                            let message = bytes(number % 300, number);
-                            world.send(&message, 1, 1).expect("send");
-                        }
-                        world.send(&bytes(3 << 20, 5), 1, 2).expect("send");
-                    } else {
-                        let slow = Duration::from_millis(300);
-                        std::thread::sleep(slow);
-                        for number in 0..MANY {
-                            let mut got = [0; 300];
-                            let status = world.recv(&mut got, 0, 1).expect("recv");
-                            assert_eq!(got[..status.bytes], bytes(number % 300, number));
-                            if number == MANY / 2 {
-                                std::thread::sleep(slow);
-                            }
-                        }
-                        let mut got = vec![0; 3 << 20];
-                        world.recv(&mut got, 0, 2).expect("recv");
-                        assert!(got == bytes(3 << 20, 5));
-                    }
+                    send_before_leaving(&rt, MANY);
                     if together {
                         rt.finalize().expect("finalize");
                     }
@@ -141,11 +112,11 @@ fn large_messages_arrive_before_their_sender_leaves() {
         local_of_nodes(2, 2, &Knobs::default(), |rt| {
             let world = rt.world();
             let (me, peer) = (world.rank(), 1 - world.rank());
-            let (out, mut got) = (bytes(LEN, me), vec![0; LEN]);
+            let (out, mut got) = (pattern(LEN, me), vec![0; LEN]);
             world
                 .sendrecv(&out, peer, 0, &mut got, peer, 0)
                 .expect("exchange");
-            assert!(got == bytes(LEN, peer));
+            assert!(got == pattern(LEN, peer));
             drop(world);
             rt.finalize().expect("finalize");
         });
@@ -159,30 +130,7 @@ fn who_sleeps_is_woken() {
     limited("asleep", || {
         // Ranks 0 and 2 are on one node.
         local_of_nodes(3, 2, &knobs, |rt| {
-            let world = rt.world();
-            let mut took = Duration::ZERO;
-            for round in 0..40 {
-                let mut got = [0usize];
-                if world.rank() == 0 {
-                    for _ in 0..2 {
-                        let begun = Instant::now();
-                        world.recv(&mut got, Source::Any, 1).expect("recv");
-                        took += begun.elapsed();
-                        assert_eq!(got[0], round);
-                    }
-                    for peer in [1, 2] {
-                        world.send(&[round], peer, 2).expect("send");
-                    }
-                } else {
-                    std::thread::sleep(Duration::from_millis(3));
-                    world.send(&[round], 0, 1).expect("send");
-                    world.recv(&mut got, 0, 2).expect("recv");
-                }
-            }
-            let counters = rt.counters();
-            if world.rank() == 0 {
-                assert!(counters.sleeps > 20, "{} sleeps", counters.sleeps);
-            }
+            sleep_until_woken(&rt);
             rt.finalize().expect("finalize");
         });
     });
@@ -212,13 +160,13 @@ fn threads_talk_at_the_same_time() {
                                     let seed = round * 16 + tag as usize;
                                     let mut got = vec![0; len];
                                     if me == 0 {
-                                        world.send(&bytes(len, seed), peer, tag).expect("send");
+                                        world.send(&pattern(len, seed), peer, tag).expect("send");
                                         world.recv(&mut got, peer, tag).expect("recv");
                                     } else {
                                         world.recv(&mut got, peer, tag).expect("recv");
                                         world.send(&got, peer, tag).expect("send");
                                     }
-                                    assert!(got == bytes(len, seed), "round {round}");
+                                    assert!(got == pattern(len, seed), "round {round}");
                                 }
                             });
                         }
@@ -240,32 +188,9 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
             std::thread::scope(|scope| {
                 for wireup in world {
                     scope.spawn(move || {
-                        let rank = wireup.rank();
-                        let rt = start(wireup, &Knobs::default(), Threads::Single);
-                        let world = rt.world();
-                        if rank == 1 {
-                            world.send(&[1u8], 0, 0).expect("the word");
-                            world.recv(&mut [0u8], 0, 0).expect("the answer");
-                            drop(world);
-                            // As a panic does it: nobody is told anything.
-                            let died =
-                                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                                    let _dies = rt;
-                                    panic!("on purpose");
-                                }));
-                            assert!(died.is_err());
-                            return;
-                        }
-                        let mut got = vec![0u8; len];
-                        world.recv(&mut got[..1], 1, 0).expect("the word");
-                        world.send(&[2u8], 1, 0).expect("the answer");
-                        let error = world.recv(&mut got, 1, Tag::Any).expect_err("dead");
-                        assert!(
-                            matches!(
-                                error,
-                                Error::PeerDied { rank: 1, .. } | Error::PeerLeft { rank: 1 }
-                            ),
-                            "{error}"
+                        die_while_waited_for(
+                            start(wireup, &Knobs::default(), Threads::Single),
+                            len,
                         );
                     });
                 }
@@ -297,34 +222,8 @@ fn without_a_wire_the_error_says_so() {
 #[test]
 fn a_flood_stops_at_the_credit() {
     limited("a flood", || {
-        local_of_nodes(2, 2, &knobs(&[("ONECOPY_EAGER_CREDIT", "64K")]), |rt| {
-            let world = rt.world();
-            if world.rank() == 0 {
-                world
-                    .scope(|scope| {
-                        let message = vec![3u8; 5000];
-                        let message: &'static [u8] = message.leak();
-                        for _ in 0..500 {
-                            scope.isend(message, 1, 1)?;
-                        }
-                        scope.wait_all()
-                    })
-                    .expect("sent at last");
-                world.send(&[1u8], 1, 2).expect("send");
-            } else {
-                let begun = Instant::now();
-                while begun.elapsed() < Duration::from_millis(200) {
-                    let _ = world.iprobe(0, 9).expect("probe");
-                }
-                let peak = rt.counters().unexpected_bytes_peak;
-                assert!(peak <= 2 * (64 << 10) + 10_000, "{peak} bytes are kept");
-                let mut got = [0u8; 5000];
-                for _ in 0..500 {
-                    world.recv(&mut got, 0, 1).expect("recv");
-                    assert!(got.iter().all(|&byte| byte == 3));
-                }
-                world.recv(&mut got[..1], 0, 2).expect("recv");
-            }
+        local_of_nodes(2, 2, &knobs(&[FLOOD_CREDIT]), |rt| {
+            flood(&rt);
             rt.finalize().expect("finalize");
         });
     });
@@ -397,7 +296,7 @@ fn without_descriptors(runtime: &Runtime, short: usize) {
     let (world, rank) = (runtime.world(), runtime.rank());
     let before = (rank == short).then(take_descriptors);
     let mut got = vec![0u8; 100_000];
-    let sent = bytes(got.len(), 3);
+    let sent = pattern(got.len(), 3);
     world
         .scope(|scope| {
             let request = match rank {

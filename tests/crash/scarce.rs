@@ -101,10 +101,20 @@ fn a_member_without_memory_for_its_end_fails_the_collectives_of_all() {
     assert!(agreed > 0, "no end was without memory");
 }
 
+/// A rank that does `body` and leaves, or says that it could not.
+fn as_member(body: impl FnOnce(Comm) -> onecopy::Result<()>) {
+    let made = Runtime::init().and_then(|rt| {
+        body(rt.world())?;
+        rt.finalize()
+    });
+    if made.is_err() {
+        job::say("failed");
+    }
+}
+
 /// A rank that may miss an answer of the launcher, and asks again.
 pub(crate) fn introduced() {
-    let made = Runtime::init().and_then(|rt| {
-        let world = rt.world();
+    as_member(|world| {
         job::say("joined");
         let (rank, size) = (world.rank(), world.size());
         let mut missed = false;
@@ -120,12 +130,8 @@ pub(crate) fn introduced() {
             world.recv(&mut got, peer, 1)?;
             assert_eq!(got, [peer]);
         }
-        drop(world);
-        rt.finalize()
+        Ok(())
     });
-    if made.is_err() {
-        job::say("failed");
-    }
 }
 
 #[cfg(feature = "fault-points")]
@@ -155,8 +161,7 @@ const LEN: &str = "TEST_LEN";
 pub(crate) fn sending() {
     let len = std::env::var(LEN).ok().and_then(|text| text.parse().ok());
     let len: usize = len.expect("a length");
-    let made = Runtime::init().and_then(|rt| {
-        let world = rt.world();
+    as_member(|world| {
         let mut got = vec![0u8; len];
         if world.rank() == LACKING {
             world.send(&[1u8], 0, 1)?;
@@ -168,12 +173,8 @@ pub(crate) fn sending() {
             assert!(got.iter().all(|&byte| byte == 2));
         }
         job::say("all");
-        drop(world);
-        rt.finalize()
+        Ok(())
     });
-    if made.is_err() {
-        job::say("failed");
-    }
 }
 
 #[cfg(feature = "fault-points")]

@@ -99,9 +99,15 @@ trait Side {
     }
     fn send(&mut self, message: &[u8]) -> Result<(), BenchError>;
     fn recv(&mut self, place: &mut [u8]) -> Result<(), BenchError>;
-    /// Sends messages of `size` bytes each.
-    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError>;
-    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError>;
+    /// Sends messages of `size` bytes each, one after the other.
+    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError> {
+        let mut all = messages.chunks_exact(size);
+        all.try_for_each(|message| self.send(message))
+    }
+    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError> {
+        let mut all = places.chunks_exact_mut(size);
+        all.try_for_each(|place| self.recv(place))
+    }
     fn exchange(
         &mut self,
         messages: &[u8],
@@ -197,16 +203,6 @@ impl Side for Bare {
             done += moved(self.0.read(&mut place[done..]))?;
         }
         Ok(())
-    }
-
-    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError> {
-        let mut all = messages.chunks_exact(size);
-        all.try_for_each(|message| self.send(message))
-    }
-
-    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError> {
-        let mut all = places.chunks_exact_mut(size);
-        all.try_for_each(|place| self.recv(place))
     }
 
     fn exchange(

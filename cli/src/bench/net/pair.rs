@@ -222,18 +222,6 @@ impl<P: Provider> Side for BarePair<P> {
         self.link()?.recv(place)
     }
 
-    fn send_all(&mut self, messages: &[u8], size: usize) -> Result<(), BenchError> {
-        let link = self.link()?;
-        let mut all = messages.chunks_exact(size);
-        all.try_for_each(|message| link.send(message))
-    }
-
-    fn recv_all(&mut self, places: &mut [u8], size: usize) -> Result<(), BenchError> {
-        let link = self.link()?;
-        let mut all = places.chunks_exact_mut(size);
-        all.try_for_each(|place| link.recv(place))
-    }
-
     fn exchange(
         &mut self,
         messages: &[u8],
