@@ -111,19 +111,17 @@ pub(crate) enum Claim<'e> {
     Frame(socket::Frame<'e>),
 }
 
-impl Claim<'_> {
-    /// Writes payload bytes at `offset`.
+impl RecordRoom for Claim<'_> {
     #[inline(always)]
-    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
         match self {
             Self::Ring(claim) => claim.write(offset, bytes),
             Self::Frame(frame) => frame.write(offset, bytes),
         }
     }
 
-    /// Publishes the record with `len` bytes of payload.
     #[inline(always)]
-    pub(crate) fn publish(self, kind: u8, len: usize, meta: u64) {
+    fn publish(self, kind: u8, len: usize, meta: u64) {
         match self {
             Self::Ring(claim) => claim.publish(kind, len, meta),
             Self::Frame(frame) => frame.publish(kind, len, meta),
@@ -164,7 +162,10 @@ impl Endpoint {
     /// Room for a record of `slots` slots. `None`: it is not open, or the peer must catch up first.
     #[inline(always)]
     pub(crate) fn claim(&mut self, slots: usize) -> Option<Claim<'_>> {
-        each!(self, to => to.claim(slots))
+        match self {
+            Self::SharedMemory(to) => to.claim(slots).map(Claim::Ring),
+            Self::Socket(to) => to.claim(slots).map(Claim::Frame),
+        }
     }
 
     /// Whether something waits inside of the endpoint to be written. Each look for records writes what can be written.
@@ -281,10 +282,7 @@ impl Endpoint {
     /// Copies payload of the next record, from `offset` on.
     #[inline(always)]
     pub(crate) fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
-        match self {
-            Self::SharedMemory(from) => from.read(record, offset, out),
-            Self::Socket(from) => from.read(offset, out),
-        }
+        each!(self, from => from.read(record, offset, out));
     }
 
     /// What has come of the chunk that the next record names. None: all of it.
@@ -320,10 +318,7 @@ impl Endpoint {
     /// which it may wait.
     #[inline(always)]
     pub(crate) fn advance(&mut self, record: Record) -> bool {
-        match self {
-            Self::SharedMemory(from) => from.advance(record),
-            Self::Socket(from) => from.advance(),
-        }
+        each!(self, from => from.advance(record))
     }
 
     /// A chunk was read: it is given back with a few others. Says whether the peer was told of room.
@@ -346,10 +341,7 @@ impl Endpoint {
     /// Wakes the peer if it waits for room or credit. Says whether a sleeper was woken.
     #[inline]
     pub(crate) fn notify_room(&self) -> bool {
-        match self {
-            Self::SharedMemory(from) => from.notify_room(),
-            Self::Socket(_) => false,
-        }
+        each!(self, from => from.notify_room())
     }
 
     /// Tells the peer how much credit it was given back, ever.

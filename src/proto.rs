@@ -23,7 +23,7 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
 
-use crate::endpoint::{Claim, Record};
+use crate::endpoint::{Claim, Record, RecordRoom};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
 use crate::request::{RequestId, RequestState, SendPlan, Status};

@@ -5,9 +5,7 @@
 //! of one short message that costs more than its instructions: the forms go through memory. So what sends and receives
 //! such a message is a [`MediumOp`], and [`Endpoint::medium`] says for which medium it is to run.
 
-use super::{BadRecord, Claim, Endpoint, Record, SharedMemory, Socket, socket};
-use onecopy_shm::cells::MappedCells;
-use onecopy_shm::ring;
+use super::{BadRecord, Endpoint, Record, SharedMemory, Socket};
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
 pub(crate) trait RecordRoom {
@@ -18,7 +16,7 @@ pub(crate) trait RecordRoom {
     fn publish(self, kind: u8, len: usize, meta: u64);
 }
 
-/// What leads to a peer. The calls are those of [`Endpoint`].
+/// What leads to a peer: what [`Endpoint`] calls for a short message, and says what it means.
 pub(crate) trait Medium: Sized {
     type Room<'e>: RecordRoom
     where
@@ -31,7 +29,7 @@ pub(crate) trait Medium: Sized {
     fn notify(&mut self) -> bool;
     fn is_empty(&mut self) -> bool;
     fn peek(&mut self) -> Result<Option<Record>, BadRecord>;
-    fn read(&self, record: &Record, out: &mut [u8]);
+    fn read(&self, record: &Record, offset: usize, out: &mut [u8]);
     fn advance(&mut self, record: Record) -> bool;
     fn notify_room(&self) -> bool;
 }
@@ -74,132 +72,5 @@ impl Endpoint {
             Self::SharedMemory(_) => MediumKind::SharedMemory,
             Self::Socket(_) => MediumKind::Socket,
         }
-    }
-}
-
-impl RecordRoom for ring::Claim<'_, MappedCells> {
-    #[inline(always)]
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        ring::Claim::write(self, offset, bytes);
-    }
-
-    #[inline(always)]
-    fn publish(self, kind: u8, len: usize, meta: u64) {
-        ring::Claim::publish(self, kind, len, meta);
-    }
-}
-
-impl RecordRoom for socket::Frame<'_> {
-    #[inline]
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        socket::Frame::write(self, offset, bytes);
-    }
-
-    #[inline]
-    fn publish(self, kind: u8, len: usize, meta: u64) {
-        socket::Frame::publish(self, kind, len, meta);
-    }
-}
-
-impl RecordRoom for Claim<'_> {
-    #[inline]
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
-        Claim::write(self, offset, bytes);
-    }
-
-    #[inline]
-    fn publish(self, kind: u8, len: usize, meta: u64) {
-        Claim::publish(self, kind, len, meta);
-    }
-}
-
-impl Medium for SharedMemory {
-    type Room<'e> = ring::Claim<'e, MappedCells>;
-
-    #[inline(always)]
-    fn of(endpoint: &mut Endpoint) -> Option<&mut Self> {
-        match endpoint {
-            Endpoint::SharedMemory(own) => Some(own),
-            Endpoint::Socket(_) => None,
-        }
-    }
-
-    #[inline(always)]
-    fn claim(&mut self, slots: usize) -> Option<Self::Room<'_>> {
-        self.claim_slots(slots)
-    }
-
-    #[inline(always)]
-    fn notify(&mut self) -> bool {
-        SharedMemory::notify(self)
-    }
-
-    #[inline(always)]
-    fn is_empty(&mut self) -> bool {
-        SharedMemory::is_empty(self)
-    }
-
-    #[inline(always)]
-    fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
-        SharedMemory::peek(self)
-    }
-
-    #[inline(always)]
-    fn read(&self, record: &Record, out: &mut [u8]) {
-        SharedMemory::read(self, record, 0, out);
-    }
-
-    #[inline(always)]
-    fn advance(&mut self, record: Record) -> bool {
-        SharedMemory::advance(self, record)
-    }
-
-    #[inline(always)]
-    fn notify_room(&self) -> bool {
-        SharedMemory::notify_room(self)
-    }
-}
-
-impl Medium for Socket {
-    type Room<'e> = socket::Frame<'e>;
-
-    #[inline]
-    fn of(endpoint: &mut Endpoint) -> Option<&mut Self> {
-        endpoint.wire()
-    }
-
-    #[inline]
-    fn claim(&mut self, _: usize) -> Option<Self::Room<'_>> {
-        self.frame()
-    }
-
-    #[inline]
-    fn notify(&mut self) -> bool {
-        Socket::notify(self)
-    }
-
-    #[inline]
-    fn is_empty(&mut self) -> bool {
-        Socket::is_empty(self)
-    }
-
-    #[inline]
-    fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
-        Socket::peek(self)
-    }
-
-    #[inline]
-    fn read(&self, _: &Record, out: &mut [u8]) {
-        Socket::read(self, 0, out);
-    }
-
-    #[inline]
-    fn advance(&mut self, _: Record) -> bool {
-        Socket::advance(self)
-    }
-
-    #[inline]
-    fn notify_room(&self) -> bool {
-        false
     }
 }

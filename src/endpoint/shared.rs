@@ -3,7 +3,9 @@
 //! chunks stay where they were written, and the bell is a futex.
 
 use super::home::Home;
-use super::{BadRecord, ChunkIndex, Claim, CoopBlock, Naming, Put, Record, Source};
+use super::{
+    BadRecord, ChunkIndex, CoopBlock, Endpoint, Medium, Naming, Put, Record, RecordRoom, Source,
+};
 use crate::error::{Error, Result};
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
@@ -76,6 +78,70 @@ impl SharedMemory {
     }
 }
 
+/// For a short message.
+impl Medium for SharedMemory {
+    type Room<'e> = ring::Claim<'e, MappedCells>;
+
+    #[inline(always)]
+    fn of(endpoint: &mut Endpoint) -> Option<&mut Self> {
+        match endpoint {
+            Endpoint::SharedMemory(own) => Some(own),
+            Endpoint::Socket(_) => None,
+        }
+    }
+
+    #[inline(always)]
+    fn claim(&mut self, slots: usize) -> Option<Self::Room<'_>> {
+        self.tx.as_mut()?.claim(slots)
+    }
+
+    #[inline(always)]
+    fn notify(&mut self) -> bool {
+        match &self.tx {
+            Some(tx) if tx.must_notify(self.strong) => self.notify_cold(),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn is_empty(&mut self) -> bool {
+        self.rx.is_empty()
+    }
+
+    #[inline(always)]
+    fn peek(&mut self) -> std::result::Result<Option<Record>, BadRecord> {
+        self.rx.peek()
+    }
+
+    #[inline(always)]
+    fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
+        self.rx.read(record, offset, out);
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, record: Record) -> bool {
+        self.rx.advance(record)
+    }
+
+    #[inline]
+    fn notify_room(&self) -> bool {
+        light_fence(self.strong);
+        self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.bell().ring()
+    }
+}
+
+impl RecordRoom for ring::Claim<'_, MappedCells> {
+    #[inline(always)]
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        Self::write(self, offset, bytes);
+    }
+
+    #[inline(always)]
+    fn publish(self, kind: u8, len: usize, meta: u64) {
+        Self::publish(self, kind, len, meta);
+    }
+}
+
 /// To the peer.
 impl SharedMemory {
     #[inline(always)]
@@ -88,24 +154,6 @@ impl SharedMemory {
             self.tx = Some(self.segment.producer()?);
         }
         Ok(())
-    }
-
-    #[inline]
-    pub(super) fn claim(&mut self, slots: usize) -> Option<Claim<'_>> {
-        self.claim_slots(slots).map(Claim::Ring)
-    }
-
-    #[inline(always)]
-    pub(super) fn claim_slots(&mut self, slots: usize) -> Option<ring::Claim<'_, MappedCells>> {
-        self.tx.as_mut()?.claim(slots)
-    }
-
-    #[inline(always)]
-    pub(super) fn notify(&mut self) -> bool {
-        match &self.tx {
-            Some(tx) if tx.must_notify(self.strong) => self.notify_cold(),
-            _ => false,
-        }
     }
 
     #[cold]
@@ -220,21 +268,6 @@ impl SharedMemory {
 
 /// From the peer.
 impl SharedMemory {
-    #[inline(always)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.rx.is_empty()
-    }
-
-    #[inline(always)]
-    pub(super) fn peek(&mut self) -> std::result::Result<Option<Record>, BadRecord> {
-        self.rx.peek()
-    }
-
-    #[inline(always)]
-    pub(super) fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
-        self.rx.read(record, offset, out);
-    }
-
     #[inline]
     pub(super) fn read_chunk(
         &self,
@@ -247,11 +280,6 @@ impl SharedMemory {
 
     pub(super) fn chunk_bytes(&self) -> usize {
         self.segment.chunk_bytes()
-    }
-
-    #[inline(always)]
-    pub(super) fn advance(&mut self, record: Record) -> bool {
-        self.rx.advance(record)
     }
 
     /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
@@ -272,12 +300,6 @@ impl SharedMemory {
             self.rx.publish_tail();
             self.notify_room();
         }
-    }
-
-    #[inline]
-    pub(super) fn notify_room(&self) -> bool {
-        light_fence(self.strong);
-        self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.bell().ring()
     }
 
     #[inline]

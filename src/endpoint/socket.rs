@@ -26,7 +26,7 @@ pub(crate) use output::most as stream_output;
 
 use super::home::Home;
 use super::hub::Set;
-use super::{BadRecord, Claim, CoopBlock, Naming, Part, Put, Record, Source};
+use super::{BadRecord, CoopBlock, Endpoint, Medium, Naming, Part, Put, Record, Source};
 use feed::{End, Feed};
 use frame::{HEAD, NAMING_MAX, What};
 use input::{Found, Input};
@@ -610,14 +610,17 @@ impl Fetches<'_> {
     }
 }
 
-/// To the peer.
-impl Socket {
-    pub(super) fn claim(&mut self, _: usize) -> Option<Claim<'_>> {
-        self.frame().map(Claim::Frame)
+/// For a short message.
+impl Medium for Socket {
+    type Room<'e> = Frame<'e>;
+
+    #[inline]
+    fn of(endpoint: &mut Endpoint) -> Option<&mut Self> {
+        endpoint.wire()
     }
 
     #[inline]
-    pub(super) fn frame(&mut self) -> Option<Frame<'_>> {
+    fn claim(&mut self, _: usize) -> Option<Self::Room<'_>> {
         if self.said_farewell || self.is_mute {
             return None;
         }
@@ -635,6 +638,72 @@ impl Socket {
     }
 
     #[inline]
+    fn notify(&mut self) -> bool {
+        self.flush();
+        false
+    }
+
+    #[inline]
+    fn is_empty(&mut self) -> bool {
+        if self.input.has_next() {
+            return false;
+        }
+        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
+        if !by_lane && self.output.is_empty() && !self.turn.is_due() {
+            return true;
+        }
+        self.look();
+        let found = self.input.has_next();
+        self.turn.found(found);
+        if self.turn.is_quiet() {
+            if self.credit_due > 0 {
+                self.tell_credit();
+            }
+            if by_lane && self.turn.is_due() {
+                self.acknowledge();
+            }
+        }
+        !found
+    }
+
+    #[inline]
+    fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
+        if !self.input.has_next() {
+            self.look();
+        }
+        match self.input.bad {
+            Some(what) => Err(BadRecord {
+                slot: 0,
+                header: 0,
+                meta: 0,
+                what,
+            }),
+            None => Ok(self.input.record()),
+        }
+    }
+
+    #[inline]
+    fn read(&self, _: &Record, offset: usize, out: &mut [u8]) {
+        self.input.read(offset, out);
+    }
+
+    #[inline]
+    fn advance(&mut self, _: Record) -> bool {
+        if let Some((mut feed, input)) = self.feed() {
+            input.advance(&mut feed);
+        }
+        false
+    }
+
+    #[inline]
+    fn notify_room(&self) -> bool {
+        false
+    }
+}
+
+/// To the peer.
+impl Socket {
+    #[inline]
     pub(super) fn has_output(&self) -> bool {
         let waits = |beside: &Beside| beside.unpushed || !beside.words.is_empty();
         !self.output.is_empty() || self.beside.as_deref().is_some_and(waits)
@@ -642,12 +711,6 @@ impl Socket {
 
     pub(super) fn push_out(&mut self) {
         self.flush();
-    }
-
-    #[inline]
-    pub(super) fn notify(&mut self) -> bool {
-        self.flush();
-        false
     }
 
     pub(super) fn credit_back(&self) -> u64 {
@@ -811,50 +874,6 @@ impl Socket {
 /// From the peer.
 impl Socket {
     #[inline]
-    pub(super) fn is_empty(&mut self) -> bool {
-        if self.input.has_next() {
-            return false;
-        }
-        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
-        if !by_lane && self.output.is_empty() && !self.turn.is_due() {
-            return true;
-        }
-        self.look();
-        let found = self.input.has_next();
-        self.turn.found(found);
-        if self.turn.is_quiet() {
-            if self.credit_due > 0 {
-                self.tell_credit();
-            }
-            if by_lane && self.turn.is_due() {
-                self.acknowledge();
-            }
-        }
-        !found
-    }
-
-    #[inline]
-    pub(super) fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
-        if !self.input.has_next() {
-            self.look();
-        }
-        match self.input.bad {
-            Some(what) => Err(BadRecord {
-                slot: 0,
-                header: 0,
-                meta: 0,
-                what,
-            }),
-            None => Ok(self.input.record()),
-        }
-    }
-
-    #[inline]
-    pub(super) fn read(&self, offset: usize, out: &mut [u8]) {
-        self.input.read(offset, out);
-    }
-
-    #[inline]
     pub(super) fn part(&self) -> Option<Part> {
         self.input.part()
     }
@@ -873,14 +892,6 @@ impl Socket {
 
     pub(super) fn chunk_bytes(&self) -> usize {
         frame::CHUNK_MAX
-    }
-
-    #[inline]
-    pub(super) fn advance(&mut self) -> bool {
-        if let Some((mut feed, input)) = self.feed() {
-            input.advance(&mut feed);
-        }
-        false
     }
 
     /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time:

@@ -218,7 +218,7 @@ impl MediumOp for Next<'_> {
         if record.len > out.len() {
             return Received::Nothing;
         }
-        from.read(&record, &mut out[..record.len]);
+        from.read(&record, 0, &mut out[..record.len]);
         if from.advance(record) && from.notify_room() {
             core.counters.doorbells_rung += 1;
         }

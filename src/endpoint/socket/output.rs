@@ -3,6 +3,7 @@
 //! what the kernel did not take.
 
 use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
+use crate::endpoint::RecordRoom;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, sendmsg};
 use onecopy_obs::StreamSettings;
@@ -139,9 +140,9 @@ pub(crate) struct Frame<'e> {
     published: bool,
 }
 
-impl Frame<'_> {
+impl RecordRoom for Frame<'_> {
     #[inline]
-    pub(in crate::endpoint) fn write(&mut self, offset: usize, bytes: &[u8]) {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
         let at = self.start + HEAD + offset;
         let out = &mut self.output.bytes;
         if at == out.len() {
@@ -156,7 +157,7 @@ impl Frame<'_> {
     }
 
     #[inline]
-    pub(in crate::endpoint) fn publish(mut self, kind: u8, len: usize, meta: u64) {
+    fn publish(mut self, kind: u8, len: usize, meta: u64) {
         let head = Head {
             what: What::Record,
             kind,

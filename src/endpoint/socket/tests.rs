@@ -113,11 +113,11 @@ fn what_is_taken_away_within_its_frame_cuts_the_stream() {
     for [mut one, mut other] in [pair(), pair_with_lane()] {
         put(&mut one, &Ends(120));
         let mut passed = 0;
-        while let Some((_, part)) = next(&mut other) {
+        while let Some((record, part)) = next(&mut other) {
             let part = part.expect("a chunk");
             assert_eq!(part.of, 200);
             passed += part.len;
-            other.advance();
+            other.advance(record);
         }
         assert!(passed <= 120, "{passed} bytes of 120");
         assert!(other.was_cut());
