@@ -52,6 +52,40 @@ pub(crate) enum Endpoint {
     Socket(Box<Socket>),
 }
 
+/// Which medium an endpoint has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MediumKind {
+    SharedMemory,
+    Socket,
+}
+
+impl MediumKind {
+    /// Does what is to be done by way of an endpoint of this medium. It is put together for each, where it is used.
+    #[inline(always)]
+    pub(crate) fn run<U: MediumOp>(self, what: impl FnOnce() -> U) -> U::Outcome {
+        match self {
+            Self::SharedMemory => what().run_on::<SharedMemory>(),
+            Self::Socket => by_socket(what()),
+        }
+    }
+}
+
+/// Apart, so that the code for shared memory is in one piece.
+#[inline(never)]
+fn by_socket<U: MediumOp>(what: U) -> U::Outcome {
+    what.run_on::<Socket>()
+}
+
+impl Endpoint {
+    #[inline(always)]
+    pub(crate) fn medium(&self) -> MediumKind {
+        match self {
+            Self::SharedMemory(_) => MediumKind::SharedMemory,
+            Self::Socket(_) => MediumKind::Socket,
+        }
+    }
+}
+
 /// A record that names a chunk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Naming {

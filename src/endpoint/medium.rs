@@ -5,7 +5,7 @@
 //! of one short message that costs more than its instructions: the forms go through memory. So what sends and receives
 //! such a message is a [`MediumOp`], and [`Endpoint::medium`] says for which medium it is to run.
 
-use super::{BadRecord, Endpoint, Record, SharedMemory, Socket};
+use super::{BadRecord, Endpoint, Record};
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
 pub(crate) trait RecordRoom {
@@ -39,38 +39,4 @@ pub(crate) trait MediumOp {
     type Outcome;
 
     fn run_on<M: Medium>(self) -> Self::Outcome;
-}
-
-/// Which medium an endpoint has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MediumKind {
-    SharedMemory,
-    Socket,
-}
-
-impl MediumKind {
-    /// Does what is to be done by way of an endpoint of this medium. It is put together for each, where it is used.
-    #[inline(always)]
-    pub(crate) fn run<U: MediumOp>(self, what: impl FnOnce() -> U) -> U::Outcome {
-        match self {
-            Self::SharedMemory => what().run_on::<SharedMemory>(),
-            Self::Socket => by_socket(what()),
-        }
-    }
-}
-
-/// Apart, so that the code for shared memory is in one piece.
-#[inline(never)]
-fn by_socket<U: MediumOp>(what: U) -> U::Outcome {
-    what.run_on::<Socket>()
-}
-
-impl Endpoint {
-    #[inline(always)]
-    pub(crate) fn medium(&self) -> MediumKind {
-        match self {
-            Self::SharedMemory(_) => MediumKind::SharedMemory,
-            Self::Socket(_) => MediumKind::Socket,
-        }
-    }
 }

@@ -11,6 +11,7 @@ use super::BenchError;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy::{Comm, Knobs, Options, Runtime};
+use onecopy_btl::LayerId;
 use pair::BarePair;
 use serde::{Deserialize, Serialize};
 use std::hint::{black_box, spin_loop};
@@ -435,7 +436,7 @@ pub fn as_rank(
     mut knobs: Knobs,
     mut show: impl FnMut(&NetRow) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
-    if plan.mode == NetMode::Tcp {
+    if plan.mode == NetMode::Tcp && knobs.layers.allows(LayerId::LANE.name()) {
         // A device would carry the messages that are compared with a socket's.
         let wrong = |error: onecopy_obs::KnobError| BenchError::Usage(error.to_string());
         knobs.set("ONECOPY_LAYERS", "^verbs").map_err(wrong)?;
