@@ -232,10 +232,20 @@ fn check_packets(fd: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{AsFd, IntoRawFd};
+    use std::os::fd::AsFd;
     use std::process::Stdio;
+    use std::sync::atomic::{AtomicI32, Ordering};
 
     extern "C" fn of_the_program(_: libc::c_int) {}
+
+    /// A number for what `owned` is, that no other test here has had.
+    ///
+    /// A number that was taken stays so when its owner closes it, and the kernel gives it to the next test's socket.
+    fn never_taken(owned: OwnedFd) -> RawFd {
+        static NEXT: AtomicI32 = AtomicI32::new(700);
+        let lowest = NEXT.fetch_add(1, Ordering::Relaxed);
+        nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(lowest)).expect("dup")
+    }
 
     /// That one which is ignored is not: tests/launch, where it is a process's own.
     #[test]
@@ -334,7 +344,7 @@ mod tests {
         let refused = take_inherited_stream(packets.as_raw_fd()).expect_err("packets");
         assert_eq!(refused.raw_os_error(), Some(libc::EPROTOTYPE));
         let (stream, _peer) = std::os::unix::net::UnixStream::pair().expect("pair");
-        let number = stream.into_raw_fd();
+        let number = never_taken(stream.into());
         let _owned = take_inherited_stream(number).expect("first");
         assert!(take_inherited_stream(number).is_err());
     }
@@ -347,7 +357,7 @@ mod tests {
             .expect("memfd");
         assert!(take_inherited_socket(memfd.as_raw_fd()).is_err());
         let (socket, _peer) = crate::fdpass::pair().expect("pair");
-        let number = socket.into_raw_fd();
+        let number = never_taken(socket);
         let _owned = take_inherited_socket(number).expect("first");
         let again = take_inherited_socket(number).expect_err("second");
         assert_eq!(again.raw_os_error(), Some(libc::EALREADY));
