@@ -28,9 +28,34 @@ pub(crate) trait Payload {
         len: usize,
         to: impl FnMut(usize, &[u8]),
     ) -> std::result::Result<(), LoanError>;
+
+    /// Writes the first `len` bytes to `room`, from `skip` on.
+    #[inline]
+    fn write(
+        &self,
+        loans: &LoanTable,
+        len: usize,
+        room: &mut impl RecordRoom,
+        skip: usize,
+    ) -> std::result::Result<(), LoanError> {
+        self.read(loans, 0, len, |at, bytes| room.write(skip + at, bytes))
+    }
 }
 
 impl Payload for [u8] {
+    // In place: a closure with all of a copy in it becomes a call.
+    #[inline(always)]
+    fn write(
+        &self,
+        _: &LoanTable,
+        len: usize,
+        room: &mut impl RecordRoom,
+        skip: usize,
+    ) -> std::result::Result<(), LoanError> {
+        room.write(skip, &self[..len]);
+        Ok(())
+    }
+
     #[inline(always)]
     fn read(
         &self,
@@ -81,7 +106,7 @@ pub(crate) fn write_slots(
         }
         None => (Kind::Eager, 0),
     };
-    from.read(loans, 0, len, |at, bytes| room.write(skip + at, bytes))?;
+    from.write(loans, len, &mut room, skip)?;
     room.publish(kind as u8, skip + len, meta);
     Ok(())
 }

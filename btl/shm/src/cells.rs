@@ -17,6 +17,14 @@ pub const FIRST_PAYLOAD: usize = 48;
 /// Bytes of header and meta word at the front of a record.
 pub const RECORD_HEAD: usize = 16;
 
+/// Payloads of so many bytes are written to the record's first line last.
+///
+/// A consumer that waits looks at that line all the time. It takes the line away from a producer that wrote there but
+/// has not published it yet, and the producer has to fetch it back. A shorter payload is written before that happens.
+/// Then the first line is better written first, as all lines are on their way at once.
+#[cfg(not(loom))]
+const FIRST_LINE_LAST: usize = 384;
+
 /// Storage of one ring and its control words.
 pub trait Cells {
     /// Number of slots; a power of two.
@@ -51,7 +59,7 @@ pub trait Cells {
 
 #[cfg(not(loom))]
 mod mapped {
-    use super::{AtomicU32, AtomicU64, Cells, RECORD_HEAD};
+    use super::{AtomicU32, AtomicU64, Cells, FIRST_LINE_LAST, FIRST_PAYLOAD, RECORD_HEAD};
     use crate::copy::{copy_from_raw, copy_to_raw};
     use crate::layout::LINE;
     use crate::mapping::Mapping;
@@ -157,6 +165,15 @@ mod mapped {
         #[inline(always)]
         fn write(&self, slot: usize, offset: usize, bytes: &[u8]) {
             let to = self.payload(slot, offset, bytes.len());
+            if offset == 0 && bytes.len() >= FIRST_LINE_LAST {
+                let (first, rest) = bytes.split_at(FIRST_PAYLOAD);
+                // SAFETY: payload() checked the range, and both parts lie in it.
+                unsafe {
+                    copy_to_raw(to.add(FIRST_PAYLOAD).as_ptr(), rest);
+                    copy_to_raw(to.as_ptr(), first);
+                }
+                return;
+            }
             // SAFETY: payload() checked the range; the ring does not overlap memory of the program.
             unsafe { copy_to_raw(to.as_ptr(), bytes) }
         }
