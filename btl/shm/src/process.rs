@@ -232,9 +232,9 @@ fn check_packets(fd: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::{AtomicU32, Ordering};
     use std::os::fd::AsFd;
     use std::process::Stdio;
-    use std::sync::atomic::{AtomicI32, Ordering};
 
     extern "C" fn of_the_program(_: libc::c_int) {}
 
@@ -242,8 +242,8 @@ mod tests {
     ///
     /// A number that was taken stays so when its owner closes it, and the kernel gives it to the next test's socket.
     fn never_taken(owned: OwnedFd) -> RawFd {
-        static NEXT: AtomicI32 = AtomicI32::new(700);
-        let lowest = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT: AtomicU32 = AtomicU32::new(700);
+        let lowest = NEXT.fetch_add(1, Ordering::Relaxed) as RawFd;
         nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(lowest)).expect("dup")
     }
 
