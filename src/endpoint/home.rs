@@ -204,9 +204,8 @@ impl Home {
 
     /// Asks for the lines of `len` bytes of the next `count` chunks ahead of their being written.
     pub(crate) fn will_write_chunks(&self, count: usize, len: usize) {
-        for chunk in self.pool.coming().take(count) {
-            self.segment.will_write_chunk(chunk, len);
-        }
+        self.segment
+            .will_write_chunks(self.pool.coming().take(count), len);
     }
 
     /// Gives chunks back to the system that were not needed for a while. Says whether there were any.
