@@ -274,6 +274,15 @@ impl Endpoint {
         }
     }
 
+    /// Whether the peer has sent something since this was asked last, through memory.
+    #[inline]
+    pub(crate) fn takes_turns(&mut self) -> bool {
+        match self {
+            Self::SharedMemory(with) => with.takes_turns(),
+            Self::Socket(_) => false,
+        }
+    }
+
     /// Takes back all chunks: the peer is gone.
     pub(crate) fn reclaim_all(&mut self, home: &mut Home) {
         each!(self, to => to.reclaim_all(home));

@@ -8,6 +8,7 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::heap::Heap;
 use onecopy_shm::layout::{ChannelPart, Geometry, HeapOffset};
 use onecopy_shm::pool::ChunkPool;
+use onecopy_shm::prefetch;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::{HeavyFence, Ordering};
 use std::os::fd::BorrowedFd;
@@ -202,10 +203,15 @@ impl Home {
         self.pool.free()
     }
 
-    /// Asks for the lines of `len` bytes of the next `count` chunks ahead of their being written.
-    pub(crate) fn will_write_chunks(&self, count: usize, len: usize) {
-        self.segment
-            .will_write_chunks(self.pool.coming().take(count), len);
+    /// Asks for the lines of `len` bytes of the next `count` chunks ahead of their being written: after what was
+    /// written before is out, or at once.
+    pub(crate) fn will_write_chunks(&self, count: usize, len: usize, after: bool) {
+        if after {
+            prefetch::after_stores();
+        }
+        for chunk in self.pool.coming().take(count) {
+            self.segment.will_write_chunk(chunk, len);
+        }
     }
 
     /// Gives chunks back to the system that were not needed for a while. Says whether there were any.

@@ -45,6 +45,8 @@ pub(crate) struct SharedMemory {
     /// Chunks passed since the tail was last published, and how many may be.
     chunks_passed: u32,
     chunks_held: u32,
+    /// How far the ring from the peer had been read when [`Self::takes_turns`] was asked last.
+    read_before: u64,
 }
 
 impl SharedMemory {
@@ -73,6 +75,7 @@ impl SharedMemory {
             rx_control: own.control_handle(rank),
             chunks_passed: 0,
             chunks_held,
+            read_before: 0,
             segment,
         })
     }
@@ -229,6 +232,13 @@ impl SharedMemory {
             return None;
         }
         home.take()
+    }
+
+    /// Whether the peer has sent something since this was asked last: the two send in turn.
+    #[inline]
+    pub(super) fn takes_turns(&mut self) -> bool {
+        let read = self.rx.position();
+        std::mem::replace(&mut self.read_before, read) != read
     }
 
     pub(super) fn collect_chunks(&mut self, home: &mut Home) {

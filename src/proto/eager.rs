@@ -179,7 +179,9 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     }
     let piece = step.min(total) as usize;
     if core.chunks.owned_ahead(piece) {
-        core.home.will_write_chunks(pieces, piece);
+        // Who waits for an answer has time until the message is out. Who sends more has not.
+        let after = peer.endpoint.takes_turns();
+        core.home.will_write_chunks(pieces, piece, after);
     }
 }
 

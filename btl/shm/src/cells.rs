@@ -167,11 +167,12 @@ mod mapped {
             let to = self.payload(slot, offset, bytes.len());
             if offset == 0 && bytes.len() >= FIRST_LINE_LAST {
                 let (first, rest) = bytes.split_at(FIRST_PAYLOAD);
-                // SAFETY: payload() checked the range, and both parts lie in it.
-                unsafe {
-                    copy_to_raw(to.add(FIRST_PAYLOAD).as_ptr(), rest);
-                    copy_to_raw(to.as_ptr(), first);
-                }
+                // SAFETY: there are as many bytes from `to` on.
+                let next = unsafe { to.add(FIRST_PAYLOAD) };
+                // SAFETY: payload() checked the range, of which this is a part.
+                unsafe { copy_to_raw(next.as_ptr(), rest) }
+                // SAFETY: as above.
+                unsafe { copy_to_raw(to.as_ptr(), first) }
                 return;
             }
             // SAFETY: payload() checked the range; the ring does not overlap memory of the program.

@@ -8,6 +8,20 @@
 use crate::layout::LINE;
 use std::ptr::NonNull;
 
+/// Keeps what is asked for after it behind the stores before it.
+///
+/// A processor asks for such lines while stores before wait for theirs. Those of a message that was just sent would
+/// come later for it, and so to its receiver. Nothing else orders hints: a locked instruction, with which the compiler
+/// makes a fence, lets them pass.
+#[inline]
+pub fn after_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every processor of this kind has the instruction; it changes no memory.
+    unsafe {
+        std::arch::x86_64::_mm_mfence();
+    }
+}
+
 /// Asks for the cache line of `at` for writing, ahead of need.
 #[inline(always)]
 pub fn for_write<T>(at: NonNull<T>) {

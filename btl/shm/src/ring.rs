@@ -376,6 +376,12 @@ impl<C: Cells> Consumer<C> {
         self.cells.read(record.at, offset, out);
     }
 
+    /// Slots read so far, the no-ops included.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
     /// Passes `record`, which must be the one that [`Self::peek`] gave last. Its slots, and all that they name, belong
     /// to the producer again from some later moment on (see [`Self::publish_tail`]).
     ///

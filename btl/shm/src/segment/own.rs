@@ -21,7 +21,7 @@ use crate::layout::{
 use crate::mapping::{Advice, Mapping};
 use crate::prefetch;
 use crate::ring::Consumer;
-use crate::sync::{AtomicU64, HeavyFence, Ordering, fence};
+use crate::sync::{AtomicU64, HeavyFence, Ordering};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -263,20 +263,9 @@ impl OwnSegment {
         crate::fault::point("chunk.written");
         Ok(())
     }
-    /// A hint that the first `len` bytes of each of `chunks` are written soon.
-    ///
-    /// What was written before goes out first. Without the fence the processor asks for these lines while stores before
-    /// wait for theirs, such as those of the message that was just sent: its receiver would wait longer for them.
+    /// A hint that the first `len` bytes of `chunk` are written soon.
     #[inline]
-    pub fn will_write_chunks(&self, chunks: impl Iterator<Item = ChunkIndex>, len: usize) {
-        fence(Ordering::SeqCst);
-        for chunk in chunks {
-            self.will_write_chunk(chunk, len);
-        }
-    }
-
-    #[inline]
-    fn will_write_chunk(&self, chunk: ChunkIndex, len: usize) {
+    pub fn will_write_chunk(&self, chunk: ChunkIndex, len: usize) {
         let size = u64::from(self.geometry.chunk_bytes);
         let begin = self.geometry.pool_offset().0 + u64::from(chunk.0) * size;
         let len = (len as u64).min(size);
