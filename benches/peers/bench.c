@@ -44,9 +44,14 @@
 #define POOL ((size_t)128 << 20) /* memory through which the buffers of mode offcache rotate */
 #define MOST_WINDOW 64
 
-enum pattern { PINGPONG, BW, BIBW, RATE, BARRIER, BCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, PATTERNS };
+/* Those before BARRIER are of two ranks. */
+enum pattern {
+	PINGPONG, SENDRECV, BW, BIBW, RATE,
+	BARRIER, BCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, SCAN, EXSCAN, GATHER, SCATTER, ALLGATHER, ALLTOALL, PATTERNS
+};
 static const char *const pattern_names[PATTERNS] = {
-	"pingpong", "bw", "bibw", "rate", "barrier", "bcast", "reduce", "allreduce", "reducescatter", "allgather", "alltoall",
+	"pingpong", "sendrecv", "bw", "bibw", "rate",
+	"barrier", "bcast", "reduce", "allreduce", "reducescatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall",
 };
 
 enum mode { SAME, OFFCACHE, REWRITE, MODES };
@@ -191,6 +196,8 @@ static size_t span(const struct order *o)
 	size_t one = o->size ? o->size : 1;
 
 	switch (o->pattern) {
+	case GATHER:
+	case SCATTER:
 	case ALLGATHER:
 	case ALLTOALL:
 		return one * size;
@@ -265,6 +272,18 @@ static void collective(const struct order *o, uint64_t i, unsigned char *from, u
 	case REDUCE_SCATTER:
 		MPI_Reduce_scatter_block(from, to, (int)share(o), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 		break;
+	case SCAN:
+		MPI_Scan(from, to, doubles, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+		break;
+	case EXSCAN:
+		MPI_Exscan(from, to, doubles, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+		break;
+	case GATHER:
+		MPI_Gather(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+		break;
+	case SCATTER:
+		MPI_Scatter(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, root, MPI_COMM_WORLD);
+		break;
 	case ALLGATHER:
 		MPI_Allgather(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, MPI_COMM_WORLD);
 		break;
@@ -315,6 +334,14 @@ static void pingpong(const struct order *o, unsigned char *from, unsigned char *
 	}
 }
 
+/* Both send and receive at once. */
+static void exchange(const struct order *o, unsigned char *from, unsigned char *to)
+{
+	int bytes = (int)o->size, peer = size - 1 - rank;
+
+	MPI_Sendrecv(from, bytes, MPI_BYTE, peer, 3, to, bytes, MPI_BYTE, peer, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 static int takes_part(const struct order *o)
 {
 	return o->pattern >= BARRIER || rank == 0 || rank == size - 1;
@@ -348,6 +375,10 @@ static void batch(const struct order *o)
 
 			if (o->pattern == PINGPONG) {
 				pingpong(o, from, to, i);
+			} else if (o->pattern == SENDRECV) {
+				if (o->mode == REWRITE)
+					rewrite(from, o->size, i);
+				exchange(o, from, to);
 			} else if (o->pattern < BARRIER) {
 				windowed(o, from, to);
 			} else {
@@ -392,6 +423,19 @@ static double number(int of, uint64_t i, size_t e)
 	return (double)((e * 5 + (size_t)of * 3 + i) % 1021);
 }
 
+/* Each of the `mine` sums at `target`, from element `first` of the vectors on, over the ranks below `below`. */
+static void compare_sums(uint64_t i, size_t first, size_t mine, int below)
+{
+	for (size_t e = 0; e < mine; e++) {
+		double sum = 0;
+
+		for (int of = 0; of < below; of++)
+			sum += number(of, i, first + e);
+		if (((double *)(void *)target)[e] != sum)
+			wrong++;
+	}
+}
+
 /* The same messages, each compared with what was sent. */
 static void check(const struct order *o)
 {
@@ -402,9 +446,9 @@ static void check(const struct order *o)
 	wrong = 0;
 	need(step(o));
 	for (uint64_t i = 0; i < o->iterations; i++) {
-		size_t doubles = n / 8, blocks = o->pattern == ALLTOALL ? (size_t)size : 1;
+		size_t doubles = n / 8, blocks = o->pattern == ALLTOALL || o->pattern == SCATTER ? (size_t)size : 1;
 		int root = (int)(i % (uint64_t)size);
-		int sums_up = o->pattern == REDUCE || o->pattern == ALLREDUCE || o->pattern == REDUCE_SCATTER;
+		int sums_up = o->pattern >= REDUCE && o->pattern <= EXSCAN;
 
 		memset(target, 0xa5, held);
 		if (sums_up)
@@ -424,7 +468,10 @@ static void check(const struct order *o)
 		if (o->pattern == BCAST && rank != root) {
 			compare(target, root, i, 0, n);
 			bytes += n;
-		} else if (o->pattern == ALLGATHER) {
+		} else if (o->pattern == SCATTER) {
+			compare(target, root, i, (size_t)rank * n, n);
+			bytes += n;
+		} else if (o->pattern == ALLGATHER || (o->pattern == GATHER && rank == root)) {
 			for (int of = 0; of < size; of++)
 				compare(target + (size_t)of * n, of, i, 0, n);
 			bytes += n * size;
@@ -435,16 +482,13 @@ static void check(const struct order *o)
 		} else if (sums_up && (o->pattern != REDUCE || rank == root)) {
 			size_t mine = o->pattern == REDUCE_SCATTER ? share(o) : doubles;
 			size_t first = o->pattern == REDUCE_SCATTER ? mine * rank : 0;
+			int below = o->pattern == SCAN ? rank + 1 : o->pattern == EXSCAN ? rank : size;
 
-			for (size_t e = 0; e < mine; e++) {
-				double sum = 0;
-
-				for (int of = 0; of < size; of++)
-					sum += number(of, i, first + e);
-				if (((double *)(void *)target)[e] != sum)
-					wrong++;
+			/* The first rank of an exclusive scan gets nothing. */
+			if (below > 0) {
+				compare_sums(i, first, mine, below);
+				bytes += mine * 8;
 			}
-			bytes += mine * 8;
 		}
 	}
 	sums[0] = bytes;

@@ -3,20 +3,9 @@
 
 use crate::install::{Family, Shop};
 use crate::note;
-use onecopy_cli::bench::{BenchError, Mechanism, Pattern};
+use onecopy_cli::bench::{BenchError, Mechanism};
 use std::path::PathBuf;
 use std::process::Command;
-
-/// The collectives that the C program knows.
-pub(crate) const COLLECTIVES: [Pattern; 7] = [
-    Pattern::Barrier,
-    Pattern::Bcast,
-    Pattern::Reduce,
-    Pattern::Allreduce,
-    Pattern::ReduceScatter,
-    Pattern::Allgather,
-    Pattern::Alltoall,
-];
 
 /// How a contestant runs.
 #[derive(Clone, Debug)]

@@ -114,9 +114,8 @@ fn run(args: &Args) -> Result<(), BenchError> {
 
 impl Args {
     fn rounds(&self) -> Vec<(Pattern, Mode)> {
-        const TWO: [Pattern; 4] = [Pattern::PingPong, Pattern::Bw, Pattern::BiBw, Pattern::Rate];
         let patterns: Vec<Pattern> = if self.pattern.is_empty() {
-            let two = TWO.into_iter().filter(|_| self.ranks == 2);
+            let two = Pattern::EACH.into_iter().filter(|_| self.ranks == 2);
             two.chain([Pattern::Coll]).collect()
         } else {
             self.pattern.clone()
@@ -124,8 +123,8 @@ impl Args {
         let mut rounds = Vec::new();
         for pattern in patterns {
             let each = match pattern {
-                Pattern::Coll => contestant::COLLECTIVES.to_vec(),
-                Pattern::All => TWO.to_vec(),
+                Pattern::Coll => Pattern::COLLECTIVES.to_vec(),
+                Pattern::All => Pattern::EACH.to_vec(),
                 one => vec![one],
             };
             for pattern in each {

@@ -145,6 +145,7 @@ fn records(run: &Run) -> Result<Vec<u8>, BenchError> {
 fn title(pattern: Pattern, mode: Mode) -> String {
     let what = match pattern {
         Pattern::PingPong => "Ping-pong, one-way microseconds",
+        Pattern::SendRecv => "Exchange, microseconds",
         Pattern::Bw => "One-way bandwidth, GB/s",
         Pattern::BiBw => "Two-way bandwidth, GB/s of both directions",
         Pattern::Rate => "Message rate, millions of 8-byte messages per second",
