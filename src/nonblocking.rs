@@ -158,6 +158,7 @@ pub fn test_all<B>(requests: &mut [Request<B>]) -> bool {
 }
 
 impl Engine {
+    #[inline]
     pub(crate) fn is_done(&self, id: RequestId) -> bool {
         self.core
             .requests

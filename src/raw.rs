@@ -48,6 +48,7 @@ impl Poll<'_> {
     }
 
     /// Whether `operation` is complete.
+    #[inline]
     #[must_use]
     pub fn is_done(&self, operation: &Operation) -> bool {
         self.0.is_done(operation.id)

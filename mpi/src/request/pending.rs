@@ -102,7 +102,17 @@ impl Pending {
     }
 
     /// The result if it is over; a received message is where it belongs then.
+    ///
+    /// Callers look until there is one, so a look in vain is the short way.
+    #[inline]
     pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<Status>> {
+        match &self.operation {
+            Some(operation) if !poll.is_done(operation) => None,
+            _ => self.take_result(poll),
+        }
+    }
+
+    fn take_result(&mut self, poll: &mut Poll<'_>) -> Option<Result<Status>> {
         let Some(operation) = &self.operation else {
             return Some(Err(Error::Cancelled));
         };
