@@ -169,8 +169,9 @@ impl<P: Provider> Told for Shared<P> {
 pub struct Cache<P: Provider> {
     domain: Domain<P>,
     bounds: Bounds,
-    shared: Arc<Shared<P>>,
+    /// Goes before what it changes: registrations end in the thread that drops the cache.
     watcher: Option<Watcher>,
+    shared: Arc<Shared<P>>,
     refused: Option<String>,
 }
 

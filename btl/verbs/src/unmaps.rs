@@ -6,16 +6,20 @@
 //! that no page fault waits for anybody. Only private anonymous memory is watched: the pages of a file can be discarded
 //! through the file, of which nobody tells.
 //!
+//! Whoever is to take an event must not cause one: it would wait for itself, with all that it holds. So the thread that
+//! watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its loop. At its
+//! end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
+//!
 //! # Safety
 //!
 //! System calls with numbers and structures of the caller's own, which outlive the call. None of them changes memory.
 #![allow(unsafe_code, reason = "system calls")]
 
 use std::fmt;
-use std::io::{self, PipeWriter, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 
 /// Whom changes are told to.
@@ -65,7 +69,8 @@ struct Message {
 /// Watches ranges. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    descriptor: Arc<OwnedFd>,
+    /// The thread has it, and closes it when it is told to stop.
+    descriptor: RawFd,
     stop: PipeWriter,
     thread: Option<JoinHandle<()>>,
 }
@@ -86,7 +91,7 @@ impl Watcher {
             return Err(failed("userfaultfd"));
         }
         // SAFETY: the descriptor is new, and nobody else's.
-        let descriptor = Arc::new(unsafe { OwnedFd::from_raw_fd(number) });
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let features = WRITE_PROTECT | TELLS_MOVES | TELLS_DISCARDS | TELLS_UNMAPS;
         let mut asked = Asked {
             api: API,
@@ -98,26 +103,11 @@ impl Watcher {
             return Err(failed("userfaultfd: events of unmapping"));
         }
         let (stopped, stop) = io::pipe().map_err(|error| format!("pipe: {error}"))?;
-        let taken = Arc::clone(&descriptor);
+        let begun = Arc::new(Barrier::new(2));
+        let begins = Arc::clone(&begun);
         let run = move || {
-            let mut sets = [taken.as_raw_fd(), stopped.as_raw_fd()].map(|fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            });
-            loop {
-                // SAFETY: two entries of an array that outlives the call.
-                let ready = unsafe { libc::poll(sets.as_mut_ptr(), 2, -1) };
-                if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                    return;
-                }
-                if sets[1].revents != 0 {
-                    return;
-                }
-                if sets[0].revents != 0 {
-                    told.told(&mut || take(&taken));
-                }
-            }
+            begins.wait();
+            take_all(descriptor, &stopped, &*told);
         };
         let thread = without_signals(|| {
             std::thread::Builder::new()
@@ -125,8 +115,9 @@ impl Watcher {
                 .spawn(run)
         });
         let thread = thread.map_err(|error| format!("a thread: {error}"))?;
+        begun.wait();
         Ok(Self {
-            descriptor,
+            descriptor: number,
             stop,
             thread: Some(thread),
         })
@@ -146,20 +137,14 @@ impl Watcher {
             ioctls: 0,
         };
         // SAFETY: the structure is that of the call.
-        let code = unsafe {
-            libc::ioctl(
-                self.descriptor.as_raw_fd(),
-                IOCTL_REGISTER as _,
-                &raw mut watch,
-            )
-        };
+        let code = unsafe { libc::ioctl(self.descriptor, IOCTL_REGISTER as _, &raw mut watch) };
         code == 0
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // The thread ends when the pipe does, in any case.
+        // The thread ends when the pipe does, in any case. Until then the descriptor is open.
         let _ = self.stop.write_all(&[1]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -167,8 +152,33 @@ impl Drop for Watcher {
     }
 }
 
+/// Takes what is told until the pipe says that nobody wants it any more. Then nothing is watched any more.
+fn take_all(descriptor: OwnedFd, stopped: &PipeReader, told: &dyn Told) {
+    let mut sets = [descriptor.as_raw_fd(), stopped.as_raw_fd()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    loop {
+        // SAFETY: two entries of an array that outlives the call.
+        let ready = unsafe { libc::poll(sets.as_mut_ptr(), 2, -1) };
+        if ready < 0 {
+            // A signal, or the kernel is short of memory. Who changes a mapping waits: there is no giving up.
+            continue;
+        }
+        if sets[1].revents != 0 {
+            break;
+        }
+        if sets[0].revents != 0 {
+            told.told(&mut || take(descriptor.as_fd()));
+        }
+    }
+    // Whoever waits for its word to be taken goes on.
+    drop(descriptor);
+}
+
 /// The next change that was told, if any.
-fn take(descriptor: &OwnedFd) -> Option<Range<usize>> {
+fn take(descriptor: BorrowedFd<'_>) -> Option<Range<usize>> {
     loop {
         let mut message = Message::default();
         // SAFETY: as many bytes as the structure has, all of them numbers.

@@ -6,9 +6,13 @@
 //! Mappings are the test's own. What is registered is touched by no operation.
 #![allow(unsafe_code, reason = "maps, unmaps and registers memory")]
 
+use std::cell::RefCell;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use nix::sys::mman::{
     MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
@@ -16,6 +20,7 @@ use nix::sys::mman::{
 use onecopy_verbs::cache::{Bounds, Cache, Found};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::provider::Access;
+use onecopy_verbs::unmaps::{Told, Watcher};
 use onecopy_verbs::{Device, Domain};
 
 const PAGE: usize = 4096;
@@ -250,6 +255,69 @@ fn threads_that_unmap_and_threads_that_register_do_not_wait_for_each_other() {
     assert_eq!(cache.count(), 0);
     cache.collect();
     assert_eq!(fabric.registered(), 0);
+}
+
+/// Unmaps a page when it is dropped, as an allocator may with anything that is freed.
+#[derive(Debug)]
+struct Unmaps(usize);
+
+impl Drop for Unmaps {
+    fn drop(&mut self) {
+        let page = NonNull::new(std::ptr::with_exposed_provenance_mut(self.0));
+        unmap(page.expect("a page"), 1);
+    }
+}
+
+/// A page that is unmapped by whoever ends last.
+#[derive(Debug)]
+struct ByTold(#[allow(dead_code, reason = "it is dropped")] Unmaps);
+
+impl Told for ByTold {
+    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+        while take().is_some() {}
+    }
+}
+
+/// A page that is unmapped by the end of the thread that was told something.
+#[derive(Debug)]
+struct ByThread(usize);
+
+thread_local!(static AT_END: RefCell<Option<Unmaps>> = const { RefCell::new(None) });
+
+impl Told for ByThread {
+    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+        while take().is_some() {}
+        AT_END.set(Some(Unmaps(self.0)));
+    }
+}
+
+/// What the thread of a watcher frees at its end may change a mapping, and nobody takes the word of that any more.
+#[test]
+fn the_end_of_a_watcher_waits_for_no_word_of_its_own() {
+    for by_thread in [false, true] {
+        let (page, other) = (map(None, 1), map(None, 1));
+        let [at, other_at] = [page, other].map(|page| page.as_ptr().expose_provenance());
+        let told: Arc<dyn Told> = match by_thread {
+            true => Arc::new(ByThread(at)),
+            false => Arc::new(ByTold(Unmaps(at))),
+        };
+        let kept = Arc::clone(&told);
+        let Ok(watcher) = Watcher::start(told) else {
+            std::mem::forget(kept);
+            return;
+        };
+        let watched = [at, other_at].map(|at| watcher.watch(&(at..at + PAGE)));
+        assert_eq!(watched, [true, true]);
+        unmap(other, 1);
+        drop(kept);
+        let (done, over) = channel();
+        std::thread::spawn(move || {
+            drop(watcher);
+            let _ = done.send(());
+        });
+        let over = over.recv_timeout(Duration::from_secs(60));
+        assert!(over.is_ok(), "by its thread's end: {by_thread}");
+    }
 }
 
 #[test]
