@@ -10,6 +10,9 @@
 //! watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its loop. At its
 //! end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
 //!
+//! The child of a fork has a copy of the descriptor. While that is open the kernel goes on to ask for events, and the
+//! parent would wait for ever once it watches no more. So a child closes it.
+//!
 //! # Safety
 //!
 //! System calls with numbers and structures of the caller's own, which outlive the call. None of them changes memory.
@@ -19,8 +22,10 @@ use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Once};
 use std::thread::JoinHandle;
+
+use onecopy_shm::sync::{AtomicU32, Ordering};
 
 /// Whom changes are told to.
 pub trait Told: Send + Sync + fmt::Debug {
@@ -66,6 +71,53 @@ struct Message {
     words: [u64; 3],
 }
 
+/// Descriptors that the child of a fork closes. Each is noted before it watches anything, and as long as it may.
+static OPEN: [AtomicU32; 64] = [const { AtomicU32::new(NONE) }; 64];
+const NONE: u32 = u32::MAX;
+
+/// What events are read from, noted in [`OPEN`].
+struct Source(OwnedFd);
+
+impl Source {
+    /// None: this process has too many.
+    fn note(descriptor: OwnedFd) -> Option<Self> {
+        static DONE: Once = Once::new();
+        DONE.call_once(|| {
+            // SAFETY: a function that may be called in any child: it only closes. Refused for want of memory: no child
+            // closes anything.
+            unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
+        });
+        let number = descriptor.as_raw_fd().cast_unsigned();
+        let mut places = OPEN.iter();
+        let noted = places.any(|place| exchange(place, NONE, number));
+        noted.then_some(Self(descriptor))
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let number = self.0.as_raw_fd().cast_unsigned();
+        let mut places = OPEN.iter();
+        places.any(|place| exchange(place, number, NONE));
+    }
+}
+
+fn exchange(place: &AtomicU32, from: u32, to: u32) -> bool {
+    place
+        .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+}
+
+extern "C" fn close_in_child() {
+    for place in &OPEN {
+        let number = place.swap(NONE, Ordering::Relaxed);
+        if number != NONE {
+            // SAFETY: a number; what has it in this process is of no use to anybody.
+            unsafe { libc::close(number.cast_signed()) };
+        }
+    }
+}
+
 /// Watches ranges. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Watcher {
@@ -102,12 +154,14 @@ impl Watcher {
         if unsafe { libc::ioctl(number, IOCTL_API as _, &raw mut asked) } != 0 {
             return Err(failed("userfaultfd: events of unmapping"));
         }
+        let source =
+            Source::note(descriptor).ok_or("userfaultfd: this process has too many of them")?;
         let (stopped, stop) = io::pipe().map_err(|error| format!("pipe: {error}"))?;
         let begun = Arc::new(Barrier::new(2));
         let begins = Arc::clone(&begun);
         let run = move || {
             begins.wait();
-            take_all(descriptor, &stopped, &*told);
+            take_all(source, &stopped, &*told);
         };
         let thread = without_signals(|| {
             std::thread::Builder::new()
@@ -153,7 +207,8 @@ impl Drop for Watcher {
 }
 
 /// Takes what is told until the pipe says that nobody wants it any more. Then nothing is watched any more.
-fn take_all(descriptor: OwnedFd, stopped: &PipeReader, told: &dyn Told) {
+fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
+    let descriptor = source.0.as_fd();
     let mut sets = [descriptor.as_raw_fd(), stopped.as_raw_fd()].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
@@ -170,11 +225,14 @@ fn take_all(descriptor: OwnedFd, stopped: &PipeReader, told: &dyn Told) {
             break;
         }
         if sets[0].revents != 0 {
-            told.told(&mut || take(descriptor.as_fd()));
+            told.told(&mut || take(descriptor));
         }
     }
-    // Whoever waits for its word to be taken goes on.
-    drop(descriptor);
+    // Whoever waits for its word to be taken goes on. The number stands for something until it is forgotten: a child
+    // that is forked now closes it.
+    // SAFETY: two descriptors of ours.
+    unsafe { libc::dup3(stopped.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) };
+    drop(source);
 }
 
 /// The next change that was told, if any.

@@ -17,6 +17,9 @@ use std::time::Duration;
 use nix::sys::mman::{
     MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork, pause};
 use onecopy_verbs::cache::{Bounds, Cache, Found};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::provider::Access;
@@ -318,6 +321,36 @@ fn the_end_of_a_watcher_waits_for_no_word_of_its_own() {
         let over = over.recv_timeout(Duration::from_secs(60));
         assert!(over.is_ok(), "by its thread's end: {by_thread}");
     }
+}
+
+/// The child of a fork has copies of all descriptors, and outlives the watcher.
+#[test]
+fn a_child_that_is_forked_keeps_nobody_waiting() {
+    let page = map(None, 1);
+    let at = page.as_ptr().expose_provenance();
+    let Ok(watcher) = Watcher::start(Arc::new(ByTold(Unmaps(
+        map(None, 1).as_ptr().expose_provenance(),
+    )))) else {
+        return;
+    };
+    assert!(watcher.watch(&(at..at + PAGE)));
+    // SAFETY: the child only waits, and ends.
+    let child = match unsafe { fork() }.expect("fork") {
+        ForkResult::Child => loop {
+            pause();
+        },
+        ForkResult::Parent { child } => child,
+    };
+    drop(watcher);
+    let (done, over) = channel();
+    std::thread::spawn(move || {
+        drop(Unmaps(at));
+        let _ = done.send(());
+    });
+    let over = over.recv_timeout(Duration::from_secs(60));
+    kill(child, Signal::SIGKILL).expect("kill");
+    waitpid(child, None).expect("wait");
+    assert!(over.is_ok(), "the page is still watched");
 }
 
 #[test]
