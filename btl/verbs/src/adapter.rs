@@ -10,8 +10,8 @@
 //!
 //! - *Receives* are one pool for all lanes. A peer is permitted no message for which no receive is posted: the sum of
 //!   what is permitted and has not come never exceeds what is posted. So no peer finds the queue empty.
-//! - The last message that is permitted is for a word alone. A rank whose bytes wait for permission can therefore
-//!   always give some.
+//! - The last message that is permitted is for a word alone, and one that permits more. A rank whose bytes wait for
+//!   permission can therefore always give some.
 //! - The pool grows by parts while lanes use all of their windows, to a bound, and as long as memory can be pinned. It
 //!   shrinks as receives of its newest part come back while windows are small.
 //! - A slot to send from is held only while the device reads it, or while there are others: what the peer does not take
@@ -182,6 +182,10 @@ impl<P: Provider> Adapter<P> {
         };
         if lane.failed.is_some() || lane.credit() == 0 || lane.building.is_some() {
             // What is being built tells it, too.
+            return;
+        }
+        if lane.credit() == 1 && lane.granted == lane.told_granted {
+            // The last one is kept until it permits more. Where both sides use theirs up for less, both wait for ever.
             return;
         }
         let head = lane.head().encode();

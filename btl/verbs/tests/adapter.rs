@@ -180,6 +180,59 @@ fn a_sender_stops_at_the_window_and_goes_on_when_something_was_read() {
 }
 
 /// The window has grown to many messages, some of which the peer has, when the lane fails.
+/// Two ranks with full windows read, after these have shrunk: the last message that each may send is kept for a word
+/// that permits more.
+#[test]
+fn no_word_that_permits_nothing_uses_up_the_last_permission() {
+    let fabric = Fabric::default();
+    let mut sides = pair(&fabric, &settings());
+    for round in 0..24 {
+        for side in sides.iter_mut().filter(|_| round < 20) {
+            side.send(&bytes(4 * PAYLOAD, 0));
+        }
+        for side in &mut sides {
+            side.receive(usize::MAX);
+            side.adapter.acknowledge(side.lane);
+        }
+    }
+    for _ in 0..3 {
+        for side in &mut sides {
+            side.send(&bytes(100 * PAYLOAD, 0));
+        }
+        for side in &mut sides {
+            side.adapter.poll();
+        }
+    }
+    for side in &mut sides {
+        assert!(side.adapter.unread(side.lane) >= 8 * PAYLOAD);
+    }
+    for side in &mut sides {
+        side.adapter.poll();
+        (0..8).for_each(|_| side.adapter.age(Instant::now()));
+    }
+    // Both speak before either hears.
+    for most in [PAYLOAD, usize::MAX] {
+        for side in &mut sides {
+            let mut out = vec![0; most.min(side.adapter.unread(side.lane))];
+            side.adapter.read(side.lane, &mut out);
+            side.adapter.acknowledge(side.lane);
+        }
+        for side in &mut sides {
+            side.adapter.poll();
+        }
+    }
+    for _ in 0..10 {
+        for side in &mut sides {
+            side.receive(usize::MAX);
+            side.adapter.acknowledge(side.lane);
+        }
+    }
+    for side in &mut sides {
+        assert!(side.adapter.has_room(side.lane, 1), "{:?}", side.lane);
+        side.works();
+    }
+}
+
 #[test]
 fn what_a_failed_lane_had_under_way_is_left_and_nothing_else() {
     for status in [Status::OWN_MEMORY, Status::PEER_FAILED, Status::GENERAL] {
