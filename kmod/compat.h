@@ -234,21 +234,4 @@ static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 	return false;
 }
 
-/*
- * The end of a subscription. Where a change is under way the kernel unlinks the notifier at that
- * change's end, under the lock of the subscriptions. Some kernels let the remover go too early, as
- * soon as the change counts as ended; their stable series have a fix. The notifier must not be
- * freed then. So the lock is taken once more, by a look that has nothing to wait for, since the
- * notifier's last phase is over.
- */
-static inline void oc_unsubscribe(struct mmu_interval_notifier *notifier)
-{
-	struct mm_struct *mm = notifier->mm;
-
-	mmgrab(mm);
-	mmu_interval_notifier_remove(notifier);
-	mmu_interval_read_begin(notifier);
-	mmdrop(mm);
-}
-
 #endif

@@ -14,6 +14,7 @@
 #include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/random.h>
+#include <linux/refcount.h>
 #include <linux/sizes.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
@@ -57,6 +58,51 @@ void oc_marks_init(struct oc_marks *marks);
 void oc_mark_set(struct oc_marks *marks, struct oc_mark *mark);
 void oc_mark_clear(struct oc_marks *marks, struct oc_mark *mark);
 struct oc_mark *oc_mark_find(struct oc_marks *marks);
+
+/* ---- changes of an address space (changes.c) ---- */
+struct oc_watch;
+struct oc_watch_ops {
+	/*
+	 * A change begins: when this returns, nobody may use what the range has been. False: not
+	 * yet, come again. Only to a change that cannot wait, of which this is told under a
+	 * spinlock. The end of the address space is told as MMU_NOTIFY_RELEASE.
+	 */
+	bool (*invalidate)(struct oc_watch *watch, const struct mmu_notifier_range *range);
+};
+
+/* Somebody hears of changes of a part of an address space. */
+struct oc_watch {
+	struct interval_tree_node node;
+	struct oc_changes *changes; /* of that address space */
+	struct mm_struct *mm; /* held as long as this, without its users */
+	const struct oc_watch_ops *ops;
+	u64 serial;
+	unsigned int telling; /* who is in `invalidate` just now */
+	bool leaving;
+};
+
+int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long size,
+		   const struct oc_watch_ops *ops, bool locked);
+void oc_watch_end(struct oc_watch *watch);
+void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long end,
+		     unsigned long *busy);
+int oc_changes_wait(struct oc_changes *c, unsigned long page);
+void oc_changes_init(void);
+void oc_changes_exit(void);
+void oc_notifier_born(void);
+void oc_notifier_freed(void);
+
+/* What a task takes out of an attachment just now: nobody has to hear of that. */
+struct oc_taking {
+	struct oc_mark mark;
+	struct mm_struct *mm;
+	unsigned long start;
+	unsigned long end;
+};
+
+void oc_taking_begin(struct oc_taking *t, struct mm_struct *mm, unsigned long start,
+		     unsigned long end);
+void oc_taking_end(struct oc_taking *t);
 
 /* ---- what of an address space may be shown (vma.c) ---- */
 int oc_vma_stays(struct vm_area_struct *vma);
@@ -204,7 +250,7 @@ struct oc_seg {
 	u64 serial;
 	struct pid *owner;
 	u64 id;
-	struct mm_struct *mm; /* the owner's; held by the subscription, without its users */
+	struct mm_struct *mm; /* the owner's; held by the watch, without its users */
 	unsigned long start;
 	unsigned long size;
 	umode_t mode;
@@ -215,7 +261,7 @@ struct oc_seg {
 	struct oc_space *space;
 	/* Only what the kernel links its VMAs by, whose page offset is the owner's page number. */
 	struct address_space mapping;
-	struct mmu_interval_notifier notifier;
+	struct oc_watch watch;
 	struct page *generation;
 
 	struct work_struct reap;
@@ -257,7 +303,7 @@ static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
 }
 
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
-			     const struct mmu_interval_notifier_ops *changes);
+			     const struct oc_watch_ops *changes);
 int oc_seg_publish(struct oc_seg *seg);
 struct oc_seg *oc_seg_find(u64 id);
 void oc_seg_die(struct oc_seg *seg, u32 state);
@@ -309,7 +355,7 @@ struct oc_attachment {
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
 	unsigned long shows; /* the owner's address of the first */
-	struct mmu_interval_notifier notifier; /* of the importer's memory */
+	struct oc_watch watch; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
 };
@@ -317,7 +363,6 @@ struct oc_attachment {
 struct oc_stretch;
 int oc_zap_init(void);
 void oc_zap_exit(void);
-bool oc_zaps(const struct mmu_notifier_range *range);
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
@@ -386,7 +431,7 @@ void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);
 
 /* ---- invalidate.c ---- */
-extern const struct mmu_interval_notifier_ops oc_notifier_ops;
+extern const struct oc_watch_ops oc_owner_ops;
 
 /* ---- export.c ---- */
 struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode);
@@ -415,6 +460,5 @@ extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
 void oc_knem_exit(void);
-void oc_pinners_wait(void);
 
 #endif

@@ -545,6 +545,20 @@ static bool oc_try_owner(struct mm_struct *mm)
 	return false;
 }
 
+/* Most changes of the page itself do not take longer either. */
+static int oc_snap_try(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want)
+{
+	int i, err;
+
+	for (i = 0; i < OC_LOCK_TRIES; i++) {
+		err = oc_snap_take(seg, snap, want->page, want->write, false);
+		if (err != -EBUSY || need_resched())
+			break;
+		cpu_relax();
+	}
+	return err;
+}
+
 /* The page, and what was there behind it. */
 static bool oc_snap_all(const struct oc_snap *snap, const struct oc_want *want)
 {
@@ -582,7 +596,7 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 		if (!snap)
 			snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 		if (snap)
-			*err = oc_snap_take(seg, snap, want->page, want->write, false);
+			*err = oc_snap_try(seg, snap, want);
 		if (snap && !*err)
 			oc_refill_seen(seg, snap, want);
 		/*
@@ -649,6 +663,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	case OC_NO_TABLE:
 		return VM_FAULT_OOM;
 	case -ENOMEM: /* none for the owner's page, which may be had once there is memory */
+	case -EBUSY: /* the owner changes it just now */
 	case -EAGAIN:
 		break;
 	case -EINTR:

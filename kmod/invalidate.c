@@ -4,31 +4,28 @@
 #include "core.h"
 #include "trace.h"
 
-static bool oc_invalidate(struct mmu_interval_notifier *notifier,
-			  const struct mmu_notifier_range *range, unsigned long seq)
+static bool oc_invalidate(struct oc_watch *watch, const struct mmu_notifier_range *range)
 {
-	struct oc_seg *seg = container_of(notifier, struct oc_seg, notifier);
+	struct oc_seg *seg = container_of(watch, struct oc_seg, watch);
 	unsigned long start = max(range->start, seg->start), end = min(range->end, oc_seg_end(seg));
 	bool blockable = mmu_notifier_range_blockable(range), shown;
 	u64 until;
-
-	/* Our own zap of an attachment: nothing was ever derived from one, so nothing has to go. */
-	if (oc_zaps(range))
-		return true;
 
 	if (blockable)
 		mutex_lock(&seg->lock);
 	else if (!mutex_trylock(&seg->lock))
 		return false; /* the OOM reaper comes again */
-	mmu_interval_set_seq(notifier, seq);
 	/* Pairs with smp_rmb() in oc_snap_begin(): whoever sees it counted sees it begun. */
 	smp_wmb();
 	seg->ring[seg->seq % OC_RING] = (struct oc_range){ start, end };
 	WRITE_ONCE(seg->seq, seg->seq + 1);
 	until = seg->stretch_serial;
 	shown = oc_is_shown(seg, start, end);
-	/* A caller that cannot wait reaps memory that nobody will ever use again. */
-	if ((range->event == MMU_NOTIFY_RELEASE || (shown && !blockable)) &&
+	/*
+	 * A caller that cannot wait reaps memory that nobody will ever use again. Nobody hears when
+	 * it is done, so nothing may be shown from here on.
+	 */
+	if ((range->event == MMU_NOTIFY_RELEASE || !blockable) &&
 	    seg->state == ONECOPY_STATE_ALIVE) {
 		/* oc_seg_error() reads it without the lock */
 		WRITE_ONCE(seg->state, ONECOPY_STATE_OWNER_GONE);
@@ -53,4 +50,4 @@ static bool oc_invalidate(struct mmu_interval_notifier *notifier,
 	return true;
 }
 
-const struct mmu_interval_notifier_ops oc_notifier_ops = { .invalidate = oc_invalidate };
+const struct oc_watch_ops oc_owner_ops = { .invalidate = oc_invalidate };

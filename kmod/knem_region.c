@@ -25,10 +25,6 @@ static u64 oc_region_serial;
 
 #define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
-/* Pinners that are not freed yet: the kernel does that some time after the last user has gone. */
-static atomic_t oc_pinners = ATOMIC_INIT(0);
-static DECLARE_WAIT_QUEUE_HEAD(oc_pinners_gone);
-
 /* Within the limit of the user that is charged, if any is. */
 static int oc_account_more(struct oc_region *r, unsigned long pages)
 {
@@ -153,25 +149,14 @@ static struct mmu_notifier *oc_pinner_alloc(struct mm_struct *mm)
 	if (!pinner)
 		return ERR_PTR(-ENOMEM);
 	INIT_LIST_HEAD(&pinner->regions);
-	atomic_inc(&oc_pinners);
+	oc_notifier_born();
 	return &pinner->notifier;
 }
 
 static void oc_pinner_free(struct mmu_notifier *notifier)
 {
 	kfree(container_of(notifier, struct oc_pinner, notifier));
-	if (atomic_dec_and_test(&oc_pinners))
-		wake_up_all(&oc_pinners_gone);
-}
-
-/*
- * No file is open: waits until none is left, and until whoever freed the last has left this code.
- */
-void oc_pinners_wait(void)
-{
-	wait_event(oc_pinners_gone, !atomic_read(&oc_pinners));
-	/* The kernel frees them with interrupts' lower halves off. */
-	synchronize_rcu();
+	oc_notifier_freed();
 }
 
 /* The address space ends. What still copies to or from a region stops at the next MiB. */

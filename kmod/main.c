@@ -26,6 +26,7 @@ static int __init oc_init(void)
 		return -EOPNOTSUPP;
 	}
 #endif
+	oc_changes_init();
 	err = oc_zap_init();
 	if (err)
 		return err;
@@ -70,7 +71,7 @@ static void __exit oc_exit(void)
 	oc_inject_exit();
 	oc_knem_exit();
 	oc_zap_exit();
-	oc_pinners_wait();
+	oc_changes_exit();
 	oc_fault_exit();
 }
 

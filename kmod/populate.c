@@ -138,6 +138,9 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 		mmput_async(mm);
 		return -EINTR; /* no verdict: the fault comes again */
 	}
+	err = oc_changes_wait(seg->watch.changes, want->page);
+	if (err)
+		goto out;
 	if (mmap_read_lock_killable(mm)) {
 		err = -EINTR;
 		goto out;
@@ -145,7 +148,9 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 	err = oc_populate(seg, snap, want, &locked);
 	if (locked)
 		mmap_read_unlock(mm);
-	if (!err) {
+	if (err == -EBUSY) {
+		err = 0; /* changed anew: the fault comes again, and waits again */
+	} else if (!err) {
 		mutex_lock(&seg->lock);
 		old = oc_snap_store(seg, snap);
 		mutex_unlock(&seg->lock);

@@ -27,7 +27,7 @@ static void oc_seg_free(struct kref *ref)
 	list_del(&seg->all);
 	spin_unlock(&oc_table_lock);
 	if (seg->mm)
-		oc_unsubscribe(&seg->notifier);
+		oc_watch_end(&seg->watch);
 	for (i = 0; i < OC_SNAPS; i++)
 		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
@@ -39,7 +39,7 @@ static void oc_seg_free(struct kref *ref)
 	kfree(seg);
 }
 
-/* May sleep until invalidations of the owner's memory have ended: with no lock held. */
+/* May sleep until whoever tells the segment of a change has done so: with no lock held. */
 void oc_seg_put(struct oc_seg *seg)
 {
 	kref_put(&seg->ref, oc_seg_free);
@@ -50,7 +50,7 @@ void oc_seg_put(struct oc_seg *seg)
  * changes.
  */
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
-			     const struct mmu_interval_notifier_ops *changes)
+			     const struct oc_watch_ops *changes)
 {
 	struct oc_user *user;
 	struct oc_seg *seg;
@@ -91,19 +91,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	}
 	if (oc_generation_init(seg))
 		goto fail;
-	/*
-	 * A process's first notifier waits for its map lock in a way that no kill ends; so it finds
-	 * the lock taken.
-	 */
-	if (mmap_write_lock_killable(current->mm)) {
-		err = -EINTR;
-		goto fail;
-	}
-	err = mmu_interval_notifier_insert_locked(&seg->notifier, current->mm, start, size,
-						  changes);
-	mmap_write_unlock(current->mm);
-	if (err == -EINTR)
-		err = -ERESTARTNOINTR; /* any signal interrupts the first one; nothing was done */
+	err = oc_watch_begin(&seg->watch, start, size, changes, false);
 	if (err)
 		goto fail;
 	seg->mm = current->mm;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the owner's page tables say of a window, and how long that may be believed. */
+#include <linux/bitmap.h>
 #ifdef CONFIG_HMM_MIRROR
 #include <linux/hmm.h>
 #endif
-#include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "core.h"
@@ -37,15 +37,18 @@ void oc_snap_free(struct oc_snap *snap)
 }
 
 /*
- * Begin a look at the owner's tables: invalidations counted in the result have ended when this
- * returns, so what is seen afterwards is their outcome. Those recorded later are struck out by
- * oc_snap_refresh().
+ * Begin a look at the owner's tables. Of the invalidations counted in the snapshot, some are still
+ * under way: what is seen of their pages may be gone at any time, and `busy` says which these are.
+ * The others have ended, so what is seen is their outcome. Those recorded later are struck out by
+ * oc_snap_refresh(). -EBUSY: the target is one of the busy pages.
  */
-static unsigned long oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap)
+static int oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
+			 unsigned long *busy)
 {
 	snap->seq = READ_ONCE(seg->seq);
 	smp_rmb(); /* pairs with smp_wmb() in oc_invalidate() */
-	return mmu_interval_read_begin(&seg->notifier);
+	oc_changes_mark(seg->watch.changes, snap->start, oc_snap_end(snap), busy);
+	return test_bit(oc_snap_index(snap, target), busy) ? -EBUSY : 0;
 }
 
 /*
@@ -67,27 +70,43 @@ static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
 	}
 }
 
+/* What was seen of busy pages is not known. */
+static void oc_snap_finish(struct oc_seg *seg, struct oc_snap *snap, const unsigned long *busy)
+{
+	unsigned int i;
+
+	for_each_set_bit(i, busy, snap->pages)
+		snap->entry[i] &= OC_E_WRITE;
+	oc_snap_hide(seg->mm, snap);
+}
+
+/*
+ * A look at the tables, with the owner's map lock held for reading. Nothing is waited for: -EBUSY
+ * where the target is being changed, whose end oc_changes_wait() waits for.
+ */
 #ifdef OC_HMM
-/* The owner's map lock is held for reading. Nothing is faulted in and no page is held. */
+/* Nothing is faulted in and no page is held. */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
 {
+	/* The kernel's way to see changes, which is not used here: it says that there are none. */
+	struct mmu_interval_notifier none = { .mm = seg->mm };
 	struct hmm_range range = {
-		.notifier = &seg->notifier,
+		.notifier = &none,
+		.notifier_seq = none.invalidate_seq,
 		.start = snap->start,
 		.end = oc_snap_end(snap),
 		.hmm_pfns = snap->entry,
 	};
+	DECLARE_BITMAP(busy, OC_WINDOW_PAGES);
 	unsigned int i;
 	int err;
 
-	do {
-		if (fatal_signal_pending(current))
-			return -EINTR;
-		range.notifier_seq = oc_snap_begin(seg, snap);
-		memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
-		err = hmm_range_fault(&range);
-	} while (err == -EBUSY);
+	err = oc_snap_begin(seg, snap, target, busy);
+	if (err)
+		return err;
+	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
+	err = hmm_range_fault(&range);
 	if (err)
 		return err;
 	for (i = 0; i < snap->pages; i++) {
@@ -102,7 +121,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 		}
 		snap->entry[i] = out;
 	}
-	oc_snap_hide(seg->mm, snap);
+	oc_snap_finish(seg, snap, busy);
 	return 0;
 }
 #else
@@ -118,11 +137,14 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	unsigned int first = oc_snap_index(snap, target);
 	unsigned int n = min(snap->pages - first, (unsigned int)OC_WINDOW_MAX);
 	struct page *pages[OC_WINDOW_MAX];
+	DECLARE_BITMAP(busy, OC_WINDOW_PAGES);
 	long got, i;
 
 	if (!resolved)
 		return -EAGAIN;
-	oc_snap_begin(seg, snap);
+	got = oc_snap_begin(seg, snap, target, busy);
+	if (got)
+		return got;
 	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
 	got = oc_get_remote(seg->mm, target, n, write ? FOLL_WRITE : 0, pages, NULL);
 	if (got < 0)
@@ -132,7 +154,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 					 (write ? OC_E_WRITE : 0);
 		put_page(pages[i]);
 	}
-	oc_snap_hide(seg->mm, snap);
+	oc_snap_finish(seg, snap, busy);
 	return 0;
 }
 #endif

@@ -32,21 +32,11 @@ struct oc_stretch {
 /* What tells the kernel that a VMA is not anonymous memory, and nothing else. */
 static const struct vm_operations_struct oc_not_anonymous = {};
 
-/* What a task takes away just now, and what may have to be told of that: one stretch. */
-struct oc_zap_mark {
-	struct oc_mark mark;
-	struct mm_struct *mm;
-	unsigned long start;
-	unsigned long end;
-};
-
-static struct oc_marks oc_zapping;
 /* Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. */
 static struct workqueue_struct *oc_zappers, *oc_reapers;
 
 int oc_zap_init(void)
 {
-	oc_marks_init(&oc_zapping);
 	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI, 0);
 	if (!oc_zappers)
 		return -ENOMEM;
@@ -65,19 +55,6 @@ void oc_zap_exit(void)
 }
 
 /*
- * Is this told because the task takes an attachment apart just now? A huge entry that is split is
- * told as a whole; it is within the stretch, too.
- */
-bool oc_zaps(const struct mmu_notifier_range *range)
-{
-	struct oc_mark *mark = oc_mark_find(&oc_zapping);
-	struct oc_zap_mark *zap = container_of(mark, struct oc_zap_mark, mark);
-
-	return mark && zap->mm == range->mm && zap->start <= range->start &&
-	       range->end <= zap->end;
-}
-
-/*
  * Under the segment's lock, which is given up meanwhile. Takes away the entries of [lo, hi) of the
  * importer's addresses. The stretch is in the trees afterwards too.
  */
@@ -86,7 +63,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 {
 	struct oc_attachment *att = s->att;
 	struct vm_area_struct vma;
-	struct oc_zap_mark zap;
+	struct oc_taking taking;
 
 	lockdep_assert_held(&seg->lock);
 	if (lo == s->here.start && hi == s->here.last + 1)
@@ -98,19 +75,16 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	 * No VMA of the importer's may be looked at without its map lock: one that says the same.
 	 */
 	memset(&vma, 0, sizeof(vma));
-	vma.vm_mm = att->notifier.mm;
+	vma.vm_mm = att->watch.mm;
 	vma.vm_start = s->here.start;
 	vma.vm_end = s->here.last + 1;
 	vma.vm_pgoff = s->shown.start >> PAGE_SHIFT;
 	vma.vm_file = att->file;
 	vma.vm_ops = &oc_not_anonymous;
 	oc_vm_flags_init(&vma, OC_VM_FLAGS | VM_SHARED | VM_MAYSHARE | VM_READ | VM_MAYREAD);
-	zap.mm = vma.vm_mm;
-	zap.start = vma.vm_start;
-	zap.end = vma.vm_end;
-	oc_mark_set(&oc_zapping, &zap.mark);
+	oc_taking_begin(&taking, vma.vm_mm, vma.vm_start, vma.vm_end);
 	oc_zap_special(&vma, lo, hi - lo);
-	oc_mark_clear(&oc_zapping, &zap.mark);
+	oc_taking_end(&taking);
 
 	mutex_lock(&seg->lock);
 	WRITE_ONCE(s->zappers, s->zappers - 1);
@@ -303,12 +277,10 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 	return true;
 }
 
-static bool oc_importer_changes(struct mmu_interval_notifier *notifier,
-				const struct mmu_notifier_range *range, unsigned long seq)
+static bool oc_importer_changes(struct oc_watch *watch, const struct mmu_notifier_range *range)
 {
-	struct oc_attachment *att = container_of(notifier, struct oc_attachment, notifier);
+	struct oc_attachment *att = container_of(watch, struct oc_attachment, watch);
 
-	mmu_interval_set_seq(notifier, seq);
 	/* Whatever else changes entries leaves the tables. */
 	if (range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE)
 		return true;
@@ -316,7 +288,7 @@ static bool oc_importer_changes(struct mmu_interval_notifier *notifier,
 				  range);
 }
 
-static const struct mmu_interval_notifier_ops oc_importer_ops = {
+static const struct oc_watch_ops oc_importer_ops = {
 	.invalidate = oc_importer_changes,
 };
 
@@ -335,15 +307,12 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	att->end = vma->vm_end;
 	att->shows = seg->start + (vma->vm_pgoff << PAGE_SHIFT);
 	att->stretches = RB_ROOT_CACHED;
-	err = mmu_interval_notifier_insert_locked(&att->notifier, vma->vm_mm, att->start,
-						  att->end - att->start, &oc_importer_ops);
+	err = oc_watch_begin(&att->watch, att->start, att->end - att->start, &oc_importer_ops,
+			     true);
 	if (err) {
 		kfree(att);
-		/* A signal interrupts the first one of an address space; nothing was done. */
-		return err == -EINTR ? -ERESTARTNOINTR : err;
+		return err;
 	}
-	/* While memory of this process changes, it waits in a list and hears nothing. */
-	mmu_interval_read_begin(&att->notifier);
 	oc_seg_get(seg);
 	atomic_long_inc(&oc_attachments);
 	att->importer = get_pid(task_tgid(current));
@@ -370,7 +339,7 @@ static void oc_attachment_free(struct kref *ref)
 	list_del(&att->link);
 	mutex_unlock(&seg->lock);
 	put_pid(att->importer);
-	oc_unsubscribe(&att->notifier);
+	oc_watch_end(&att->watch);
 	WARN_ON_ONCE(!RB_EMPTY_ROOT(&att->stretches.rb_root));
 	if (att->scratch)
 		__free_page(att->scratch);

@@ -233,8 +233,17 @@ fn locked() -> Outcome {
     .join()
 }
 
-/// The module goes when nobody uses it, and comes again.
+/// The module goes when nobody uses it, and comes again. This process was an owner and an importer, and lives on.
 fn reload(arguments: &Arguments) -> Outcome {
+    let area = Area::new(4 * page_size())?;
+    area.fill(7);
+    let used = || {
+        let segment = device::export(&area, true)?;
+        let view = device::map(&segment, 4 * page_size(), true)?;
+        view.verify(7)?;
+        view.unmap()
+    };
+    used()?;
     let mut last = None;
     let gone = system::until(Duration::from_secs(20), || match system::unload(NAME) {
         Ok(()) => true,
@@ -249,10 +258,7 @@ fn reload(arguments: &Arguments) -> Outcome {
         )));
     }
     system::load(&arguments.module).at("loading the module again")?;
-    let area = Area::new(4 * page_size())?;
-    area.fill(7);
-    let segment = device::export(&area, true)?;
-    device::map(&segment, 4 * page_size(), true)?.verify(7)
+    used()
 }
 
 impl Churn<'_> {

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Changes of an address space: who watches which part of it, and which changes are under way. One
+ * object for each address space that has ever been watched, in place of one notifier of the kernel
+ * for each part. Of changes under way the kernel itself tells only that there are none at all: what
+ * waits for that waits as long as an owner with several threads likes. README.md, Waits.
+ */
+#include <linux/bitmap.h>
+#include <linux/hashtable.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "core.h"
+
+#define OC_CHANGES 64 /* changes under way that are known one by one */
+
+struct oc_change {
+	/* The kernel's, on the stack of whoever changes: its end is told with the same one. */
+	const struct mmu_notifier_range *range;
+	unsigned long start;
+	unsigned long end;
+	u64 serial;
+	bool awaited;
+};
+
+struct oc_changes {
+	struct hlist_node node; /* while the address space lives; oc_changes_lock */
+	struct mm_struct *mm; /* held by the notifiers */
+	/*
+	 * Two, since the kernel allows no notifier that hears of ends to refuse a beginning. The
+	 * first hears of changes that can wait, the second refuses those that cannot.
+	 */
+	struct mmu_notifier patient;
+	struct mmu_notifier hasty;
+	refcount_t held; /* by notifiers that the kernel has not freed, and by who makes them */
+	unsigned long users; /* watches, and the living address space; oc_changes_lock */
+	bool lives;
+	wait_queue_head_t ended; /* a change that somebody waits for */
+	wait_queue_head_t left; /* a watch that leaves has been told for the last time */
+
+	spinlock_t lock; /* a leaf, of what follows */
+	struct rb_root_cached watches;
+	u64 joined; /* serial number of the last watch */
+	bool over; /* the address space ended: ends are not told any more */
+	u64 begun; /* serial number of the last change */
+	DECLARE_BITMAP(used, OC_CHANGES);
+	struct oc_change change[OC_CHANGES];
+	/* those that found no room, together; told apart by how often there were none */
+	unsigned long more;
+	unsigned long more_start;
+	unsigned long more_end;
+	u64 more_over;
+	bool more_awaited;
+};
+
+static DEFINE_HASHTABLE(oc_changes_table, 8);
+static DEFINE_SPINLOCK(oc_changes_lock);
+static struct oc_marks oc_takers;
+
+/* Notifiers that are not freed yet: the kernel does that some time after the last user has gone. */
+static atomic_t oc_notifiers = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(oc_notifiers_gone);
+
+void oc_notifier_born(void)
+{
+	atomic_inc(&oc_notifiers);
+}
+
+void oc_notifier_freed(void)
+{
+	if (atomic_dec_and_test(&oc_notifiers))
+		wake_up_all(&oc_notifiers_gone);
+}
+
+/* ---- what the module itself takes away ---- */
+void oc_taking_begin(struct oc_taking *t, struct mm_struct *mm, unsigned long start,
+		     unsigned long end)
+{
+	t->mm = mm;
+	t->start = start;
+	t->end = end;
+	oc_mark_set(&oc_takers, &t->mark);
+}
+
+void oc_taking_end(struct oc_taking *t)
+{
+	oc_mark_clear(&oc_takers, &t->mark);
+}
+
+/*
+ * Is this told because the task takes an attachment apart just now? Nothing was ever derived from
+ * one, so nothing has to go. A huge entry that is split is told as a whole; it is within the
+ * stretch, too.
+ */
+static bool oc_takes(const struct mmu_notifier_range *range)
+{
+	struct oc_mark *mark = oc_mark_find(&oc_takers);
+	struct oc_taking *t = container_of(mark, struct oc_taking, mark);
+
+	return mark && t->mm == range->mm && t->start <= range->start && range->end <= t->end;
+}
+
+/* ---- which are under way ---- */
+static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_range *range)
+{
+	unsigned int i = find_first_zero_bit(c->used, OC_CHANGES);
+
+	lockdep_assert_held(&c->lock);
+	c->begun++;
+	if (i < OC_CHANGES) {
+		__set_bit(i, c->used);
+		c->change[i] = (struct oc_change){
+			.range = range,
+			.start = range->start,
+			.end = range->end,
+			.serial = c->begun,
+		};
+		return;
+	}
+	c->more_start = c->more ? min(c->more_start, range->start) : range->start;
+	c->more_end = c->more ? max(c->more_end, range->end) : range->end;
+	c->more++;
+}
+
+static void oc_change_end(struct oc_changes *c, const struct mmu_notifier_range *range)
+{
+	unsigned int i;
+
+	lockdep_assert_held(&c->lock);
+	for_each_set_bit(i, c->used, OC_CHANGES) {
+		if (c->change[i].range != range)
+			continue;
+		__clear_bit(i, c->used);
+		if (c->change[i].awaited)
+			wake_up_all(&c->ended);
+		return;
+	}
+	if (!c->more || --c->more)
+		return;
+	c->more_over++;
+	if (c->more_awaited)
+		wake_up_all(&c->ended);
+	c->more_awaited = false;
+}
+
+static void oc_changes_mark_part(unsigned long *busy, unsigned long start, unsigned long end,
+				 unsigned long lo, unsigned long hi)
+{
+	lo = max(lo, start) & PAGE_MASK;
+	hi = min(hi, end);
+	if (lo < hi)
+		bitmap_set(busy, (lo - start) >> PAGE_SHIFT, oc_pages_of(lo, hi - lo));
+}
+
+/* A bit in `busy` for each page of [start, end) that is being changed. */
+void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long end,
+		     unsigned long *busy)
+{
+	unsigned int i;
+
+	bitmap_zero(busy, (end - start) >> PAGE_SHIFT);
+	spin_lock(&c->lock);
+	for_each_set_bit(i, c->used, OC_CHANGES)
+		oc_changes_mark_part(busy, start, end, c->change[i].start, c->change[i].end);
+	if (c->more)
+		oc_changes_mark_part(busy, start, end, c->more_start, c->more_end);
+	spin_unlock(&c->lock);
+}
+
+/* Is the page being changed by what had begun then? Who asks is woken when that ends. */
+static bool oc_is_changing(struct oc_changes *c, unsigned long page, u64 begun, u64 more_over)
+{
+	bool changing = false;
+	unsigned int i;
+
+	spin_lock(&c->lock);
+	for_each_set_bit(i, c->used, OC_CHANGES) {
+		struct oc_change *change = &c->change[i];
+
+		if (change->serial <= begun && change->start < page + PAGE_SIZE &&
+		    page < change->end) {
+			change->awaited = true;
+			changing = true;
+		}
+	}
+	if (c->more && c->more_over == more_over && c->more_start < page + PAGE_SIZE &&
+	    page < c->more_end) {
+		c->more_awaited = true;
+		changing = true;
+	}
+	changing &= !c->over;
+	spin_unlock(&c->lock);
+	return changing;
+}
+
+/*
+ * Until changes of the page that are under way have ended: not those that begin meanwhile, nor
+ * those of anything else. A kill ends it. The caller holds no lock.
+ */
+int oc_changes_wait(struct oc_changes *c, unsigned long page)
+{
+	u64 begun, more_over;
+
+	spin_lock(&c->lock);
+	begun = c->begun;
+	more_over = c->more_over;
+	spin_unlock(&c->lock);
+	return wait_event_killable(c->ended, !oc_is_changing(c, page, begun, more_over)) ? -EINTR :
+											   0;
+}
+
+/* ---- telling ---- */
+/*
+ * Whoever watches a part of the range, one after the other. A watch that has joined since is left
+ * out: it knows of a change that was under way. So nobody keeps this going.
+ */
+static void oc_changes_tell(struct oc_changes *c, const struct mmu_notifier_range *range)
+	__must_hold(&c->lock)
+{
+	struct interval_tree_node *n;
+	u64 until = c->joined;
+
+	lockdep_assert_held(&c->lock);
+	n = interval_tree_iter_first(&c->watches, range->start, range->end - 1);
+	while (n) {
+		struct oc_watch *watch = container_of(n, struct oc_watch, node);
+		bool told = watch->serial <= until && !watch->leaving;
+
+		if (told) {
+			/* It stays in the tree. */
+			WRITE_ONCE(watch->telling, watch->telling + 1);
+			spin_unlock(&c->lock);
+			watch->ops->invalidate(watch, range);
+			spin_lock(&c->lock);
+		}
+		n = interval_tree_iter_next(n, range->start, range->end - 1);
+		if (told) {
+			WRITE_ONCE(watch->telling, watch->telling - 1);
+			if (watch->leaving && !watch->telling)
+				wake_up_all(&c->left);
+		}
+	}
+}
+
+static int oc_patient_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+{
+	struct oc_changes *c = container_of(notifier, struct oc_changes, patient);
+
+	if (!mmu_notifier_range_blockable(range) || oc_takes(range))
+		return 0;
+	spin_lock(&c->lock);
+	oc_change_begin(c, range);
+	oc_changes_tell(c, range);
+	spin_unlock(&c->lock);
+	return 0;
+}
+
+static void oc_patient_end(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+{
+	struct oc_changes *c = container_of(notifier, struct oc_changes, patient);
+
+	if (!mmu_notifier_range_blockable(range) || oc_takes(range))
+		return;
+	spin_lock(&c->lock);
+	oc_change_end(c, range);
+	spin_unlock(&c->lock);
+}
+
+/*
+ * A change that cannot wait: of memory that nobody will ever use again. The first refusal ends it,
+ * and the caller comes again. Such a change is not counted as being under way, since kernels differ
+ * in whether the end of a refused one is told; whoever watches takes the memory for gone instead.
+ */
+static int oc_hasty_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+{
+	struct oc_changes *c = container_of(notifier, struct oc_changes, hasty);
+	struct interval_tree_node *n;
+	int err = 0;
+
+	if (mmu_notifier_range_blockable(range))
+		return 0;
+	spin_lock(&c->lock);
+	n = interval_tree_iter_first(&c->watches, range->start, range->end - 1);
+	for (; n; n = interval_tree_iter_next(n, range->start, range->end - 1)) {
+		struct oc_watch *watch = container_of(n, struct oc_watch, node);
+
+		if (!watch->ops->invalidate(watch, range))
+			err = -EAGAIN;
+	}
+	spin_unlock(&c->lock);
+	return err;
+}
+
+static void oc_changes_put(struct oc_changes *c)
+{
+	bool last;
+
+	spin_lock(&oc_changes_lock);
+	last = !--c->users;
+	spin_unlock(&oc_changes_lock);
+	if (last) {
+		mmu_notifier_put(&c->hasty);
+		mmu_notifier_put(&c->patient);
+	}
+}
+
+/* The address space, or the module, ends: nobody finds it from here on. */
+static bool oc_changes_bury(struct oc_changes *c)
+{
+	lockdep_assert_held(&oc_changes_lock);
+	if (!c->lives)
+		return false;
+	c->lives = false;
+	hash_del(&c->node);
+	return true;
+}
+
+/* All memory goes, and no task is left that could change it. */
+static void oc_patient_release(struct mmu_notifier *notifier, struct mm_struct *mm)
+{
+	struct oc_changes *c = container_of(notifier, struct oc_changes, patient);
+	struct mmu_notifier_range range = {
+		.flags = MMU_NOTIFIER_RANGE_BLOCKABLE,
+		.event = MMU_NOTIFY_RELEASE,
+		.mm = mm,
+		.start = 0,
+		.end = ULONG_MAX,
+	};
+	bool lived;
+
+	spin_lock(&c->lock);
+	oc_changes_tell(c, &range);
+	c->over = true;
+	wake_up_all(&c->ended);
+	spin_unlock(&c->lock);
+
+	spin_lock(&oc_changes_lock);
+	lived = oc_changes_bury(c);
+	spin_unlock(&oc_changes_lock);
+	if (lived)
+		oc_changes_put(c);
+}
+
+static void oc_changes_drop(struct oc_changes *c)
+{
+	if (refcount_dec_and_test(&c->held))
+		kfree(c);
+}
+
+static void oc_patient_free(struct mmu_notifier *notifier)
+{
+	oc_changes_drop(container_of(notifier, struct oc_changes, patient));
+	oc_notifier_freed();
+}
+
+static void oc_hasty_free(struct mmu_notifier *notifier)
+{
+	oc_changes_drop(container_of(notifier, struct oc_changes, hasty));
+	oc_notifier_freed();
+}
+
+static const struct mmu_notifier_ops oc_patient_ops = {
+	.invalidate_range_start = oc_patient_start,
+	.invalidate_range_end = oc_patient_end,
+	.release = oc_patient_release,
+	.free_notifier = oc_patient_free,
+};
+
+static const struct mmu_notifier_ops oc_hasty_ops = {
+	.invalidate_range_start = oc_hasty_start,
+	.free_notifier = oc_hasty_free,
+};
+
+/* ---- watching ---- */
+static struct oc_changes *oc_changes_find(struct mm_struct *mm)
+{
+	struct oc_changes *c;
+
+	spin_lock(&oc_changes_lock);
+	hash_for_each_possible(oc_changes_table, c, node, (unsigned long)mm) {
+		if (c->mm == mm) {
+			c->users++;
+			break;
+		}
+	}
+	spin_unlock(&oc_changes_lock);
+	return c;
+}
+
+static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifier,
+			       const struct mmu_notifier_ops *ops)
+{
+	int err;
+
+	notifier->ops = ops;
+	err = __mmu_notifier_register(notifier, c->mm);
+	if (err)
+		return err;
+	refcount_inc(&c->held);
+	oc_notifier_born();
+	return 0;
+}
+
+/*
+ * The map lock is held for writing. To register a notifier takes the locks of all mappings: so no
+ * change is under way then, and what begins later is told, with its end.
+ */
+static struct oc_changes *oc_changes_make(struct mm_struct *mm)
+{
+	struct oc_changes *c = oc_changes_find(mm);
+	int err;
+
+	if (c)
+		return c;
+	c = kzalloc(sizeof(*c), GFP_KERNEL_ACCOUNT);
+	if (!c)
+		return ERR_PTR(-ENOMEM);
+	c->mm = mm;
+	spin_lock_init(&c->lock);
+	c->watches = RB_ROOT_CACHED;
+	init_waitqueue_head(&c->ended);
+	init_waitqueue_head(&c->left);
+	refcount_set(&c->held, 1);
+	c->users = 2;
+	c->lives = true;
+	err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
+	if (!err) {
+		err = oc_changes_register(c, &c->patient, &oc_patient_ops);
+		if (err)
+			mmu_notifier_put(&c->hasty);
+	}
+	if (!err) {
+		spin_lock(&oc_changes_lock);
+		hash_add(oc_changes_table, &c->node, (unsigned long)mm);
+		spin_unlock(&oc_changes_lock);
+	}
+	oc_changes_drop(c);
+	/* Any signal interrupts it; nothing was done. */
+	return err ? ERR_PTR(err == -EINTR ? -ERESTARTNOINTR : err) : c;
+}
+
+/*
+ * From here on `ops` hear of changes of these addresses of the caller. `locked`: its map lock is
+ * held for writing.
+ */
+int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long size,
+		   const struct oc_watch_ops *ops, bool locked)
+{
+	struct mm_struct *mm = current->mm;
+	struct oc_changes *c = oc_changes_find(mm);
+
+	if (!c) {
+		if (!locked && mmap_write_lock_killable(mm))
+			return -EINTR;
+		c = oc_changes_make(mm);
+		if (!locked)
+			mmap_write_unlock(mm);
+		if (IS_ERR(c))
+			return PTR_ERR(c);
+	}
+	watch->changes = c;
+	watch->mm = mm;
+	watch->ops = ops;
+	watch->telling = 0;
+	watch->leaving = false;
+	watch->node.start = start;
+	watch->node.last = start + size - 1;
+	spin_lock(&c->lock);
+	watch->serial = ++c->joined;
+	interval_tree_insert(&watch->node, &c->watches);
+	spin_unlock(&c->lock);
+	return 0;
+}
+
+/*
+ * Waits for whoever tells this watch of a change just now, which is work of the kernel's alone. Not
+ * for the change, nor for another one.
+ */
+void oc_watch_end(struct oc_watch *watch)
+{
+	struct oc_changes *c = watch->changes;
+
+	spin_lock(&c->lock);
+	watch->leaving = true;
+	while (watch->telling) {
+		spin_unlock(&c->lock);
+		wait_event(c->left, !READ_ONCE(watch->telling));
+		spin_lock(&c->lock);
+	}
+	interval_tree_remove(&watch->node, &c->watches);
+	spin_unlock(&c->lock);
+	oc_changes_put(c);
+}
+
+void oc_changes_init(void)
+{
+	oc_marks_init(&oc_takers);
+}
+
+/* Nobody watches any more. Waits until no notifier is left, nor whoever freed the last. */
+void oc_changes_exit(void)
+{
+	struct hlist_node *next;
+	struct oc_changes *c;
+	HLIST_HEAD(dead);
+	unsigned int i;
+
+	spin_lock(&oc_changes_lock);
+	hash_for_each_safe(oc_changes_table, i, next, c, node) {
+		oc_changes_bury(c);
+		hlist_add_head(&c->node, &dead);
+	}
+	spin_unlock(&oc_changes_lock);
+	hlist_for_each_entry_safe(c, next, &dead, node)
+		oc_changes_put(c);
+	wait_event(oc_notifiers_gone, !atomic_read(&oc_notifiers));
+	/* The kernel frees them with interrupts' lower halves off. */
+	synchronize_rcu();
+}
