@@ -329,3 +329,105 @@ pub(super) fn kill_while_the_owner_changes() -> Outcome {
     }
     owner.join()
 }
+
+/// An owner's threads change memory of whatever place all the time, so that there is never a moment without a change.
+/// Importers that fault, export and close go on nevertheless, go when they are killed, and the owner's segments end.
+pub(super) fn owner_changes_without_a_pause() -> Outcome {
+    const ELSEWHERE: usize = 256 << 20;
+    /// Words of the board: it is over; what the owner has ended; what importers have done.
+    const OVER: usize = 0;
+    const ENDED: usize = 8;
+    const DONE: usize = 16;
+    let board = Area::shared(page_size())?;
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(HUGE)?;
+        area.mark(1);
+        // On one processor no call pauses at its end, after the change, to flush another one's TLB. So whoever is
+        // interrupted is so in the middle of a change.
+        let mut here = CpuSet::new();
+        here.set(1).at("a set of processors")?;
+        sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+        let own = Area::new(page_size())?;
+        let mut segments = Vec::new();
+        for _ in 0..64 {
+            segments.push(export(&own, true)?);
+        }
+        let elsewhere = Area::new(ELSEWHERE)?;
+        // The page of zeroes everywhere: nothing is used up, and to walk all of it takes long.
+        for page in 0..elsewhere.pages() {
+            elsewhere.load(page * page_size());
+        }
+        link.give(export(&area, true)?.as_fd())?;
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                // The entries stay, so each call takes as long as the first, and the calls overlap.
+                scope.spawn(move || {
+                    while board.load(OVER) == 0 {
+                        let _ = elsewhere.advise(0, ELSEWHERE, libc::MADV_FREE);
+                    }
+                });
+            }
+            let mut steps = || -> Outcome {
+                while board.load(OVER) == 0 {
+                    area.advise(0, page_size(), libc::MADV_DONTNEED)?;
+                    area.store(0, mix(1, 0));
+                    // Nothing here waits for the map lock to write, since the calls would pause for that.
+                    if segments.pop().is_some() {
+                        board.store(ENDED, board.load(ENDED) + 1);
+                    }
+                }
+                Ok(())
+            };
+            let result = steps();
+            board.store(OVER, 1);
+            result
+        })?;
+        link.turn()
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let importer = |rounds: u64| {
+        let segment = &segment;
+        peer(move |link: &Link| {
+            let view = map(segment, HUGE, true)?;
+            let own = Area::new(page_size())?;
+            link.tell(0)?;
+            for _ in 0..rounds {
+                for page in 0..HUGE / page_size() {
+                    let value = view.load(page * page_size());
+                    check!(
+                        value == mix(1, page * page_size()) || (page == 0 && value == 0),
+                        "page {page} holds {value:#x}"
+                    );
+                }
+                map(segment, HUGE, true)?.unmap()?;
+                drop(export(&own, true)?);
+                board.store(DONE, board.load(DONE) + 1);
+            }
+            Ok(())
+        })
+    };
+    let patient = importer(20)?;
+    patient.link.hear()?;
+    patient.join().at("an importer that nobody kills")?;
+    for round in 0..16u64 {
+        let importer = importer(u64::MAX)?;
+        importer.link.hear()?;
+        std::thread::sleep(Duration::from_millis(20 + 13 * round));
+        importer.kill().at("an importer")?;
+    }
+    check!(
+        board.load(ENDED) == 64,
+        "the owner ended {} segments of 64",
+        board.load(ENDED)
+    );
+    check!(
+        board.load(DONE) >= 20,
+        "importers did {} rounds",
+        board.load(DONE)
+    );
+    board.store(OVER, 1);
+    if let Err(fault) = owner.link.turn() {
+        return Err(owner.join().err().unwrap_or(fault));
+    }
+    owner.join()
+}
