@@ -10,7 +10,6 @@
 //! Pinned memory does not grow with peers in any of them; what a device and the kernel keep of each pair does.
 
 use crate::provider::Limits;
-use crate::queue::DATAGRAM_HEAD;
 
 /// How peers are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +38,12 @@ pub struct Job {
 pub struct Sizes {
     /// Bytes of a slot of connections.
     pub slot: u32,
-    /// Bytes of a packet: those of a datagram.
+    /// Bytes of a slot of datagrams: a packet of the port, of which the network's header takes a part.
     pub packet: u32,
-    /// Slots to receive into.
+    /// Slots to receive into, of connections.
     pub receives: u32,
+    /// Slots to receive into, of datagrams.
+    pub datagrams: u32,
     /// Slots to send from.
     pub sends: u32,
     /// Sends under way in a pair.
@@ -51,11 +52,13 @@ pub struct Sizes {
 
 impl Default for Sizes {
     /// A slot holds what is sent before it is asked for; there are so many that a burst of each of a few peers fits.
+    /// Datagrams that find no slot are sent again, so that fewer will do: with what is sent, less than 1 MB.
     fn default() -> Self {
         Self {
             slot: 8 << 10,
             packet: 4096,
             receives: 256,
+            datagrams: 160,
             sends: 64,
             depth: 32,
         }
@@ -88,19 +91,20 @@ impl Need {
         let others = job.nodes.saturating_sub(1);
         let remote = others.saturating_mul(job.per_node);
         let peers = job.peers.min(remote);
-        let (pairs, slot) = match mode {
-            Mode::Connections => (peers, sizes.slot),
+        let (pairs, slot, receives) = match mode {
+            Mode::Connections => (peers, sizes.slot, sizes.receives),
             // By one it sends to a node; of those that come to its own node it has a fair part.
             Mode::Extended => {
                 let sent = others.min(peers);
                 (
                     sent + remote.div_ceil(job.per_node.max(1)).min(peers),
                     sizes.slot,
+                    sizes.receives,
                 )
             }
-            Mode::Datagrams => (1, sizes.packet + DATAGRAM_HEAD as u32),
+            Mode::Datagrams => (1, sizes.packet, sizes.datagrams),
         };
-        let pinned = region(sizes.receives, slot) + region(sizes.sends, slot);
+        let pinned = region(receives, slot) + region(sizes.sends, slot);
         let kept = u64::from(pairs) * (PAIR + u64::from(sizes.depth) * REQUEST);
         Self {
             mode,
@@ -166,6 +170,7 @@ mod tests {
         slot: 8 << 10,
         packet: 4096,
         receives: 256,
+        datagrams: 160,
         sends: 64,
         depth: 32,
     };
@@ -190,7 +195,7 @@ mod tests {
         };
         let bytes = |mode| Need::of(mode, &job, &SIZES).pinned;
         assert!(bytes(Mode::Connections) <= 4 << 20);
-        assert!(bytes(Mode::Datagrams) < bytes(Mode::Connections));
+        assert!(bytes(Mode::Datagrams) <= 1_000_000);
     }
 
     #[test]

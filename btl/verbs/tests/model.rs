@@ -622,14 +622,12 @@ fn what_is_pinned_is_what_the_formula_says() {
         nodes: 8,
         peers: 14,
     };
-    for (mode, slot) in [
-        (Mode::Connections, 3000),
-        (Mode::Datagrams, 1000 + DATAGRAM_HEAD),
-    ] {
+    for (mode, slot) in [(Mode::Connections, 3000), (Mode::Datagrams, 1000)] {
         let sizes = Sizes {
             slot: 3000,
             packet: 1000,
             receives: 37,
+            datagrams: 37,
             sends: 11,
             depth: 16,
         };
