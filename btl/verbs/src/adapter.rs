@@ -41,10 +41,11 @@ use crate::table::Table;
 use crate::timing::Timing;
 use crate::unmaps::without_signals;
 pub use contract::{Fetched, Figures, Lanes, Settings, Shown};
-pub use head::Offer;
 use head::{HEAD, Head};
+pub use head::{Mark, Offer};
 use lane::{Arrived, Bytes, Kept, Lane, Stage};
-use pool::{fitting, pinned};
+use pool::fitting;
+pub(crate) use pool::pinned;
 
 /// Messages that a new lane permits: fewer carry nothing.
 const GRANT_MIN: u32 = 4;
@@ -104,16 +105,21 @@ impl<P: Provider> Adapter<P> {
     /// # Errors
     ///
     /// What there is, why none of it will do, and what would help.
-    pub fn open(provider: &P, mut settings: Settings) -> Result<Self> {
+    pub fn open(provider: &P, settings: Settings) -> Result<Self> {
+        let device = settings.device.as_deref();
+        let chosen = choose_at(provider, device, settings.port, settings.address)?;
+        Self::on(chosen, settings)
+    }
+
+    /// As [`Self::open`], on a device that was chosen.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn on(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
         settings.receives = fitting(settings.receives, settings.slot);
         let parts = settings.receives_max.div_ceil(settings.receives).max(1);
         settings.receives_max = parts * settings.receives;
-        let chosen = choose_at(
-            provider,
-            settings.device.as_deref(),
-            settings.port,
-            settings.address,
-        )?;
         let device = chosen.device.clone();
         let domain = device.domain()?;
         let mut queue = Queue::new(&device, 64, true)?;
@@ -460,11 +466,17 @@ impl<P: Provider> Lanes for Adapter<P> {
             reach: own,
             room: self.settings.slot.next_multiple_of(64) as u32,
             granted: GRANT_MIN,
+            mark: None,
         };
         Ok((name, offer))
     }
 
     fn connect(&mut self, name: u64, peer: &Offer) {
+        if peer.mark.is_some() {
+            let reason =
+                "the peer's lanes are datagrams; set ONECOPY_VERBS_MODE alike on all ranks";
+            return self.fail(name, reason.to_owned());
+        }
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
@@ -882,6 +894,7 @@ impl<P: Provider> Lanes for Adapter<P> {
             bytes: self.bytes,
             receives: self.parts.iter().map(Region::count).sum::<usize>() as u64,
             registered: self.reads.registered(),
+            ..Figures::default()
         }
     }
 }

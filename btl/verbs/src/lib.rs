@@ -45,6 +45,7 @@ pub mod split;
 pub mod status;
 pub mod table;
 pub mod timing;
+pub mod ud;
 pub mod unmaps;
 
 pub use adapter::{Adapter, Lanes, Offer};

@@ -210,6 +210,13 @@ impl Fabric {
         state.run();
     }
 
+    /// Bytes of a packet, on all devices.
+    pub fn set_packet(&self, bytes: u32) {
+        for device in &mut self.lock().devices {
+            device.packet = bytes;
+        }
+    }
+
     /// No more bytes than this can be registered, in all.
     pub fn limit_memory(&self, bytes: usize) {
         self.lock().memory_limit = Some(bytes);

@@ -140,20 +140,6 @@ impl<P: Provider> Pair<P, Fresh> {
 }
 
 impl<P: Provider> Pair<P, Prepared> {
-    /// What a peer must know of it. `first` is the number of its first packet.
-    #[must_use]
-    pub fn reach(&self, on: &Chosen<P>, first: u32) -> Reach {
-        Reach {
-            number: self.number(),
-            first: first & NUMBER_MAX,
-            packet: on.state.packet,
-            lid: on.state.lid,
-            reads: on.device.limits().reads.clamp(1, 16),
-            routed: on.address.is_some(),
-            address: on.address.map_or([0; 16], |address| address.bytes),
-        }
-    }
-
     /// Connects it to a peer's pair. May wait a second for a peer that does not answer: keep it off a path that must
     /// not wait.
     ///
@@ -232,6 +218,20 @@ impl<P: Provider, S> Pair<P, S> {
     fn change(&self, change: &Change) -> Result<()> {
         let object = || format!("pair {} ({change:?})", self.number());
         P::change(&self.raw, self.kind, change).map_err(Error::of("ibv_modify_qp", object()))
+    }
+
+    /// What a peer must know of it, once it has a port. `first` is the number of its first packet.
+    #[must_use]
+    pub fn reach(&self, on: &Chosen<P>, first: u32) -> Reach {
+        Reach {
+            number: self.number(),
+            first: first & NUMBER_MAX,
+            packet: on.state.packet,
+            lid: on.state.lid,
+            reads: on.device.limits().reads.clamp(1, 16),
+            routed: on.address.is_some(),
+            address: on.address.map_or([0; 16], |address| address.bytes),
+        }
     }
 
     /// Its number.

@@ -201,7 +201,7 @@ pub struct Peer {
 }
 
 /// The way to a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Path {
     /// The own port.
     pub port: u8,

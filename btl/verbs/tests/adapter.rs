@@ -528,6 +528,7 @@ fn nonsense_fails_its_lane() {
         let own = rogue.reach(&chosen, 7);
         let (lane, offer) = b.make(0).expect("a lane");
         let rogues = Offer {
+            mark: None,
             reach: own,
             room: 256,
             granted: 4,

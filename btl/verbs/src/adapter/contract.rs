@@ -46,6 +46,12 @@ pub struct Figures {
     pub receives: u64,
     /// Bytes of the program's memory that are registered.
     pub registered: u64,
+    /// Datagrams that were sent again.
+    pub again: u64,
+    /// Datagrams of no lane that came.
+    pub aliens: u64,
+    /// Datagrams that were thrown away, as a test wants it.
+    pub dropped: u64,
 }
 
 /// Memory of the program that peers may read.

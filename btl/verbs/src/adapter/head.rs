@@ -44,6 +44,19 @@ pub struct Offer {
     pub room: u32,
     /// Messages that the peer may send at first.
     pub granted: u32,
+    /// How a lane by datagrams knows its packets; none of a connection.
+    pub mark: Option<Mark>,
+}
+
+/// What packets for a side of a lane by datagrams must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// What their seal is made with.
+    pub key: u64,
+    /// What that side calls the lane; never 0.
+    pub mark: u32,
+    /// The word of its pair.
+    pub word: u32,
 }
 
 /// Bytes of a message at most that anybody may offer.
@@ -51,7 +64,7 @@ const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {
     /// Bytes of it on a wire.
-    pub const BYTES: usize = crate::Reach::BYTES + 8;
+    pub const BYTES: usize = crate::Reach::BYTES + 24;
 
     /// As bytes.
     #[must_use]
@@ -60,7 +73,12 @@ impl Offer {
         let (reach, rest) = bytes.split_at_mut(crate::Reach::BYTES);
         reach.copy_from_slice(&self.reach.to_bytes());
         rest[..4].copy_from_slice(&self.room.to_le_bytes());
-        rest[4..].copy_from_slice(&self.granted.to_le_bytes());
+        rest[4..8].copy_from_slice(&self.granted.to_le_bytes());
+        if let Some(Mark { key, mark, word }) = self.mark {
+            rest[8..16].copy_from_slice(&key.to_le_bytes());
+            rest[16..20].copy_from_slice(&mark.to_le_bytes());
+            rest[20..].copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
@@ -73,10 +91,16 @@ impl Offer {
                 .and_then(|bytes| bytes.try_into().ok())
                 .map(u32::from_le_bytes)
         };
+        let mark = Mark {
+            key: u64::from(word(8)?) | u64::from(word(12)?) << 32,
+            mark: word(16)?,
+            word: word(20)?,
+        };
         let offer = Self {
             reach: crate::Reach::from_bytes(reach)?,
             room: word(0)?,
             granted: word(4)?,
+            mark: (mark.mark != 0).then_some(mark),
         };
         let sound = offer.room > HEAD as u32
             && offer.room <= ROOM_MAX
@@ -105,8 +129,18 @@ mod tests {
             },
             room: 8192,
             granted: 4,
+            mark: None,
         };
         assert_eq!(Offer::from_bytes(&offer.to_bytes()), Some(offer));
+        let datagrams = Offer {
+            mark: Some(Mark {
+                key: u64::MAX - 5,
+                mark: 3,
+                word: 77,
+            }),
+            ..offer
+        };
+        assert_eq!(Offer::from_bytes(&datagrams.to_bytes()), Some(datagrams));
         for wrong in [
             Offer { room: 16, ..offer },
             Offer {

@@ -90,7 +90,7 @@ pub(super) fn fitting(count: usize, slot: usize) -> usize {
 }
 
 /// As many slots as can be pinned: all that are wanted, or half, and so on.
-pub(super) fn pinned<P: Provider>(
+pub(crate) fn pinned<P: Provider>(
     domain: &Domain<P>,
     count: usize,
     slot: usize,

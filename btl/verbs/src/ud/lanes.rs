@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Datagrams as lanes.
+
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use super::head::HEAD;
+use super::line::Line;
+use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
+use crate::adapter::{Fetched, Figures, Lanes, Mark, Offer, Shown};
+use crate::memory::Region;
+use crate::provider::{Event, Provider};
+
+/// Rounds in which what has come before an end is taken.
+const LAST_ROUNDS: u32 = 256;
+
+impl<P: Provider> Lanes for Datagrams<P> {
+    fn make(&mut self, rank: u32) -> Result<(u64, Offer), String> {
+        self.look_at_port()?;
+        let Some(pair) = &self.pair else {
+            return Err("the pair for datagrams has failed".to_owned());
+        };
+        self.marks = self.marks.wrapping_add(1).max(1);
+        let mark = self.marks;
+        let key = self.fresh(mark).max(1);
+        let window = self.settings.window.clamp(WINDOW_MIN, WINDOW_MAX);
+        let line = Line::new(window, self.settings.silence);
+        let offer = Offer {
+            reach: pair.reach(&self.chosen, 0),
+            room: self.room as u32,
+            granted: line.permits(),
+            mark: Some(Mark {
+                key,
+                mark,
+                word: self.word,
+            }),
+        };
+        let lane = Lane {
+            rank,
+            stage: Stage::Made,
+            mark,
+            key,
+            peer: None,
+            line,
+            building: Vec::new(),
+            room: 0,
+            failed: None,
+            has_news: false,
+            is_touched: false,
+            is_hungry: false,
+            is_watched: false,
+        };
+        let name = self.lanes.insert(lane);
+        let name = name.ok_or_else(|| "there are too many lanes".to_owned())?;
+        self.by_mark.insert(mark, name);
+        Ok((name, offer))
+    }
+
+    fn connect(&mut self, name: u64, offer: &Offer) {
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return;
+        };
+        if !matches!(lane.stage, Stage::Made) {
+            return;
+        }
+        let room = self.room.min(offer.room as usize);
+        let Some(mark) = offer.mark.filter(|_| room > HEAD) else {
+            let reason =
+                "the peer's lanes are connections; set ONECOPY_VERBS_MODE alike on all ranks";
+            return self.fail(name, reason.to_owned());
+        };
+        let path = offer.reach.path(&self.chosen);
+        lane.peer = Some(Peer {
+            pair: offer.reach.number,
+            word: mark.word,
+            mark: mark.mark,
+            key: mark.key,
+            path,
+        });
+        lane.room = room - HEAD;
+        lane.line.permit(offer.granted.min(WINDOW_MAX));
+        self.find(name, path);
+    }
+
+    fn is_connected(&self, name: u64) -> bool {
+        let lane = self.lanes.get(name);
+        lane.is_some_and(|lane| lane.failed.is_none() && matches!(lane.stage, Stage::Ready(_)))
+    }
+
+    fn has_failed(&self, name: u64) -> bool {
+        let lane = self.lanes.get(name);
+        lane.is_none_or(|lane| lane.failed.is_some())
+    }
+
+    fn failure(&self, name: u64) -> Option<String> {
+        match self.lanes.get(name) {
+            Some(lane) => lane.failed.clone(),
+            None => Some("the lane is over".to_owned()),
+        }
+    }
+
+    fn poll(&mut self) -> bool {
+        let found = !self.finding.is_empty() && self.take_ways();
+        let completed = self.take_completions();
+        self.tend();
+        found | completed
+    }
+
+    fn news(&mut self) -> Option<u32> {
+        while let Some(name) = self.news.pop() {
+            if let Some(lane) = self.lanes.get_mut(name) {
+                lane.has_news = false;
+                return Some(lane.rank);
+            }
+        }
+        None
+    }
+
+    fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    fn has_room(&mut self, name: u64, bytes: usize) -> bool {
+        let now = self.now();
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return false;
+        };
+        if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
+            return false;
+        }
+        let (room, most) = (lane.line.room() as usize, lane.line.open() as usize);
+        let has = room > 0 && room >= bytes.div_ceil(lane.room.max(1)).min(most / 4);
+        if room == 0 {
+            lane.line.want(now);
+            self.watch(name);
+        }
+        has
+    }
+
+    fn write(&mut self, name: u64, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            let now = self.now();
+            let Some(lane) = self.lanes.get_mut(name) else {
+                break;
+            };
+            if lane.failed.is_some() || lane.room == 0 {
+                break;
+            }
+            if lane.building.len() == lane.room {
+                if !self.push(name) {
+                    break;
+                }
+                continue;
+            }
+            if lane.building.is_empty() {
+                if lane.line.room() == 0 {
+                    lane.line.want(now);
+                    self.watch(name);
+                    break;
+                }
+                if lane.building.capacity() == 0 {
+                    lane.building = self.spare.pop().unwrap_or_default();
+                    lane.building.clear();
+                }
+            }
+            let count = (lane.room - lane.building.len()).min(bytes.len() - written);
+            let more = &bytes[written..written + count];
+            lane.building.extend_from_slice(more);
+            written += count;
+        }
+        written
+    }
+
+    fn push(&mut self, name: u64) -> bool {
+        let now = self.now();
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return true;
+        };
+        if lane.building.is_empty() {
+            return true;
+        }
+        if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
+            return false;
+        }
+        if lane.line.room() == 0 {
+            lane.line.want(now);
+            self.watch(name);
+            return false;
+        }
+        lane.line.add(std::mem::take(&mut lane.building), now);
+        self.go_out(name);
+        true
+    }
+
+    fn is_taken(&self, name: u64) -> bool {
+        let lane = self.lanes.get(name);
+        lane.is_none_or(|lane| lane.building.is_empty() && lane.line.is_taken())
+    }
+
+    fn unread(&self, name: u64) -> usize {
+        self.lanes.get(name).map_or(0, |lane| lane.line.unread())
+    }
+
+    fn read(&mut self, name: u64, out: &mut [u8]) -> usize {
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return 0;
+        };
+        let count = lane.line.read(out, &mut self.spare);
+        if lane.line.next().is_some() {
+            self.go_out(name);
+        }
+        count
+    }
+
+    fn acknowledge(&mut self, name: u64) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.line.acknowledge();
+            if lane.line.next().is_some() {
+                self.go_out(name);
+            }
+        }
+    }
+
+    // Long messages come as packets: to read them needs a connection.
+    fn show(&mut self, _: &[u8]) -> Option<Shown> {
+        None
+    }
+
+    fn can_fetch(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn fetch(&mut self, _: u64, _: u64, _: (u64, u32), _: u64) -> u64 {
+        0
+    }
+
+    fn fetched(&self, _: u64, _: u64) -> Fetched {
+        Fetched::Failed
+    }
+
+    fn read_fetched(&self, _: u64, _: u64, _: usize, _: &mut [u8]) {}
+
+    fn pass_fetched(&mut self, _: u64, _: u64) {}
+
+    fn stop(&mut self, name: u64) -> u64 {
+        // What has come before is taken.
+        for _ in 0..LAST_ROUNDS {
+            if !self.take_completions() {
+                break;
+            }
+        }
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return 0;
+        };
+        let given_up = || "it was given up".to_owned();
+        lane.failed.get_or_insert_with(given_up);
+        lane.stage = Stage::Over;
+        lane.line.received()
+    }
+
+    fn left(&mut self, name: u64, received: u64) -> Option<Vec<u8>> {
+        let lane = self.lanes.get_mut(name)?;
+        let mut left = lane.line.left(received)?;
+        left.append(&mut lane.building);
+        Some(left)
+    }
+
+    fn close(&mut self, name: u64) {
+        self.stop(name);
+        if let Some(lane) = self.lanes.remove(name) {
+            self.by_mark.remove(&lane.mark);
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        // Who sleeps answers nobody.
+        for at in (0..self.watched.len()).rev() {
+            if let Some(&name) = self.watched.get(at) {
+                self.acknowledge(name);
+            }
+        }
+        // What is refused is found by the next poll.
+        let _ = self.queue.take_wakes();
+        let armed = self.queue.arm().is_ok();
+        let found = self.poll();
+        armed && !found
+    }
+
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [self.queue.descriptor(), Some(self.chosen.device.events())]
+    }
+
+    fn hear_device(&mut self) {
+        // A descriptor that stays readable would keep everybody awake.
+        let _ = self.queue.take_wakes();
+        while let Ok(Some(event)) = self.chosen.device.next_event() {
+            let (name, own) = (self.chosen.device.name().to_owned(), self.chosen.port);
+            match event {
+                Event::PortDown(port) if port == own => {
+                    let text = format!("{name} port {port} has no link; look at it (`rdma link`)");
+                    self.fail_pair(&text);
+                    self.down = Some(text);
+                }
+                Event::PortUp(port) | Event::Addresses(port) if port == own => {
+                    self.is_stale = true;
+                }
+                Event::PairFailed(number)
+                    if self
+                        .pair
+                        .as_ref()
+                        .is_some_and(|pair| pair.number() == number) =>
+                {
+                    self.fail_pair(&format!("{name}: the pair for datagrams failed"));
+                }
+                Event::DeviceFailed | Event::QueueOverran => {
+                    let reason = format!("{name}: {event:?}; see the kernel's log");
+                    self.fail_pair(&reason);
+                    self.down = Some(reason);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn age(&mut self, _: Instant) {
+        self.tend();
+        self.spare.truncate(super::SPARE_MAX / 4);
+    }
+
+    fn figures(&self) -> Figures {
+        let regions = [&self.receives, &self.sends].into_iter();
+        Figures {
+            pinned: regions.map(Region::bytes).sum::<usize>() as u64,
+            bytes: self.bytes,
+            receives: self.receives.count() as u64,
+            registered: 0,
+            again: self.again,
+            aliens: self.aliens,
+            dropped: self.dropped,
+        }
+    }
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rules of a lane by datagrams, without a device and without a clock: what is sent when, and what is made of what
+//! comes. Whoever drives it says what time it is, and loses, doubles and delays packets as it likes.
+//!
+//! - Bytes that were added are kept until the peer has acknowledged them, and all before them.
+//! - Bytes are read in the order in which they were added there, each once.
+//! - No more packets are kept than the window has, in each direction.
+//! - Where nothing is acknowledged within the limit, the lane is broken, and stays so.
+
+use super::head::Head;
+use super::order::{Came, Order};
+use super::sent::Sent;
+use std::time::Duration;
+
+/// Packets of a window: what an acknowledgement has bits for.
+pub(super) const WINDOW_MAX: u32 = 64;
+/// How long an acknowledgement waits for a packet that it could go with.
+const DELAY: Duration = Duration::from_micros(200);
+
+/// What goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Out {
+    /// The packet of that number.
+    Packet(u32),
+    /// A head alone.
+    Word,
+}
+
+/// What came of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// There is more to read.
+    pub(super) bytes: bool,
+    /// There is more room, or all is acknowledged.
+    pub(super) room: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Line {
+    sent: Sent,
+    order: Order,
+    window: u32,
+    limit: Duration,
+    /// What the peer was told.
+    told_next: u32,
+    told_permits: u32,
+    /// Packets that came since, the time of the first of them, and whether the peer must hear of it now.
+    owed: u32,
+    owed_since: Duration,
+    must_tell: bool,
+    /// Somebody waits for permission: since when, and when the peer was last asked for it.
+    wants_since: Option<Duration>,
+    asked: Duration,
+    asks: bool,
+}
+
+impl Line {
+    /// A lane of so many packets each way, which is broken after such a silence.
+    pub(super) fn new(window: u32, limit: Duration) -> Self {
+        let window = window.clamp(1, WINDOW_MAX);
+        let order = Order::new(window);
+        Self {
+            sent: Sent::new(window),
+            told_next: 0,
+            told_permits: order.permits(),
+            order,
+            window,
+            limit,
+            owed: 0,
+            owed_since: Duration::ZERO,
+            must_tell: false,
+            wants_since: None,
+            asked: Duration::ZERO,
+            asks: false,
+        }
+    }
+
+    /// Packets that the peer may send at first.
+    pub(super) fn permits(&self) -> u32 {
+        self.order.permits()
+    }
+
+    /// The peer permits packets before this number.
+    pub(super) fn permit(&mut self, permitted: u32) {
+        self.sent.permit(permitted);
+    }
+
+    /// How many packets may be added.
+    pub(super) fn room(&self) -> u32 {
+        self.sent.room()
+    }
+
+    /// How many could be under way at once.
+    pub(super) fn open(&self) -> u32 {
+        self.sent.open()
+    }
+
+    /// There is something to add, and no room.
+    pub(super) fn want(&mut self, now: Duration) {
+        if self.sent.is_stopped() && self.wants_since.is_none() {
+            self.wants_since = Some(now);
+            self.asked = now;
+        }
+    }
+
+    /// Adds a packet; there must be room.
+    pub(super) fn add(&mut self, bytes: Vec<u8>, now: Duration) {
+        self.sent.add(bytes, now);
+        self.wants_since = None;
+    }
+
+    /// What is to go out now.
+    pub(super) fn next(&self) -> Option<Out> {
+        match self.sent.next() {
+            Some(number) => Some(Out::Packet(number)),
+            None => (self.must_tell || self.asks).then_some(Out::Word),
+        }
+    }
+
+    /// The bytes that go with it.
+    pub(super) fn bytes(&self, out: Out) -> &[u8] {
+        match out {
+            Out::Packet(number) => self.sent.bytes(number),
+            Out::Word => &[],
+        }
+    }
+
+    /// The head that goes with it.
+    pub(super) fn head(&self, mark: u32, out: Out) -> Head {
+        let number = match out {
+            Out::Packet(number) => number,
+            Out::Word => self.sent.number(),
+        };
+        Head {
+            mark,
+            number,
+            next: self.order.next(),
+            permitted: self.order.permits(),
+            come: self.order.come(),
+            len: self.bytes(out).len() as u16,
+            asks: self.asks,
+        }
+    }
+
+    /// It went out.
+    pub(super) fn went(&mut self, out: Out, now: Duration) {
+        if let Out::Packet(number) = out {
+            self.sent.went(number, now);
+        }
+        self.told_next = self.order.next();
+        self.told_permits = self.order.permits();
+        (self.owed, self.must_tell, self.asks) = (0, false, false);
+    }
+
+    /// A packet has come whose seal is good. If its bytes are kept, `fill` puts them into a buffer. An
+    /// error: no correct peer sends it.
+    pub(super) fn hear(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(&mut Vec<u8>),
+        now: Duration,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> Result<Heard, &'static str> {
+        let mut heard = Heard::default();
+        let before = self.sent.room();
+        heard.room = self.sent.acknowledged(head.next, head.come, now, spare)?;
+        if head.permitted.wrapping_sub(head.next) > WINDOW_MAX {
+            return Err("a permission that is beyond every window");
+        }
+        self.sent.permit(head.permitted);
+        heard.room |= self.sent.room() > before;
+        if self.wants_since.is_some() {
+            // The peer is there; whether it permits more is its own affair.
+            self.wants_since = self.sent.is_stopped().then_some(now);
+        }
+        self.must_tell |= head.asks;
+        if head.len > 0 {
+            let bytes = || {
+                let mut bytes = spare.pop().unwrap_or_default();
+                bytes.clear();
+                fill(&mut bytes);
+                bytes
+            };
+            match self.order.arrive(head.number, bytes) {
+                Came::Next => {
+                    // What filled a gap is news for a sender that waits for it.
+                    heard.bytes = true;
+                    let gap = self.order.come() != 0;
+                    self.owe(now, gap);
+                }
+                Came::Early | Came::Twice => self.owe(now, true),
+                Came::Beyond => {}
+            }
+        }
+        Ok(heard)
+    }
+
+    fn owe(&mut self, now: Duration, at_once: bool) {
+        if self.owed == 0 {
+            self.owed_since = now;
+        }
+        self.owed += 1;
+        self.must_tell |= at_once || self.owed >= (self.window / 4).max(1);
+    }
+
+    /// Bytes that can be read.
+    pub(super) fn unread(&self) -> usize {
+        self.order.unread()
+    }
+
+    /// Reads them; buffers that were read go to `spare`.
+    pub(super) fn read(&mut self, out: &mut [u8], spare: &mut Vec<Vec<u8>>) -> usize {
+        let (count, passed) = self.order.read(out, spare);
+        if passed {
+            let more = self.order.permits().wrapping_sub(self.told_permits);
+            self.must_tell |= more >= (self.window / 2).max(1);
+        }
+        count
+    }
+
+    /// Nothing else will go to the peer soon: what it waits for is told now.
+    pub(super) fn acknowledge(&mut self) {
+        let permits = self.told_permits.wrapping_sub(self.told_next) < self.window / 2
+            && self.told_permits != self.order.permits();
+        self.must_tell |= self.owed > 0 || permits;
+    }
+
+    /// Does what is due by the clock. An error: the lane is broken.
+    pub(super) fn tend(&mut self, now: Duration) -> Result<(), &'static str> {
+        let over = |since: Option<Duration>| since.is_some_and(|since| now > since + self.limit);
+        if over(self.sent.silent_since()) {
+            return Err("the peer acknowledges nothing");
+        }
+        if over(self.wants_since) {
+            return Err("the peer does not answer");
+        }
+        if self.sent.due().is_some_and(|due| now >= due) {
+            self.sent.give_up();
+        }
+        if self.wants_since.is_some() && now >= self.asked + self.sent.patience() {
+            (self.asks, self.asked) = (true, now);
+            self.sent.was_silent();
+        }
+        if self.owed > 0 && now >= self.owed_since + DELAY {
+            self.must_tell = true;
+        }
+        Ok(())
+    }
+
+    /// When something is due by the clock.
+    pub(super) fn due(&self) -> Option<Duration> {
+        let owed = (self.owed > 0).then_some(self.owed_since + DELAY);
+        let asks = self.wants_since.map(|_| self.asked + self.sent.patience());
+        let ends = self.sent.silent_since().map(|since| since + self.limit);
+        [self.sent.due(), owed, asks, ends]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Whether the peer has all that was added.
+    pub(super) fn is_taken(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// Bytes of the peer's stream that came in their order, ever.
+    pub(super) fn received(&self) -> u64 {
+        self.order.bytes()
+    }
+
+    /// What the peer has not received, if it has received so many bytes; none: it cannot have.
+    pub(super) fn left(&self, received: u64) -> Option<Vec<u8>> {
+        self.sent.left(received)
+    }
+
+    /// Packets that went out again, since this was last asked.
+    pub(super) fn take_again(&mut self) -> u64 {
+        self.sent.take_again()
+    }
+
+    /// Packets that are kept, in both directions.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> (usize, usize) {
+        (self.sent.kept(), self.order.kept())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What has come by a lane: packets in their order, each once, and no more than the window.
+
+use std::collections::VecDeque;
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    /// It was the next one.
+    Next,
+    /// It waits for those before it.
+    Early,
+    /// It was here before.
+    Twice,
+    /// The window does not reach so far.
+    Beyond,
+}
+
+#[derive(Debug)]
+pub(super) struct Order {
+    window: u32,
+    /// The number that comes next, and how many were read to their end.
+    next: u32,
+    taken: u32,
+    /// What can be read, and how much of the first was.
+    ready: VecDeque<Vec<u8>>,
+    read: usize,
+    unread: usize,
+    /// What came before its turn: the number behind `next` first.
+    early: VecDeque<Option<Vec<u8>>>,
+    /// Bytes that came in their order, ever.
+    bytes: u64,
+}
+
+impl Order {
+    pub(super) fn new(window: u32) -> Self {
+        Self {
+            window,
+            next: 0,
+            taken: 0,
+            ready: VecDeque::new(),
+            read: 0,
+            unread: 0,
+            early: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// The first number that the peer may not use.
+    pub(super) fn permits(&self) -> u32 {
+        self.taken.wrapping_add(self.window)
+    }
+
+    /// Which of the numbers behind the next one are here.
+    pub(super) fn come(&self) -> u64 {
+        let places = self.early.iter().take(64).enumerate();
+        let bits = places.filter(|(_, place)| place.is_some());
+        bits.fold(0, |come, (at, _)| come | 1 << at)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// A packet of that number has come; `bytes` are fetched if it is kept.
+    pub(super) fn arrive(&mut self, number: u32, bytes: impl FnOnce() -> Vec<u8>) -> Came {
+        let ahead = number.wrapping_sub(self.next);
+        if ahead > u32::MAX / 2 {
+            return Came::Twice;
+        }
+        if number.wrapping_sub(self.taken) >= self.window {
+            return Came::Beyond;
+        }
+        if ahead > 0 {
+            let at = ahead as usize - 1;
+            if self.early.len() <= at {
+                self.early.resize_with(at + 1, || None);
+            }
+            let place = &mut self.early[at];
+            if place.is_some() {
+                return Came::Twice;
+            }
+            *place = Some(bytes());
+            return Came::Early;
+        }
+        self.pass(bytes());
+        while let Some(place) = self.early.pop_front() {
+            // The first place is that of the number which has just become the next one.
+            match place {
+                Some(bytes) => self.pass(bytes),
+                None => break,
+            }
+        }
+        Came::Next
+    }
+
+    fn pass(&mut self, bytes: Vec<u8>) {
+        self.next = self.next.wrapping_add(1);
+        self.bytes += bytes.len() as u64;
+        self.unread += bytes.len();
+        self.ready.push_back(bytes);
+    }
+
+    /// Reads what is there; buffers that were read go to `spare`. Says how many bytes, and whether a packet has ended.
+    pub(super) fn read(&mut self, out: &mut [u8], spare: &mut Vec<Vec<u8>>) -> (usize, bool) {
+        let (mut count, mut passed) = (0, false);
+        while count < out.len()
+            && let Some(first) = self.ready.front()
+        {
+            let more = (first.len() - self.read).min(out.len() - count);
+            out[count..count + more].copy_from_slice(&first[self.read..self.read + more]);
+            count += more;
+            self.read += more;
+            if self.read == first.len() {
+                self.read = 0;
+                self.taken = self.taken.wrapping_add(1);
+                spare.extend(self.ready.pop_front());
+                passed = true;
+            }
+        }
+        self.unread -= count;
+        (count, passed)
+    }
+
+    /// Packets that are kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.ready.len() + self.early.iter().flatten().count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_comes_once_and_in_its_turn() {
+        let mut order = Order::new(4);
+        let arrive =
+            |order: &mut Order, number: u32| order.arrive(number, || vec![number as u8; 3]);
+        assert_eq!(arrive(&mut order, 2), Came::Early);
+        assert_eq!(arrive(&mut order, 2), Came::Twice);
+        assert_eq!(arrive(&mut order, 4), Came::Beyond);
+        assert_eq!(arrive(&mut order, 3), Came::Early);
+        assert_eq!((order.come(), order.unread()), (0b110, 0));
+        assert_eq!(arrive(&mut order, 0), Came::Next);
+        assert_eq!((order.next(), order.come()), (1, 0b11));
+        assert_eq!(arrive(&mut order, 0), Came::Twice);
+        assert_eq!(arrive(&mut order, 1), Came::Next);
+        assert_eq!((order.next(), order.come(), order.unread()), (4, 0, 12));
+        assert_eq!(arrive(&mut order, 4), Came::Beyond);
+        let (mut out, mut spare) = ([9; 7], Vec::new());
+        assert_eq!(order.read(&mut out, &mut spare), (7, true));
+        assert_eq!(out, [0, 0, 0, 1, 1, 1, 2]);
+        assert_eq!((spare.len(), order.permits()), (2, 6));
+        assert_eq!(arrive(&mut order, 5), Came::Early);
+        assert_eq!(arrive(&mut order, 4), Came::Next);
+        assert_eq!(order.bytes(), 18);
+    }
+}

@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lanes by datagrams over the model: streams that arrive whole whatever the network does, strangers, silence, pools.
+
+use std::time::{Duration, Instant};
+
+use onecopy_verbs::adapter::{Adapter, Lanes};
+use onecopy_verbs::model::{Fabric, Impairment};
+use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
+use onecopy_verbs::pair::{Operation, Plan};
+use onecopy_verbs::port::choose_at;
+use onecopy_verbs::provider::{Depths, Kind};
+use onecopy_verbs::ud::{Datagrams, Settings};
+use onecopy_verbs::{Offer, Pair, Queue};
+
+fn settings() -> Settings {
+    let sizes = Sizes::default();
+    Settings {
+        address: None,
+        packet: sizes.packet as usize,
+        receives: sizes.datagrams as usize,
+        sends: sizes.sends as usize,
+        window: 32,
+        inline: 220,
+        silence: Duration::from_secs(20),
+        drop: 0,
+        seed: 0,
+    }
+}
+
+fn open(fabric: &Fabric, name: &str, settings: &Settings) -> Datagrams<Fabric> {
+    let chosen = choose_at(fabric, Some(name), None, None).expect("a device");
+    Datagrams::on(chosen, settings.clone()).expect("a pair")
+}
+
+fn heard(offer: &Offer) -> Offer {
+    Offer::from_bytes(&offer.to_bytes()).expect("as it was sent")
+}
+
+fn join(a: &mut dyn Lanes, b: &mut dyn Lanes) -> (u64, u64, Offer) {
+    let (to_b, offer) = a.make(1).expect("a lane");
+    let (to_a, other) = b.make(0).expect("a lane");
+    a.connect(to_b, &heard(&other));
+    b.connect(to_a, &heard(&offer));
+    until(|| {
+        a.poll();
+        b.poll();
+        a.is_connected(to_b) && b.is_connected(to_a)
+    });
+    (to_b, to_a, offer)
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "in time");
+        std::thread::yield_now();
+    }
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    let byte = |at: usize| (at * 7 + at / 251 + seed * 13) as u8;
+    (0..len).map(byte).collect()
+}
+
+/// Two ranks with a lane between them.
+struct Two {
+    sides: [Datagrams<Fabric>; 2],
+    lanes: [u64; 2],
+}
+
+impl Two {
+    fn new(fabric: &Fabric, settings: &Settings) -> Self {
+        let mut sides = ["m0", "m1"].map(|name| open(fabric, name, settings));
+        let [a, b] = &mut sides;
+        let (to_b, to_a, _) = join(a, b);
+        Self {
+            sides,
+            lanes: [to_b, to_a],
+        }
+    }
+
+    fn read(&mut self, at: usize, got: &mut Vec<u8>) {
+        let (side, lane) = (&mut self.sides[at], self.lanes[at]);
+        side.poll();
+        let mut out = vec![0; side.unread(lane).min(3000)];
+        assert_eq!(side.read(lane, &mut out), out.len());
+        got.extend_from_slice(&out);
+        side.acknowledge(lane);
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) -> usize {
+        let (side, lane) = (&mut self.sides[at], self.lanes[at]);
+        let written = side.write(lane, bytes);
+        side.push(lane);
+        written
+    }
+
+    fn works(&self) {
+        for (side, &lane) in self.sides.iter().zip(&self.lanes) {
+            assert_eq!(side.failure(lane), None);
+        }
+    }
+}
+
+fn streams_arrive(what: &str, fabric: &Fabric, settings: &Settings, len: usize) -> Two {
+    let mut two = Two::new(fabric, settings);
+    let streams = [bytes(len, 1), bytes(len, 2)];
+    let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
+    until(|| {
+        for at in 0..2 {
+            let end = streams[at].len().min(sent[at] + 5000);
+            sent[at] += two.write(at, &streams[at][sent[at]..end]);
+            let mut read = std::mem::take(&mut got[at]);
+            two.read(at, &mut read);
+            got[at] = read;
+        }
+        two.works();
+        let all = |at: usize| got[1 - at].len() == len && two.sides[at].is_taken(two.lanes[at]);
+        all(0) && all(1)
+    });
+    for at in 0..2 {
+        assert!(got[1 - at] == streams[at], "{what}");
+    }
+    two
+}
+
+#[test]
+fn streams_arrive_whole_whatever_the_network_does() {
+    for (loss, duplicate, reorder) in [(0, 0, 0), (5, 0, 0), (0, 30, 0), (0, 0, 40), (10, 10, 20)] {
+        for (window, inline, drop) in [(32, 220, 0), (4, 0, 0), (64, 220, 5)] {
+            let fabric = Fabric::default();
+            let impairment = Impairment {
+                loss,
+                duplicate,
+                reorder,
+            };
+            fabric.impair(impairment, 7);
+            let settings = Settings {
+                window,
+                inline,
+                drop,
+                ..settings()
+            };
+            let what = format!("{impairment:?}, window {window}, {drop} % dropped");
+            let two = streams_arrive(&what, &fabric, &settings, 100_000);
+            let figures = two.sides.each_ref().map(|side| side.figures());
+            let lost = loss > 0 || drop > 0;
+            for figures in figures {
+                assert_eq!(figures.bytes, 100_000, "{what}");
+                assert!(figures.again > 0 || !lost, "{what}");
+                assert_eq!(figures.dropped > 0, drop > 0, "{what}");
+                assert_eq!(figures.aliens, 0, "{what}");
+            }
+            drop_all(two, &fabric);
+        }
+    }
+}
+
+fn drop_all(two: Two, fabric: &Fabric) {
+    drop(two);
+    assert_eq!((fabric.pairs(), fabric.registered()), (0, 0));
+}
+
+/// The device's queue and the pool are short, and the window is not.
+#[test]
+fn a_short_pool_and_few_slots_are_enough() {
+    let fabric = Fabric::default();
+    let settings = Settings {
+        receives: 4,
+        sends: 4,
+        window: 64,
+        inline: 0,
+        ..settings()
+    };
+    let two = streams_arrive("a short pool", &fabric, &settings, 200_000);
+    drop_all(two, &fabric);
+}
+
+/// Who sends to a rank's pair without the lane's key, from another pair or with altered words is not listened to.
+#[test]
+fn strangers_are_counted_and_not_believed() {
+    let fabric = Fabric::default();
+    let mut a = open(&fabric, "m0", &settings());
+    let mut b = open(&fabric, "m1", &settings());
+    let (to_b, to_a, offer) = join(&mut a, &mut b);
+    let mark = offer.mark.expect("of datagrams");
+    let chosen = choose_at(&fabric, Some("m1"), None, None).expect("a device");
+    let domain = chosen.device.domain().expect("a domain");
+    let mut queue = Queue::new(&chosen.device, 16, false).expect("a queue");
+    let plan = Plan {
+        kind: Kind::Datagrams,
+        receives: None,
+        shared: None,
+        depths: Depths {
+            sends: 64,
+            receives: 1,
+            inline: 220,
+        },
+    };
+    let pair = Pair::new(&domain, &mut queue, &plan).expect("a pair");
+    let pair = pair.prepare(&chosen, 1).expect("a port");
+    let pair = pair.open().expect("ready");
+    let way = domain.way(&offer.reach.path(&chosen)).expect("a way");
+    let mut throw = |bytes: &[u8], word: u32| {
+        let to = Operation::SendTo {
+            way: &way,
+            pair: offer.reach.number,
+            key: word,
+            number: None,
+        };
+        pair.post_inline(&mut queue, to, bytes).expect("room");
+        queue.poll(drop).expect("a queue");
+    };
+    let mut named = [0; 60];
+    named[8..12].copy_from_slice(&mark.mark.to_le_bytes());
+    // Too short, of no lane, of the lane and without its seal.
+    throw(&[], mark.word);
+    throw(&[0; 35], mark.word);
+    throw(&[9; 60], mark.word);
+    throw(&named, mark.word);
+    // One that has not even the pair's word is stopped by the device.
+    throw(&named, mark.word ^ 1);
+    until(|| !a.poll());
+    assert_eq!(a.figures().aliens, 4);
+    assert_eq!((a.failure(to_b), a.unread(to_b)), (None, 0));
+    assert_eq!(b.write(to_a, b"friend"), 6);
+    assert!(b.push(to_a));
+    until(|| {
+        a.poll();
+        a.unread(to_b) == 6
+    });
+    // The lane's own packet, from another pair than that of the peer.
+    assert_eq!(a.figures().aliens, 4);
+    a.close(to_b);
+    assert_eq!(b.write(to_a, b"late"), 4);
+    assert!(b.push(to_a));
+    until(|| !a.poll());
+    assert!(a.figures().aliens > 4, "the lane is over");
+}
+
+/// A peer that answers nothing: the lane is over within the limit, and nothing of its stream is lost.
+#[test]
+fn silence_ends_a_lane_and_loses_nothing() {
+    let fabric = Fabric::default();
+    let limit = Duration::from_millis(300);
+    let settings = Settings {
+        silence: limit,
+        ..settings()
+    };
+    let mut two = Two::new(&fabric, &settings);
+    let stream = bytes(60_000, 3);
+    let mut got = Vec::new();
+    let mut sent = 0;
+    until(|| {
+        sent += two.write(0, &stream[sent..]);
+        two.read(1, &mut got);
+        two.sides[0].poll();
+        got.len() > 10_000
+    });
+    fabric.impair(
+        Impairment {
+            loss: 100,
+            ..Impairment::default()
+        },
+        1,
+    );
+    let begun = Instant::now();
+    until(|| {
+        sent += two.write(0, &stream[sent..]);
+        two.read(1, &mut got);
+        two.sides[0].poll();
+        two.sides[0].has_failed(two.lanes[0])
+    });
+    let took = begun.elapsed();
+    assert!(took < limit + Duration::from_secs(1), "{took:?}");
+    let reason = two.sides[0].failure(two.lanes[0]).expect("a reason");
+    assert!(
+        reason.contains("acknowledges nothing for 300ms"),
+        "{reason}"
+    );
+    let received = two.sides[1].stop(two.lanes[1]);
+    let mut rest = vec![0; two.sides[1].unread(two.lanes[1])];
+    two.sides[1].read(two.lanes[1], &mut rest);
+    got.append(&mut rest);
+    assert_eq!(got.len() as u64, received);
+    let (side, lane) = (&mut two.sides[0], two.lanes[0]);
+    side.stop(lane);
+    assert_eq!(side.left(lane, u64::MAX), None);
+    got.append(&mut side.left(lane, received).expect("the rest"));
+    assert!(got == stream[..sent]);
+    // The next lane works again.
+    fabric.impair(Impairment::default(), 1);
+    let [a, b] = &mut two.sides;
+    a.close(two.lanes[0]);
+    b.close(two.lanes[1]);
+    let (to_b, to_a, _) = join(a, b);
+    assert_eq!(a.write(to_b, b"again"), 5);
+    assert!(a.push(to_b));
+    until(|| {
+        b.poll();
+        b.unread(to_a) == 5
+    });
+}
+
+/// A port without a link fails all lanes; there are new ones when it is back.
+#[test]
+fn a_port_that_comes_back_has_lanes_again() {
+    let fabric = Fabric::default();
+    let mut two = Two::new(&fabric, &settings());
+    fabric.set_link("m0", false);
+    two.sides[0].hear_device();
+    let reason = two.sides[0].failure(two.lanes[0]).expect("a reason");
+    assert!(reason.contains("no link"), "{reason}");
+    assert!(two.sides[0].make(1).is_err());
+    fabric.set_link("m0", true);
+    two.sides[0].hear_device();
+    let [a, b] = &mut two.sides;
+    a.close(two.lanes[0]);
+    b.close(two.lanes[1]);
+    let (to_b, to_a, _) = join(a, b);
+    assert_eq!(b.write(to_a, b"here"), 4);
+    assert!(b.push(to_a));
+    until(|| {
+        a.poll();
+        a.unread(to_b) == 4
+    });
+}
+
+/// A peer that reads nothing is sent a window, and takes nothing from others.
+#[test]
+fn a_peer_that_reads_nothing_stops_nobody_else() {
+    let fabric = Fabric::new(&["m0", "m1", "m2"]);
+    let mut a = open(&fabric, "m0", &settings());
+    let mut b = open(&fabric, "m1", &settings());
+    let mut c = open(&fabric, "m2", &settings());
+    let (to_a, from_b, _) = join(&mut b, &mut a);
+    let (also_to_a, from_c, _) = join(&mut c, &mut a);
+    let packet = 1024 - 40 - 36;
+    let window = 32 * packet;
+    let mut sent = 0;
+    for _ in 0..2000 {
+        sent += b.write(to_a, &vec![7; packet]);
+        b.push(to_a);
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(a.unread(from_b), window);
+    assert!(sent == window || sent == window + packet, "{sent}");
+    for round in 0..100 {
+        assert_eq!(c.write(also_to_a, &[round; 500]), 500);
+        c.push(also_to_a);
+        let mut got = [0; 500];
+        until(|| {
+            a.poll();
+            c.poll();
+            a.unread(from_c) == 500
+        });
+        assert_eq!(a.read(from_c, &mut got), 500);
+        assert_eq!(got, [round; 500]);
+    }
+    // It goes on where it stopped.
+    let mut got = Vec::new();
+    until(|| {
+        a.poll();
+        b.poll();
+        b.push(to_a);
+        let mut out = vec![0; a.unread(from_b)];
+        a.read(from_b, &mut out);
+        got.append(&mut out);
+        got.len() == sent
+    });
+}
+
+/// Ten integers for each of 63 peers, and what is pinned for it.
+#[test]
+fn what_is_pinned_for_63_peers_is_less_than_a_megabyte() {
+    let names: Vec<String> = (0..64).map(|at| format!("m{at}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let fabric = Fabric::new(&names);
+    fabric.set_packet(4096);
+    let mut all: Vec<_> = names
+        .iter()
+        .map(|name| open(&fabric, name, &settings()))
+        .collect();
+    let one = fabric.registered() / all.len();
+    let (mut first, others) = (all.remove(0), &mut all);
+    let lanes: Vec<_> = others
+        .iter_mut()
+        .map(|other| join(&mut first, other))
+        .collect();
+    for integer in 0..10u64 {
+        for (to, ..) in &lanes {
+            let bytes = integer.to_le_bytes();
+            until(|| {
+                first.poll();
+                first.has_room(*to, 8)
+            });
+            assert_eq!(first.write(*to, &bytes), 8);
+            assert!(first.push(*to));
+        }
+        for other in others.iter_mut() {
+            other.poll();
+        }
+    }
+    for (other, (_, lane, _)) in others.iter_mut().zip(&lanes) {
+        until(|| {
+            first.poll();
+            other.poll();
+            other.unread(*lane) == 80
+        });
+    }
+    let pinned = first.figures().pinned;
+    assert_eq!(pinned, one as u64);
+    assert!(pinned <= 1_000_000, "{pinned}");
+    assert_eq!(fabric.registered(), 64 * one);
+    let job = Job {
+        per_node: 1,
+        nodes: 64,
+        peers: 63,
+    };
+    let need = Need::of(Mode::Datagrams, &job, &Sizes::default());
+    assert_eq!((need.pinned, need.pairs), (pinned, 1));
+    assert_eq!(fabric.pairs(), 64);
+}
+
+/// Ranks that disagree on the way say so, and have no lane.
+#[test]
+fn connections_and_datagrams_do_not_mix() {
+    let fabric = Fabric::default();
+    let mut a = open(&fabric, "m0", &settings());
+    let wanted = onecopy_verbs::adapter::Settings {
+        device: Some("m1".to_owned()),
+        port: None,
+        address: None,
+        slot: 1024,
+        receives: 16,
+        receives_max: 16,
+        sends: 16,
+        window: 8,
+        inline: 64,
+        silence: Duration::from_secs(1),
+        read_min: 1000,
+        cache: (0, 0),
+    };
+    let mut b = Adapter::open(&fabric, wanted).expect("a device");
+    let (to_b, offer) = a.make(1).expect("a lane");
+    let (to_a, other) = b.make(0).expect("a lane");
+    a.connect(to_b, &heard(&other));
+    b.connect(to_a, &heard(&offer));
+    for reason in [a.failure(to_b), b.failure(to_a)] {
+        let reason = reason.expect("a reason");
+        assert!(reason.contains("ONECOPY_VERBS_MODE"), "{reason}");
+    }
+}
+
+/// A rank that sleeps is woken by what comes, and tells what it owes before it sleeps.
+#[test]
+fn who_sleeps_is_woken_and_owes_nothing() {
+    let fabric = Fabric::default();
+    let mut two = Two::new(&fabric, &settings());
+    let lanes = two.lanes;
+    let [a, b] = &mut two.sides;
+    until(|| b.arm());
+    assert_eq!(a.write(lanes[0], b"hello"), 5);
+    assert!(a.push(lanes[0]));
+    assert!(!b.arm(), "something has come");
+    assert_eq!(b.unread(lanes[1]), 5);
+    assert!(!a.is_taken(lanes[0]));
+    until(|| b.arm());
+    a.poll();
+    assert!(a.is_taken(lanes[0]));
+}
