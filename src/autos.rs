@@ -361,7 +361,10 @@ fn what_auto_stands_for_is_what_is_done() {
             // These take network namespaces: `cli/tests/foreign/nodes.rs` makes some.
             "ONECOPY_NET_ADDRESS" | "ONECOPY_NODE" => {}
             // These take a device: `btl/verbs/src/port.rs` has the rule and its tests.
-            "ONECOPY_VERBS_DEVICE" | "ONECOPY_VERBS_PORT" | "ONECOPY_VERBS_GID" => {}
+            "ONECOPY_VERBS_DEVICE"
+            | "ONECOPY_VERBS_PORT"
+            | "ONECOPY_VERBS_GID"
+            | "ONECOPY_VERBS_MODE" => {}
             other => panic!("{other}: nothing compares its auto with the runtime"),
         }
     }

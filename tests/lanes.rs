@@ -21,7 +21,7 @@ use onecopy::wireup::local::{Local, world_of_nodes};
 use onecopy::{Knobs, Options, Runtime, Threads};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::Status;
-use onecopy_verbs::model::Fabric;
+use onecopy_verbs::model::{Fabric, Impairment};
 use processes::{limit, limited, say};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -63,14 +63,27 @@ fn until_taken_over(rt: &Runtime, peer: usize, often: u64) {
     }
 }
 
+/// How a device reaches peers.
+const MODES: [&str; 2] = ["rc", "ud"];
+
+/// The knobs of a mode, and these.
+fn of_mode(mode: &'static str, more: &[(&'static str, &'static str)]) -> Knobs {
+    let set: Vec<_> = [("ONECOPY_VERBS_MODE", mode)]
+        .into_iter()
+        .chain(more.iter().copied())
+        .collect();
+    knobs(&set)
+}
+
 const SIZES: [usize; 9] = [0, 1, 8, 200, 300, 5000, 70_000, 600_000, 3 << 20];
 
 #[test]
 fn messages_of_all_sizes_come_by_lanes() {
-    for layers in ["all", "^verbs"] {
-        limited(&format!("layers {layers}"), || {
+    for (layers, mode) in [("all", "rc"), ("all", "ud"), ("^verbs", "auto")] {
+        limited(&format!("layers {layers}, {mode}"), || {
             let fabric = fabric(2);
-            job(&fabric, 2, 2, &knobs(&[("ONECOPY_LAYERS", layers)]), |rt| {
+            let knobs = of_mode(mode, &[("ONECOPY_LAYERS", layers)]);
+            job(&fabric, 2, 2, &knobs, |rt| {
                 let world = rt.world();
                 let peer = 1 - world.rank();
                 if layers == "all" {
@@ -93,7 +106,9 @@ fn messages_of_all_sizes_come_by_lanes() {
                     assert_eq!(after.tcp_bytes, before.tcp_bytes, "nothing by the wire");
                     assert_eq!(after.lane_demotions, 0);
                     assert!(after.lane_pinned > 0);
-                    assert!(after.lane_reads > before.lane_reads, "long ones are read");
+                    let read = after.lane_reads > before.lane_reads;
+                    assert_eq!(read, mode == "rc", "long ones are read");
+                    assert_eq!(after.lane_aliens, 0);
                     say(&format!("{} bytes by lanes", after.verbs_bytes));
                 } else {
                     assert_eq!((after.verbs_bytes, after.lane_connects), (0, 0));
@@ -109,10 +124,14 @@ fn messages_of_all_sizes_come_by_lanes() {
 /// Messages of several ranks on each node, all with all, while lanes take over.
 #[test]
 fn the_order_of_messages_is_kept_while_lanes_take_over() {
+    MODES.into_iter().for_each(all_with_all);
+}
+
+fn all_with_all(mode: &'static str) {
     const ROUNDS: usize = 150;
-    limited("all with all", || {
+    limited(&format!("all with all, {mode}"), || {
         let fabric = fabric(3);
-        job(&fabric, 6, 3, &Knobs::default(), |rt| {
+        job(&fabric, 6, 3, &of_mode(mode, &[]), |rt| {
             let world = rt.world();
             let (me, size) = (world.rank(), world.size());
             for round in 0..ROUNDS {
@@ -154,11 +173,11 @@ fn sabotage(fabric: &Fabric, over: &AtomicBool, mut how: impl FnMut(&Fabric)) {
 }
 
 /// Exchanges numbered messages of two ranks while lanes fail as `how` has them fail.
-fn under_sabotage(what: &str, demotions: u64, how: impl Fn(&Fabric, u32) + Sync) {
+fn under_sabotage(what: &str, knobs: &Knobs, demotions: u64, how: impl Fn(&Fabric, u32) + Sync) {
     if is_real() {
         return;
     }
-    limited(what, || {
+    limited(&format!("{what}, {}", knobs.verbs_mode), || {
         let fabric = fabric(2);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -169,7 +188,7 @@ fn under_sabotage(what: &str, demotions: u64, how: impl Fn(&Fabric, u32) + Sync)
                     how(fabric, round);
                 });
             });
-            job(&fabric, 2, 2, &Knobs::default(), |rt| {
+            job(&fabric, 2, 2, knobs, |rt| {
                 let world = rt.world();
                 let peer = 1 - world.rank();
                 let mut round = 0;
@@ -203,7 +222,8 @@ fn under_sabotage(what: &str, demotions: u64, how: impl Fn(&Fabric, u32) + Sync)
 
 #[test]
 fn a_failed_operation_fails_no_message() {
-    under_sabotage("operations fail", 2, |fabric, round| {
+    let knobs = of_mode("rc", &[]);
+    under_sabotage("operations fail", &knobs, 2, |fabric, round| {
         let status = [Status::GENERAL, Status::PEER_FAILED][round as usize % 2];
         (0..4000).for_each(|pair| fabric.fail_next(pair, status));
     });
@@ -212,7 +232,8 @@ fn a_failed_operation_fails_no_message() {
 /// What was sent arrives, and its sender is told that it did not.
 #[test]
 fn a_lost_answer_brings_nothing_twice() {
-    under_sabotage("answers are lost", 2, |fabric, _| {
+    let knobs = of_mode("rc", &[]);
+    under_sabotage("answers are lost", &knobs, 2, |fabric, _| {
         (0..4000).for_each(|pair| fabric.lose_answers(pair));
         fabric.advance(Duration::from_millis(400));
     });
@@ -220,8 +241,25 @@ fn a_lost_answer_brings_nothing_twice() {
 
 #[test]
 fn a_link_that_goes_down_and_up_again_fails_no_message() {
-    under_sabotage("the link", 2, |fabric, round| {
-        fabric.set_link("m0", round % 40 < 30);
+    for mode in MODES {
+        under_sabotage("the link", &of_mode(mode, &[]), 2, |fabric, round| {
+            fabric.set_link("m0", round % 40 < 30);
+        });
+    }
+}
+
+/// Datagrams are lost, come twice and late; now and then for so long that the lane is given up.
+#[test]
+fn a_network_that_loses_datagrams_fails_no_message() {
+    let knobs = of_mode("ud", &[("ONECOPY_VERBS_UD_TIMEOUT", "1")]);
+    under_sabotage("the network", &knobs, 2, |fabric, round| {
+        let loss = if round % 200 < 100 { 4 } else { 100 };
+        let impairment = Impairment {
+            loss,
+            duplicate: 5,
+            reorder: 5,
+        };
+        fabric.impair(impairment, u64::from(round));
     });
 }
 
@@ -272,9 +310,13 @@ fn a_lane_that_has_failed_is_tried_again() {
     if is_real() {
         return;
     }
-    limited("again", || {
+    MODES.into_iter().for_each(tried_again);
+}
+
+fn tried_again(mode: &'static str) {
+    limited(&format!("again, {mode}"), || {
         let fabric = fabric(2);
-        job(&fabric, 2, 2, &Knobs::default(), |rt| {
+        job(&fabric, 2, 2, &of_mode(mode, &[]), |rt| {
             let peer = 1 - rt.world().rank();
             until_taken_over(&rt, peer, 1);
             if rt.world().rank() == 0 {
@@ -397,22 +439,17 @@ fn what_cannot_be_registered_is_sent_like_other_bytes() {
 #[test]
 fn what_was_sent_arrives_though_its_sender_leaves() {
     const MANY: usize = 3000;
-    for together in [true, false] {
-        limited(&format!("together {together}"), || {
+    for (mode, together) in [("rc", true), ("rc", false), ("ud", true), ("ud", false)] {
+        limited(&format!("together {together}, {mode}"), || {
             let fabric = fabric(2);
-            job(
-                &fabric,
-                2,
-                2,
-                &knobs(&[("ONECOPY_EAGER_CREDIT", "16M")]),
-                |rt| {
-                    until_taken_over(&rt, 1 - rt.rank(), 1);
-                    send_before_leaving(&rt, MANY);
-                    if together {
-                        rt.finalize().expect("finalize");
-                    }
-                },
-            );
+            let knobs = of_mode(mode, &[("ONECOPY_EAGER_CREDIT", "16M")]);
+            job(&fabric, 2, 2, &knobs, |rt| {
+                until_taken_over(&rt, 1 - rt.rank(), 1);
+                send_before_leaving(&rt, MANY);
+                if together {
+                    rt.finalize().expect("finalize");
+                }
+            });
         });
     }
 }
@@ -420,46 +457,95 @@ fn what_was_sent_arrives_though_its_sender_leaves() {
 /// A rank that sleeps is woken by a lane.
 #[test]
 fn who_sleeps_is_woken() {
-    let knobs = knobs(&[
+    let waits = [
         ("ONECOPY_WAIT_SPIN", "0"),
         ("ONECOPY_WAIT_YIELD", "0"),
         ("ONECOPY_LIVENESS_PERIOD", "40"),
-    ]);
-    limited("asleep", || {
-        let fabric = fabric(2);
-        job(&fabric, 3, 2, &knobs, |rt| {
-            if rt.rank() != 2 {
-                until_taken_over(&rt, 1 - rt.rank(), 1);
-            }
-            sleep_until_woken(&rt);
-            rt.finalize().expect("finalize");
+    ];
+    for mode in MODES {
+        limited(&format!("asleep, {mode}"), || {
+            let fabric = fabric(2);
+            job(&fabric, 3, 2, &of_mode(mode, &waits), |rt| {
+                if rt.rank() != 2 {
+                    until_taken_over(&rt, 1 - rt.rank(), 1);
+                }
+                sleep_until_woken(&rt);
+                rt.finalize().expect("finalize");
+            });
         });
-    });
+    }
 }
 
 /// A rank dies amid a message: its process ends without a word.
 #[test]
 fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
-    for len in [8usize, 100_000, 8 << 20] {
-        limited(&format!("{len} bytes"), || {
-            let fabric = fabric(2);
-            job(&fabric, 2, 2, &Knobs::default(), |rt| {
-                until_taken_over(&rt, 1 - rt.rank(), 1);
-                die_while_waited_for(rt, len);
+    for mode in MODES {
+        for len in [8usize, 100_000, 8 << 20] {
+            limited(&format!("{len} bytes, {mode}"), || {
+                let fabric = fabric(2);
+                job(&fabric, 2, 2, &of_mode(mode, &[]), |rt| {
+                    until_taken_over(&rt, 1 - rt.rank(), 1);
+                    die_while_waited_for(rt, len);
+                });
             });
-        });
+        }
     }
 }
 
 /// Messages that nobody receives stop at the credit, and then go on.
 #[test]
 fn a_flood_stops_at_the_credit() {
-    limited("a flood", || {
-        let fabric = fabric(2);
-        job(&fabric, 2, 2, &knobs(&[FLOOD_CREDIT]), |rt| {
-            until_taken_over(&rt, 1 - rt.rank(), 1);
-            flood(&rt);
-            rt.finalize().expect("finalize");
+    for mode in MODES {
+        limited(&format!("a flood, {mode}"), || {
+            let fabric = fabric(2);
+            job(&fabric, 2, 2, &of_mode(mode, &[FLOOD_CREDIT]), |rt| {
+                until_taken_over(&rt, 1 - rt.rank(), 1);
+                flood(&rt);
+                rt.finalize().expect("finalize");
+            });
         });
+    }
+}
+
+/// The mode follows from the memory that connections would take, and ranks that have little of it use datagrams.
+#[test]
+fn little_memory_means_datagrams() {
+    limited("little memory", || {
+        let fabric = fabric(4);
+        job(
+            &fabric,
+            4,
+            4,
+            &knobs(&[("ONECOPY_VERBS_MEMORY", "1M")]),
+            |rt| {
+                let world = rt.world();
+                let me = world.rank();
+                let others = || (0..4).filter(move |&peer| peer != me);
+                others().for_each(|peer| until_taken_over(&rt, peer, 1));
+                for integer in 0..10u64 {
+                    let (out, mut got) = ([integer], [[0u64]; 4]);
+                    world
+                        .scope(|scope| {
+                            for (peer, got) in
+                                got.iter_mut().enumerate().filter(|(at, _)| *at != me)
+                            {
+                                scope.irecv(got, peer, 4)?;
+                            }
+                            for peer in others() {
+                                scope.isend(&out, peer, 4)?;
+                            }
+                            scope.wait_all()
+                        })
+                        .expect("integers");
+                    assert!(others().all(|peer| got[peer] == [integer]));
+                }
+                let counters = rt.counters();
+                assert!(counters.lane_pinned > 0 && counters.lane_pinned <= 1_000_000);
+                assert_eq!(counters.lane_demotions, 0);
+                assert!(is_real() || fabric.pairs() <= 4, "one pair each");
+                drop(world);
+                rt.finalize().expect("finalize");
+            },
+        );
     });
 }

@@ -2,13 +2,14 @@
 //! Lanes: connections of a device that take over what the wire to a peer on another node carries.
 
 pub use onecopy_verbs::adapter::{Fetched, Figures, Lanes, Offer, Shown};
+pub use onecopy_verbs::modes::Job;
 
 use crate::refusal::Refusal;
 use onecopy_obs::Knobs;
 use std::fmt;
 use std::sync::Arc;
 
-type Opens = dyn Fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync;
+type Opens = dyn Fn(&Knobs, &Job) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync;
 
 /// What opens the device of a rank.
 #[derive(Clone)]
@@ -23,13 +24,13 @@ impl fmt::Debug for Open {
 impl Open {
     /// By this function.
     pub fn by(
-        open: impl Fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync + 'static,
+        open: impl Fn(&Knobs, &Job) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(open))
     }
 
-    /// Opens it.
-    pub fn open(&self, knobs: &Knobs) -> Result<Box<dyn Lanes>, Refusal> {
-        (self.0)(knobs)
+    /// Opens it for a rank of this job.
+    pub fn open(&self, knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
+        (self.0)(knobs, job)
     }
 }

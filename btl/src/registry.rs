@@ -8,7 +8,7 @@ pub use set::{LayerSet, PerLayer};
 
 use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
 use crate::curve::{LayerCosts, Seeds, curve};
-use crate::lanes::{Lanes, Open};
+use crate::lanes::{Job, Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
 use onecopy_obs::{Counters, Knobs, LayerList, ModuleAbi};
@@ -126,7 +126,7 @@ pub struct Knob {
 pub type Counter = fn(&mut Counters) -> &mut u64;
 
 /// Opens the device of a layer that makes lanes.
-pub type OpenLanes = fn(&Knobs) -> Result<Box<dyn Lanes>, Refusal>;
+pub type OpenLanes = fn(&Knobs, &Job) -> Result<Box<dyn Lanes>, Refusal>;
 
 /// What counts the messages that a layer exposes.
 #[derive(Debug)]
@@ -378,8 +378,8 @@ pub fn permit(knobs: &Knobs, peer: Option<i32>) {
 /// What opens this host's device for lanes.
 #[must_use]
 pub fn lanes_of_this_host() -> Open {
-    Open::by(|knobs| match LayerId::LANE.row().lanes {
-        Some(open) => open(knobs),
+    Open::by(|knobs, job| match LayerId::LANE.row().lanes {
+        Some(open) => open(knobs, job),
         None => Err(Refusal::new("the layer makes no lanes", "report this")),
     })
 }

@@ -236,7 +236,7 @@ impl Engine {
         }
         let (me, nodes) = (me as usize, &engine.nodes);
         if let Some(wires) = &mut engine.wires {
-            wires.know(&cards, |rank| nodes[rank as usize] == nodes[me]);
+            wires.know(&cards, me, nodes);
         }
         Ok(engine)
     }

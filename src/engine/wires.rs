@@ -36,6 +36,8 @@ pub(crate) struct Wires {
     /// When the hub was last asked.
     asked: Instant,
     lanes: Device,
+    /// The job, as far as lanes must know it.
+    job: lanes::Job,
 }
 
 /// What makes this rank's lanes.
@@ -84,13 +86,14 @@ impl Wires {
             connector,
             asked: Instant::now(),
             lanes,
+            job: lanes::Job::on([]),
         })
     }
 
     /// What makes lanes, if this rank has it.
     fn lanes(&mut self, knobs: &Knobs) -> Option<&Shared> {
         if let Device::Closed(open) = &self.lanes {
-            self.lanes = match open.open(knobs) {
+            self.lanes = match open.open(knobs, &self.job) {
                 Ok(lanes) => {
                     let lanes = Shared::new(lanes);
                     self.watch(&lanes);
@@ -131,8 +134,10 @@ impl Wires {
         self.connector.address().ok()
     }
 
-    /// Learns where the ranks on other nodes listen.
-    pub(super) fn know(&mut self, cards: &[Card], shares_node: impl Fn(u32) -> bool) {
+    /// Learns on which nodes the ranks are, and where those on other nodes than `me` listen.
+    pub(super) fn know(&mut self, cards: &[Card], me: usize, nodes: &[u32]) {
+        let shares_node = |rank: u32| nodes[rank as usize] == nodes[me];
+        self.job = lanes::Job::on(nodes.iter().copied());
         let listens = cards.iter().enumerate();
         self.connector
             .know(listens.map(|(rank, card)| card.listens.filter(|_| !shares_node(rank as u32))));
@@ -372,6 +377,8 @@ impl Engine {
             let before = LayerId::LANE.bytes(counters);
             LayerId::LANE.count(counters, figures.bytes - before);
             counters.lane_pinned = figures.pinned;
+            counters.lane_resends = figures.again;
+            counters.lane_aliens = figures.aliens;
         }
     }
 

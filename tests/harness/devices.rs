@@ -3,11 +3,9 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use onecopy::Knobs;
-use onecopy_btl::Refusal;
-use onecopy_btl::lanes::{Lanes, Open};
-use onecopy_btl::layers::verbs::settings;
+use onecopy_btl::lanes::Open;
+use onecopy_btl::layers::verbs::open_of;
 use onecopy_btl::registry::lanes_of_this_host;
-use onecopy_verbs::adapter::{Adapter, Settings};
 use onecopy_verbs::model::Fabric;
 use std::time::Duration;
 
@@ -27,23 +25,21 @@ pub(crate) fn is_real() -> bool {
 pub(crate) fn device(fabric: &Fabric, node: u32) -> Open {
     if is_real() {
         // Guests are translated: what answers at once elsewhere may take a second.
-        return Open::by(|knobs| {
+        return Open::by(|knobs, job| {
             let knobs = Knobs {
                 verbs_timeout: Duration::from_secs(20),
+                verbs_ud_timeout: Duration::from_secs(20),
                 ..knobs.clone()
             };
-            lanes_of_this_host().open(&knobs)
+            lanes_of_this_host().open(&knobs, job)
         });
     }
     let fabric = fabric.clone();
-    Open::by(move |knobs| {
-        let settings = Settings {
-            device: Some(format!("m{node}")),
-            ..settings(knobs)
+    Open::by(move |knobs, job| {
+        let knobs = Knobs {
+            verbs_device: Some(format!("m{node}")),
+            ..knobs.clone()
         };
-        match Adapter::open(&fabric, settings) {
-            Ok(adapter) => Ok(Box::new(adapter) as Box<dyn Lanes>),
-            Err(error) => Err(Refusal::new(error.to_string(), error.remedy)),
-        }
+        open_of(&fabric, &knobs, job)
     })
 }

@@ -20,7 +20,7 @@ pub use self::wire::StreamSettings;
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
     LogLevel, MIB, ModuleAbi, Name, NetAddress, NetAddresses, OneOf, PageMultiple, PowerOfTwo,
-    Ptracer, Size, Span, Switch, TIB, WaitSleep, show_size,
+    Ptracer, Size, Span, Switch, TIB, VerbsMode, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -354,6 +354,13 @@ knobs! {
         /// The place of the own address among those of the port.
         User ONECOPY_VERBS_GID => verbs_gid: Option<usize> = None,
             OrAuto(Count { min: 0, max: 255 }), auto::VERBS_GID;
+        /// How it reaches peers. rc: by a reliable connection to each. ud: by datagrams, with one pair for all, whose
+        /// order and losses are the library's; long messages are not read where they lie then. All ranks must use the
+        /// same.
+        User ONECOPY_VERBS_MODE => verbs_mode: VerbsMode = VerbsMode::Auto,
+            OneOf::<VerbsMode>::new(), auto::VERBS_MODE;
+        /// Bytes that a rank may take for connections with all its peers. Where they need more, datagrams are used.
+        User ONECOPY_VERBS_MEMORY => verbs_memory: usize = 64 * MIB, ANY_SIZE;
         /// Bytes of a message by a device for RDMA. Longer pieces are cut.
         Expert ONECOPY_VERBS_SLOT => verbs_slot: usize = 8 * KIB, Size { min: KIB, max: MIB };
         /// Messages that a rank has room for at first, from all its peers together, and by how many that grows.
@@ -377,6 +384,16 @@ knobs! {
         /// How long a device asks a peer that does not answer, before messages to it go by tcp.
         User ONECOPY_VERBS_TIMEOUT => verbs_timeout: Duration = Duration::from_secs(1),
             Span { unit_ms: 1000, min: 1, max: 600 };
+        /// Datagrams that a rank has room for, from all its peers together.
+        Expert ONECOPY_VERBS_UD_RECEIVES => verbs_ud_receives: usize = 160, Count { min: 8, max: 16384 };
+        /// How long a peer acknowledges no datagram before messages to it go by tcp. Its program acknowledges them,
+        /// when it calls the library.
+        User ONECOPY_VERBS_UD_TIMEOUT => verbs_ud_timeout: Duration = Duration::from_secs(10),
+            Span { unit_ms: 1000, min: 1, max: 600 };
+        /// For tests: of a hundred datagrams that come, a rank throws so many away.
+        Expert ONECOPY_VERBS_UD_DROP => verbs_ud_drop: usize = 0, Count { min: 0, max: 100 };
+        /// For tests: by what it is decided which.
+        Expert ONECOPY_VERBS_UD_SEED => verbs_ud_seed: usize = 0, Count { min: 0, max: 4_294_967_295 };
         /// In a job that spans nodes, the address by which the ranks of other nodes reach this one. A name or a subnet
         /// serves for all nodes at once.
         User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,

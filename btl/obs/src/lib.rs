@@ -26,5 +26,6 @@ pub use knobs::{
 };
 pub use tracepoints::{TRACEPOINTS, TracepointInfo};
 pub use values::{
-    ChunkCopy, CopyKernel, LayerList, LogLevel, ModuleAbi, NetAddress, Ptracer, WaitSleep,
+    ChunkCopy, CopyKernel, LayerList, LogLevel, ModuleAbi, NetAddress, Ptracer, VerbsMode,
+    WaitSleep,
 };

@@ -454,6 +454,16 @@ words! {
         Rep = "rep",
     }
 
+    /// How a device for RDMA reaches a rank's peers.
+    VerbsMode {
+        /// By connections while there is memory for them.
+        Auto = "auto",
+        /// By reliable connections.
+        Connections = "rc",
+        /// By datagrams, whose order and losses are the library's.
+        Datagrams = "ud",
+    }
+
     /// Whether a wait may sleep.
     WaitSleep {
         /// As on.

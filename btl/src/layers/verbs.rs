@@ -5,10 +5,12 @@
 use crate::contract::{Here, Probe, Refusal};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
-use onecopy_obs::Knobs;
+use onecopy_obs::{Knobs, VerbsMode};
 use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
 use onecopy_verbs::device::Missing;
-use onecopy_verbs::{Chosen, Error, Verbs, port};
+use onecopy_verbs::modes::{self, Job, Mode, Sizes};
+use onecopy_verbs::ud::{self, Datagrams};
+use onecopy_verbs::{Chosen, Error, Limits, Provider, Verbs, port};
 
 /// Whether there is a device by which a peer could be reached.
 #[must_use]
@@ -41,7 +43,7 @@ fn describe(chosen: &Chosen<Verbs>) -> String {
         }
         _ => String::new(),
     };
-    format!("{name} port {port}, {kind}, reliable connections{locked}")
+    format!("{name} port {port}, {kind}, reliable connections or datagrams{locked}")
 }
 
 fn without_library(missing: &Missing) -> Refusal {
@@ -78,11 +80,75 @@ pub fn settings(knobs: &Knobs) -> Settings {
     }
 }
 
-/// Opens the device that the knobs name, or the best one.
-pub fn open(knobs: &Knobs) -> Result<Box<dyn Lanes>, Refusal> {
-    let verbs = Verbs::load().map_err(without_library)?;
-    match Adapter::open(&verbs, settings(knobs)) {
-        Ok(adapter) => Ok(Box::new(adapter)),
-        Err(error) => Err(refusal(&error)),
+/// What they say of lanes by datagrams.
+fn datagrams(knobs: &Knobs) -> ud::Settings {
+    let common = settings(knobs);
+    ud::Settings {
+        address: common.address,
+        packet: sizes(knobs).packet as usize,
+        receives: knobs.verbs_ud_receives,
+        sends: common.sends,
+        window: common.window,
+        inline: common.inline,
+        silence: knobs.verbs_ud_timeout,
+        drop: u8::try_from(knobs.verbs_ud_drop).unwrap_or(100),
+        seed: knobs.verbs_ud_seed as u64,
     }
+}
+
+/// What they say of the memory that lanes take.
+#[must_use]
+pub fn sizes(knobs: &Knobs) -> Sizes {
+    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    Sizes {
+        slot: number(knobs.verbs_slot),
+        receives: number(knobs.verbs_receives),
+        datagrams: number(knobs.verbs_ud_receives),
+        sends: number(knobs.verbs_sends),
+        depth: number(knobs.verbs_window),
+        ..Sizes::default()
+    }
+}
+
+/// How the ranks of a job reach one another by such a device, and why.
+#[must_use]
+pub fn mode(knobs: &Knobs, job: &Job, limits: &Limits) -> (Mode, Vec<String>) {
+    let forced = |mode| {
+        let reason = format!("ONECOPY_VERBS_MODE={}", knobs.verbs_mode);
+        (mode, vec![reason])
+    };
+    match knobs.verbs_mode {
+        VerbsMode::Connections => forced(Mode::Connections),
+        VerbsMode::Datagrams => forced(Mode::Datagrams),
+        VerbsMode::Auto => modes::choose(job, &sizes(knobs), limits, knobs.verbs_memory as u64),
+    }
+}
+
+/// Opens the device that the knobs name, or the best one.
+pub fn open(knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
+    let verbs = Verbs::load().map_err(without_library)?;
+    open_of(&verbs, knobs, job)
+}
+
+/// The same of a provider's devices.
+pub fn open_of<P: Provider>(
+    provider: &P,
+    knobs: &Knobs,
+    job: &Job,
+) -> Result<Box<dyn Lanes>, Refusal> {
+    let wanted = settings(knobs);
+    let name = wanted.device.as_deref();
+    let chosen = port::choose_at(provider, name, wanted.port, wanted.address);
+    let chosen = chosen.map_err(|error| refusal(&error))?;
+    let (mode, reasons) = mode(knobs, job, chosen.device.limits());
+    tracing::info!("lanes by {mode:?}: {}", reasons.join("; "));
+    let opened: Result<Box<dyn Lanes>, Error> = match mode {
+        Mode::Connections | Mode::Extended => {
+            Adapter::on(chosen, wanted).map(|lanes| Box::new(lanes) as _)
+        }
+        Mode::Datagrams => {
+            Datagrams::on(chosen, datagrams(knobs)).map(|lanes| Box::new(lanes) as _)
+        }
+    };
+    opened.map_err(|error| refusal(&error))
 }

@@ -9,6 +9,8 @@
 //!
 //! Pinned memory does not grow with peers in any of them; what a device and the kernel keep of each pair does.
 
+use std::collections::BTreeMap;
+
 use crate::provider::Limits;
 
 /// How peers are reached.
@@ -31,6 +33,23 @@ pub struct Job {
     pub nodes: u32,
     /// Peers on other nodes that each rank talks with.
     pub peers: u32,
+}
+
+impl Job {
+    /// A job whose ranks are on these nodes, of which each talks with all others.
+    #[must_use]
+    pub fn on(nodes: impl IntoIterator<Item = u32>) -> Self {
+        let mut counts = BTreeMap::<u32, u32>::new();
+        for node in nodes {
+            *counts.entry(node).or_default() += 1;
+        }
+        let ranks: u32 = counts.values().sum();
+        Self {
+            per_node: counts.values().copied().max().unwrap_or(0),
+            nodes: counts.len() as u32,
+            peers: ranks - counts.values().copied().min().unwrap_or(0),
+        }
+    }
 }
 
 /// Sizes that knobs give.
@@ -127,33 +146,27 @@ fn region(count: u32, slot: u32) -> u64 {
     (slot * u64::from(count.max(1))).next_multiple_of(4096)
 }
 
-/// The mode of a job, and why: the first of connections, extended connections, datagrams that a rank has memory for and
-/// the device offers.
+/// The mode of a job, and why: connections if a rank has memory for them and the device offers as many, else datagrams.
 #[must_use]
 pub fn choose(job: &Job, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, Vec<String>) {
     let mut reasons = Vec::new();
-    for mode in [Mode::Connections, Mode::Extended] {
-        let need = Need::of(mode, job, sizes);
-        let why = if mode == Mode::Extended && !limits.shared_connections {
-            "the device has none".to_owned()
-        } else if need.pairs > limits.pairs {
-            format!("{} pairs, and the device has {}", need.pairs, limits.pairs)
-        } else if need.bytes() > budget {
-            format!(
-                "{} bytes for {} pairs, of {budget} that a rank may take",
-                need.bytes(),
-                need.pairs
-            )
-        } else {
-            reasons.push(format!(
-                "{mode:?}: {} bytes for {} pairs",
-                need.bytes(),
-                need.pairs
-            ));
-            return (mode, reasons);
-        };
-        reasons.push(format!("not {mode:?}: {why}"));
+    let mode = Mode::Connections;
+    let need = Need::of(mode, job, sizes);
+    let (bytes, pairs) = (need.bytes(), need.pairs);
+    if pairs <= limits.pairs && bytes <= budget {
+        reasons.push(format!("{mode:?}: {bytes} bytes for {pairs} pairs"));
+        return (mode, reasons);
     }
+    let why = if pairs > limits.pairs {
+        format!("{pairs} pairs, and the device has {}", limits.pairs)
+    } else {
+        format!("{bytes} bytes for {pairs} pairs, of {budget} that a rank may take")
+    };
+    reasons.push(format!("not {mode:?}: {why}"));
+    reasons.push(format!(
+        "not {:?}: no lanes are made of them yet",
+        Mode::Extended
+    ));
     let need = Need::of(Mode::Datagrams, job, sizes);
     reasons.push(format!(
         "Datagrams: {} bytes, whatever the number of peers",
@@ -223,17 +236,25 @@ mod tests {
         let chosen = |limits: &Limits, budget| choose(&job, &SIZES, limits, budget);
         assert_eq!(chosen(&limits, 1 << 30).0, Mode::Connections);
         let (mode, reasons) = chosen(&limits, 8 << 20);
-        assert_eq!(mode, Mode::Extended);
-        assert!(
-            reasons[0].starts_with("not Connections: ") && reasons.len() == 2,
-            "{reasons:?}"
-        );
-        let plain = Limits {
-            shared_connections: false,
-            ..limits
-        };
-        let (mode, reasons) = chosen(&plain, 8 << 20);
         assert_eq!(mode, Mode::Datagrams);
-        assert!(reasons[1].contains("the device has none"), "{reasons:?}");
+        assert!(reasons[0].contains("that a rank may take"), "{reasons:?}");
+        assert_eq!(reasons.len(), 3);
+        let few = Limits { pairs: 9, ..limits };
+        let (mode, reasons) = chosen(&few, 1 << 30);
+        assert_eq!(mode, Mode::Datagrams);
+        assert!(reasons[0].ends_with("the device has 9"), "{reasons:?}");
+    }
+
+    #[test]
+    fn a_job_is_what_its_fullest_and_emptiest_nodes_make_it() {
+        let job = |nodes: &[u32]| Job::on(nodes.iter().copied());
+        let of = |per_node, nodes, peers| Job {
+            per_node,
+            nodes,
+            peers,
+        };
+        assert_eq!(job(&[0, 0, 7, 0, 7, 3]), of(3, 3, 5));
+        assert_eq!(job(&[1, 1]), of(2, 1, 0));
+        assert_eq!(job(&[]), of(0, 0, 0));
     }
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank's device with one pair for datagrams, and a *lane* to each peer over it.
 //!
-//! What a lane is to its users says [`Lanes`]. Its order, its windows and what it sends again are the rules of `line.rs`.
-//! This gives them a device and a clock.
+//! What a lane is to its users says [`crate::Lanes`]. Its order, its windows and what it sends again are the rules of
+//! `line.rs`. This gives them a device and a clock.
 //!
 //! Invariants:
 //!
 //! - Registered memory is only lent to the device. What goes out is a copy, and what comes is copied out; its slot is
 //!   posted again before the next one is looked at. So no peer keeps a slot.
 //! - Nothing of a packet is believed before its seal and its sender's pair are those of the lane.
-//! - A lane with something to send is in one of three places: its line has no room, it is among the *hungry* until the
-//!   device has room, or it is *watched* until its clock says that something is due.
+//! - A lane that has something to send is among the *hungry* until the device has room, or its window is full.
+//! - A lane that waits for its peer is *watched* until its clock says that something is due.
 //! - A way to a port is kept for all lanes that lead there. It may be given up, and never while the device could use it.
 //! - A pair that has failed fails all lanes; the next lane begins with a new pair.
 

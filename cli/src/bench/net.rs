@@ -12,6 +12,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy::{Comm, Knobs, Options, Runtime};
 use onecopy_btl::LayerId;
+use onecopy_obs::VerbsMode;
 use pair::BarePair;
 use serde::{Deserialize, Serialize};
 use std::hint::{black_box, spin_loop};
@@ -43,6 +44,8 @@ pub enum NetMode {
     Tcp,
     /// Reliable connections of a device for RDMA
     Rc,
+    /// Datagrams of a device for RDMA, beside a bare reliable connection
+    Ud,
 }
 
 /// A result: one pattern and size.
@@ -441,6 +444,11 @@ pub fn as_rank(
         let wrong = |error: onecopy_obs::KnobError| BenchError::Usage(error.to_string());
         knobs.set("ONECOPY_LAYERS", "^verbs").map_err(wrong)?;
     }
+    match plan.mode {
+        NetMode::Tcp => {}
+        NetMode::Rc => knobs.verbs_mode = VerbsMode::Connections,
+        NetMode::Ud => knobs.verbs_mode = VerbsMode::Datagrams,
+    }
     let options = Options {
         knobs: knobs.clone(),
         ..Options::default()
@@ -455,7 +463,7 @@ pub fn as_rank(
     let world = runtime.world();
     let mut bare: Box<dyn Side> = match plan.mode {
         NetMode::Tcp => Box::new(Bare(bare_end(&world)?)),
-        NetMode::Rc => {
+        NetMode::Rc | NetMode::Ud => {
             let pair = BarePair::open(&knobs, runtime.world(), 1 - rank)?;
             take_over(&runtime, 1 - rank)?;
             Box::new(pair)

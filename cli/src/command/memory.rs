@@ -27,9 +27,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
     nodes: u32,
 
-    /// Bytes that a rank may take for a wire, by which the mode of RDMA devices is chosen
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = text::parse_size)]
-    wire_budget: u64,
+    /// Bytes that a rank may take for connections of an RDMA device; ONECOPY_VERBS_MEMORY if not given
+    #[arg(long, value_name = "SIZE", value_parser = text::parse_size)]
+    wire_budget: Option<u64>,
 
     /// Bytes that each rank allocates with 'alloc'
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::parse_size)]
@@ -269,7 +269,10 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
-    let knobs = onecopy::tune::settings()?.knobs;
+    let mut knobs = onecopy::tune::settings()?.knobs;
+    if let Some(budget) = args.wire_budget {
+        knobs.verbs_memory = usize::try_from(budget).unwrap_or(usize::MAX);
+    }
     let (ranks, nodes) = (args.ranks as usize, args.nodes as usize);
     let peers = args.peers.unwrap_or(ranks - 1);
     if peers >= ranks {
@@ -293,7 +296,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         heap: args.heap,
     };
     let formula = Formula::on_node(&knobs, traffic, ranks);
-    let between = (nodes > 1).then(|| Between::new(&knobs, spread, args.wire_budget));
+    let between = (nodes > 1).then(|| Between::new(&knobs, spread));
     let listing = listing(&formula, between);
     if args.json {
         let text = text::json(&listing)?;

@@ -378,6 +378,9 @@ pub(super) static VERBS_PORT: Auto =
 pub(super) static VERBS_GID: Auto = Auto::Found(
     "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
 );
+pub(super) static VERBS_MODE: Auto = Auto::Found(
+    "rc, if a device has as many connections as a rank has peers on other nodes, and what these take is within ONECOPY_VERBS_MEMORY; else ud",
+);
 pub(super) static NODE: Auto = Auto::Found(
     "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",
 );

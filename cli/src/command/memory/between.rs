@@ -4,9 +4,10 @@
 use crate::command::text;
 use onecopy::LayerId;
 use onecopy::memory::nodes::{Spread, Streams};
+use onecopy_btl::layers::verbs::{mode, sizes};
 use onecopy_btl::registry;
 use onecopy_obs::Knobs;
-use onecopy_verbs::modes::{Job, Mode, Need, Sizes, choose};
+use onecopy_verbs::modes::{Job, Mode, Need};
 use onecopy_verbs::{Device, Limits, Provider, Verbs, model};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -101,14 +102,14 @@ fn device() -> Result<(String, Limits), String> {
 }
 
 impl Between {
-    pub(super) fn new(knobs: &Knobs, spread: Spread, budget: u64) -> Self {
+    pub(super) fn new(knobs: &Knobs, spread: Spread) -> Self {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let job = Job {
             per_node: number(spread.per_node),
             nodes: number(spread.nodes),
             peers: number(spread.far),
         };
-        let sizes = Sizes::default();
+        let sizes = sizes(knobs);
         let mut wires = vec![stream(&Streams::new(knobs, spread.far))];
         let modes = [Mode::Connections, Mode::Extended, Mode::Datagrams];
         wires.extend(modes.map(|mode| pairs(&Need::of(mode, &job, &sizes))));
@@ -120,7 +121,7 @@ impl Between {
             },
             |(_, limits)| limits.clone(),
         );
-        let (mode, why) = choose(&job, &sizes, &limits, budget);
+        let (mode, why) = mode(knobs, &job, &limits);
         let wire = LayerId::WIRE.name();
         let is_layer = registry::LAYERS.iter().any(|layer| layer.name == VERBS);
         let mut reasons = Vec::new();
