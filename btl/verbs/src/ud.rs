@@ -11,7 +11,8 @@
 //! - Nothing of a packet is believed before its seal and its sender's pair are those of the lane.
 //! - A lane that has something to send is among the *hungry* until the device has room, or its window is full.
 //! - A lane that waits for its peer is *watched* until its clock says that something is due.
-//! - A way to a port is kept for all lanes that lead there. It may be given up, and never while the device could use it.
+//! - A way to a port is kept for all lanes that lead there. One that is given up still exists as long as the device
+//!   could use it.
 //! - A pair that has failed fails all lanes; the next lane begins with a new pair.
 
 mod clock;
