@@ -396,17 +396,23 @@ impl Engine {
             .next()
     }
 
-    /// Gives up a request whose end nobody waits for any more. What has gone out in part is broken off.
+    /// Gives up a request whose end nobody waits for any more. What has gone out in part, or was asked for, is broken
+    /// off.
     #[cold]
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.stop_writers(|transfer| transfer.request == id);
         let Some(request) = self.core.requests.abandon(id) else {
             return;
         };
-        if let RequestState::Queued(Some(SendPlan::Chunks { sent: 1.. })) = request.state
-            && let Some(peer) = &mut self.peers[request.peer as usize]
-        {
-            proto::broken::break_off(&mut self.core, peer);
+        let Some(Some(peer)) = self.peers.get_mut(request.peer as usize) else {
+            return;
+        };
+        match request.state {
+            RequestState::Queued(Some(SendPlan::Chunks { sent: 1.. })) => {
+                proto::broken::break_off(&mut self.core, peer);
+            }
+            RequestState::Awaiting(_) => proto::broken::withdraw(&mut self.core, peer, id),
+            _ => {}
         }
     }
 

@@ -124,8 +124,8 @@ pub(crate) struct PipeOut {
 pub(crate) struct Announced {
     pub(crate) coop_id: u32,
     pub(crate) request: RequestId,
-    /// The receiver cannot copy: take part whether waiting or not.
-    pub(crate) forced: bool,
+    /// The transfer of a receiver that cannot copy and has asked for help: take part whether waiting or not.
+    pub(crate) asked_by: Option<u64>,
     /// Chunks finished so far.
     pub(crate) finished: u32,
     /// No more chunks are taken.

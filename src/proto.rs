@@ -160,8 +160,7 @@ fn shown(peer: &Peer, whole: ChunkBody) -> Result<ChunkBody, String> {
     })
 }
 
-/// The announced send that the peer talks of; none: it was given up here with its collective, which will fail there
-/// too. `last`: the peer does not name it again.
+/// The announced send that the peer talks of; none: it was given up here. `last`: the peer does not name it again.
 fn awaiting(
     core: &mut Core,
     peer: &Peer,
@@ -185,6 +184,7 @@ fn awaiting(
 
 fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
     let Some(id) = awaiting(core, peer, cts.request, false)? else {
+        broken::break_off_announced(core, peer, cts.transfer);
         return Ok(());
     };
     match cts.wanted {
@@ -193,7 +193,7 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
         }
         Wanted::Join => {
             if let Some(announced) = peer.announced.iter_mut().find(|a| a.request == id) {
-                announced.forced = true;
+                announced.asked_by = Some(cts.transfer);
             }
             Ok(())
         }

@@ -321,9 +321,16 @@ impl Requests {
         Some(request)
     }
 
-    /// The peer will name a send once more that is over already.
-    pub(crate) fn expect_answer(&mut self, id: RequestId, peer: u32) {
+    /// Ends an announced send to `peer` with an error. The peer has its name and answers all the same.
+    pub(crate) fn fail_announced(&mut self, id: RequestId, peer: u32, error: Error) {
+        self.complete(id, Err(error));
         self.abandoned.insert(id, peer);
+    }
+
+    /// Whether no peer has the name of a send that was given up.
+    #[cfg(test)]
+    pub(crate) fn none_abandoned(&self) -> bool {
+        self.abandoned.is_empty()
     }
 
     /// Whether this is a send to `peer` that was given up. `last`: the peer will not name it again.

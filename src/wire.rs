@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Data = 7,
     /// An announced message was received.
     Fin = 8,
-    /// A message of which a part has come ends here: its sender has given it up.
+    /// A message of which a part has come, or was asked for, ends here: its sender has given it up.
     BreakOff = 9,
 }
 
@@ -316,20 +316,20 @@ impl Cts {
     }
 }
 
-/// The end of a message of which a part has gone out.
+/// The end of a message that its sender has given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BreakOff {
     /// The one that is under way in chunks.
     Eager,
-    /// The announced one that this transfer of the receiver's collects.
-    Piped { transfer: u64 },
+    /// The announced one that this transfer of the receiver's is of.
+    Announced { transfer: u64 },
 }
 
 impl BreakOff {
     pub(crate) fn encode(self) -> [u8; BODY] {
         let (mode, transfer) = match self {
             Self::Eager => (0, 0),
-            Self::Piped { transfer } => (1, transfer),
+            Self::Announced { transfer } => (1, transfer),
         };
         seal(Kind::BreakOff, [mode, transfer, 0, 0, 0])
     }
@@ -337,7 +337,7 @@ impl BreakOff {
         let [mode, transfer, ..] = open(Kind::BreakOff, bytes)?;
         match mode {
             0 => Ok(Self::Eager),
-            1 => Ok(Self::Piped { transfer }),
+            1 => Ok(Self::Announced { transfer }),
             other => Err(BadBody::Value {
                 kind: Kind::BreakOff,
                 what: format!("mode {other}"),
@@ -383,7 +383,7 @@ mod tests {
             let wanted = if shape == 0 { Wanted::Join } else { Wanted::Chunks { offset: a, len: b } };
             let cts = Cts { request, transfer: len, wanted };
             prop_assert_eq!(Cts::decode(&cts.encode()), Ok(cts));
-            for end in [BreakOff::Eager, BreakOff::Piped { transfer: len }] {
+            for end in [BreakOff::Eager, BreakOff::Announced { transfer: len }] {
                 prop_assert_eq!(BreakOff::decode(&end.encode()), Ok(end));
             }
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that is given up when some of its chunks have gone out already. The receiver is told, so that the next one
-//! can begin.
+//! A message that its sender gives up. If some of its chunks have gone out already, the receiver is told, so that the
+//! next one can begin. If it was announced and the receiver has asked for something, it is told not to wait for that.
 //!
 //! The record goes with the replies, before the next message. Collectives that fail give up messages; others, whose
-//! memory was taken away. An announced message that goes in chunks is ended by the number of its transfer.
+//! memory was taken away. An announced message is ended by the number of the receiver's transfer. The last word on it
+//! is the receiver's, as on any other.
 
 use super::deliver::{Ended, deliver};
 use super::{Message, charge, give_credit, reply};
@@ -13,6 +14,7 @@ use crate::peer::{Peer, Target};
 use crate::request::RequestId;
 use crate::state::Core;
 use crate::state::numbered::Waiting;
+use crate::state::transfer::Mode;
 use crate::wire::{BreakOff, Kind};
 
 /// Ends a message of which some chunks have gone out, and no more will.
@@ -21,14 +23,34 @@ pub(crate) fn break_off(core: &mut Core, peer: &mut Peer) {
     reply(core, peer, Kind::BreakOff, BreakOff::Eager.encode());
 }
 
-/// Ends the announced send `id`, whose chunks the receiver's `transfer` collects: its memory was taken away.
+/// Tells the receiver of an announced message that its transfer gets nothing more of what it has asked for.
 #[cold]
-pub(crate) fn break_off_piped(core: &mut Core, peer: &mut Peer, id: RequestId, transfer: u64) {
-    core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
-    // The receiver says that it is done with it all the same.
-    core.requests.expect_answer(id, peer.rank);
-    let end = BreakOff::Piped { transfer };
+pub(crate) fn break_off_announced(core: &mut Core, peer: &mut Peer, transfer: u64) {
+    let end = BreakOff::Announced { transfer };
     reply(core, peer, Kind::BreakOff, end.encode());
+}
+
+/// The announced send `id` is no more: this rank takes no part in it, and tells a receiver that has asked for that.
+#[cold]
+pub(crate) fn withdraw(core: &mut Core, peer: &mut Peer, id: RequestId) {
+    let mut asked_by = None;
+    peer.announced.retain(|announced| {
+        let stays = announced.request != id;
+        if !stays {
+            asked_by = announced.asked_by;
+        }
+        stays
+    });
+    peer.pipes.retain(|pipe| {
+        let stays = pipe.request != id;
+        if !stays {
+            asked_by = Some(pipe.transfer);
+        }
+        stays
+    });
+    if let Some(transfer) = asked_by {
+        break_off_announced(core, peer, transfer);
+    }
 }
 
 /// What a receive ends with whose message was broken off.
@@ -40,25 +62,36 @@ fn error(envelope: &Envelope) -> Error {
     }
 }
 
-/// The peer has given up a message of which a part has come.
+/// The peer has given up a message of which a part has come or was asked for.
 pub(crate) fn broken_off(core: &mut Core, peer: &mut Peer, end: BreakOff) -> Result<(), String> {
     match end {
         BreakOff::Eager => eager_broken_off(core, peer),
-        BreakOff::Piped { transfer } => piped_broken_off(core, peer, transfer),
+        BreakOff::Announced { transfer } => announced_broken_off(core, peer, transfer),
     }
 }
 
-fn piped_broken_off(core: &mut Core, peer: &mut Peer, number: u64) -> Result<(), String> {
-    let expected = core.transfers.piped(number, peer.rank).is_some();
-    let index = core.transfers.index_of(number, peer.rank);
-    let Some(transfer) = index
-        .filter(|_| expected)
-        .and_then(|at| core.transfers.take(at))
-    else {
-        return Err(format!(
-            "it breaks off transfer {number:#x}, which expects nothing"
-        ));
+fn announced_broken_off(core: &mut Core, peer: &mut Peer, number: u64) -> Result<(), String> {
+    let Some(index) = core.transfers.index_of(number, peer.rank) else {
+        // It ended before the peer knew: the peer was told.
+        return Ok(());
     };
+    let Some(mut transfer) = core.transfers.take(index) else {
+        return Ok(());
+    };
+    match &mut transfer.mode {
+        Mode::Coop(receiving) => {
+            receiving.stop(peer);
+            receiving.close(peer);
+        }
+        // The peer was asked for nothing.
+        Mode::Fetch(_) => {
+            core.transfers.put_back(index, transfer);
+            return Err(format!(
+                "it breaks off transfer {number:#x}, for which nothing was asked of it"
+            ));
+        }
+        Mode::Choose | Mode::Get(_) | Mode::Pipe(_) => {}
+    }
     let ended = Ended {
         fin: Some(transfer.announcement.request),
         ..Ended::default()
@@ -158,6 +191,7 @@ mod tests {
             });
         }
     }
+
     /// Chunks of an announced message have gone out when its memory is taken away.
     fn taken_away(rt: Runtime) {
         const LONG: usize = 8 << 20;
@@ -216,5 +250,91 @@ mod tests {
         let knobs = Knobs::from_iter(settings).expect("knobs").0;
         local_with(2, &knobs, taken_away);
         local_of_nodes(2, 2, &knobs, taken_away);
+    }
+
+    /// How a send is given up, and who still waits for it.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum How {
+        /// Before its receiver has asked.
+        Early,
+        /// The same, and the receiver gives up, too.
+        Both,
+        /// When a part of what the receiver asked for is out.
+        Half,
+        /// Before its receiver has asked for a copy into its heap, which it cannot make.
+        Put,
+        /// After that.
+        LatePut,
+    }
+
+    /// A message that was announced is given up: neither side keeps anything of it, and the next one arrives.
+    #[test]
+    fn an_announced_message_leaves_nothing() {
+        const LONG: usize = 1 << 20;
+        for how in [How::Early, How::Both, How::Half, How::Put, How::LatePut] {
+            let puts = matches!(how, How::Put | How::LatePut);
+            let settings = [
+                ("ONECOPY_LAYERS", if puts { "cico,heap" } else { "cico" }),
+                ("ONECOPY_PIPELINE_CHUNK", "4K"),
+                ("ONECOPY_POOL_PER_PEER", "8K"),
+            ];
+            let knobs = Knobs::from_iter(settings).expect("knobs").0;
+            local_with(2, &knobs, |rt| {
+                let world = rt.world();
+                let gate = &rt.handle().gate;
+                let mut got = [0u8];
+                if rt.rank() == 0 {
+                    world.send(&[1u8], 1, 1).expect("the first message");
+                    let mut engine = gate.enter();
+                    let loan = engine.core.loans.keep(vec![1; LONG]);
+                    let mode = crate::engine::SendMode::Standard;
+                    let id = engine.send(1, 0, 2, UserBuf::One(loan), mode);
+                    let id = id.expect("send");
+                    let asked = |engine: &crate::coll::Worker| {
+                        let peer = engine.peers[1].as_ref().expect("connected");
+                        let joins = peer.announced.iter().any(|a| a.asked_by.is_some());
+                        joins || !peer.pipes.is_empty()
+                    };
+                    while matches!(how, How::Half | How::LatePut) && !asked(&engine) {
+                        engine.progress(false);
+                    }
+                    engine.abandon(id);
+                    drop(engine);
+                    world.send(&[2u8], 1, 3).expect("the word");
+                    world.recv(&mut got, 1, 4).expect("it is over");
+                    let engine = gate.enter();
+                    assert!(engine.core.requests.none_abandoned(), "{how:?}");
+                    let peer = engine.peers[1].as_ref().expect("connected");
+                    assert_eq!(peer.unanswered, 0, "{how:?}");
+                    assert!(peer.announced.is_empty() && peer.pipes.is_empty());
+                } else {
+                    world.recv(&mut got, 0, 1).expect("the first message");
+                    if how == How::Both {
+                        world
+                            .recv(&mut got, 0, 3)
+                            .expect("the announcement is here");
+                        let mut engine = gate.enter();
+                        let loan = engine.core.loans.keep(vec![0; LONG]);
+                        let buf = UserBuf::One(loan);
+                        let id = engine.receive(Some(0), 0, Some(2), buf);
+                        engine.abandon(id.expect("receive"));
+                        while !engine.core.transfers.is_empty() {
+                            engine.progress(false);
+                        }
+                    } else {
+                        let mut heap = rt.alloc(LONG).expect("memory");
+                        let error = world.recv(&mut heap, 0, 2).expect_err("given up");
+                        assert!(matches!(error, Error::Withdrawn { rank: 0 }), "{error}");
+                        world.recv(&mut got, 0, 3).expect("the word");
+                    }
+                    world.send(&[3u8], 0, 4).expect("it is over");
+                    let engine = gate.enter();
+                    assert!(engine.core.transfers.is_empty(), "{how:?}");
+                    let peer = engine.peers[0].as_ref().expect("connected");
+                    assert_eq!(peer.coop_in_use, None, "{how:?}");
+                }
+                rt.finalize().expect("finalize");
+            });
+        }
     }
 }

@@ -224,13 +224,13 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     let Some(at) = peer
         .announced
         .iter()
-        .position(|a| a.coop_id == open && !a.out && (waiting || a.forced))
+        .position(|a| a.coop_id == open && !a.out && (waiting || a.asked_by.is_some()))
     else {
         return false;
     };
     let (id, forced, finished) = (
         peer.announced[at].request,
-        peer.announced[at].forced,
+        peer.announced[at].asked_by.is_some(),
         peer.announced[at].finished,
     );
     let Some(transfer) = peer.endpoint.block_out().joined(open) else {

@@ -5,7 +5,7 @@
 use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
-use crate::peer::{Gone, Peer, PipeOut};
+use crate::peer::{Peer, PipeOut};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::wire::{ChunkBody, Kind};
@@ -79,15 +79,13 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
             Chunked::Refused(error) => {
-                // The peer waits for these: it is told that nothing will come.
-                let gone = Gone::Unreachable(error.to_string());
-                core.broken.push((peer.rank, gone));
-                peer.pipes.clear();
-                break;
+                fail_first(core, peer, error);
+                moved = true;
+                continue;
             }
             Chunked::Withdrawn => {
-                peer.pipes.pop_front();
-                broken::break_off_piped(core, peer, id, transfer);
+                let error = Error::withdrawn(peer.rank);
+                fail_first(core, peer, error);
                 moved = true;
                 continue;
             }
@@ -108,6 +106,16 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
         }
     }
     moved
+}
+
+/// Ends the first pipe to a peer and the send that it is of, whose receiver waits for more.
+#[cold]
+fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) {
+    let Some(pipe) = peer.pipes.pop_front() else {
+        return;
+    };
+    core.requests.fail_announced(pipe.request, peer.rank, error);
+    broken::break_off_announced(core, peer, pipe.transfer);
 }
 
 /// A chunk has arrived.

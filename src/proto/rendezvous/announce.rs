@@ -85,7 +85,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
         peer.announced.push_back(Announced {
             coop_id,
             request: id,
-            forced: false,
+            asked_by: None,
             finished: 0,
             out: false,
         });
