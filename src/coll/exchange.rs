@@ -255,7 +255,7 @@ impl Exchange {
             let n = self.take(cx, &part)?;
             moved += n;
             self.got += n;
-            if self.got == reads && (reads == len || phase >= WRITTEN) {
+            if self.got == reads && has_come(reads, len, phase) {
                 self.pending.remove(index);
                 self.got = 0;
                 moved += len - reads;
@@ -280,15 +280,14 @@ impl Exchange {
 
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
-        let lacks = |phase| state.lacks(place, seq, phase);
         let takes = self.pending.contains(&place);
-        // What it writes to this rank's buffer is there with its second phase.
-        let writes = || {
-            let (_, len) = self.takes.of(place);
-            let said = self.lines.known_of(place);
-            said.is_some_and(|said| self.reads(&said, len) < len)
-        };
-        (takes || self.push.awaits(place)) && lacks(1) || takes && lacks(WRITTEN) && writes()
+        let phase = state.ends[place].look(seq);
+        if phase == 0 {
+            return takes || self.push.awaits(place);
+        }
+        let (_, len) = self.takes.of(place);
+        let said = self.lines.known_of(place).filter(|_| takes);
+        said.is_some_and(|said| !has_come(self.reads(&said, len), len, phase))
     }
 
     /// Takes bytes of a part for this rank, all or the next of them.
@@ -439,4 +438,10 @@ fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
     }
     state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
     Ok(())
+}
+
+/// Whether the rest of a part is there, of whose `len` bytes this rank reads the first: what its owner writes to this
+/// rank's buffer comes with its second phase.
+fn has_come(reads: usize, len: usize, phase: u32) -> bool {
+    reads == len || phase >= WRITTEN
 }

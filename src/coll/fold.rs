@@ -175,6 +175,11 @@ impl Fold {
         }
     }
 
+    /// Whether this rank combines anything.
+    fn combines(&self) -> bool {
+        self.range.0 < self.range.1 && self.upto > 0
+    }
+
     /// Whether what this rank combines is a share of the result.
     fn shares_result(&self) -> bool {
         self.algorithm == Algorithm::Split || self.helps
@@ -186,7 +191,7 @@ impl Fold {
         if !self.share_out(engine, state, seq, shared)? {
             return Ok(Step::Idle);
         }
-        if self.range.0 == self.range.1 || self.upto == 0 {
+        if !self.combines() {
             if !self.shares_result() {
                 return Ok(Step::Done);
             }
@@ -255,7 +260,7 @@ impl Fold {
     /// At a root: waits until its helpers have written their shares.
     fn await_helpers(&mut self, state: &CommState, seq: u32) -> Step {
         self.pending
-            .retain(|&place| state.ends[place].look(seq) < WRITTEN);
+            .retain(|&place| state.lacks(place, seq, WRITTEN));
         if self.pending.is_empty() {
             Step::Done
         } else {
@@ -304,10 +309,7 @@ impl Fold {
         let len = self.send.len;
         if self.at == FoldState::Contributions {
             if state.own().look(seq) == 0 {
-                if !state
-                    .children()
-                    .all(|place| state.ends[place].look(seq) > 0)
-                {
+                if state.awaited_in_tree(seq).next().is_some() {
                     return Ok(Step::Idle);
                 }
                 state.need_slots(&engine.core.home)?;
@@ -342,7 +344,7 @@ impl Fold {
         let Some((loan, to)) = self.recv else {
             return Ok(Step::Done);
         };
-        if state.ends[0].look(seq) == 0 {
+        if state.awaited_in_tree(seq).next().is_some() {
             return Ok(result);
         }
         let view = small(state, 0, seq, len)?;

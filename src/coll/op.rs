@@ -238,31 +238,26 @@ impl Operation {
 }
 
 fn barrier(engine: &Engine, state: &mut CommState, seq: u32) -> Result<Step> {
-    let arrived = |state: &CommState, place: usize| state.ends[place].look(seq) > 0;
     if state.size() <= FLAT {
-        let all = (0..state.size()).all(|place| arrived(state, place));
-        return Ok(if all { Step::Done } else { Step::Idle });
+        let missing = (0..state.size()).any(|place| barrier_awaits(state, seq, place));
+        return Ok(if missing { Step::Idle } else { Step::Done });
+    }
+    if state.awaited_in_tree(seq).next().is_some() {
+        return Ok(Step::Idle);
     }
     if state.own().look(seq) == 0 {
-        if !state.children().all(|place| arrived(state, place)) {
+        state.publish(&engine.peers, seq, kind::NOTHING, &[]);
+        if state.awaited_in_tree(seq).next().is_some() {
             return Ok(Step::Idle);
         }
-        state.publish(&engine.peers, seq, kind::NOTHING, &[]);
     }
-    Ok(if arrived(state, 0) {
-        Step::Done
-    } else {
-        Step::Idle
-    })
+    Ok(Step::Done)
 }
 
 fn barrier_awaits(state: &CommState, seq: u32, place: usize) -> bool {
-    let needed = if state.size() <= FLAT {
-        true
-    } else if state.own().look(seq) == 0 {
-        state.children().any(|child| child == place)
+    if state.size() <= FLAT {
+        state.lacks(place, seq, 1)
     } else {
-        place == 0
-    };
-    needed && state.lacks(place, seq, 1)
+        state.awaited_in_tree(seq).any(|awaited| awaited == place)
+    }
 }

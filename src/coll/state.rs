@@ -139,6 +139,15 @@ impl CommState {
         self.ends[place].look(seq) < phase
     }
 
+    /// The members on whom a collective along the tree waits: the children until this rank has spoken, then the first
+    /// member; those that have not spoken themselves.
+    pub(crate) fn awaited_in_tree(&self, seq: u32) -> impl Iterator<Item = usize> + use<'_> {
+        let up = self.own().look(seq) == 0;
+        let children = up.then(|| self.children()).into_iter().flatten();
+        let needed = children.chain((!up).then_some(0));
+        needed.filter(move |&place| self.lacks(place, seq, 1))
+    }
+
     /// Whether the line of `seq` may be written: all members have read what stood in it, this rank too. It reads its
     /// own contribution from there, and may be the last to do so.
     #[inline]

@@ -108,33 +108,35 @@ impl Stream {
         (small, SEGMENT / small * small)
     }
 
-    /// How its pieces flow; none: the rank before has said nothing yet.
-    fn flow(&mut self, state: &CommState, seq: u32) -> Result<Option<Flow>> {
+    /// How its pieces flow; none: the line of the rank before was not read yet.
+    fn flow(&self, state: &CommState) -> Option<Flow> {
         let (small, big) = self.units();
         let mut before = None;
         if let Some(place) = state.me.checked_sub(1) {
-            before = self.lines.of(state, place, seq)?;
-            if before.is_none() {
-                return Ok(None);
-            }
+            before = Some(self.lines.known_of(place)?);
         }
-        Ok(Some(Flow {
+        Some(Flow {
             before,
             slots_in: before.is_some_and(|said| matches!(said.content, Content::Slot(_))),
             slots_out: self.in_slots() && state.me + 1 < state.size(),
             small,
             big,
-        }))
+        })
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
-        let Some(flow) = self.flow(cx.state, cx.seq)? else {
+        if let Some(before) = cx.state.me.checked_sub(1) {
+            self.lines.of(cx.state, before, cx.seq)?;
+        }
+        let Some(flow) = self.flow(cx.state) else {
             return Ok(Step::Idle);
         };
         let mut result = Step::Idle;
         while self.passed < self.send.len {
             let now = self.next_piece(&flow);
-            if !self.is_ready(cx.state, cx.seq, &flow, now) {
+            if !self.is_there(cx.state, cx.seq, &flow, now)
+                || !self.has_room(cx.state, cx.seq, &flow, now)
+            {
                 return Ok(result);
             }
             match &flow.before {
@@ -178,16 +180,19 @@ impl Stream {
         }
     }
 
-    /// Whether the rank before has the piece, and there is room to hand it on.
-    fn is_ready(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
+    /// Whether the rank before has the piece.
+    fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
         let there = match state.me.checked_sub(1) {
             None => self.send.len,
             Some(before) => flow.there(state.ends[before].look(seq)),
         };
-        // The half was read by the next rank when it held the piece before the last.
-        let free =
-            !flow.slots_out || now.phase <= 2 || state.ends[state.me + 1].ack(seq) >= now.phase - 2;
-        there.min(self.send.len) >= now.begin + now.len && free
+        there.min(self.send.len) >= now.begin + now.len
+    }
+
+    /// Whether there is room to hand the piece on: its half of the slot was read by the next rank when that held the
+    /// piece before the last.
+    fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
+        !flow.slots_out || now.phase <= 2 || state.ends[state.me + 1].ack(seq) >= now.phase - 2
     }
 
     /// Tells the rank before that the piece is read, and the next one that it is there.
@@ -215,19 +220,16 @@ impl Stream {
 
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
-        let (me, last) = (state.me, state.size() - 1);
-        let slots_out = self.in_slots() && me < last;
-        let (small, big) = self.units();
-        let pieces = |unit| u32::try_from(self.send.len.div_ceil(unit)).unwrap_or(u32::MAX);
-        if place + 1 == me {
-            let before = self.lines.known_of(place);
-            let slots_in = before.is_some_and(|said| matches!(said.content, Content::Slot(_)));
-            let all = pieces(if slots_in { small } else { big });
-            return state.lacks(place, seq, all.max(1));
+        let (before, next) = (place + 1 == state.me, place == state.me + 1);
+        let Some(flow) = self.flow(state) else {
+            return before && state.lacks(place, seq, 1);
+        };
+        if self.passed >= self.send.len {
+            return false;
         }
-        // The halves of the slot but for the last two are filled anew.
-        let acked = || state.ends[place].ack(seq);
-        place == me + 1 && slots_out && acked() < pieces(small).saturating_sub(2)
+        let now = self.next_piece(&flow);
+        before && !self.is_there(state, seq, &flow, now)
+            || next && !self.has_room(state, seq, &flow, now)
     }
 
     /// What the first rank does: its prefix is empty.

@@ -187,23 +187,18 @@ impl Swap {
             state.advance(&engine.peers, seq, WRITTEN);
         }
         // The others have swapped their halves.
-        let all = state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
+        let all = (0..state.size()).all(|place| !state.lacks(place, seq, self.phase()));
         Ok(if all { Step::Done } else { Step::Idle })
     }
 
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         match self.medium {
-            Medium::Unknown => state.lacks(place, seq, 1),
-            Medium::Buffers => state.lacks(place, seq, WRITTEN),
-            Medium::Stages(unit) | Medium::Slots(unit) => {
-                let phase = self.round as u32 + 2;
-                if self.filled {
-                    self.pending.contains(&place) && state.lacks(place, seq, phase)
-                } else {
-                    !self.is_free(state, seq, place, unit)
-                }
+            Medium::Stages(unit) | Medium::Slots(unit) if !self.filled => {
+                !self.is_free(state, seq, place, unit)
             }
+            Medium::Stages(_) | Medium::Slots(_) if !self.pending.contains(&place) => false,
+            _ => state.lacks(place, seq, self.phase()),
         }
     }
 
@@ -249,9 +244,13 @@ impl Swap {
         }
     }
 
-    /// The phase by which the pieces of a round are there.
+    /// The phase by which what this rank needs next of another is there: its line, its halves, its piece of the round.
     fn phase(&self) -> u32 {
-        self.round as u32 + 2
+        match self.medium {
+            Medium::Unknown => 1,
+            Medium::Buffers => WRITTEN,
+            Medium::Stages(_) | Medium::Slots(_) => self.round as u32 + 2,
+        }
     }
 
     /// Lays out this rank's pieces of the round. Idle: pieces of the last one are not read yet; done: there are none.
@@ -294,7 +293,7 @@ impl Swap {
         let mut left = Vec::new();
         let mut taken = false;
         for place in std::mem::take(&mut self.pending) {
-            let came = cx.state.ends[place].look(cx.seq) >= self.phase();
+            let came = !cx.state.lacks(place, cx.seq, self.phase());
             if came && self.take_piece(cx, place, unit)? {
                 taken = true;
             } else {

@@ -19,6 +19,11 @@ impl Fold {
         self.algorithm == Algorithm::Helped
     }
 
+    /// Whether this rank reads all lines, to know if there are helpers.
+    fn asks_for_help(&self, state: &CommState) -> bool {
+        self.has_helpers() && (self.root == Some(state.me) || self.promises.writes)
+    }
+
     /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all
     /// others write. Everyone reads the same flags. `false`: not all have come.
     pub(super) fn share_out(
@@ -32,7 +37,7 @@ impl Fold {
             return Ok(true);
         };
         let me = state.me;
-        if me != root && !self.promises.writes {
+        if !self.asks_for_help(state) {
             shared.readers = Readers::Only(root);
             return Ok(true);
         }
@@ -76,18 +81,15 @@ impl Fold {
     pub(in super::super) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
         if self.algorithm == Algorithm::Tree {
-            let needed = match state.own().look(seq) {
-                0 => state.children().any(|child| child == place),
-                _ => place == 0 && self.recv.is_some(),
-            };
-            return needed && lacks(1);
+            // Without a buffer for the result it is over when this rank has spoken.
+            let mut awaited = state.awaited_in_tree(seq);
+            return awaited.any(|awaited| awaited == place)
+                && (self.recv.is_some() || state.own().look(seq) == 0);
         }
         match self.at {
             FoldState::Contributions => {
-                let decides =
-                    self.has_helpers() && (self.root == Some(state.me) || self.promises.writes);
-                let combines = self.range.0 < self.range.1 && place < self.upto;
-                (decides || combines) && lacks(1)
+                let combines = self.combines() && place < self.upto;
+                (self.asks_for_help(state) || combines) && lacks(1)
             }
             FoldState::Helped | FoldState::Spread => {
                 self.pending.contains(&place) && lacks(WRITTEN)
@@ -157,7 +159,7 @@ impl Fold {
         let (mut moved, mut index) = (0, 0);
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
-            if state.ends[place].look(seq) < WRITTEN {
+            if state.lacks(place, seq, WRITTEN) {
                 index += 1;
                 continue;
             }
