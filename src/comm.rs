@@ -4,6 +4,7 @@
 mod agree;
 mod collective;
 mod group;
+mod ready;
 
 pub use collective::CollRequest;
 pub(crate) use collective::ask;
@@ -551,53 +552,5 @@ fn whole<T>(status: Status) -> Result<Status> {
             bytes: status.bytes as u64,
             element,
         })
-    }
-}
-
-impl Engine {
-    /// Whether polling the source's ring alone makes sense.
-    #[inline(always)]
-    pub(crate) fn may_receive_now(&mut self, source: u32) -> bool {
-        self.core.posted.is_empty()
-            && self.core.unexpected.is_empty()
-            && self.core.transfers.is_empty()
-            && self.core.busy.is_empty()
-            && self
-                .peers
-                .get_mut(source as usize)
-                .and_then(Option::as_mut)
-                .is_some_and(|peer| peer.endpoint.is_empty() && peer.gone.is_none())
-    }
-
-    /// Polls the source's ring until something is there, at most `polls` times.
-    #[inline(always)]
-    fn poll_ring(&mut self, source: u32, polls: usize) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(source as usize) else {
-            return false;
-        };
-        for _ in 0..polls {
-            if !peer.endpoint.is_empty() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
-    }
-
-    /// The next unexpected message that `pattern` accepts; an error if none can ever come.
-    pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<Status>> {
-        if let Some(entry) = self.core.unexpected.find(pattern) {
-            let envelope = self.core.unexpected.envelope(entry);
-            let bytes = self.core.unexpected.get(entry).len(&self.core) as usize;
-            return Ok(Some(Status {
-                source: envelope.source as usize,
-                tag: envelope.tag,
-                bytes,
-            }));
-        }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
-        self.unmatchable(pattern).map_or(Ok(None), Err)
     }
 }

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names.
+//! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names
+//! ([`chunks`]).
 //!
 //! A message is sent and received by the same code, whether a request keeps it or a call that found everything ready
 //! ([`super::direct`]). Where its bytes come from is a [`Payload`].
 
+mod chunks;
+
+pub(crate) use chunks::{
+    Chunked, Piece, adopt, first_chunk, named, next_chunk, put_chunks, send_chunk, send_chunks,
+    warm_chunks,
+};
+
 use super::deliver::{Ended, deliver, end};
 use super::plan::SYNC_BYTES;
-use super::{Message, charge, claim, complete_send, notify, sent};
-use crate::endpoint::{Naming, Put, Record, RecordRoom, Source, slots_for};
+use super::{Message, charge, claim, complete_send};
+use crate::endpoint::{Record, RecordRoom, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
-use crate::peer::{Incoming, Peer, Target};
+use crate::peer::Peer;
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::numbered::Waiting;
-use crate::wire::{self, ChunkBody, Kind, NONE};
+use crate::wire::{self, Kind};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
@@ -162,219 +170,6 @@ fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
     }
 }
 
-/// Chunks whose lines are asked for ahead, at most.
-const WARM_MAX: usize = 32;
-
-/// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
-/// to. Whoever read them last has copies of them, and to own them takes as long as to read them. While the receiver
-/// copies out and answers, that costs nobody anything.
-#[inline]
-pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
-    if !peer.endpoint.shares_memory() {
-        return;
-    }
-    let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
-    if core.home.chunks_free() < pieces {
-        peer.endpoint.collect_chunks(&mut core.home);
-    }
-    let piece = step.min(total) as usize;
-    if core.chunks.owned_ahead(piece) {
-        // Who waits for an answer has time until the message is out. Who sends more has not.
-        let after = peer.endpoint.takes_turns();
-        core.home.will_write_chunks(pieces, piece, after);
-    }
-}
-
-/// What became of a chunk.
-#[derive(Debug, Clone)]
-pub(crate) enum Chunked {
-    /// It is out.
-    Sent,
-    /// There is no room for it yet.
-    NoRoom,
-    /// There is no memory for any chunk: nothing would make room.
-    Refused(Error),
-    /// Its bytes are the program's again.
-    Withdrawn,
-}
-
-/// A piece of a message that travels in a chunk.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
-    pub(crate) kind: Kind,
-    pub(crate) meta: u64,
-    /// Bytes of the message.
-    pub(crate) total: u64,
-    /// The piece's place in it.
-    pub(crate) offset: u64,
-    /// The piece's bytes.
-    pub(crate) len: u64,
-    /// The request or the transfer that it is about, or [`NONE`].
-    pub(crate) number: u64,
-}
-
-/// A piece of a payload, to be shown.
-struct Shown<'a, P: ?Sized> {
-    loans: &'a LoanTable,
-    from: &'a P,
-    offset: u64,
-    len: usize,
-}
-
-impl<P: Payload + ?Sized> Source for Shown<'_, P> {
-    #[inline(always)]
-    fn show(&self, to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError> {
-        self.from.read(self.loans, self.offset, self.len, to)
-    }
-}
-
-/// Sends a piece in a chunk, of which `share` may be out.
-#[inline]
-pub(crate) fn send_chunk(
-    core: &mut Core,
-    peer: &mut Peer,
-    share: usize,
-    piece: Piece,
-    from: &(impl Payload + ?Sized),
-) -> Chunked {
-    if !peer.endpoint.is_open() && !super::open(core, peer) {
-        return Chunked::NoRoom;
-    }
-    let len = piece.len as usize;
-    let naming = Naming {
-        kind: piece.kind as u8,
-        meta: piece.meta,
-        len,
-        kernel: core.chunks.kernel(len),
-        share,
-    };
-    let shown = Shown {
-        loans: &core.loans,
-        from,
-        offset: piece.offset,
-        len,
-    };
-    let body = |chunk| {
-        let body = ChunkBody {
-            total: piece.total,
-            offset: piece.offset,
-            chunk,
-            piece: len as u32,
-            number: piece.number,
-        };
-        body.encode(piece.kind)
-    };
-    let put = peer
-        .endpoint
-        .put_chunk(&mut core.home, naming, body, &shown);
-    named(core, peer, piece.kind, put)
-}
-
-/// What follows from an attempt to send a chunk.
-#[inline]
-pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> Chunked {
-    core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
-    match put {
-        Put::Sent => {
-            sent(kind);
-            notify(core, peer);
-            Chunked::Sent
-        }
-        Put::NoRoom => Chunked::NoRoom,
-        Put::NoChunk => {
-            core.starved = true;
-            let refusal = core.home.take_refusal();
-            refusal.map_or(Chunked::NoRoom, Chunked::Refused)
-        }
-        Put::Withdrawn => Chunked::Withdrawn,
-    }
-}
-
-/// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what
-/// stopped it.
-#[inline]
-pub(crate) fn put_chunks(
-    core: &mut Core,
-    peer: &mut Peer,
-    (meta, sync): (u64, Option<RequestId>),
-    len: u64,
-    mut sent: u64,
-    from: &(impl Payload + ?Sized),
-) -> (u64, Chunked) {
-    let step = peer.chunks.step_of(len);
-    let share = peer.chunks.share;
-    while sent < len {
-        let first = sent == 0;
-        let piece = Piece {
-            kind: if first {
-                Kind::ChunkFirst
-            } else {
-                Kind::ChunkNext
-            },
-            meta,
-            total: len,
-            offset: sent,
-            len: step.min(len - sent),
-            number: sync.filter(|_| first).map_or(NONE, |id| id.0),
-        };
-        match send_chunk(core, peer, share, piece, from) {
-            Chunked::Sent => {}
-            stopped => return (sent, stopped),
-        }
-        if first {
-            peer.credit_used += charge(len);
-        }
-        sent += piece.len;
-    }
-    warm_chunks(core, peer, len, step);
-    core.counters.sends_chunk += 1;
-    core.counters.bytes_sent += len;
-    (sent, Chunked::Sent)
-}
-
-/// Sends what can be sent of `id` in chunks. `true`: all of it is sent.
-pub(crate) fn send_chunks(
-    core: &mut Core,
-    peer: &mut Peer,
-    id: RequestId,
-    before: u64,
-    moved: &mut bool,
-) -> bool {
-    let Some(request) = core.requests.get(id) else {
-        return true;
-    };
-    let (len, sync, meta, buf) = (
-        request.len,
-        request.sync.then_some(id),
-        wire::meta(request.context, request.tag),
-        request.buf.clone(),
-    );
-    let (sent, stopped) = put_chunks(core, peer, (meta, sync), len, before, &buf);
-    *moved |= sent > before;
-    let plan = SendPlan::Chunks { sent };
-    match stopped {
-        Chunked::Sent => sent_all(core, peer, id, plan),
-        Chunked::NoRoom => {
-            // It may be over: nothing can go to the peer.
-            if let Some(request) = core.requests.get_mut(id)
-                && matches!(request.state, RequestState::Queued(_))
-            {
-                request.state = RequestState::Queued(Some(plan));
-            }
-            return false;
-        }
-        // Nothing of it is out: there never was a chunk.
-        Chunked::Refused(error) => core.requests.complete(id, Err(error)),
-        Chunked::Withdrawn => {
-            core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
-            if sent > 0 {
-                super::broken::break_off(core, peer);
-            }
-        }
-    }
-    true
-}
-
 /// A message in slots has arrived.
 #[inline]
 pub(crate) fn arrive(
@@ -472,162 +267,4 @@ pub(crate) fn copy_to(core: &mut Core, id: RequestId, offset: u64, bytes: &[u8])
             out.copy_from_slice(&bytes[at..at + out.len()])
         })
         .map_err(|_| Error::withdrawn(request.peer))
-}
-
-/// The first chunk of a message has arrived.
-pub(crate) fn first_chunk(
-    core: &mut Core,
-    peer: &mut Peer,
-    envelope: Envelope,
-    body: &ChunkBody,
-) -> std::result::Result<(), String> {
-    if peer.incoming.is_some() || body.offset != 0 {
-        return Err("a message begins within another".into());
-    }
-    // Only what the credit covers is sent before it is asked for.
-    if body.total > core.knobs.eager_credit as u64 {
-        return Err(format!(
-            "an eager message of {} bytes, more than its credit",
-            body.total
-        ));
-    }
-    let sync = (body.number != NONE).then_some(body.number);
-    let waiting = core.match_posted(&envelope);
-    if let Some(Waiting::Numbered(slot)) = waiting
-        && sync.is_none()
-        && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
-    {
-        let ended = Ended {
-            bytes: body.total,
-            credit: charge(body.total),
-            fin: None,
-        };
-        end(core, peer, ended);
-        return Ok(());
-    }
-    let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
-        Some(id) => {
-            if let Some(request) = core.requests.get_mut(id) {
-                request.begin_receiving(&envelope);
-            }
-            Target::Request(id)
-        }
-        None => {
-            hold(core, peer, body.total)?;
-            core.counters.hold_unexpected(body.total);
-            let bytes = core.place_to_hold(body.total as usize);
-            Target::Entry(core.keep_unexpected(
-                envelope,
-                Message::Partial {
-                    bytes,
-                    total: body.total,
-                },
-            ))
-        }
-    };
-    peer.incoming = Some(Incoming {
-        target,
-        total: body.total,
-        received: 0,
-        envelope,
-        sync,
-    });
-    next_chunk(core, peer, body)
-}
-
-/// A chunk of the message that is under way has arrived.
-pub(crate) fn next_chunk(
-    core: &mut Core,
-    peer: &mut Peer,
-    body: &ChunkBody,
-) -> std::result::Result<(), String> {
-    let Some(mut incoming) = peer.incoming.take() else {
-        return Err("a chunk of no message".into());
-    };
-    incoming.check(body)?;
-    let endpoint = &mut peer.endpoint;
-    let mut failed = None;
-    let mut read = |at: usize, out: &mut [u8]| {
-        if let Err(error) = endpoint.read_chunk(body.chunk, at, out) {
-            failed = Some(error.to_string());
-        }
-    };
-    match incoming.target {
-        Target::Request(id) => {
-            if let Some(request) = core.requests.get(id) {
-                let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
-                // Behind the end of a buffer that is too short there is nothing to write.
-                let written = n == 0
-                    || request
-                        .buf
-                        .write(&mut core.loans, body.offset, n, &mut read)
-                        .is_ok();
-                if !written {
-                    core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
-                }
-            }
-        }
-        Target::Entry(entry) => {
-            if let Message::Partial { bytes, .. } = core.unexpected.get_mut(entry) {
-                let Some(room) = bytes.extend(body.piece as usize) else {
-                    return Err(format!("more than the {} bytes of a message", body.total));
-                };
-                read(0, room);
-            }
-        }
-    }
-    if let Some(failed) = failed {
-        return Err(failed);
-    }
-    incoming.received += u64::from(body.piece);
-    if incoming.received < incoming.total {
-        peer.incoming = Some(incoming);
-        return Ok(());
-    }
-    match incoming.target {
-        Target::Request(id) => {
-            let ended = Ended {
-                bytes: incoming.total,
-                credit: charge(incoming.total),
-                fin: incoming.sync,
-            };
-            let message = (incoming.envelope, incoming.total);
-            deliver(core, peer, Waiting::Request(id), message, Ok(()), ended);
-        }
-        Target::Entry(entry) => {
-            let message = core.unexpected.get_mut(entry);
-            if let Message::Partial { bytes, .. } = message {
-                let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
-                *message = Message::Whole {
-                    bytes,
-                    sync: incoming.sync,
-                };
-                core.unexpected.count();
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A receive takes over a message of which some chunks are still to come.
-pub(crate) fn adopt(
-    core: &mut Core,
-    peer: &mut Peer,
-    envelope: Envelope,
-    id: RequestId,
-    bytes: Held,
-    total: u64,
-) {
-    if let Some(request) = core.requests.get_mut(id) {
-        request.begin_receiving(&envelope);
-    }
-    if let Err(error) = copy_to(core, id, 0, &bytes) {
-        core.requests.complete(id, Err(error));
-    }
-    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
-    core.counters.release_unexpected(total);
-    core.give_back(bytes);
-    if let Some(incoming) = &mut peer.incoming {
-        incoming.target = Target::Request(id);
-    }
 }

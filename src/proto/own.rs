@@ -5,9 +5,10 @@
 use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::request::{RequestId, RequestState, SendPlan};
+use crate::request::{Piece, RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::numbered::Waiting;
+use onecopy_shm::loan::LoanTable;
 
 /// Longer messages wait for their receive where they are, so that they are copied once.
 const BUFFERED_MOST: u64 = 256 << 10;
@@ -34,8 +35,13 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         || held + len > 4 * core.knobs.eager_credit as u64
     {
         core.keep_unexpected(envelope, Message::Own(id));
-        return;
+    } else {
+        buffer(core, envelope, id, len);
     }
+}
+
+/// Keeps a copy of a send of `len` bytes until its receive comes, and completes it.
+fn buffer(core: &mut Core, envelope: Envelope, id: RequestId, len: u64) {
     let mut bytes = core.place_to_hold(len as usize);
     let Some(request) = core.requests.get(id) else {
         return;
@@ -74,6 +80,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     }
 }
 
+/// Moves a send to its receive, and completes both.
 fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: RequestId) {
     let (Some(from), Some(to)) = (core.requests.get(send), core.requests.get(receive)) else {
         core.requests.complete(receive, Err(Error::Cancelled));
@@ -81,16 +88,29 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
     };
     let total = from.len;
     let n = total.min(to.len);
-    let (mut sources, targets) = (from.buf.pieces(0, n).into_iter(), to.buf.pieces(0, n));
+    let (sources, targets) = (from.buf.pieces(0, n), to.buf.pieces(0, n));
+    let written = match copy(&mut core.loans, sources, targets) {
+        true => Ok(()),
+        false => Err(Error::withdrawn(core.me)),
+    };
+    core.counters.bytes_sent += total;
+    core.counters.bytes_received += total;
+    core.complete_receive(Waiting::Request(receive), envelope, total, written);
+    complete_send(core, send);
+}
+
+/// Copies pieces to others of as many bytes. `false`: some of them are not lent any more.
+fn copy(loans: &mut LoanTable, sources: Vec<Piece>, targets: Vec<Piece>) -> bool {
+    let mut sources = sources.into_iter();
     let mut source = sources.next();
-    let mut withdrawn = false;
+    let mut all = true;
     for (target, mut at, mut left) in targets {
         while left > 0 {
             let Some((loan, offset, len)) = source else {
                 break;
             };
             let step = len.min(left);
-            withdrawn |= core.loans.copy(loan, offset, target, at, step).is_err();
+            all &= loans.copy(loan, offset, target, at, step).is_ok();
             (at, left) = (at + step, left - step);
             source = if step == len {
                 sources.next()
@@ -99,12 +119,5 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
             };
         }
     }
-    core.counters.bytes_sent += total;
-    core.counters.bytes_received += total;
-    let written = match withdrawn {
-        true => Err(Error::withdrawn(core.me)),
-        false => Ok(()),
-    };
-    core.complete_receive(Waiting::Request(receive), envelope, total, written);
-    complete_send(core, send);
+    all
 }

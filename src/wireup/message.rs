@@ -5,19 +5,19 @@
 //! and value, accept nothing behind the end, and never panic. Descriptors travel beside a message, see
 //! [`onecopy_shm::fdpass`].
 
-use super::{Card, Death, Event, Missing, Offer};
-use std::net::{Ipv6Addr, SocketAddr};
+mod bytes;
+
+pub(super) use bytes::{Reader, Writer};
+
+use super::{Card, Event, Missing};
 
 /// Longest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Cards of several ranks are put into one message until it is this long; what one more card needs fits behind it.
 pub const CARDS_MESSAGE: usize = 16 * 1024;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"1cpy");
 /// Most ranks that a job may have.
 pub const MAX_RANKS: u32 = 1 << 16;
-/// A mask of alternating processors needs this many ranges at most.
-const MAX_RANGES: usize = 4096;
 /// A timeout names at most so many missing ranks.
 const MAX_MISSING: usize = 4096;
 /// Longest text of a refusal.
@@ -142,267 +142,6 @@ pub enum DecodeError {
     },
 }
 
-pub(super) struct Writer(Vec<u8>);
-
-impl Writer {
-    pub(super) fn new(kind: u16) -> Self {
-        let mut writer = Self(Vec::with_capacity(64));
-        writer.u32(MAGIC);
-        writer.u16(super::PROTOCOL_VERSION as u16);
-        writer.u16(kind);
-        writer
-    }
-
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    fn u16(&mut self, value: u16) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    /// A count that the caller has bounded by one of the limits above.
-    pub(super) fn count(&mut self, value: usize) {
-        self.u32(u32::try_from(value).unwrap_or(u32::MAX));
-    }
-
-    pub(super) fn card(&mut self, card: &Card) {
-        self.u64(card.pid_ns);
-        self.u64(card.user_ns);
-        self.u32(card.uid);
-        self.u32(card.quota_cpus.to_bits());
-        self.u32(card.version);
-        for number in [card.offer.segid.map(i64::cast_unsigned), card.offer.proof] {
-            self.u32(number.is_some().into());
-            self.u64(number.unwrap_or(0));
-        }
-        self.address(card.listens);
-        let ranges = ranges(&card.affinity);
-        self.count(ranges.len());
-        for (first, len) in ranges {
-            self.u16(first);
-            self.u16(len);
-        }
-    }
-
-    /// The family's number, 16 bytes of address, the port.
-    fn address(&mut self, address: Option<SocketAddr>) {
-        let (family, bytes, port) = match address {
-            None => (0, [0; 16], 0),
-            Some(SocketAddr::V4(v4)) => (4, v4.ip().to_ipv6_mapped().octets(), v4.port()),
-            Some(SocketAddr::V6(v6)) => (6, v6.ip().octets(), v6.port()),
-        };
-        self.u32(family);
-        self.0.extend_from_slice(&bytes);
-        self.u16(port);
-    }
-
-    fn death(&mut self, how: Death) {
-        let (what, detail) = how.encode();
-        self.u32(what.into());
-        self.u32(detail.cast_unsigned());
-    }
-}
-
-/// Ascending numbers as (first, how many). Numbers out of order or too many ranges are dropped: a card describes,
-/// nothing depends on it.
-fn ranges(numbers: &[u16]) -> Vec<(u16, u16)> {
-    let mut out: Vec<(u16, u16)> = Vec::new();
-    let mut free = 0_u32;
-    for &number in numbers {
-        if u32::from(number) < free {
-            continue;
-        }
-        match out.last_mut() {
-            Some((_, len)) if u32::from(number) == free && *len < u16::MAX => *len += 1,
-            _ => out.push((number, 1)),
-        }
-        free = u32::from(number) + 1;
-    }
-    out.truncate(MAX_RANGES);
-    out
-}
-
-pub(super) struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    /// A reader behind the head, and the kind.
-    pub(super) fn new(bytes: &'a [u8]) -> Result<(Self, u16), DecodeError> {
-        let mut reader = Self { bytes, at: 0 };
-        if reader.u32()? != MAGIC {
-            return Err(DecodeError::Magic);
-        }
-        let found = reader.u16()?;
-        if u32::from(found) != super::PROTOCOL_VERSION {
-            return Err(DecodeError::Version { found });
-        }
-        let kind = reader.u16()?;
-        Ok((reader, kind))
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let rest = &self.bytes[self.at..];
-        if rest.len() < len {
-            return Err(DecodeError::Short {
-                at: self.at,
-                needed: len - rest.len(),
-            });
-        }
-        self.at += len;
-        Ok(&rest[..len])
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let mut out = [0; N];
-        out.copy_from_slice(self.take(N)?);
-        Ok(out)
-    }
-
-    fn u16(&mut self) -> Result<u16, DecodeError> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn i32(&mut self) -> Result<i32, DecodeError> {
-        self.array().map(i32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn count(&mut self, field: &'static str, limit: usize) -> Result<usize, DecodeError> {
-        let value = self.u32()?;
-        match usize::try_from(value) {
-            Ok(count) if count <= limit => Ok(count),
-            _ => Err(DecodeError::Value {
-                field,
-                value: value.into(),
-            }),
-        }
-    }
-
-    pub(super) fn rank(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        let value = self.u32()?;
-        if value >= MAX_RANKS {
-            return Err(DecodeError::Value {
-                field,
-                value: value.into(),
-            });
-        }
-        Ok(value)
-    }
-
-    fn flag(&mut self, field: &'static str) -> Result<bool, DecodeError> {
-        match self.u32()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(DecodeError::Value {
-                field,
-                value: other.into(),
-            }),
-        }
-    }
-
-    /// A number that may be missing.
-    fn number(&mut self, field: &'static str) -> Result<Option<u64>, DecodeError> {
-        let there = self.flag(field)?;
-        let value = self.u64()?;
-        Ok(there.then_some(value))
-    }
-
-    fn address(&mut self) -> Result<Option<SocketAddr>, DecodeError> {
-        let family = self.u32()?;
-        let ip = Ipv6Addr::from(self.array::<16>()?);
-        let port = self.u16()?;
-        let bad = |field, value| Err(DecodeError::Value { field, value });
-        match (family, ip.to_ipv4_mapped()) {
-            (0, _) if ip.is_unspecified() && port == 0 => Ok(None),
-            (4, Some(v4)) => Ok(Some(SocketAddr::from((v4, port)))),
-            (6, _) => Ok(Some(SocketAddr::from((ip, port)))),
-            (0 | 4, _) => bad("listens", port.into()),
-            _ => bad("listens", family.into()),
-        }
-    }
-
-    pub(super) fn card(&mut self) -> Result<Card, DecodeError> {
-        let pid_ns = self.u64()?;
-        let user_ns = self.u64()?;
-        let uid = self.u32()?;
-        let quota_bits = self.u32()?;
-        let quota_cpus = f32::from_bits(quota_bits);
-        if !quota_cpus.is_finite() || quota_cpus.is_sign_negative() {
-            return Err(DecodeError::Value {
-                field: "quota_cpus",
-                value: quota_bits.into(),
-            });
-        }
-        let version = self.u32()?;
-        let offer = Offer {
-            segid: self.number("segid")?.map(u64::cast_signed),
-            proof: self.number("proof")?,
-        };
-        let listens = self.address()?;
-        let mut affinity = Vec::new();
-        let mut free = 0_u32;
-        for _ in 0..self.count("affinity", MAX_RANGES)? {
-            let first = u32::from(self.u16()?);
-            let len = u32::from(self.u16()?);
-            // Ascending and disjoint, which also bounds the sum of the lengths.
-            if first < free || len == 0 || first + len > 1 << 16 {
-                return Err(DecodeError::Value {
-                    field: "affinity",
-                    value: u64::from(first) << 16 | u64::from(len),
-                });
-            }
-            free = first + len;
-            affinity.extend((first..free).filter_map(|cpu| u16::try_from(cpu).ok()));
-        }
-        Ok(Card {
-            pid_ns,
-            user_ns,
-            uid,
-            affinity,
-            quota_cpus,
-            version,
-            offer,
-            listens,
-        })
-    }
-
-    fn death(&mut self) -> Result<Death, DecodeError> {
-        let what = self.u32()?;
-        let detail = self.i32()?;
-        let how = u8::try_from(what).ok();
-        let how = how.and_then(|what| Death::decode(what, detail));
-        how.ok_or(DecodeError::Value {
-            field: "death",
-            value: what.into(),
-        })
-    }
-
-    pub(super) fn end<T>(self, value: T) -> Result<T, DecodeError> {
-        match self.bytes.len() - self.at {
-            0 => Ok(value),
-            count => Err(DecodeError::Trailing { count }),
-        }
-    }
-}
-
 impl ToLauncher {
     /// The bytes of this message.
     pub fn encode(&self) -> Vec<u8> {
@@ -425,10 +164,10 @@ impl ToLauncher {
                 w = Writer::new(5);
                 w.u32(*rank);
                 w.u32(*size);
-                w.0.extend_from_slice(secret);
+                w.bytes(secret);
             }
         }
-        w.0
+        w.into_bytes()
     }
 
     /// The message in these bytes.
@@ -461,7 +200,7 @@ impl ToRank {
             let mut size = 0;
             let mut end = first;
             while end < cards.len() && size < CARDS_MESSAGE {
-                size += 80 + 4 * ranges(&cards[end].affinity).len();
+                size += 80 + 4 * bytes::ranges(&cards[end].affinity).len();
                 end += 1;
             }
             let message = Self::Cards {
@@ -523,7 +262,7 @@ impl ToRank {
                 let text = reason.as_bytes();
                 let text = &text[..text.len().min(MAX_TEXT)];
                 w.count(text.len());
-                w.0.extend_from_slice(text);
+                w.bytes(text);
             }
             Self::Event(Event::Died { rank, how }) => {
                 w = Writer::new(69);
@@ -540,7 +279,7 @@ impl ToRank {
             }
             Self::Welcome => w = Writer::new(72),
         }
-        w.0
+        w.into_bytes()
     }
 
     /// The message in these bytes.

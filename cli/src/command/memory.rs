@@ -161,7 +161,6 @@ fn listing(f: &Formula, between: Option<Between>) -> Listing {
 }
 
 fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
-    let size = text::size;
     let (n, k) = (l.ranks, l.peers);
     if let Some(between) = &l.between_nodes {
         between.show_nodes(out)?;
@@ -171,12 +170,24 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
         "{n} ranks, each sends to {k} others: {} ordered pairs\n",
         l.pairs
     )?;
+    show_sum(out, f, l)?;
+    show_bounds(out, f, l)?;
+    show_private(out, f, l.peers)?;
+    match &l.between_nodes {
+        Some(between) => between.show(out),
+        None => Ok(()),
+    }
+}
+
+/// The shared memory of the node, summand by summand.
+fn show_sum(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
+    let n = l.ranks;
     writeln!(out, "Shared memory of the node = {FORMULA}")?;
     let line = |out: &mut dyn Write, name: &str, sum: String, bytes: u64, when: &str| {
         writeln!(
             out,
             "  {name:<8} {sum:<34} = {bytes:>13} B  {:>10}  {when}",
-            size(bytes)
+            text::size(bytes)
         )
     };
     line(
@@ -208,7 +219,12 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
         n as u64 * f.pool_at_most(),
         "only if chunks are used, at most",
     )?;
-    line(out, "", "at most".into(), f.shared_most(), "")?;
+    line(out, "", "at most".into(), f.shared_most(), "")
+}
+
+/// What bounds the pools, and what a connection and a sender take of the sum.
+fn show_bounds(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
+    let (size, k) = (text::size, l.peers);
     writeln!(
         out,
         "\nPools: a sender takes {} chunks of {} first and doubles; at most {} peers x {} chunks, ONECOPY_POOL_MAX {}",
@@ -237,7 +253,12 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
         "Per sender: pool up to {}, and {} in rings of its peers' segments",
         size(l.per_sender.pool_at_most),
         size(l.per_sender.rings)
-    )?;
+    )
+}
+
+/// What is no shared memory, and the worst of all for `k` peers.
+fn show_private(out: &mut dyn Write, f: &Formula, k: usize) -> io::Result<()> {
+    let size = text::size;
     writeln!(
         out,
         "\nPrivate memory per rank, estimated = {PRIVATE_BASE} + {k} x {PRIVATE_PER_PEER} = {} B, {}",
@@ -261,11 +282,7 @@ fn show(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> {
         out,
         "Address range of each segment: {}, of which only the above takes memory",
         size(f.address_range())
-    )?;
-    match &l.between_nodes {
-        Some(between) => between.show(out),
-        None => Ok(()),
-    }
+    )
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {

@@ -233,7 +233,7 @@ impl Work {
     /// The first step of the leaders.
     pub(super) fn across(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<Ask> {
         let Segment { root, len, .. } = load.segment;
-        let (node, count) = (place.node(), place.nodes.count());
+        let node = place.node();
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
         Ok(match self {
             Self::Meet => Ask::new(Collective::Barrier, None, None),
@@ -246,59 +246,71 @@ impl Work {
                 let parts = Parts::Listed(blocks(parts, place).into());
                 Ask::new(Collective::Allgather { parts }, None, load.room(0, len))
             }
-            Self::Transpose(bytes) => {
-                let group = place.group().len();
-                let all = len * group;
-                let rooms = (load.room(0, all), load.room(1, all));
-                reorder(engine, place, rooms, *bytes, false)?;
-                let between = |other: usize| group * place.nodes.members_of(other).len() * bytes;
-                let parts = Parts::Listed(packed((0..count).map(between)).into());
-                let (send, recv) = (parts.clone(), parts);
-                let what = Collective::Alltoall { send, recv };
-                Ask::new(what, load.room(1, all), load.room(2, all))
-            }
+            Self::Transpose(bytes) => Self::transpose(engine, place, load, *bytes)?,
             Self::Combine(vector) | Self::All(vector) | Self::ShareOut(vector, _) => {
-                let result = self.result(place, load);
-                let own = Self::own(vector, &load.segment);
-                let given = if place.is_alone() { Some(own) } else { result };
-                let has_root = matches!(self, Self::Combine(_));
-                let gets = !has_root || root == Some(place.me);
-                match self.wire(place, len) {
-                    Wire::Flat if has_root => {
-                        let what = Collective::Gather {
-                            root: root_node,
-                            parts: Parts::Equal(len),
-                        };
-                        Ask::new(what, given, load.room(1, len * count).filter(|_| gets))
-                    }
-                    Wire::Flat => {
-                        let parts = Parts::Equal(len);
-                        let room = load.room(1, len * count);
-                        Ask::new(Collective::Allgather { parts }, given, room)
-                    }
-                    Wire::Split => {
-                        let shares = shares(vector.elem, len, count);
-                        let bytes = shares[node].1;
-                        let what = Collective::Alltoall {
-                            send: Parts::Listed(shares.into()),
-                            recv: Parts::Listed(packed((0..count).map(|_| bytes)).into()),
-                        };
-                        Ask::new(what, given, load.room(1, bytes * count))
-                    }
-                    Wire::Chain => {
-                        let last = self.root_is_last(place, len);
-                        let what = Collective::Reduce {
-                            root: if last { count - 1 } else { root_node },
-                            elem: vector.elem,
-                            op: vector.op.clone(),
-                        };
-                        let to = result.filter(|_| gets);
-                        let moves = given.zip(to).is_none_or(|(from, to)| !same(from, to));
-                        Ask::new(what, given.filter(|_| moves), to)
-                    }
-                }
+                self.combine_across(place, load, vector)
             }
         })
+    }
+
+    /// How leaders exchange parts of `bytes` for all ranks of their nodes, brought into their order first.
+    fn transpose(engine: &mut Engine, place: &Place, load: &Load, bytes: usize) -> Result<Ask> {
+        let (len, count) = (load.segment.len, place.nodes.count());
+        let group = place.group().len();
+        let all = len * group;
+        let rooms = (load.room(0, all), load.room(1, all));
+        reorder(engine, place, rooms, bytes, false)?;
+        let between = |other: usize| group * place.nodes.members_of(other).len() * bytes;
+        let parts = Parts::Listed(packed((0..count).map(between)).into());
+        let (send, recv) = (parts.clone(), parts);
+        let what = Collective::Alltoall { send, recv };
+        Ok(Ask::new(what, load.room(1, all), load.room(2, all)))
+    }
+
+    /// How leaders combine what their nodes have come to.
+    fn combine_across(&self, place: &Place, load: &Load, vector: &Vector) -> Ask {
+        let Segment { root, len, .. } = load.segment;
+        let (node, count) = (place.node(), place.nodes.count());
+        let root_node = root.map_or(0, |root| place.nodes.node_of(root));
+        let result = self.result(place, load);
+        let own = Self::own(vector, &load.segment);
+        let given = if place.is_alone() { Some(own) } else { result };
+        let has_root = matches!(self, Self::Combine(_));
+        let gets = !has_root || root == Some(place.me);
+        match self.wire(place, len) {
+            Wire::Flat if has_root => {
+                let what = Collective::Gather {
+                    root: root_node,
+                    parts: Parts::Equal(len),
+                };
+                Ask::new(what, given, load.room(1, len * count).filter(|_| gets))
+            }
+            Wire::Flat => {
+                let parts = Parts::Equal(len);
+                let room = load.room(1, len * count);
+                Ask::new(Collective::Allgather { parts }, given, room)
+            }
+            Wire::Split => {
+                let shares = shares(vector.elem, len, count);
+                let bytes = shares[node].1;
+                let what = Collective::Alltoall {
+                    send: Parts::Listed(shares.into()),
+                    recv: Parts::Listed(packed((0..count).map(|_| bytes)).into()),
+                };
+                Ask::new(what, given, load.room(1, bytes * count))
+            }
+            Wire::Chain => {
+                let last = self.root_is_last(place, len);
+                let what = Collective::Reduce {
+                    root: if last { count - 1 } else { root_node },
+                    elem: vector.elem,
+                    op: vector.op.clone(),
+                };
+                let to = result.filter(|_| gets);
+                let moves = given.zip(to).is_none_or(|(from, to)| !same(from, to));
+                Ask::new(what, given.filter(|_| moves), to)
+            }
+        }
     }
 
     /// What a leader does with what came by the first step. It may ask for a second one.

@@ -10,7 +10,7 @@ use crate::proto::{Message, charge, eager, give_credit, open, plan, put_body};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
 use crate::state::Core;
-use crate::wire::{self, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
+use crate::wire::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
@@ -43,39 +43,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     };
     let out = match place {
         Place::Said(place) => put_body(core, peer, Kind::Rts, meta, &rts(place)),
-        Place::List { bytes, cookie } => {
-            let count = (bytes.len() / LIST_ENTRY) as u32;
-            let naming = Naming {
-                kind: Kind::Rts as u8,
-                meta,
-                len: bytes.len(),
-                kernel: Kernel::Memcpy,
-                share: core.chunks.share,
-            };
-            let body = |chunk| {
-                rts(SourceLayout::List {
-                    chunk,
-                    count,
-                    cookie,
-                })
-            };
-            (peer.endpoint.is_open() || open(core, peer)) && {
-                let (endpoint, home) = (&mut peer.endpoint, &mut core.home);
-                let put = endpoint.put_chunk(home, naming, body, &bytes);
-                match eager::named(core, peer, Kind::Rts, put) {
-                    Chunked::Sent => {
-                        peer.credit_used += charge(bytes.len() as u64);
-                        true
-                    }
-                    // Without a chunk for the list the message is collected.
-                    Chunked::Refused(_) => {
-                        let scattered = rts(SourceLayout::Scattered);
-                        put_body(core, peer, Kind::Rts, meta, &scattered)
-                    }
-                    _ => false,
-                }
-            }
-        }
+        Place::List { bytes, cookie } => put_list(core, peer, meta, (bytes, cookie), rts),
     };
     if !out {
         return false;
@@ -96,6 +64,49 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     core.counters.sends_rendezvous += 1;
     core.counters.bytes_sent += len;
     true
+}
+
+/// Writes an announcement whose list of pieces goes in a chunk. `rts`: its body, by where the bytes are. `false`: no
+/// room yet.
+fn put_list(
+    core: &mut Core,
+    peer: &mut Peer,
+    meta: u64,
+    (bytes, cookie): (Vec<u8>, Option<u64>),
+    rts: impl Fn(SourceLayout) -> [u8; BODY],
+) -> bool {
+    if !peer.endpoint.is_open() && !open(core, peer) {
+        return false;
+    }
+    let count = (bytes.len() / LIST_ENTRY) as u32;
+    let naming = Naming {
+        kind: Kind::Rts as u8,
+        meta,
+        len: bytes.len(),
+        kernel: Kernel::Memcpy,
+        share: core.chunks.share,
+    };
+    let body = |chunk| {
+        rts(SourceLayout::List {
+            chunk,
+            count,
+            cookie,
+        })
+    };
+    let (endpoint, home) = (&mut peer.endpoint, &mut core.home);
+    let put = endpoint.put_chunk(home, naming, body, &bytes);
+    match eager::named(core, peer, Kind::Rts, put) {
+        Chunked::Sent => {
+            peer.credit_used += charge(bytes.len() as u64);
+            true
+        }
+        // Without a chunk for the list the message is collected.
+        Chunked::Refused(_) => {
+            let scattered = rts(SourceLayout::Scattered);
+            put_body(core, peer, Kind::Rts, meta, &scattered)
+        }
+        Chunked::NoRoom | Chunked::Withdrawn => false,
+    }
 }
 
 /// What an announcement says of where the bytes are.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
+use super::super::{Death, Offer};
 use super::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -24,7 +25,7 @@ fn card() -> impl Strategy<Value = Card> {
                 quota_cpus,
                 version,
                 offer: Offer { segid, proof },
-                listens: listens.map(SocketAddr::from),
+                listens: listens.map(std::net::SocketAddr::from),
             },
         )
 }

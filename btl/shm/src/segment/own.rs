@@ -56,27 +56,7 @@ impl OwnSegment {
         nonce: u64,
     ) -> Result<Self, SegmentError> {
         geometry.check()?;
-        // Without a front, or with one that does not fit, the segment is a new one.
-        let front = Front::adopt(&geometry);
-        let adopted = front.as_ref().and_then(|front| {
-            let fd = front.descriptor().ok()?;
-            check_sealed(fd.as_fd(), geometry.total_bytes()).then_some(fd)
-        });
-        let front = front.filter(|_| adopted.is_some());
-        let fd = match adopted {
-            Some(fd) => fd,
-            None => sealed_memfd(rank, geometry.total_bytes())?,
-        };
-        reserve(
-            fd.as_fd(),
-            "a rank's control lines",
-            0,
-            geometry.rings_offset().0,
-        )?;
-        if geometry.coll_channels > 0 {
-            let lines = geometry.channel_offset(0).0;
-            reserve(fd.as_fd(), "a channel's lines", lines, PAGE as u64)?;
-        }
+        let (fd, front) = memory(rank, &geometry)?;
         let mapped = |offset, len| {
             Mapping::new(fd.as_fd(), offset, len, true).map_err(|e| {
                 call_failed(
@@ -105,30 +85,8 @@ impl OwnSegment {
             (None, Some(heap)) => heap.base().as_ptr().expose_provenance(),
             (None, None) => 0,
         };
-        let header: &Header = map.shared(0);
-        header.rank.store(rank, Ordering::Relaxed);
-        header.ranks.store(geometry.ranks, Ordering::Relaxed);
-        header
-            .ring_slots
-            .store(geometry.ring_slots, Ordering::Relaxed);
-        header
-            .chunk_bytes
-            .store(geometry.chunk_bytes, Ordering::Relaxed);
-        header.chunks.store(geometry.chunks, Ordering::Relaxed);
-        header
-            .heap_bytes
-            .store(geometry.heap_bytes, Ordering::Relaxed);
-        header
-            .coll_channels
-            .store(geometry.coll_channels, Ordering::Relaxed);
-        header
-            .strong_fences
-            .store(u32::from(!fence.is_expedited()), Ordering::Relaxed);
-        header
-            .address
-            .store(map.base().as_ptr() as u64, Ordering::Relaxed);
-        header.nonce.store(nonce, Ordering::Relaxed);
-        header.magic.store(MAGIC, Ordering::Release);
+        let strong_fences = !fence.is_expedited();
+        write_header(&map, rank, &geometry, strong_fences, nonce);
         Ok(Self {
             fd,
             map: Arc::new(map),
@@ -366,4 +324,53 @@ fn check_sealed(fd: BorrowedFd<'_>, bytes: u64) -> bool {
         .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK));
     let size = nix::sys::stat::fstat(fd).map_or(0, |found| found.st_size);
     sealed && u64::try_from(size).is_ok_and(|size| size >= bytes)
+}
+
+/// The memory of a rank's segment, with room for what it writes at once: a front's that fits, or new memory.
+fn memory(rank: u32, geometry: &Geometry) -> Result<(OwnedFd, Option<Front>), SegmentError> {
+    let front = Front::adopt(geometry);
+    let adopted = front.as_ref().and_then(|front| {
+        let fd = front.descriptor().ok()?;
+        check_sealed(fd.as_fd(), geometry.total_bytes()).then_some(fd)
+    });
+    let front = front.filter(|_| adopted.is_some());
+    let fd = match adopted {
+        Some(fd) => fd,
+        None => sealed_memfd(rank, geometry.total_bytes())?,
+    };
+    let rings = geometry.rings_offset().0;
+    reserve(fd.as_fd(), "a rank's control lines", 0, rings)?;
+    if geometry.coll_channels > 0 {
+        let lines = geometry.channel_offset(0).0;
+        reserve(fd.as_fd(), "a channel's lines", lines, PAGE as u64)?;
+    }
+    Ok((fd, front))
+}
+
+/// Writes the header, the magic number last: who finds that finds the rest.
+fn write_header(map: &Mapping, rank: u32, geometry: &Geometry, strong_fences: bool, nonce: u64) {
+    let header: &Header = map.shared(0);
+    header.rank.store(rank, Ordering::Relaxed);
+    header.ranks.store(geometry.ranks, Ordering::Relaxed);
+    header
+        .ring_slots
+        .store(geometry.ring_slots, Ordering::Relaxed);
+    header
+        .chunk_bytes
+        .store(geometry.chunk_bytes, Ordering::Relaxed);
+    header.chunks.store(geometry.chunks, Ordering::Relaxed);
+    header
+        .heap_bytes
+        .store(geometry.heap_bytes, Ordering::Relaxed);
+    header
+        .coll_channels
+        .store(geometry.coll_channels, Ordering::Relaxed);
+    header
+        .strong_fences
+        .store(u32::from(strong_fences), Ordering::Relaxed);
+    header
+        .address
+        .store(map.base().as_ptr() as u64, Ordering::Relaxed);
+    header.nonce.store(nonce, Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
 }

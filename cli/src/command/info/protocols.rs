@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy info protocols`.
 
+use std::io;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -215,6 +216,81 @@ fn one(case: &Case) -> String {
     rows.build().with(Style::psql()).to_string()
 }
 
+impl Listing<'_> {
+    fn show(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        self.show_pair(out)?;
+        self.show_cases(out)
+    }
+
+    /// What holds for all cases.
+    fn show_pair(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        match self.pair {
+            Some(pair) => writeln!(out, "{pair}")?,
+            None if !self.shares_memory => writeln!(
+                out,
+                "Two ranks on two nodes; the receive is posted and the pair otherwise idle."
+            )?,
+            None => writeln!(
+                out,
+                "Layers as two ranks on this machine proved them; the receive is posted and the pair otherwise idle."
+            )?,
+        }
+        if let Some(piece) = self.piece {
+            writeln!(
+                out,
+                "A wire carries what the ring and the chunks carry on a node, in pieces of up to {}, ONECOPY_TCP_PIECE; no layer \
+                 copies from rank to rank.",
+                text::size(piece as u64)
+            )?;
+        }
+        let [plain, heap] = self
+            .rewritten_max
+            .map(|max| (max > 0).then(|| text::size(max)));
+        let sizes = match (plain, heap) {
+            (Some(plain), Some(heap)) => Some(format!("up to {plain}, from alloc up to {heap}")),
+            (Some(plain), None) => Some(format!("up to {plain}, not from alloc")),
+            (None, Some(heap)) => Some(format!("from alloc up to {heap}")),
+            (None, None) => None,
+        };
+        if let Some(sizes) = sizes {
+            writeln!(
+                out,
+                "A buffer that has changed since it was last sent goes in chunks {sizes}: its lines stay in the sender's cache."
+            )?;
+        }
+        Ok(())
+    }
+
+    fn show_cases(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        // On a wire it does not matter where the buffers lie.
+        let told = if self.shares_memory {
+            self.cases.len()
+        } else {
+            1
+        };
+        for case in &self.cases[..told] {
+            let what = match case.memory {
+                _ if !self.shares_memory => "any memory",
+                "plain" => "plain memory on both sides",
+                "heap" => "memory from alloc on both sides",
+                "from heap" => "from memory of alloc to plain memory",
+                _ => "from plain memory to memory of alloc",
+            };
+            match self.size {
+                Some(size) => {
+                    writeln!(out, "\n{} bytes, {what}\n{}", size, one(case))?;
+                }
+                // The mixed cases differ in the last lines only: `--size` and JSON have them.
+                None if matches!(case.memory, "plain" | "heap") => {
+                    writeln!(out, "\n{what}\n{}", overview(case))?;
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCode, CliError> {
     let settings = onecopy::tune::settings()?;
     let known = match args.between_nodes {
@@ -233,79 +309,19 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
         false => [0; 2],
     };
     let piece = (!table.shares_memory()).then(|| settings.knobs.stream().piece);
+    let listing = Listing {
+        pair: known.pair.as_ref(),
+        size: args.size,
+        shares_memory: table.shares_memory(),
+        piece,
+        rewritten_max,
+        cases,
+    };
     if json || args.json {
-        let text = text::json(&Listing {
-            pair: known.pair.as_ref(),
-            size: args.size,
-            shares_memory: table.shares_memory(),
-            piece,
-            rewritten_max,
-            cases,
-        })?;
+        let text = text::json(&listing)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
-        print(|out| {
-            match &known.pair {
-                Some(pair) => writeln!(out, "{pair}")?,
-                None if !table.shares_memory() => writeln!(
-                    out,
-                    "Two ranks on two nodes; the receive is posted and the pair otherwise idle."
-                )?,
-                None => writeln!(
-                    out,
-                    "Layers as two ranks on this machine proved them; the receive is posted and the pair otherwise idle."
-                )?,
-            }
-            if let Some(piece) = piece {
-                writeln!(
-                    out,
-                    "A wire carries what the ring and the chunks carry on a node, in pieces of up to {}, ONECOPY_TCP_PIECE; no layer \
-                     copies from rank to rank.",
-                    text::size(piece as u64)
-                )?;
-            }
-            let [plain, heap] = rewritten_max.map(|max| (max > 0).then(|| text::size(max)));
-            let sizes = match (plain, heap) {
-                (Some(plain), Some(heap)) => {
-                    Some(format!("up to {plain}, from alloc up to {heap}"))
-                }
-                (Some(plain), None) => Some(format!("up to {plain}, not from alloc")),
-                (None, Some(heap)) => Some(format!("from alloc up to {heap}")),
-                (None, None) => None,
-            };
-            if let Some(sizes) = sizes {
-                writeln!(
-                    out,
-                    "A buffer that has changed since it was last sent goes in chunks {sizes}: its lines stay in the sender's cache."
-                )?;
-            }
-            // On a wire it does not matter where the buffers lie.
-            let told = if table.shares_memory() {
-                cases.len()
-            } else {
-                1
-            };
-            for case in &cases[..told] {
-                let what = match case.memory {
-                    _ if !table.shares_memory() => "any memory",
-                    "plain" => "plain memory on both sides",
-                    "heap" => "memory from alloc on both sides",
-                    "from heap" => "from memory of alloc to plain memory",
-                    _ => "from plain memory to memory of alloc",
-                };
-                match args.size {
-                    Some(size) => {
-                        writeln!(out, "\n{} bytes, {what}\n{}", size, one(case))?;
-                    }
-                    // The mixed cases differ in the last lines only: `--size` and JSON have them.
-                    None if matches!(case.memory, "plain" | "heap") => {
-                        writeln!(out, "\n{what}\n{}", overview(case))?;
-                    }
-                    None => {}
-                }
-            }
-            Ok(())
-        })?;
+        print(|out| listing.show(out))?;
     }
     known.finish()
 }
