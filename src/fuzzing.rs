@@ -5,8 +5,8 @@
 //! must hold whatever was said. A failed check panics, which is what a fuzzer looks for.
 
 use crate::proof::{Handshake, Purpose};
-use crate::wire::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
-use crate::wireup::broker::{Broker, Source};
+use crate::records::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
+use crate::wireup::broker::{Broker, Token};
 use crate::wireup::link::{Frames, Word};
 use crate::wireup::nodes::Nodes;
 use crate::wireup::{self, Death, Event};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Decodes a record's body. What decodes must encode to a body that means the same.
-pub fn wire(kind: u8, envelope: u64, body: &[u8; 48]) -> bool {
+pub fn record(kind: u8, envelope: u64, body: &[u8; 48]) -> bool {
     let (context, tag) = from_meta(envelope);
     assert_eq!(meta(context, tag), envelope);
     let Ok(kind) = Kind::try_from(kind) else {
@@ -101,9 +101,9 @@ pub fn broker<'a>(ranks: usize, script: impl Iterator<Item = AtBroker<'a>>) {
             AtBroker::Serve(rank) => {
                 let rank = rank % ranks;
                 let source = broker
-                    .sources()
+                    .polled()
                     .map(|(source, _, read, _)| (source, read))
-                    .find(|(source, read)| *read && *source == Source::Socket(rank));
+                    .find(|(source, read)| *read && *source == Token::Socket(rank));
                 if let Some((source, _)) = source {
                     broker.ready(source, now);
                 }

@@ -22,6 +22,7 @@ mod peer;
 mod proof;
 mod proto;
 pub mod raw;
+mod records;
 mod request;
 mod runtime;
 pub mod select;
@@ -29,7 +30,6 @@ mod state;
 pub mod stores;
 pub mod tune;
 mod wait;
-mod wire;
 pub mod wireup;
 
 pub use comm::{CollRequest, Comm};

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::wire::{BODY, ChunkBody, Kind};
+use crate::records::{BODY, ChunkBody, Kind};
 
 /// Messages to one peer that it has to answer, announced or synchronous, and has not: a sender holds back further
 /// ones. So a receiver never has to remember more of them, and fails a peer that announces more. A knob says how many;

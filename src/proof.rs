@@ -84,7 +84,7 @@ pub(crate) fn fresh<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum State {
     /// The listener waits for the response.
     Challenged,
     /// The caller waits for the challenge.
@@ -102,7 +102,7 @@ pub(crate) struct Handshake {
     secret: Secret,
     purpose: Purpose,
     own: u32,
-    stage: Stage,
+    state: State,
     /// The challenge and, behind it, the caller's rank and fresh number: what the hashes are over.
     said: Vec<u8>,
     /// What has come of the message that is awaited.
@@ -120,13 +120,13 @@ impl Handshake {
         peer: u32,
         fresh: Fresh,
     ) -> Self {
-        let stage = Stage::Calling { rank: peer, fresh };
-        Self::new(secret, purpose, own, stage)
+        let state = State::Calling { rank: peer, fresh };
+        Self::new(secret, purpose, own, state)
     }
 
     /// The side that accepted the connection, rank `own`.
     pub(crate) fn answer(secret: Secret, purpose: Purpose, own: u32, fresh: Fresh) -> Self {
-        let mut this = Self::new(secret, purpose, own, Stage::Challenged);
+        let mut this = Self::new(secret, purpose, own, State::Challenged);
         this.said.extend_from_slice(&MAGIC);
         this.said.extend_from_slice(&VERSION.to_le_bytes());
         this.said.extend_from_slice(&(purpose as u16).to_le_bytes());
@@ -136,12 +136,12 @@ impl Handshake {
         this
     }
 
-    fn new(secret: Secret, purpose: Purpose, own: u32, stage: Stage) -> Self {
+    fn new(secret: Secret, purpose: Purpose, own: u32, state: State) -> Self {
         Self {
             secret,
             purpose,
             own,
-            stage,
+            state,
             said: Vec::with_capacity(CHALLENGE + RESPONSE),
             got: Vec::with_capacity(RESPONSE),
             out: Vec::new(),
@@ -164,18 +164,18 @@ impl Handshake {
     }
 
     fn awaited(&self) -> usize {
-        match self.stage {
-            Stage::Challenged => RESPONSE,
-            Stage::Calling { .. } => CHALLENGE,
-            Stage::Responded { .. } => CONFIRMATION,
-            Stage::Proven { .. } | Stage::Rejected(_) => 0,
+        match self.state {
+            State::Challenged => RESPONSE,
+            State::Calling { .. } => CHALLENGE,
+            State::Responded { .. } => CONFIRMATION,
+            State::Proven { .. } | State::Rejected(_) => 0,
         }
     }
 
     /// These bytes have come, at most as many as were [wanted](Self::wanted). After a rejection there is only to hang
     /// up, without another word.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), Rejected> {
-        if let Stage::Rejected(why) = self.stage {
+        if let State::Rejected(why) = self.state {
             return Err(why);
         }
         let wanted = self.wanted();
@@ -187,17 +187,17 @@ impl Handshake {
             return Ok(());
         }
         let got = std::mem::take(&mut self.got);
-        let next = match self.stage {
-            Stage::Challenged => self.response(&got),
-            Stage::Calling { rank, fresh } => self.challenge(&got, rank, &fresh),
-            Stage::Responded { rank } => {
-                self.check(LISTENER, &got).map(|()| Stage::Proven { rank })
+        let next = match self.state {
+            State::Challenged => self.response(&got),
+            State::Calling { rank, fresh } => self.challenge(&got, rank, &fresh),
+            State::Responded { rank } => {
+                self.check(LISTENER, &got).map(|()| State::Proven { rank })
             }
-            stage => Ok(stage),
+            state => Ok(state),
         };
         match next {
-            Ok(stage) => {
-                self.stage = stage;
+            Ok(state) => {
+                self.state = state;
                 Ok(())
             }
             Err(why) => self.reject(why),
@@ -206,27 +206,27 @@ impl Handshake {
 
     /// The other side's rank, once each side has proven itself and all is sent.
     pub(crate) fn proven(&self) -> Option<u32> {
-        match self.stage {
-            Stage::Proven { rank } if self.out.is_empty() => Some(rank),
+        match self.state {
+            State::Proven { rank } if self.out.is_empty() => Some(rank),
             _ => None,
         }
     }
 
     /// The other side's rank, once it has proven itself, whether or not it was told so.
     pub(crate) fn claimed(&self) -> Option<u32> {
-        match self.stage {
-            Stage::Proven { rank } => Some(rank),
+        match self.state {
+            State::Proven { rank } => Some(rank),
             _ => None,
         }
     }
 
     fn reject(&mut self, why: Rejected) -> Result<(), Rejected> {
-        self.stage = Stage::Rejected(why);
+        self.state = State::Rejected(why);
         self.out.clear();
         Err(why)
     }
 
-    fn challenge(&mut self, got: &[u8], rank: u32, fresh: &Fresh) -> Result<Stage, Rejected> {
+    fn challenge(&mut self, got: &[u8], rank: u32, fresh: &Fresh) -> Result<State, Rejected> {
         let number = |at: usize| u16::from_le_bytes([got[at], got[at + 1]]);
         if got[..4] != MAGIC {
             return Err(Rejected::Magic);
@@ -248,17 +248,17 @@ impl Handshake {
         self.out.extend_from_slice(&self.said[CHALLENGE..]);
         let hash = self.hash(CALLER).finalize().into_bytes();
         self.out.extend_from_slice(&hash);
-        Ok(Stage::Responded { rank })
+        Ok(State::Responded { rank })
     }
 
-    fn response(&mut self, got: &[u8]) -> Result<Stage, Rejected> {
+    fn response(&mut self, got: &[u8]) -> Result<State, Rejected> {
         let (claim, hash) = got.split_at(RESPONSE - HASH);
         self.said.extend_from_slice(claim);
         self.check(CALLER, hash)?;
         let rank = u32::from_le_bytes([claim[0], claim[1], claim[2], claim[3]]);
         let hash = self.hash(LISTENER).finalize().into_bytes();
         self.out.extend_from_slice(&hash);
-        Ok(Stage::Proven { rank })
+        Ok(State::Proven { rank })
     }
 
     /// What only a side with the secret can say, in this role.

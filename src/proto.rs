@@ -26,10 +26,10 @@ pub(crate) mod rendezvous;
 use crate::endpoint::{Claim, Record, RecordRoom};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
+use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use crate::request::{RequestId, RequestState, SendPlan, Status};
 use crate::state::message::charge;
 use crate::state::{Core, Message};
-use crate::wire::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use onecopy_shm::fault;
 
 /// Gives credit back to the sender: a message was matched.
@@ -67,7 +67,7 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
         if kind == Kind::Eager && core.posted.is_empty() && core.requests.completed != completed {
             break;
         }
-        let (context, tag) = wire::from_meta(record.meta);
+        let (context, tag) = records::from_meta(record.meta);
         let envelope = Envelope {
             context,
             source: peer.rank,
@@ -99,7 +99,7 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
 
 fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
     if record.len != BODY {
-        return Err(wire::BadBody::Length {
+        return Err(records::BadBody::Length {
             kind,
             len: record.len,
         }
@@ -117,7 +117,7 @@ fn control(
     kind: Kind,
     body: &[u8; BODY],
 ) -> Result<(), String> {
-    let text = |bad: wire::BadBody| bad.to_string();
+    let text = |bad: records::BadBody| bad.to_string();
     match kind {
         Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => {
             let whole = ChunkBody::decode(kind, body).map_err(text)?;
@@ -134,7 +134,7 @@ fn control(
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
         Kind::BreakOff => {
-            let end = wire::BreakOff::decode(body).map_err(text)?;
+            let end = records::BreakOff::decode(body).map_err(text)?;
             broken::broken_off(core, peer, end)
         }
         Kind::Eager | Kind::EagerSync => Ok(()),

@@ -15,7 +15,7 @@ use super::forward::{BLOCK, Forward};
 use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
 use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
-use onecopy::wireup::broker::{Broker, Notice, Source};
+use onecopy::wireup::broker::{Broker, Notice, Token};
 use onecopy::wireup::{Death, Missing, own_processors};
 
 /// How often a process is asked for that has no descriptor.
@@ -35,7 +35,7 @@ enum Phase {
 /// What poll found.
 #[derive(Clone, Copy, Debug)]
 enum Ready {
-    Broker(Source),
+    Broker(Token),
     Pmi(usize),
     Child(usize),
     Output(usize, usize),
@@ -218,13 +218,13 @@ impl Conductor {
                 }
             }
         }
-        for (source, fd, read, write) in self.broker.sources() {
+        for (token, fd, read, write) in self.broker.polled() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::POLLIN, read);
             flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Broker(source));
+            watch(fd, flags, Ready::Broker(token));
         }
-        for (rank, fd, read, write) in self.pmi.sources() {
+        for (rank, fd, read, write) in self.pmi.polled() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::POLLIN, read);
             flags.set(PollFlags::POLLOUT, write);
@@ -280,7 +280,7 @@ impl Conductor {
             Ready::Output(rank, which) => {
                 self.read_output(rank, which);
             }
-            Ready::Broker(source) => self.broker.ready(source, Instant::now()),
+            Ready::Broker(token) => self.broker.ready(token, Instant::now()),
             Ready::Pmi(rank) => self.pmi.ready(rank),
             Ready::Sink(which) => {
                 if self.forward.write_some(which) {

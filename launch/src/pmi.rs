@@ -95,7 +95,7 @@ impl Server {
     }
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, bool, bool)> {
+    pub(crate) fn polled(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, bool, bool)> {
         self.clients
             .iter()
             .enumerate()
@@ -473,7 +473,7 @@ mod tests {
         drop(ends);
         server.ended(0);
         assert_eq!(server.notices(), [Notice::Abort { rank: 0, code: 7 }]);
-        assert_eq!(server.sources().count(), 0);
+        assert_eq!(server.polled().count(), 0);
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
                 server.notices()[..],
                 [Notice::Complaint { rank: 0, .. }]
             ));
-            assert_eq!(server.sources().count(), 0);
+            assert_eq!(server.polled().count(), 0);
         }
     }
 
@@ -502,7 +502,7 @@ mod tests {
     fn a_rank_that_does_not_read_is_not_asked_for_more() {
         let (mut server, ends) = server(1);
         let mut asked = 0;
-        while server.sources().all(|(_, _, read, _)| read) {
+        while server.polled().all(|(_, _, read, _)| read) {
             if (&ends[0]).write_all(b"cmd=get_maxes\n").is_ok() {
                 asked += 1;
             }

@@ -11,11 +11,11 @@ use super::{Message, charge, give_credit, reply};
 use crate::error::Error;
 use crate::matching::{Envelope, OWN_CONTEXTS};
 use crate::peer::{Peer, Target};
+use crate::records::{BreakOff, Kind};
 use crate::request::RequestId;
 use crate::state::Core;
 use crate::state::numbered::Waiting;
 use crate::state::transfer::Mode;
-use crate::wire::{BreakOff, Kind};
 
 /// Ends a message of which some chunks have gone out, and no more will.
 #[cold]

@@ -13,9 +13,9 @@ use super::{charge, layers, notify_room, shown};
 use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
+use crate::records::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, SendPlan, Status};
 use crate::state::Core;
-use crate::wire::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
 
@@ -70,7 +70,7 @@ fn send_slots(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &
     medium.run(|| Slots {
         core,
         peer,
-        meta: wire::meta(context, tag),
+        meta: records::meta(context, tag),
         bytes,
     })
 }
@@ -135,7 +135,7 @@ fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     if total > peer.chunks.step_of(total) && !core.alone {
         return Sent::Chunks;
     }
-    let meta = wire::meta(context, tag);
+    let meta = records::meta(context, tag);
     match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
         (_, Chunked::Sent) => Sent::All,
         (0, _) => Sent::Chunks,
@@ -200,7 +200,7 @@ impl MediumOp for Next<'_> {
         let Ok(Some(record)) = from.peek() else {
             return Received::Nothing;
         };
-        let (context, tag) = wire::from_meta(record.meta);
+        let (context, tag) = records::from_meta(record.meta);
         if context != self.context || self.tag.is_some_and(|wanted| wanted != tag) {
             return Received::Nothing;
         }
@@ -382,7 +382,7 @@ fn receive_mapped(
     let Ok(Rts {
         len,
         request,
-        place: SourceLayout::One {
+        layout: SourceLayout::One {
             address,
             heap: Some(heap),
         },

@@ -19,11 +19,11 @@ use crate::endpoint::{Record, RecordRoom, slots_for};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::Peer;
+use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::numbered::Waiting;
-use crate::wire::{self, Kind};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
@@ -142,7 +142,7 @@ pub(crate) fn send_slots(core: &mut Core, peer: &mut Peer, id: RequestId) -> boo
     let (len, sync, meta) = (
         request.len as usize,
         request.sync,
-        wire::meta(request.context, request.tag),
+        records::meta(request.context, request.tag),
     );
     let buf = request.buf.clone();
     let slots = slots_of(len, sync);

@@ -6,9 +6,9 @@ use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
+use crate::records::{ChunkBody, Kind};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
-use crate::wire::{ChunkBody, Kind};
 
 /// The receiver wants `len` bytes from `offset` on.
 pub(crate) fn wanted(

@@ -5,8 +5,8 @@ use super::Core;
 use super::held::Held;
 use crate::error::Error;
 use crate::matching::{EntryId, Envelope};
+use crate::records::LIST_ENTRY;
 use crate::request::{RequestId, Status};
-use crate::wire::LIST_ENTRY;
 use onecopy_btl::RemoteRange;
 
 /// A message that came before its receive.

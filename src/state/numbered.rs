@@ -9,8 +9,8 @@ use super::message::receipt_for;
 use crate::endpoint::{Endpoint, Record};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
+use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, RequestState, Status, UserBuf};
-use crate::wire::ChunkBody;
 use onecopy_shm::loan::Span;
 use std::collections::HashMap;
 

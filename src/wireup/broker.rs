@@ -72,9 +72,9 @@ pub struct Broker {
     beyond: Option<Beyond>,
 }
 
-/// What to poll for.
+/// Names what to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Token {
     /// A rank's socket, to read and perhaps to write.
     Socket(usize),
     /// The process that joined as this rank.
@@ -168,7 +168,7 @@ impl Broker {
     }
 
     /// Descriptors to watch: for reading, and for writing if the flag is set.
-    pub fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
+    pub fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool, bool)> {
         let bound = 64 + 2 * self.clients.len();
         self.clients
             .iter()
@@ -178,23 +178,23 @@ impl Broker {
                     // A rank that does not read its answers is not asked for more questions.
                     let read = client.queue.len() < bound;
                     let write = !client.queue.is_empty() && client.stuck.is_none();
-                    (Source::Socket(rank), socket.as_fd(), read, write)
+                    (Token::Socket(rank), socket.as_fd(), read, write)
                 });
                 let watched = client.state == ClientState::Joined && client.ending.is_none();
                 let process = client.process.as_ref().filter(|_| watched);
-                let process = process.map(|fd| (Source::Process(rank), fd.as_fd(), true, false));
+                let process = process.map(|fd| (Token::Process(rank), fd.as_fd(), true, false));
                 socket.into_iter().chain(process)
             })
     }
 
-    /// Serves a source that is ready.
-    pub fn ready(&mut self, source: Source, now: Instant) {
-        match source {
-            Source::Socket(rank) => {
+    /// Serves what is ready.
+    pub fn ready(&mut self, token: Token, now: Instant) {
+        match token {
+            Token::Socket(rank) => {
                 self.flush(rank);
                 self.drain(rank, now);
             }
-            Source::Process(rank) => {
+            Token::Process(rank) => {
                 // What it said before it ended comes first.
                 self.drain(rank, now);
                 self.clients[rank].ending.get_or_insert(now);

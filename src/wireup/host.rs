@@ -17,7 +17,7 @@ use onecopy_shm::fdpass::{self, FdPassError, Wait};
 use onecopy_shm::{process, thread};
 
 use super::WireupError;
-use super::broker::{Broker, Notice, Source};
+use super::broker::{Broker, Notice, Token};
 use super::link::Word;
 use super::links::{self, Links, News};
 use super::meet::Door;
@@ -150,8 +150,8 @@ struct Thread {
 enum Ready {
     Door(usize),
     Guest(usize),
-    Broker(Source),
-    Links(links::Source),
+    Broker(Token),
+    Links(links::Token),
 }
 
 impl Thread {
@@ -172,12 +172,12 @@ impl Thread {
             // right.
             for ready in ready.into_iter().rev() {
                 match ready {
-                    Ready::Broker(source) => self.broker.ready(source, Instant::now()),
-                    Ready::Links(source) => {
+                    Ready::Broker(token) => self.broker.ready(token, Instant::now()),
+                    Ready::Links(token) => {
                         let now = Instant::now();
                         let links = self.links.as_mut();
                         let news = links
-                            .map(|links| links.ready(source, now))
+                            .map(|links| links.ready(token, now))
                             .unwrap_or_default();
                         self.take(news, now);
                     }
@@ -282,17 +282,17 @@ impl Thread {
             let fd: BorrowedFd<'_> = guest.socket.as_fd();
             watch(fd, PollFlags::POLLIN, Ready::Guest(number));
         }
-        for (source, fd, read, write) in self.broker.sources() {
+        for (token, fd, read, write) in self.broker.polled() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::POLLIN, read);
             flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Broker(source));
+            watch(fd, flags, Ready::Broker(token));
         }
-        for (source, fd, read, write) in self.links.iter().flat_map(Links::sources) {
+        for (token, fd, read, write) in self.links.iter().flat_map(Links::polled) {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::POLLIN, read);
             flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Links(source));
+            watch(fd, flags, Ready::Links(token));
         }
         let guests = self.guests.iter().map(|guest| guest.since + self.patience);
         let late = self.late.as_ref().map(|(at, _)| *at);

@@ -14,11 +14,11 @@ use super::link::{End, Link, Word};
 use super::nodes::Nodes;
 use super::port::{self, Port};
 
-/// What to poll for.
+/// Names what to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum Token {
     /// At the port.
-    Port(port::Source),
+    Port(port::Token),
     /// The link to this node.
     Link(u32),
 }
@@ -91,12 +91,12 @@ impl Links {
     }
 
     /// Descriptors to watch: for reading, and for writing if the flags are set.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool, bool)> {
-        let port = self.port.iter().flat_map(|(port, _)| port.sources());
-        let port = port.map(|(source, fd, writes)| (Source::Port(source), fd, !writes, writes));
+    pub(super) fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool, bool)> {
+        let port = self.port.iter().flat_map(|(port, _)| port.polled());
+        let port = port.map(|(token, fd, writes)| (Token::Port(token), fd, !writes, writes));
         let links = self.links.iter().map(|link| {
-            let source = Source::Link(link.node());
-            (source, link.as_fd(), true, !link.is_flushed())
+            let token = Token::Link(link.node());
+            (token, link.as_fd(), true, !link.is_flushed())
         });
         port.chain(links)
     }
@@ -114,20 +114,20 @@ impl Links {
         links.chain(port).chain(ending).chain(look).min()
     }
 
-    /// Serves a source that is ready.
-    pub(super) fn ready(&mut self, source: Source, now: Instant) -> Vec<News> {
-        match source {
-            Source::Port(source) => {
+    /// Serves what is ready.
+    pub(super) fn ready(&mut self, token: Token, now: Instant) -> Vec<News> {
+        match token {
+            Token::Port(token) => {
                 let come = self
                     .port
                     .as_mut()
-                    .and_then(|(port, _)| port.ready(source, now));
+                    .and_then(|(port, _)| port.ready(token, now));
                 if let Some((rank, stream)) = come {
                     self.let_in(rank, stream, now);
                 }
                 Vec::new()
             }
-            Source::Link(node) => self.serve(node, now),
+            Token::Link(node) => self.serve(node, now),
         }
     }
 

@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// After a connection that could not be accepted: most likely there are no descriptors left.
 const REST: Duration = Duration::from_millis(100);
 
-/// What to poll for.
+/// Names what to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum Token {
     /// A listening socket.
     Listener(usize),
     /// A guest.
@@ -97,16 +97,16 @@ impl Port {
     }
 
     /// Descriptors to watch: for writing if the flag is set, for reading otherwise.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, bool)> {
+    pub(super) fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool)> {
         let listeners = self.listeners.iter().enumerate();
         let listeners = listeners.filter(|_| self.rests_until.is_none());
         let listeners =
-            listeners.map(|(number, one)| (Source::Listener(number), one.as_fd(), false));
+            listeners.map(|(number, one)| (Token::Listener(number), one.as_fd(), false));
         let guests = self.guests.iter().enumerate();
         let guests = guests.filter_map(|(number, guest)| {
             let guest = guest.as_ref()?;
             let writes = !guest.proof.to_send().is_empty();
-            Some((Source::Guest(number), guest.stream.as_fd(), writes))
+            Some((Token::Guest(number), guest.stream.as_fd(), writes))
         });
         listeners.chain(guests)
     }
@@ -131,14 +131,14 @@ impl Port {
         first.into_iter().chain(self.rests_until).min()
     }
 
-    /// Serves a source that is ready. A guest that has proven itself leaves as a connection of this rank's.
-    pub(super) fn ready(&mut self, source: Source, now: Instant) -> Option<(u32, TcpStream)> {
-        match source {
-            Source::Listener(number) => {
+    /// Serves what is ready. A guest that has proven itself leaves as a connection of this rank's.
+    pub(super) fn ready(&mut self, token: Token, now: Instant) -> Option<(u32, TcpStream)> {
+        match token {
+            Token::Listener(number) => {
                 self.accept(number, now);
                 None
             }
-            Source::Guest(number) => self.hear(number),
+            Token::Guest(number) => self.hear(number),
         }
     }
 

@@ -16,13 +16,13 @@ pub(super) const CROSSINGS: u32 = 2;
 
 /// A step of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum StepState {
     Waits,
     Runs(RequestId),
     Over,
 }
 
-impl Stage {
+impl StepState {
     /// Looks whether it is over now. Says whether it has come to that.
     fn poll(&mut self, engine: &mut Engine) -> Result<bool> {
         let Self::Runs(id) = *self else {
@@ -56,10 +56,10 @@ pub(super) struct Flight {
     /// The number of its first step over the wire.
     number: u32,
     leads: bool,
-    up: Stage,
-    across: Stage,
-    second: Stage,
-    down: Stage,
+    up: StepState,
+    across: StepState,
+    second: StepState,
+    down: StepState,
     /// Parts of buffers that are lent to its steps.
     parts: Vec<Loan>,
 }
@@ -74,7 +74,13 @@ impl Flight {
     ) -> Result<Self> {
         let leads = place.leads(load.segment.root);
         let (ups, downs) = work.ways();
-        let stage = |has: bool| if has { Stage::Waits } else { Stage::Over };
+        let stage = |has: bool| {
+            if has {
+                StepState::Waits
+            } else {
+                StepState::Over
+            }
+        };
         let alone = place.is_alone();
         if alone {
             work.up_alone(engine, place, &load)?;
@@ -108,15 +114,15 @@ impl Flight {
         levels: &mut Levels<'_>,
     ) -> Result<bool> {
         let place = levels.place;
-        if self.across == Stage::Waits && self.up.is_over() {
+        if self.across == StepState::Waits && self.up.is_over() {
             let ask = work.across(engine, place, &self.load)?;
             self.across = self.start_on_wire(engine, work, levels, 0, ask)?;
             return Ok(true);
         }
-        if self.across.is_over() && self.second == Stage::Waits {
+        if self.across.is_over() && self.second == StepState::Waits {
             self.second = match work.turn(engine, place, &self.load)? {
                 Some(ask) => self.start_on_wire(engine, work, levels, 1, ask)?,
-                None => Stage::Over,
+                None => StepState::Over,
             };
             return Ok(true);
         }
@@ -130,7 +136,7 @@ impl Flight {
         levels: &mut Levels<'_>,
         step: u32,
         ask: Ask,
-    ) -> Result<Stage> {
+    ) -> Result<StepState> {
         let (place, segment) = (levels.place, &self.load.segment);
         let last = work.root_is_last(place, segment.len);
         let state = &mut levels.wire.state;
@@ -181,13 +187,13 @@ impl Flight {
 
     pub(super) fn is_over(&self) -> bool {
         let stages = [self.up, self.across, self.second, self.down];
-        stages.into_iter().all(Stage::is_over)
+        stages.into_iter().all(StepState::is_over)
     }
 
     /// Gives back what was lent to its steps, which are over or have failed. Gives its temporary buffers.
     pub(super) fn end(&mut self, engine: &mut Engine) -> Vec<Loan> {
         for stage in [self.up, self.across, self.second, self.down] {
-            if let Stage::Runs(id) = stage {
+            if let StepState::Runs(id) = stage {
                 engine.abandon(id);
             }
         }
@@ -205,7 +211,7 @@ fn start(
     ask: Ask,
     call: Call,
     parts: &mut Vec<Loan>,
-) -> Result<Stage> {
+) -> Result<StepState> {
     let mut lend = |piece: Option<Piece>| -> Result<Option<Loan>> {
         let Some(piece) = piece else { return Ok(None) };
         let part = engine.core.loans.part(piece.loan, piece.at, piece.len)?;
@@ -218,5 +224,5 @@ fn start(
     };
     let opened = comm.open(engine);
     let id = comm.start_step(engine, &ask.what, buffers, call, opened)?;
-    Ok(Stage::Runs(id))
+    Ok(StepState::Runs(id))
 }

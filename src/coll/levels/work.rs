@@ -3,7 +3,7 @@
 
 use super::super::contribution::Piece;
 use super::super::fold::segment::{Operands, combine_all};
-use super::super::select::levels::{Wire, commutes, wire};
+use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
 use super::super::{Collective, ElemType, Op, Parts};
 use super::pack::{blocks, copy, of_group, packed, part, reorder};
@@ -124,14 +124,14 @@ impl Work {
     }
 
     /// How leaders combine a segment.
-    fn wire(&self, place: &Place, len: usize) -> Wire {
+    fn combining(&self, place: &Place, len: usize) -> Combining {
         let for_all = !matches!(self, Self::Combine(_));
-        wire(len, place.nodes.count(), for_all)
+        combining(len, place.nodes.count(), for_all)
     }
 
     /// Whether the root's node stands last on the wire: the prefix then ends where it is needed.
     pub(super) fn root_is_last(&self, place: &Place, len: usize) -> bool {
-        let chain = self.wire(place, len) == Wire::Chain;
+        let chain = self.combining(place, len) == Combining::Chain;
         matches!(self, Self::Combine(vector) if chain && commutes(&vector.op))
     }
 
@@ -139,14 +139,14 @@ impl Work {
     pub(super) fn rooms(&self, place: &Place, segment: &Segment) -> Vec<usize> {
         let (leads, len) = (place.leads(segment.root), segment.len);
         let count = place.nodes.count();
-        let crossing = match self.wire(place, len) {
-            Wire::Flat => len * count,
-            Wire::Split => {
+        let crossing = match self.combining(place, len) {
+            Combining::Flat => len * count,
+            Combining::Split => {
                 let elem = self.vector().map_or(ElemType::U8, |vector| vector.elem);
                 // The first share is the largest.
                 shares(elem, len, count)[0].1 * count
             }
-            Wire::Chain => 0,
+            Combining::Chain => 0,
         };
         match self {
             Self::Meet | Self::Move | Self::PassOn => Vec::new(),
@@ -277,20 +277,20 @@ impl Work {
         let given = if place.is_alone() { Some(own) } else { result };
         let has_root = matches!(self, Self::Combine(_));
         let gets = !has_root || root == Some(place.me);
-        match self.wire(place, len) {
-            Wire::Flat if has_root => {
+        match self.combining(place, len) {
+            Combining::Flat if has_root => {
                 let what = Collective::Gather {
                     root: root_node,
                     parts: Parts::Equal(len),
                 };
                 Ask::new(what, given, load.room(1, len * count).filter(|_| gets))
             }
-            Wire::Flat => {
+            Combining::Flat => {
                 let parts = Parts::Equal(len);
                 let room = load.room(1, len * count);
                 Ask::new(Collective::Allgather { parts }, given, room)
             }
-            Wire::Split => {
+            Combining::Split => {
                 let shares = shares(vector.elem, len, count);
                 let bytes = shares[node].1;
                 let what = Collective::Alltoall {
@@ -299,7 +299,7 @@ impl Work {
                 };
                 Ask::new(what, given, load.room(1, bytes * count))
             }
-            Wire::Chain => {
+            Combining::Chain => {
                 let last = self.root_is_last(place, len);
                 let what = Collective::Reduce {
                     root: if last { count - 1 } else { root_node },
@@ -341,12 +341,12 @@ impl Work {
             return Ok(None);
         };
         let gets = !matches!(self, Self::Combine(_)) || root == Some(place.me);
-        match self.wire(place, len) {
-            Wire::Flat if gets => {
+        match self.combining(place, len) {
+            Combining::Flat if gets => {
                 combine(engine, vector, load.room(1, len * count), result, count)?;
                 Ok(None)
             }
-            Wire::Split => {
+            Combining::Split => {
                 let shares = shares(vector.elem, len, count);
                 let (at, bytes) = shares[place.node()];
                 let room = load.room(1, bytes * count);
@@ -355,7 +355,7 @@ impl Work {
                 let what = Collective::Allgather { parts };
                 Ok(Some(Ask::new(what, None, Some(result))))
             }
-            Wire::Flat | Wire::Chain => Ok(None),
+            Combining::Flat | Combining::Chain => Ok(None),
         }
     }
 

@@ -29,7 +29,7 @@ pub enum Way {
 
 /// How leaders combine what their nodes have come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
+pub enum Combining {
     /// Whoever needs the result gets all vectors: one wire step.
     Flat,
     /// A prefix goes from leader to leader, piece by piece: fewest bytes to one root.
@@ -89,14 +89,14 @@ pub fn way(collective: &Collective, len: usize, nodes: &MembersByNode) -> Option
 
 /// How leaders of `nodes` nodes combine vectors of `len` bytes, for all of them or for one.
 #[must_use]
-pub fn wire(len: usize, nodes: usize, for_all: bool) -> Wire {
+pub fn combining(len: usize, nodes: usize, for_all: bool) -> Combining {
     let others = nodes.saturating_sub(1);
     if others <= 1 || len * others <= seeds::WIRE_FLAT_MAX {
-        Wire::Flat
+        Combining::Flat
     } else if for_all {
-        Wire::Split
+        Combining::Split
     } else {
-        Wire::Chain
+        Combining::Chain
     }
 }
 

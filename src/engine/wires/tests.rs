@@ -3,8 +3,8 @@
 
 use crate::endpoint::{Connector, Origin, Outcome, Set, Settings};
 use crate::error::Error;
+use crate::records::{BODY, ChunkBody, Fin, Kind, Rts, SourceLayout};
 use crate::runtime::{Options, Runtime};
-use crate::wire::{BODY, ChunkBody, Fin, Kind, Rts, SourceLayout};
 use crate::wireup::local::{Local, world_of_nodes};
 use crate::wireup::{Card, Wireup};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -98,7 +98,7 @@ fn chunk(total: u64, offset: u64, piece: u32) -> ChunkBody {
         offset,
         chunk: ChunkIndex(7),
         piece,
-        number: crate::wire::NONE,
+        number: crate::records::NONE,
     }
 }
 
@@ -115,7 +115,7 @@ fn nonsense_fails_its_sender_and_nobody_else() {
     let rts = Rts {
         len: 100,
         request: 1,
-        place: list,
+        layout: list,
         coop_id: 0,
     };
     let cases: &[(&str, Vec<u8>)] = &[

@@ -8,11 +8,11 @@ use crate::endpoint::{Naming, Put, Source};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
+use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::numbered::Waiting;
-use crate::wire::{self, ChunkBody, Kind, NONE};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most.
@@ -199,7 +199,7 @@ pub(crate) fn send_chunks(
     let (len, sync, meta, buf) = (
         request.len,
         request.sync.then_some(id),
-        wire::meta(request.context, request.tag),
+        records::meta(request.context, request.tag),
         request.buf.clone(),
     );
     let (sent, stopped) = put_chunks(core, peer, (meta, sync), len, before, &buf);

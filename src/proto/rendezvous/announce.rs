@@ -7,10 +7,10 @@ use crate::matching::Envelope;
 use crate::peer::{Announced, Peer, unmatched_max};
 use crate::proto::eager::Chunked;
 use crate::proto::{Message, charge, eager, give_credit, open, plan, put_body};
+use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
 use crate::state::Core;
-use crate::wire::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
@@ -24,26 +24,26 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     };
     let (len, meta, buf) = (
         request.len,
-        wire::meta(request.context, request.tag),
+        records::meta(request.context, request.tag),
         request.buf.clone(),
     );
-    let place = locate(core, peer, id, &buf, len);
-    let coop_id = match place {
-        Place::List { .. } if !core.knobs.coop => 0,
+    let layout = locate(core, peer, id, &buf, len);
+    let coop_id = match layout {
+        Layout::List { .. } if !core.knobs.coop => 0,
         _ => coop_id,
     };
-    let rts = |place| {
+    let rts = |layout| {
         let rts = Rts {
             len,
             request: id.0,
-            place,
+            layout,
             coop_id,
         };
         rts.encode()
     };
-    let out = match place {
-        Place::Said(place) => put_body(core, peer, Kind::Rts, meta, &rts(place)),
-        Place::List { bytes, cookie } => put_list(core, peer, meta, (bytes, cookie), rts),
+    let out = match layout {
+        Layout::Said(layout) => put_body(core, peer, Kind::Rts, meta, &rts(layout)),
+        Layout::List { bytes, cookie } => put_list(core, peer, meta, (bytes, cookie), rts),
     };
     if !out {
         return false;
@@ -110,7 +110,7 @@ fn put_list(
 }
 
 /// What an announcement says of where the bytes are.
-enum Place {
+enum Layout {
     Said(SourceLayout),
     /// In the pieces of this list, which goes in a chunk; perhaps exposed together as a region.
     List {
@@ -121,11 +121,11 @@ enum Place {
 
 /// Finds out where the bytes of the send `id` are, and lists them if they are in several pieces.
 #[inline]
-fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u64) -> Place {
+fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u64) -> Layout {
     match buf {
         UserBuf::One(loan) => {
-            if let Some(place) = show(core, peer, id, *loan) {
-                return Place::Said(place);
+            if let Some(layout) = show(core, peer, id, *loan) {
+                return Layout::Said(layout);
             }
             let heap = core.home.heap_offset_of(loan.address(), loan.len());
             let address = loan.address() as u64;
@@ -133,7 +133,7 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
                 None => expose(core, peer, id, std::slice::from_ref(loan), len),
                 Some(_) => None,
             };
-            Place::Said(match cookie {
+            Layout::Said(match cookie {
                 Some(cookie) => SourceLayout::Region { address, cookie },
                 None => SourceLayout::One {
                     address,
@@ -146,7 +146,7 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
         {
             list(core, peer, id, loans, len)
         }
-        UserBuf::Many(_) => Place::Said(SourceLayout::Scattered),
+        UserBuf::Many(_) => Layout::Said(SourceLayout::Scattered),
     }
 }
 
@@ -171,10 +171,10 @@ fn show(core: &mut Core, peer: &Peer, id: RequestId, loan: Loan) -> Option<Sourc
 ///
 /// The receiver keeps the list until it is matched, at this rank's charge. Without credit for that the message is
 /// collected by its sender, as one in too many pieces is.
-fn list(core: &mut Core, peer: &mut Peer, id: RequestId, loans: &[Loan], len: u64) -> Place {
+fn list(core: &mut Core, peer: &mut Peer, id: RequestId, loans: &[Loan], len: u64) -> Layout {
     let list_bytes = loans.len() * LIST_ENTRY;
     if !plan::has_credit(core, peer, charge(list_bytes as u64)) {
-        return Place::Said(SourceLayout::Scattered);
+        return Layout::Said(SourceLayout::Scattered);
     }
     let mut bytes = Vec::with_capacity(list_bytes);
     for loan in loans {
@@ -185,7 +185,7 @@ fn list(core: &mut Core, peer: &mut Peer, id: RequestId, loans: &[Loan], len: u6
         }
     }
     let cookie = expose(core, peer, id, loans, len);
-    Place::List { bytes, cookie }
+    Layout::List { bytes, cookie }
 }
 
 /// The cookie of the region in which the send is exposed. There is one if the receiver can read it by the kernel module
@@ -271,7 +271,7 @@ pub(crate) fn announced(
 
 /// Where the bytes of an announced message are, checked.
 fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
-    Ok(match rts.place {
+    Ok(match rts.layout {
         SourceLayout::One { address, heap } => {
             if let Some(offset) = heap {
                 let limit = core.home.heap_bytes();

@@ -20,7 +20,7 @@ fn broker(ranks: usize) -> (Broker, Vec<OwnedFd>) {
 
 fn serve(broker: &mut Broker, ranks: usize) {
     for rank in 0..ranks {
-        broker.ready(Source::Socket(rank), Instant::now());
+        broker.ready(Token::Socket(rank), Instant::now());
     }
 }
 
@@ -160,7 +160,7 @@ fn deaths_and_departures_are_told_to_members_only() {
         assert!(heard(end).is_some());
     }
     say(&ends[2], &ToLauncher::Leave.encode(), 0);
-    broker.ready(Source::Socket(2), Instant::now());
+    broker.ready(Token::Socket(2), Instant::now());
     broker.child_ended(2, Death::Code(0), Instant::now());
     broker.child_ended(1, Death::Signal(11), Instant::now());
     let left = ToRank::Event(Event::Left { rank: 2 });
@@ -174,7 +174,7 @@ fn deaths_and_departures_are_told_to_members_only() {
     assert_eq!(heard(&ends[2]), None);
     // The dead one's segment can still be had: its last messages may be there.
     say(&ends[0], &ToLauncher::Introduce { peer: 1 }.encode(), 0);
-    broker.ready(Source::Socket(0), Instant::now());
+    broker.ready(Token::Socket(0), Instant::now());
     assert!(matches!(
         heard(&ends[0]),
         Some(ToRank::Introduction { peer: 1, .. })
@@ -188,7 +188,7 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
     serve(&mut broker, 1);
     let ask = ToLauncher::Introduce { peer: 0 }.encode();
     let mut asked = 0;
-    while broker.sources().all(|(_, _, read, _)| read) {
+    while broker.polled().all(|(_, _, read, _)| read) {
         if fdpass::send(ends[0].as_fd(), &ask, &[], Wait::Never).is_ok() {
             asked += 1;
         }
@@ -197,7 +197,7 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
     }
     let mut answered = 0;
     while answered < asked {
-        broker.ready(Source::Socket(0), Instant::now());
+        broker.ready(Token::Socket(0), Instant::now());
         while let Some(message) = heard(&ends[0]) {
             answered += usize::from(matches!(message, ToRank::Introduction { .. }));
         }
@@ -319,7 +319,7 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
     }
     // The end of its connection is its death, as there is no child of ours to ask.
     drop(ends.remove(1));
-    broker.ready(Source::Socket(1), Instant::now());
+    broker.ready(Token::Socket(1), Instant::now());
     assert!(!broker.is_deserted(), "its end is still to be judged");
     broker.tick(Instant::now() + STATUS_DELAY);
     let died = Event::Died {
@@ -329,7 +329,7 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
     assert_eq!(heard(&ends[0]), Some(ToRank::Event(died)));
     assert!(broker.is_out(1) && broker.nothing_to_send());
     drop(ends);
-    broker.ready(Source::Socket(0), Instant::now());
+    broker.ready(Token::Socket(0), Instant::now());
     broker.tick(Instant::now() + STATUS_DELAY);
     assert!(broker.is_deserted());
 }

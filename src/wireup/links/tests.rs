@@ -41,10 +41,10 @@ fn other(own: u32, stream: TcpStream) -> Links {
 
 /// Serves all that is there.
 fn serve(links: &mut Links, now: Instant) -> Vec<News> {
-    let sources: Vec<Source> = links.sources().map(|(source, ..)| source).collect();
+    let tokens: Vec<Token> = links.polled().map(|(token, ..)| token).collect();
     let mut news = Vec::new();
-    for source in sources {
-        news.extend(links.ready(source, now));
+    for token in tokens {
+        news.extend(links.ready(token, now));
     }
     news
 }

@@ -16,21 +16,21 @@ fn port(most: usize) -> Port {
 /// Serves what is ready, and returns who has proven itself.
 fn serve(port: &mut Port, now: Instant) -> Vec<u32> {
     let mut fds = Vec::new();
-    let mut sources = Vec::new();
-    for (source, fd, writes) in port.sources() {
+    let mut tokens = Vec::new();
+    for (token, fd, writes) in port.polled() {
         let flags = if writes {
             PollFlags::POLLOUT
         } else {
             PollFlags::POLLIN
         };
         fds.push(PollFd::new(fd, flags));
-        sources.push(source);
+        tokens.push(token);
     }
     poll(&mut fds, PollTimeout::from(10_u8)).expect("poll");
     let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
     let mut come = Vec::new();
-    for (source, _) in sources.into_iter().zip(ready).filter(|(_, ready)| *ready) {
-        come.extend(port.ready(source, now).map(|(rank, _)| rank));
+    for (token, _) in tokens.into_iter().zip(ready).filter(|(_, ready)| *ready) {
+        come.extend(port.ready(token, now).map(|(rank, _)| rank));
     }
     port.tick(now);
     come

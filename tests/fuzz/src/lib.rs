@@ -26,9 +26,9 @@ pub struct Target {
 /// All targets.
 pub const TARGETS: &[Target] = &[
     Target {
-        name: "wire",
-        run: messages::wire,
-        seeds: messages::wire_seeds,
+        name: "records",
+        run: messages::records,
+        seeds: messages::records_seeds,
     },
     Target {
         name: "wireup",

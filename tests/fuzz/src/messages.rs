@@ -8,7 +8,7 @@ use onecopy::wireup::message::{ToLauncher, ToRank};
 use onecopy::wireup::{Card, Death, Event, Missing};
 
 /// A record: kind, envelope, and either a body as it stands or five words that are sealed.
-pub(crate) fn wire(data: &[u8]) {
+pub(crate) fn records(data: &[u8]) {
     let mut input = Input::new(data);
     let (kind, is_sealed) = (input.byte(), !input.byte().is_multiple_of(4));
     let envelope = input.word();
@@ -17,10 +17,10 @@ pub(crate) fn wire(data: &[u8]) {
     } else {
         [(); 48].map(|()| input.byte())
     };
-    fuzzing::wire(kind, envelope, &body);
+    fuzzing::record(kind, envelope, &body);
 }
 
-pub(crate) fn wire_seeds() -> Vec<Vec<u8>> {
+pub(crate) fn records_seeds() -> Vec<Vec<u8>> {
     let words: [[u64; 5]; 3] = [
         [10_000, 0, 4000 << 32, u64::MAX, 0],
         [1 << 20, 1, 1 << 40, 64, 5],

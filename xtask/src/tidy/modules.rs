@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("matching", &[]),
     ("endpoint", &["error", "proof"]),
     ("select", &["endpoint"]),
-    ("wire", &[]),
+    ("records", &[]),
     ("proof", &[]),
     ("wireup", &["proof"]),
     ("error", &["wireup"]),
@@ -34,20 +34,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "peer",
         &[
-            "endpoint", "error", "matching", "request", "select", "wire", "wireup",
+            "endpoint", "error", "matching", "request", "select", "records", "wireup",
         ],
     ),
     (
         "state",
         &[
-            "endpoint", "error", "matching", "memory", "peer", "request", "select", "wire",
+            "endpoint", "error", "matching", "memory", "peer", "request", "select", "records",
             "wireup",
         ],
     ),
     (
         "proto",
         &[
-            "endpoint", "error", "matching", "peer", "request", "select", "state", "wire",
+            "endpoint", "error", "matching", "peer", "request", "select", "state", "records",
         ],
     ),
     (
@@ -107,7 +107,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "state",
         ],
     ),
-    ("fuzzing", &["proof", "wire", "wireup"]),
+    ("fuzzing", &["proof", "records", "wireup"]),
 ];
 
 /// What only an endpoint knows: `onecopy_shm::NAME`. Beside it stand the parts that compute the layout of a segment,

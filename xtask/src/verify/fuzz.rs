@@ -14,7 +14,7 @@ use crate::{Failure, root, say};
 
 /// All that `tests/fuzz/src/lib.rs` lists.
 const TARGETS: &[&str] = &[
-    "wire",
+    "records",
     "wireup",
     "broker",
     "link",

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How each collective goes between nodes.
 
-use super::super::levels::{Way, Wire, bytes, passes_on, segment, way, why, why_not, wire};
+use super::super::levels::{
+    Combining, Way, bytes, combining, passes_on, segment, way, why, why_not,
+};
 use super::super::placement;
 use super::{Line, name};
 use crate::coll::nodes::MembersByNode;
@@ -67,10 +69,10 @@ fn between_leaders(what: &Collective, way: Way, len: usize, nodes: &MembersByNod
         Way::Combine => false,
         _ => return "",
     };
-    match wire(len, nodes.count(), for_all) {
-        Wire::Flat => "; leaders send whole vectors: one wire step",
-        Wire::Chain => "; leaders pass on a prefix: fewest bytes",
-        Wire::Split => "; leaders combine shares, then exchange them: fewest bytes",
+    match combining(len, nodes.count(), for_all) {
+        Combining::Flat => "; leaders send whole vectors: one wire step",
+        Combining::Chain => "; leaders pass on a prefix: fewest bytes",
+        Combining::Split => "; leaders combine shares, then exchange them: fewest bytes",
     }
 }
 

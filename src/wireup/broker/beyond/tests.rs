@@ -52,7 +52,7 @@ impl Job {
     fn serve(&mut self, rank: usize) {
         let now = Instant::now();
         let broker = &mut self.brokers[rank / 2];
-        broker.ready(super::super::Source::Socket(rank), now);
+        broker.ready(super::super::Token::Socket(rank), now);
         broker.tick(now + super::super::STATUS_DELAY);
         self.carry();
     }
@@ -242,7 +242,7 @@ fn with_rank_0_goes_the_news_of_all_others() {
     let join = ToLauncher::Join { card: card.clone() }.encode();
     fdpass::send(job.ends[0].as_fd(), &join, &[segment.as_fd()], Wait::Never).expect("join");
     let broker = &mut job.brokers[0];
-    broker.ready(super::super::Source::Socket(1), Instant::now());
+    broker.ready(super::super::Token::Socket(1), Instant::now());
     let cards = Word::Cards {
         first: 0,
         total: 3,

@@ -202,14 +202,14 @@ pub(crate) struct Rts {
     pub(crate) len: u64,
     /// The sender's request.
     pub(crate) request: u64,
-    pub(crate) place: SourceLayout,
+    pub(crate) layout: SourceLayout,
     /// Names a cooperative transfer of this message; 0: the sender will not take part in one.
     pub(crate) coop_id: u32,
 }
 
 impl Rts {
     pub(crate) fn encode(&self) -> [u8; BODY] {
-        let (shape, a, b) = match self.place {
+        let (shape, a, b) = match self.layout {
             SourceLayout::One { address, heap } => (0, address, heap.unwrap_or(NONE)),
             SourceLayout::List {
                 chunk,
@@ -232,7 +232,7 @@ impl Rts {
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [len, request, a, b, last] = open(Kind::Rts, bytes)?;
         let (coop_id, shape) = halves(last);
-        let place = match shape {
+        let layout = match shape {
             0 => SourceLayout::One {
                 address: a,
                 heap: (b != NONE).then_some(b),
@@ -260,7 +260,7 @@ impl Rts {
         Ok(Self {
             len,
             request,
-            place,
+            layout,
             coop_id,
         })
     }
@@ -371,14 +371,14 @@ mod tests {
     proptest! {
         #[test]
         fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, coop_id: u32, count: u32, shape in 0u8..5) {
-            let place = match shape {
+            let layout = match shape {
                 0 => SourceLayout::One { address: a, heap: (b % 2 == 0).then_some(b) },
                 1 => SourceLayout::List { chunk: ChunkIndex(coop_id), count, cookie: None },
                 3 => SourceLayout::Region { address: a, cookie: b },
                 4 => SourceLayout::List { chunk: ChunkIndex(coop_id), count, cookie: Some(b) },
                 _ => SourceLayout::Scattered,
             };
-            let rts = Rts { len, request, place, coop_id };
+            let rts = Rts { len, request, layout, coop_id };
             prop_assert_eq!(Rts::decode(&rts.encode()), Ok(rts));
             let wanted = if shape == 0 { Wanted::Join } else { Wanted::Chunks { offset: a, len: b } };
             let cts = Cts { request, transfer: len, wanted };
@@ -390,7 +390,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_found(len: u64, request: u64, address: u64, bit in 0usize..BODY * 8) {
-            let mut bytes = Rts { len, request, place: SourceLayout::One { address, heap: None }, coop_id: 1 }.encode();
+            let mut bytes = Rts { len, request, layout: SourceLayout::One { address, heap: None }, coop_id: 1 }.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(Rts::decode(&bytes).is_err());
             let mut bytes = Fin { request }.encode();
