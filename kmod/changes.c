@@ -6,15 +6,18 @@
  * waits for that waits as long as an owner with several threads likes. README.md, Waits.
  */
 #include <linux/bitmap.h>
+#include <linux/hash.h>
 #include <linux/hashtable.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "core.h"
 
-#define OC_CHANGES 64 /* changes under way that are known one by one */
+#define OC_CHANGES 64 /* changes under way that need no allocation */
+#define OC_CHANGE_BITS 6
 
 struct oc_change {
+	struct hlist_node node; /* by its range */
 	/* The kernel's, on the stack of whoever changes: its end is told with the same one. */
 	const struct mmu_notifier_range *range;
 	unsigned long start;
@@ -42,10 +45,12 @@ struct oc_changes {
 	struct rb_root_cached watches;
 	u64 joined; /* serial number of the last watch */
 	bool over; /* the address space ended: ends are not told any more */
+	bool reaped; /* its memory is taken away by who tells nobody when that is done */
 	u64 begun; /* serial number of the last change */
+	struct hlist_head under_way[1 << OC_CHANGE_BITS];
 	DECLARE_BITMAP(used, OC_CHANGES);
 	struct oc_change change[OC_CHANGES];
-	/* those that found no room, together; told apart by how often there were none */
+	/* those for which there was no memory, together; told apart by how often there were none */
 	unsigned long more;
 	unsigned long more_start;
 	unsigned long more_end;
@@ -101,20 +106,65 @@ static bool oc_takes(const struct mmu_notifier_range *range)
 }
 
 /* ---- which are under way ---- */
-static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_range *range)
+static struct hlist_head *oc_changes_of(struct oc_changes *c,
+					const struct mmu_notifier_range *range)
+{
+	return &c->under_way[hash_ptr(range, OC_CHANGE_BITS)];
+}
+
+static struct oc_change *oc_change_find(struct oc_changes *c,
+					const struct mmu_notifier_range *range)
+{
+	struct oc_change *change;
+
+	hlist_for_each_entry(change, oc_changes_of(c, range), node) {
+		if (change->range == range)
+			return change;
+	}
+	return NULL;
+}
+
+static struct oc_change *oc_change_alloc(struct oc_changes *c)
 {
 	unsigned int i = find_first_zero_bit(c->used, OC_CHANGES);
 
-	lockdep_assert_held(&c->lock);
-	c->begun++;
 	if (i < OC_CHANGES) {
 		__set_bit(i, c->used);
-		c->change[i] = (struct oc_change){
-			.range = range,
-			.start = range->start,
-			.end = range->end,
-			.serial = c->begun,
-		};
+		return &c->change[i];
+	}
+	/* Whoever reclaims memory may be here, and waits for nothing. */
+	return kmalloc(sizeof(struct oc_change), GFP_NOWAIT | __GFP_NOWARN);
+}
+
+static void oc_change_free(struct oc_changes *c, struct oc_change *change)
+{
+	hlist_del(&change->node);
+	if (change->awaited)
+		wake_up_all(&c->ended);
+	if (change >= c->change && change < c->change + OC_CHANGES)
+		__clear_bit(change - c->change, c->used);
+	else
+		kfree(change);
+}
+
+static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_range *range)
+{
+	struct oc_change *change;
+
+	lockdep_assert_held(&c->lock);
+	/* One that begins anew has ended: the kernel forgets to tell so of memory at address 0. */
+	change = oc_change_find(c, range);
+	if (change)
+		oc_change_free(c, change);
+	c->begun++;
+	change = oc_change_alloc(c);
+	if (change) {
+		change->range = range;
+		change->start = range->start;
+		change->end = range->end;
+		change->serial = c->begun;
+		change->awaited = false;
+		hlist_add_head(&change->node, oc_changes_of(c, range));
 		return;
 	}
 	c->more_start = c->more ? min(c->more_start, range->start) : range->start;
@@ -124,15 +174,12 @@ static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_rang
 
 static void oc_change_end(struct oc_changes *c, const struct mmu_notifier_range *range)
 {
-	unsigned int i;
+	struct oc_change *change;
 
 	lockdep_assert_held(&c->lock);
-	for_each_set_bit(i, c->used, OC_CHANGES) {
-		if (c->change[i].range != range)
-			continue;
-		__clear_bit(i, c->used);
-		if (c->change[i].awaited)
-			wake_up_all(&c->ended);
+	change = oc_change_find(c, range);
+	if (change) {
+		oc_change_free(c, change);
 		return;
 	}
 	if (!c->more || --c->more)
@@ -156,12 +203,14 @@ static void oc_changes_mark_part(unsigned long *busy, unsigned long start, unsig
 void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long end,
 		     unsigned long *busy)
 {
+	struct oc_change *change;
 	unsigned int i;
 
 	bitmap_zero(busy, (end - start) >> PAGE_SHIFT);
 	spin_lock(&c->lock);
-	for_each_set_bit(i, c->used, OC_CHANGES)
-		oc_changes_mark_part(busy, start, end, c->change[i].start, c->change[i].end);
+	for (i = 0; i < ARRAY_SIZE(c->under_way); i++)
+		hlist_for_each_entry(change, &c->under_way[i], node)
+			oc_changes_mark_part(busy, start, end, change->start, change->end);
 	if (c->more)
 		oc_changes_mark_part(busy, start, end, c->more_start, c->more_end);
 	spin_unlock(&c->lock);
@@ -170,17 +219,18 @@ void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long en
 /* Is the page being changed by what had begun then? Who asks is woken when that ends. */
 static bool oc_is_changing(struct oc_changes *c, unsigned long page, u64 begun, u64 more_over)
 {
+	struct oc_change *change;
 	bool changing = false;
 	unsigned int i;
 
 	spin_lock(&c->lock);
-	for_each_set_bit(i, c->used, OC_CHANGES) {
-		struct oc_change *change = &c->change[i];
-
-		if (change->serial <= begun && change->start < page + PAGE_SIZE &&
-		    page < change->end) {
-			change->awaited = true;
-			changing = true;
+	for (i = 0; i < ARRAY_SIZE(c->under_way); i++) {
+		hlist_for_each_entry(change, &c->under_way[i], node) {
+			if (change->serial <= begun && change->start < page + PAGE_SIZE &&
+			    page < change->end) {
+				change->awaited = true;
+				changing = true;
+			}
 		}
 	}
 	if (c->more && c->more_over == more_over && c->more_start < page + PAGE_SIZE &&
@@ -269,7 +319,8 @@ static void oc_patient_end(struct mmu_notifier *notifier, const struct mmu_notif
 /*
  * A change that cannot wait: of memory that nobody will ever use again. The first refusal ends it,
  * and the caller comes again. Such a change is not counted as being under way, since kernels differ
- * in whether the end of a refused one is told; whoever watches takes the memory for gone instead.
+ * in whether the end of a refused one is told; whoever watches takes the memory for gone instead,
+ * and nobody begins to.
  */
 static int oc_hasty_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
 {
@@ -280,6 +331,7 @@ static int oc_hasty_start(struct mmu_notifier *notifier, const struct mmu_notifi
 	if (mmu_notifier_range_blockable(range))
 		return 0;
 	spin_lock(&c->lock);
+	c->reaped = true;
 	n = interval_tree_iter_first(&c->watches, range->start, range->end - 1);
 	for (; n; n = interval_tree_iter_next(n, range->start, range->end - 1)) {
 		struct oc_watch *watch = container_of(n, struct oc_watch, node);
@@ -403,7 +455,11 @@ static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifi
 
 /*
  * The map lock is held for writing. To register a notifier takes the locks of all mappings: so no
- * change is under way then, and what begins later is told, with its end.
+ * change by the kernel is under way then, and what begins later is told, with its end.
+ *
+ * Our own zaps hold none of these locks. Were another driver's first interval notifier registered
+ * between the two announcements of one, the kernel would count an end of which it had counted no
+ * beginning. So it counts from the first watch on, as that driver makes it do.
  */
 static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 {
@@ -466,6 +522,11 @@ int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long si
 	watch->node.start = start;
 	watch->node.last = start + size - 1;
 	spin_lock(&c->lock);
+	if (c->reaped) {
+		spin_unlock(&c->lock);
+		oc_changes_put(c);
+		return -ESRCH;
+	}
 	watch->serial = ++c->joined;
 	interval_tree_insert(&watch->node, &c->watches);
 	spin_unlock(&c->lock);

@@ -286,7 +286,8 @@ struct oc_seg {
 	/* the page that comes next if importers go through memory in order */
 	unsigned long ahead_at;
 	unsigned int ahead;
-	bool reaped;
+	bool reaped; /* all of it is taken away by a worker, or was */
+	bool reap_done;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
 	u64 stretch_serial; /* of the last that came */
 	struct list_head attachments;

@@ -15,6 +15,11 @@ static bool oc_invalidate(struct oc_watch *watch, const struct mmu_notifier_rang
 		mutex_lock(&seg->lock);
 	else if (!mutex_trylock(&seg->lock))
 		return false; /* the OOM reaper comes again */
+	if (!blockable && seg->reap_done) {
+		/* What is shown since is of no owner. */
+		mutex_unlock(&seg->lock);
+		return true;
+	}
 	/* Pairs with smp_rmb() in oc_snap_begin(): whoever sees it counted sees it begun. */
 	smp_wmb();
 	seg->ring[seg->seq % OC_RING] = (struct oc_range){ start, end };

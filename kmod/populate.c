@@ -129,6 +129,10 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 	err = oc_seg_error(seg);
 	if (err)
 		return err;
+	/* Before the memory is held: a killed owner's would stay for as long. */
+	err = oc_changes_wait(seg->watch.changes, want->page);
+	if (err)
+		return err;
 	if (!mmget_not_zero(mm))
 		return -ESRCH;
 	snap = oc_snap_alloc(start, end, GFP_KERNEL_ACCOUNT);
@@ -138,9 +142,6 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 		mmput_async(mm);
 		return -EINTR; /* no verdict: the fault comes again */
 	}
-	err = oc_changes_wait(seg->watch.changes, want->page);
-	if (err)
-		goto out;
 	if (mmap_read_lock_killable(mm)) {
 		err = -EINTR;
 		goto out;

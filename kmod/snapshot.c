@@ -45,10 +45,14 @@ void oc_snap_free(struct oc_snap *snap)
 static int oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 			 unsigned long *busy)
 {
-	snap->seq = READ_ONCE(seg->seq);
+	u64 seq = READ_ONCE(seg->seq);
+
 	smp_rmb(); /* pairs with smp_wmb() in oc_invalidate() */
 	oc_changes_mark(seg->watch.changes, snap->start, oc_snap_end(snap), busy);
-	return test_bit(oc_snap_index(snap, target), busy) ? -EBUSY : 0;
+	if (test_bit(oc_snap_index(snap, target), busy))
+		return -EBUSY;
+	snap->seq = seq;
+	return 0;
 }
 
 /*

@@ -198,6 +198,9 @@ static void oc_reap_run(struct work_struct *work)
 	struct oc_seg *seg = container_of(work, struct oc_seg, reap);
 
 	oc_zap(seg, seg->start, oc_seg_end(seg));
+	mutex_lock(&seg->lock);
+	seg->reap_done = true;
+	mutex_unlock(&seg->lock);
 	oc_seg_put(seg);
 }
 
