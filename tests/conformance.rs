@@ -300,6 +300,22 @@ fn by_datagrams_between_nodes() {
     by_lanes("cico", &[("ONECOPY_VERBS_MODE", "ud")]);
 }
 
+/// Some are lost, there is room for few, and all sleep.
+#[test]
+fn by_datagrams_between_nodes_that_are_lost() {
+    let lossy = [
+        ("ONECOPY_VERBS_MODE", "ud"),
+        ("ONECOPY_VERBS_UD_DROP", "2"),
+        ("ONECOPY_VERBS_UD_SEED", "5"),
+        ("ONECOPY_VERBS_UD_RECEIVES", "16"),
+        ("ONECOPY_VERBS_SENDS", "8"),
+        ("ONECOPY_VERBS_WINDOW", "8"),
+        ("ONECOPY_WAIT_SPIN", "0"),
+        ("ONECOPY_WAIT_YIELD", "0"),
+    ];
+    by_lanes("cico in little memory", &lossy);
+}
+
 /// A message whose length does not fit into 32 bits, by a single copy and through chunks, as threads so that memory is
 /// touched once.
 #[test]

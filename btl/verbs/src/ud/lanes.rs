@@ -78,7 +78,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             path,
         });
         lane.room = room - HEAD;
-        lane.line.permit(offer.granted.min(WINDOW_MAX));
+        lane.line.begin(offer.granted.min(WINDOW_MAX));
         self.find(name, path);
     }
 
@@ -128,10 +128,11 @@ impl<P: Provider> Lanes for Datagrams<P> {
         if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
             return false;
         }
-        let (room, most) = (lane.line.room() as usize, lane.line.open() as usize);
-        let has = room > 0 && room >= bytes.div_ceil(lane.room.max(1)).min(most / 4);
-        if room == 0 {
-            lane.line.want(now);
+        let packets = bytes.div_ceil(lane.room.max(1));
+        let has = lane
+            .line
+            .has_room(u32::try_from(packets).unwrap_or(u32::MAX), now);
+        if !has {
             self.watch(name);
         }
         has
@@ -154,8 +155,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
                 continue;
             }
             if lane.building.is_empty() {
-                if lane.line.room() == 0 {
-                    lane.line.want(now);
+                if !lane.line.has_room(1, now) {
                     self.watch(name);
                     break;
                 }
@@ -183,8 +183,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
             return false;
         }
-        if lane.line.room() == 0 {
-            lane.line.want(now);
+        if !lane.line.has_room(1, now) {
             self.watch(name);
             return false;
         }

@@ -48,7 +48,8 @@ pub(super) struct Line {
     owed: u32,
     owed_since: Duration,
     must_tell: bool,
-    /// Somebody waits for permission: since when, and when the peer was last asked for it.
+    /// Somebody waits for permission for so many packets: since when, and when the peer was last asked for it.
+    wants: u32,
     wants_since: Option<Duration>,
     asked: Duration,
     asks: bool,
@@ -69,6 +70,7 @@ impl Line {
             owed: 0,
             owed_since: Duration::ZERO,
             must_tell: false,
+            wants: 0,
             wants_since: None,
             asked: Duration::ZERO,
             asks: false,
@@ -80,27 +82,21 @@ impl Line {
         self.order.permits()
     }
 
-    /// The peer permits packets before this number.
-    pub(super) fn permit(&mut self, permitted: u32) {
-        self.sent.permit(permitted);
+    /// The peer's offer: it permits so many packets, and never more at once.
+    pub(super) fn begin(&mut self, permitted: u32) {
+        self.sent.begin(permitted);
     }
 
-    /// How many packets may be added.
-    pub(super) fn room(&self) -> u32 {
-        self.sent.room()
-    }
-
-    /// How many could be under way at once.
-    pub(super) fn open(&self) -> u32 {
-        self.sent.open()
-    }
-
-    /// There is something to add, and no room.
-    pub(super) fn want(&mut self, now: Duration) {
-        if self.sent.is_stopped() && self.wants_since.is_none() {
+    /// Whether there is room for so many packets, or for a good part of a window. If not, it is waited for.
+    pub(super) fn has_room(&mut self, packets: u32, now: Duration) -> bool {
+        let needed = packets.min(self.sent.open() / 4).max(1);
+        let has = self.sent.room() >= needed;
+        if !has && self.sent.is_stopped(needed) && self.wants_since.is_none() {
+            self.wants = needed;
             self.wants_since = Some(now);
             self.asked = now;
         }
+        has
     }
 
     /// Adds a packet; there must be room.
@@ -171,7 +167,7 @@ impl Line {
         heard.room |= self.sent.room() > before;
         if self.wants_since.is_some() {
             // The peer is there; whether it permits more is its own affair.
-            self.wants_since = self.sent.is_stopped().then_some(now);
+            self.wants_since = self.sent.is_stopped(self.wants).then_some(now);
         }
         self.must_tell |= head.asks;
         if head.len > 0 {
@@ -276,6 +272,12 @@ impl Line {
     /// Packets that went out again, since this was last asked.
     pub(super) fn take_again(&mut self) -> u64 {
         self.sent.take_again()
+    }
+
+    /// How many packets may be added.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> u32 {
+        self.sent.room()
     }
 
     /// Packets that are kept, in both directions.

@@ -87,6 +87,12 @@ impl Sent {
         self.end()
     }
 
+    /// The peer has room for so many, and for no more at once.
+    pub(super) fn begin(&mut self, permitted: u32) {
+        self.permitted = permitted;
+        self.most = self.most.min(permitted).max(1);
+    }
+
     pub(super) fn permit(&mut self, permitted: u32) {
         // One that is older came late.
         if permitted.wrapping_sub(self.permitted) <= u32::MAX / 2 {
@@ -94,9 +100,9 @@ impl Sent {
         }
     }
 
-    /// Whether all that is permitted is used.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.kept.is_empty() && self.permitted == self.end()
+    /// Whether only the peer's permission can make room for so many: nothing is under way of which it would tell.
+    pub(super) fn is_stopped(&self, needed: u32) -> bool {
+        self.kept.is_empty() && self.permitted.wrapping_sub(self.end()) < needed
     }
 
     /// How many new packets may be added.
@@ -408,10 +414,10 @@ mod tests {
     #[test]
     fn permission_and_window_bound_what_goes_out() {
         let mut sent = Sent::new(32);
-        assert_eq!((sent.room(), sent.is_stopped()), (0, true));
+        assert_eq!((sent.room(), sent.is_stopped(1)), (0, true));
         sent.permit(4);
         sent.permit(2);
-        assert_eq!((sent.room(), sent.is_stopped()), (4, false));
+        assert_eq!((sent.room(), sent.is_stopped(1)), (4, false));
         sent.permit(100);
         assert_eq!(sent.room(), FIRST);
     }

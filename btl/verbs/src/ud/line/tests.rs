@@ -65,7 +65,7 @@ impl Net {
         let side = |length: usize, salt: u64| {
             let mut dice = Dice(seed ^ salt);
             let mut line = Line::new(window, limit);
-            line.permit(line.permits());
+            line.begin(line.permits());
             Side {
                 line,
                 stream: (0..length).map(|_| dice.roll() as u8).collect(),
@@ -136,8 +136,7 @@ impl Net {
                 continue;
             }
             while side.added < side.stream.len() {
-                if side.line.room() == 0 {
-                    side.line.want(self.now);
+                if !side.line.has_room(1, self.now) {
                     break;
                 }
                 let most = ROOM.min(side.stream.len() - side.added);
@@ -260,7 +259,7 @@ proptest! {
         (0u32..80, 0u32..80, 0u32..150, any::<u64>(), 0u16..4, any::<bool>()), 0..200))
     {
         let mut line = Line::new(16, Duration::from_secs(1));
-        line.permit(16);
+        line.begin(16);
         let mut now = Duration::ZERO;
         for (number, next, permitted, come, len, asks) in heads {
             now += Duration::from_millis(1);
@@ -288,8 +287,8 @@ fn a_lost_permission_stops_nobody() {
     let mut b = Line::new(2, Duration::from_secs(1));
     let mut now = Duration::from_secs(1);
     let spare = &mut Vec::new();
-    a.permit(2);
-    b.permit(2);
+    a.begin(2);
+    b.begin(2);
     for byte in 0..2 {
         a.add(vec![byte], now);
         let out = a.next().expect("room");
@@ -306,7 +305,7 @@ fn a_lost_permission_stops_nobody() {
     assert_eq!(b.read(&mut [0; 9], spare), 2);
     assert_eq!(b.next(), Some(Out::Word));
     b.went(Out::Word, now);
-    a.want(now);
+    assert!(!a.has_room(1, now));
     for _ in 0..3 {
         now = a.due().expect("it asks");
         a.tend(now).expect("not so soon");
@@ -322,7 +321,69 @@ fn a_lost_permission_stops_nobody() {
     assert_eq!((heard.room, a.room()), (true, 2));
     // And where nobody answers, the lane is over.
     let mut alone = Line::new(2, Duration::from_secs(1));
-    alone.want(now);
+    assert!(!alone.has_room(1, now));
     assert!(alone.tend(now + Duration::from_secs(1)).is_ok());
     assert!(alone.tend(now + Duration::from_millis(1001)).is_err());
+}
+
+/// The same where some permission is left, but less than a message needs.
+#[test]
+fn a_lost_permission_stops_no_longer_message() {
+    let mut a = Line::new(8, Duration::from_secs(1));
+    let mut b = Line::new(8, Duration::from_secs(1));
+    let mut now = Duration::from_secs(1);
+    let spare = &mut Vec::new();
+    a.begin(8);
+    b.begin(8);
+    for byte in 0..7 {
+        a.add(vec![byte], now);
+        let out = a.next().expect("room");
+        let head = a.head(0, out);
+        b.hear(&head, |body| body.push(byte), now, spare)
+            .expect("a packet");
+        a.went(out, now);
+    }
+    let word = b.head(0, Out::Word);
+    b.went(Out::Word, now);
+    a.hear(&word, |_| (), now, spare).expect("a word");
+    assert_eq!(b.read(&mut [0; 9], spare), 7);
+    // This one is lost.
+    b.went(Out::Word, now);
+    assert_eq!((a.room(), a.is_taken()), (1, true));
+    assert!(a.has_room(1, now) && !a.has_room(2, now));
+    now = a.due().expect("it asks");
+    a.tend(now).expect("not so soon");
+    assert_eq!(a.next(), Some(Out::Word));
+    let asks = a.head(0, Out::Word);
+    a.went(Out::Word, now);
+    b.hear(&asks, |_| (), now, spare).expect("a word");
+    let answer = b.head(0, Out::Word);
+    a.hear(&answer, |_| (), now, spare).expect("a word");
+    assert!(a.has_room(2, now));
+    assert_eq!(a.due(), None, "nobody waits any more");
+}
+
+/// A lane needs no more room than its peer can ever have.
+#[test]
+fn a_peer_of_a_smaller_window_stops_nobody() {
+    let mut line = Line::new(64, Duration::from_secs(1));
+    line.begin(4);
+    let now = Duration::from_secs(1);
+    let spare = &mut Vec::new();
+    for number in 1..=100 {
+        assert!(line.has_room(u32::MAX, now), "packet {number}");
+        line.add(vec![1], now);
+        let out = line.next().expect("room");
+        line.went(out, now);
+        let head = Head {
+            mark: 0,
+            number: 0,
+            next: number,
+            permitted: number + 4,
+            come: 0,
+            len: 0,
+            asks: false,
+        };
+        line.hear(&head, |_| (), now, spare).expect("a word");
+    }
 }
