@@ -33,9 +33,10 @@ use std::time::{Duration, Instant};
 use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Region, Slot};
+use crate::news::News;
 use crate::pair::{Operation, Pair, Plan, Ready};
-use crate::port::{Chosen, NUMBER_MAX, choose_at, look_at};
-use crate::provider::{Depths, Event, Kind, Provider};
+use crate::port::{Chosen, NUMBER_MAX, Said, choose_at, look_at};
+use crate::provider::{Depths, Kind, Provider};
 use crate::queue::{Completion, Done, Queue};
 use crate::table::Table;
 use crate::timing::Timing;
@@ -74,7 +75,7 @@ pub struct Adapter<P: Provider> {
     /// The lane of each pair.
     by_pair: HashMap<u32, u64>,
     /// Names of lanes with news.
-    news: Vec<u64>,
+    news: News,
     /// Lanes that are being connected.
     connecting: usize,
     batch: Vec<Completion<P>>,
@@ -141,7 +142,7 @@ impl<P: Provider> Adapter<P> {
             timing,
             lanes: Table::default(),
             by_pair: HashMap::new(),
-            news: Vec::new(),
+            news: News::default(),
             connecting: 0,
             batch: Vec::new(),
             orphans: Vec::new(),
@@ -223,7 +224,7 @@ impl<P: Provider> Adapter<P> {
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
-            note(&mut self.news, name, lane);
+            self.news.note(name, lane);
         }
     }
 
@@ -285,7 +286,7 @@ impl<P: Provider> Adapter<P> {
                 if arrived == Arrived::Bytes {
                     self.bytes += (len - HEAD) as u64;
                 }
-                note(&mut self.news, name, lane);
+                self.news.note(name, lane);
                 if let Some(slot) = slot {
                     self.recycle(slot);
                     // At once: nobody else may be given what is posted for this one.
@@ -323,7 +324,7 @@ impl<P: Provider> Adapter<P> {
             Bytes::Slot(slot)
         };
         // Whoever waits for a slot looks again.
-        note(&mut self.news, name, lane);
+        self.news.note(name, lane);
     }
 
     /// Copies what acknowledged nothing out of the slots that it holds: others need them.
@@ -380,7 +381,7 @@ impl<P: Provider> Adapter<P> {
             };
             found = true;
             self.connecting -= 1;
-            note(&mut self.news, name, lane);
+            self.news.note(name, lane);
             if let Some(reason) = failed {
                 lane.stage = Stage::Over;
                 self.fail(name, reason);
@@ -413,12 +414,6 @@ fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
     if bytes.capacity() > 0 && spare.len() < SPARE_MAX {
         bytes.clear();
         spare.push(bytes);
-    }
-}
-
-fn note<P: Provider>(news: &mut Vec<u64>, name: u64, lane: &mut Lane<P>) {
-    if !std::mem::replace(&mut lane.has_news, true) {
-        news.push(name);
     }
 }
 
@@ -533,13 +528,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn news(&mut self) -> Option<u32> {
-        while let Some(name) = self.news.pop() {
-            if let Some(lane) = self.lanes.get_mut(name) {
-                lane.has_news = false;
-                return Some(lane.rank);
-            }
-        }
-        None
+        self.news.next(&mut self.lanes)
     }
 
     fn has_news(&self) -> bool {
@@ -838,28 +827,19 @@ impl<P: Provider> Lanes for Adapter<P> {
         // A descriptor that stays readable would keep everybody awake.
         let _ = self.queue.take_wakes();
         while let Ok(Some(event)) = self.chosen.device.next_event() {
-            let name = self.chosen.device.name().to_owned();
-            match event {
-                Event::PortDown(port) if port == self.chosen.port => {
-                    let reason =
-                        format!("{name} port {port} has no link; look at it (`rdma link`)");
+            match self.chosen.said(event) {
+                Said::Down(reason) => {
                     self.fail_all(&reason);
                     self.down = Some(reason);
                 }
-                Event::PortUp(port) | Event::Addresses(port) if port == self.chosen.port => {
-                    self.is_stale = true;
-                }
-                Event::PairFailed(number) => {
+                Said::Stale => self.is_stale = true,
+                Said::PairFailed(number) => {
                     if let Some(&lane) = self.by_pair.get(&number) {
+                        let name = self.chosen.device.name();
                         self.fail(lane, format!("{name}: the connection failed"));
                     }
                 }
-                Event::DeviceFailed | Event::QueueOverran => {
-                    let reason = format!("{name}: {event:?}; see the kernel's log");
-                    self.fail_all(&reason);
-                    self.down = Some(reason);
-                }
-                _ => {}
+                Said::Nothing => {}
             }
         }
     }
@@ -874,7 +854,7 @@ impl<P: Provider> Lanes for Adapter<P> {
                     let text =
                         "the device tells nothing of what is under way; see the kernel's log";
                     lane.failed.get_or_insert_with(|| text.to_owned());
-                    note(&mut self.news, name, lane);
+                    self.news.note(name, lane);
                 }
                 if lane.seen == lane.arrived {
                     lane.window = (lane.window / 2).max(GRANT_MIN);

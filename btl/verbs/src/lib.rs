@@ -36,6 +36,7 @@ pub mod error;
 pub mod memory;
 pub mod model;
 pub mod modes;
+mod news;
 pub mod pair;
 pub mod port;
 pub mod provider;

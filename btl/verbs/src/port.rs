@@ -3,7 +3,7 @@
 
 use crate::domain::Device;
 use crate::error::{Error, Result};
-use crate::provider::{Address, Path, Port, Provider};
+use crate::provider::{Address, Event, Path, Port, Provider};
 
 /// A device with the port and address to use.
 #[derive(Debug)]
@@ -16,6 +16,37 @@ pub struct Chosen<P: Provider> {
     pub state: Port,
     /// The own address; none in a subnet of InfiniBand without one.
     pub address: Option<Address>,
+}
+
+/// What an event of a device says of the lanes by a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing goes any more, and why.
+    Down(String),
+    /// Something goes again, perhaps by other addresses.
+    Stale,
+    /// One pair failed.
+    PairFailed(u32),
+    /// Nothing.
+    Nothing,
+}
+
+impl<P: Provider> Chosen<P> {
+    /// What an event of its device says of its port.
+    pub(crate) fn said(&self, event: Event) -> Said {
+        let name = self.device.name();
+        match event {
+            Event::PortDown(port) if port == self.port => Said::Down(format!(
+                "{name} port {port} has no link; look at it (`rdma link`)"
+            )),
+            Event::PortUp(port) | Event::Addresses(port) if port == self.port => Said::Stale,
+            Event::PairFailed(number) => Said::PairFailed(number),
+            Event::DeviceFailed | Event::QueueOverran => {
+                Said::Down(format!("{name}: {event:?}; see the kernel's log"))
+            }
+            _ => Said::Nothing,
+        }
+    }
 }
 
 /// The first of the devices, or the one of that name, with a port that carries messages and that peers can reach.

@@ -32,6 +32,7 @@ use crate::adapter::pinned;
 use crate::domain::{Domain, Way};
 use crate::error::Result;
 use crate::memory::{Local, Region, Slot};
+use crate::news::{News, Newsworthy};
 use crate::pair::{Operation, Pair, Plan, Ready};
 use crate::port::{Chosen, look_at};
 use crate::provider::{Depths, Kind, Path, Provider};
@@ -116,6 +117,16 @@ struct Lane<P: Provider> {
     is_watched: bool,
 }
 
+impl<P: Provider> Newsworthy for Lane<P> {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn has_news(&mut self) -> &mut bool {
+        &mut self.has_news
+    }
+}
+
 /// A rank's side of its lanes.
 #[derive(Debug)]
 pub struct Datagrams<P: Provider> {
@@ -139,7 +150,7 @@ pub struct Datagrams<P: Provider> {
     old: Vec<Way<P>>,
     /// Names of lanes with news, of those to which something came, of those that wait for the device, of those that
     /// wait for a time, and the first of these times.
-    news: Vec<u64>,
+    news: News,
     touched: Vec<u64>,
     hungry: Vec<u64>,
     watched: Vec<u64>,
@@ -188,7 +199,7 @@ impl<P: Provider> Datagrams<P> {
             ways: HashMap::new(),
             finding: HashMap::new(),
             old: Vec::new(),
-            news: Vec::new(),
+            news: News::default(),
             touched: Vec::new(),
             hungry: Vec::new(),
             watched: Vec::new(),
@@ -280,7 +291,7 @@ impl<P: Provider> Datagrams<P> {
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
-            note(&mut self.news, name, lane);
+            self.news.note(name, lane);
         }
     }
 
@@ -291,7 +302,7 @@ impl<P: Provider> Datagrams<P> {
         };
         if let Some(way) = self.ways.get(&path) {
             lane.stage = Stage::Ready(way.clone());
-            return note(&mut self.news, name, lane);
+            return self.news.note(name, lane);
         }
         lane.stage = Stage::Finding;
         if self.finding.contains_key(&path) {
@@ -341,7 +352,7 @@ impl<P: Provider> Datagrams<P> {
                 match &way {
                     Ok(way) => {
                         lane.stage = Stage::Ready(way.clone());
-                        note(&mut self.news, name, lane);
+                        self.news.note(name, lane);
                     }
                     Err(reason) => self.fail(name, reason.clone()),
                 }
@@ -577,7 +588,7 @@ impl<P: Provider> Datagrams<P> {
         match heard {
             Ok(heard) => {
                 if heard.bytes || heard.room {
-                    note(&mut self.news, name, lane);
+                    self.news.note(name, lane);
                 }
                 if !std::mem::replace(&mut lane.is_touched, true) {
                     self.touched.push(name);
@@ -586,12 +597,6 @@ impl<P: Provider> Datagrams<P> {
             Err(what) => self.fail(name, format!("the peer sent {what}")),
         }
         true
-    }
-}
-
-fn note<P: Provider>(news: &mut Vec<u64>, name: u64, lane: &mut Lane<P>) {
-    if !std::mem::replace(&mut lane.has_news, true) {
-        news.push(name);
     }
 }
 

@@ -9,6 +9,7 @@ use super::head::{HEAD, Head, Offer};
 use super::{GRANT_MIN, WINDOW_MAX};
 use crate::error::Error;
 use crate::memory::Slot;
+use crate::news::Newsworthy;
 use crate::pair::{Pair, Prepared, Ready};
 use crate::port::Reach;
 use crate::provider::Provider;
@@ -117,6 +118,16 @@ pub(super) enum Arrived {
 
 /// What no correct peer would have sent, and the slot that it came in.
 pub(super) type Nonsense<P> = (&'static str, Slot<P>);
+
+impl<P: Provider> Newsworthy for Lane<P> {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn has_news(&mut self) -> &mut bool {
+        &mut self.has_news
+    }
+}
 
 impl<P: Provider> Lane<P> {
     pub(super) fn new(rank: u32, pair: Pair<P, Prepared>, own: Reach) -> Self {

@@ -12,7 +12,7 @@
 use std::ptr::NonNull;
 
 use super::lane::{Asked, Stage};
-use super::{Adapter, Fetched, Shown, note};
+use super::{Adapter, Fetched, Shown};
 use crate::cache::{Bounds, Cache};
 use crate::memory::{Local, Region, Slot};
 use crate::pair::Operation;
@@ -199,6 +199,6 @@ impl<P: Provider> Adapter<P> {
             self.bytes += asked.len as u64;
             asked.slot = Some(slot);
         }
-        note(&mut self.news, name, lane);
+        self.news.note(name, lane);
     }
 }

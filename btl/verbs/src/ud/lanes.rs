@@ -9,7 +9,9 @@ use super::line::Line;
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Fetched, Figures, Lanes, Mark, Offer, Shown};
 use crate::memory::Region;
-use crate::provider::{Event, Provider};
+use crate::pair::Pair;
+use crate::port::Said;
+use crate::provider::Provider;
 
 /// Rounds in which what has come before an end is taken.
 const LAST_ROUNDS: u32 = 256;
@@ -107,13 +109,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn news(&mut self) -> Option<u32> {
-        while let Some(name) = self.news.pop() {
-            if let Some(lane) = self.lanes.get_mut(name) {
-                lane.has_news = false;
-                return Some(lane.rank);
-            }
-        }
-        None
+        self.news.next(&mut self.lanes)
     }
 
     fn has_news(&self) -> bool {
@@ -294,30 +290,19 @@ impl<P: Provider> Lanes for Datagrams<P> {
         // A descriptor that stays readable would keep everybody awake.
         let _ = self.queue.take_wakes();
         while let Ok(Some(event)) = self.chosen.device.next_event() {
-            let (name, own) = (self.chosen.device.name().to_owned(), self.chosen.port);
-            match event {
-                Event::PortDown(port) if port == own => {
-                    let text = format!("{name} port {port} has no link; look at it (`rdma link`)");
-                    self.fail_pair(&text);
-                    self.down = Some(text);
-                }
-                Event::PortUp(port) | Event::Addresses(port) if port == own => {
-                    self.is_stale = true;
-                }
-                Event::PairFailed(number)
-                    if self
-                        .pair
-                        .as_ref()
-                        .is_some_and(|pair| pair.number() == number) =>
-                {
-                    self.fail_pair(&format!("{name}: the pair for datagrams failed"));
-                }
-                Event::DeviceFailed | Event::QueueOverran => {
-                    let reason = format!("{name}: {event:?}; see the kernel's log");
+            match self.chosen.said(event) {
+                Said::Down(reason) => {
                     self.fail_pair(&reason);
                     self.down = Some(reason);
                 }
-                _ => {}
+                Said::Stale => self.is_stale = true,
+                Said::PairFailed(number) => {
+                    if self.pair.as_ref().map(Pair::number) == Some(number) {
+                        let name = self.chosen.device.name();
+                        self.fail_pair(&format!("{name}: the pair for datagrams failed"));
+                    }
+                }
+                Said::Nothing => {}
             }
         }
     }
