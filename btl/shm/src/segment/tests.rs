@@ -49,6 +49,31 @@ fn a_record_crosses() {
     assert_eq!(consumer.peek().unwrap(), None);
 }
 
+/// Whichever line of a record is written first, and at whichever place it is written in parts.
+#[test]
+fn records_of_all_lengths_cross() {
+    let own = segment(1);
+    let peer =
+        PeerSegment::open(own.fd().try_clone_to_owned().unwrap(), 1, 0, &geometry(2)).unwrap();
+    let (mut producer, mut consumer) = (peer.producer().unwrap(), own.consumer(0));
+    let longest = (geometry(2).ring_slots as usize / 2 - 1) * 64;
+    for len in 1..=longest.min(1100) {
+        for begin in [0, 8.min(len), len / 2] {
+            let sent: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
+            let mut claim = producer.claim(slots_for(len)).expect("room");
+            claim.write(begin, &sent[begin..]);
+            claim.write(0, &sent[..begin]);
+            claim.publish(3, len, 42);
+            let record = consumer.peek().unwrap().expect("a record");
+            let mut got = vec![0; len];
+            consumer.read(&record, 0, &mut got);
+            assert!(got == sent, "{len} bytes, in parts from {begin} on");
+            consumer.advance(record);
+            consumer.publish_tail();
+        }
+    }
+}
+
 #[test]
 fn a_segment_cannot_be_resized_by_anyone() {
     let own = segment(1);
