@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What collectors give: figures since the start, by process ids of this node.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::Histogram;
+
+/// How bytes got from one process to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// `process_vm_readv`: the sink calls.
+    CmaRead,
+    /// `process_vm_writev`: the source calls.
+    CmaWrite,
+    /// Memory of the source was attached by the sink, by XPMEM's interface; bytes are those attached.
+    XpmemAttach,
+    /// Pages of attached memory that were shown at first touch; bytes are those shown.
+    XpmemFault,
+    /// A copy by KNEM's interface.
+    Knem,
+    /// onecopy: loads from memory that a module attached.
+    Xpmem,
+    /// onecopy: loads from or stores into the other's heap.
+    Heap,
+    /// onecopy: the kernel's copy, as the runtime counts it.
+    Cma,
+    /// onecopy: in slots and chunks of shared memory.
+    Cico,
+    /// onecopy: by a device for RDMA.
+    Verbs,
+    /// onecopy: by a stream between nodes.
+    Tcp,
+    /// A device for RDMA, as its own counters say.
+    Rdma,
+}
+
+/// The other process of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Peer {
+    /// A process, by its id as this node's outermost namespace says it.
+    Process(u32),
+    /// An id in the caller's pid namespace that could not be translated.
+    InNamespace {
+        /// The inode of the namespace.
+        namespace: u64,
+        /// The id that the call gave.
+        pid: i32,
+    },
+    /// A rank of the same job whose process is not known.
+    Rank(u32),
+    /// Not known.
+    Unknown,
+}
+
+/// What was seen of one process, so that it keeps its name after it has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Its command's name.
+    pub comm: String,
+    /// The inode of its pid namespace; 0 if not known.
+    pub namespace: u64,
+    /// Its id there; 0 if not known.
+    pub local_pid: i32,
+    /// Its rank, if something said it.
+    pub rank: Option<u32>,
+    /// The job, as its launcher names it.
+    pub job: Option<String>,
+    /// The container, if its control group names one.
+    pub container: Option<String>,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// Which copies are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PairKey {
+    /// The process that made the call.
+    pub caller: u32,
+    /// The other one.
+    pub peer: Peer,
+    /// How the bytes went. It says which of the two is the source.
+    pub mechanism: Mechanism,
+}
+
+/// What one caller did with one peer by one mechanism.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PairCounts {
+    /// Calls, those that failed too.
+    pub calls: u64,
+    /// Bytes that were copied.
+    pub bytes: u64,
+    /// Calls that copied less than they asked for, without an error.
+    pub short: u64,
+    /// Calls that failed, by errno.
+    pub errors: BTreeMap<i32, u64>,
+    /// Nanoseconds from entry to exit; empty where none are measured.
+    pub latency_ns: Histogram,
+    /// Nanoseconds of all calls together.
+    pub time_ns: u64,
+    /// Bytes asked for, per call.
+    pub sizes: Histogram,
+    /// Bytes that calls asked for and did not get.
+    pub missing_bytes: u64,
+    /// Page faults of the caller while its calls ran.
+    pub faults: u64,
+    /// Calls with more than one piece of remote memory, and those pieces.
+    pub vectored: (u64, u64),
+    /// Waits for a lock on an address space while a call ran, in nanoseconds.
+    pub wait_ns: u64,
+    /// Flushes of translations while calls ran.
+    pub flushes: u64,
+}
+
+/// Waits of one process for the lock of an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Who waited.
+    pub waiter: u32,
+    /// Whose address space; none if its process is not known.
+    pub owner: Option<u32>,
+    /// How often the wait was longer than the floor under which a wait is the tracer's own cost.
+    pub waits: u64,
+    /// All of these waits, in nanoseconds.
+    pub total_ns: u64,
+    /// The longest.
+    pub longest_ns: u64,
+}
+
+/// What observing costs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// Nanoseconds that an observed call takes longer, as measured on this machine when observing began.
+    pub ns_per_event: f64,
+    /// Nanoseconds that every other system call of the node takes longer.
+    pub ns_per_other_call: f64,
+    /// Events seen.
+    pub events: u64,
+    /// Records that were lost because nobody took them in time. Counts are exact all the same.
+    pub dropped: u64,
+    /// Calls or processes that found no place in a table: figures lack them.
+    pub not_counted: u64,
+    /// What was given up to stay within the permitted overhead, in the order in which it went.
+    pub given_up: Vec<String>,
+}
+
+/// One event of a timeline.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// When it began, in nanoseconds of the monotonic clock.
+    pub start_ns: u64,
+    /// How long it took; none for a moment.
+    pub duration_ns: Option<u64>,
+    /// Whose it is.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// What happened.
+    pub what: What,
+}
+
+/// What an event says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// A copy.
+    Copy {
+        /// How.
+        mechanism: Mechanism,
+        /// With whom.
+        peer: Peer,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes copied, or a negative errno.
+        result: i64,
+        /// Page faults of the caller meanwhile.
+        faults: u32,
+    },
+    /// A tracepoint of onecopy's runtime: its name and its arguments, by name.
+    Runtime {
+        /// The name, as `docs/counters.md` has it.
+        name: &'static str,
+        /// Argument names and values.
+        args: Vec<(&'static str, i64)>,
+    },
+}
+
+/// Figures since observing began. Later ones of the same collector hold the earlier ones.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Since when.
+    pub elapsed: Duration,
+    /// The processes that occur.
+    pub tasks: BTreeMap<u32, Task>,
+    /// The matrix.
+    pub pairs: BTreeMap<PairKey, PairCounts>,
+    /// Who waits for whose address space.
+    pub waits: Vec<Wait>,
+    /// Page faults outside of calls are not counted: those of calls, per process.
+    pub faults: BTreeMap<u32, u64>,
+    /// What it costs.
+    pub overhead: Overhead,
+    /// Counters of the runtime's own ranks, per process, by name.
+    pub counters: BTreeMap<u32, Vec<(&'static str, u64)>>,
+}
