@@ -50,6 +50,11 @@ fn job(fabric: &Fabric, ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(R
 
 /// Talks with another rank until lanes of this one have taken over so often.
 fn until_taken_over(rt: &Runtime, peer: usize, often: u64) {
+    until_taken_over_by(rt, peer, often, often);
+}
+
+/// As [`until_taken_over`], where the other rank's lanes have taken over `there` times.
+fn until_taken_over_by(rt: &Runtime, peer: usize, often: u64, often_there: u64) {
     let world = rt.world();
     let mut there = [0u64];
     loop {
@@ -57,10 +62,54 @@ fn until_taken_over(rt: &Runtime, peer: usize, often: u64) {
         world
             .sendrecv(&[here], peer, 77, &mut there, peer, 77)
             .expect("a word");
-        if here >= often && there[0] >= often {
+        if here >= often && there[0] >= often_there {
             return;
         }
     }
+}
+
+/// A rank with room for one lane talks with two others by turns. The lane that is silent gives its place; of two that
+/// are in use, neither does.
+#[test]
+fn the_lane_that_was_silent_longest_gives_its_place() {
+    limited("one place", || {
+        let fabric = fabric(3);
+        let knobs = of_mode("rc", &[("ONECOPY_VERBS_LANES", "1")]);
+        let turn = std::sync::Barrier::new(3);
+        job(&fabric, 3, 3, &knobs, |rt| {
+            let me = rt.world().rank();
+            // Only rank 0 has two peers, so only it ever wants two lanes.
+            for round in 0..3 {
+                turn.wait();
+                let peer = 1 + round % 2;
+                let (often, there) = (1 + round as u64, 1 + round as u64 / 2);
+                if me == 0 {
+                    until_taken_over_by(&rt, peer, often, there);
+                } else if me == peer {
+                    until_taken_over_by(&rt, 0, there, often);
+                }
+                assert!(
+                    is_real() || fabric.pairs() <= 4,
+                    "{} connections",
+                    fabric.pairs()
+                );
+            }
+            if me == 0 {
+                let counters = rt.counters();
+                say(&format!(
+                    "{} lanes gave their place",
+                    counters.lane_evictions
+                ));
+                assert_eq!(counters.lane_evictions, 2);
+                assert_eq!(counters.lane_connects, 3);
+            }
+            rt.finalize().expect("finalize");
+        });
+        // A connection that was being made when its rank left ends in its own time.
+        while fabric.pairs() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
 }
 
 /// How a device reaches peers.

@@ -398,6 +398,9 @@ impl Medium for Socket {
             let total = std::mem::take(&mut self.credit_due);
             self.output.push(What::Credit, total);
         }
+        if let Some(beside) = &mut self.beside {
+            beside.talked = true;
+        }
         Some(self.output.frame())
     }
 
@@ -498,6 +501,9 @@ impl Socket {
         }
         if naming.len > frame::CHUNK_MAX {
             return Put::Withdrawn;
+        }
+        if let Some(beside) = &mut self.beside {
+            beside.talked = true;
         }
         let head = frame::Head {
             what: What::Record,

@@ -379,6 +379,7 @@ impl Engine {
             counters.lane_pinned = figures.pinned;
             counters.lane_resends = figures.again;
             counters.lane_aliens = figures.aliens;
+            counters.lane_evictions = figures.displaced;
         }
     }
 

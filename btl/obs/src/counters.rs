@@ -92,6 +92,8 @@ counters! {
     lane_connects: "connections" Sum;
     /// Pairs that went back to TCP, because a device, its port or its peer failed.
     lane_demotions: "connections" Sum;
+    /// Lanes that were silent and gave their place to others (`ONECOPY_VERBS_LANES`).
+    lane_evictions: "connections" Sum;
     /// Announced messages that were read where they lay, by a device.
     lane_reads: "messages" Sum;
     /// Bytes that are pinned for a device now, beside those of the program.

@@ -361,6 +361,9 @@ knobs! {
             OneOf::<VerbsMode>::new(), auto::VERBS_MODE;
         /// Bytes that a rank may take for connections with all its peers. Where they need more, datagrams are used.
         User ONECOPY_VERBS_MEMORY => verbs_memory: usize = 64 * MIB, ANY_SIZE;
+        /// Connections that a rank keeps with peers, at most. For another one, that which was silent longest goes, if
+        /// it was silent for a second; else the new pair stays with tcp.
+        User ONECOPY_VERBS_LANES => verbs_lanes: usize = 1024, Count { min: 1, max: 65536 };
         /// Bytes of a message by a device for RDMA. Longer pieces are cut.
         Expert ONECOPY_VERBS_SLOT => verbs_slot: usize = 8 * KIB, Size { min: KIB, max: MIB };
         /// Messages that a rank has room for at first, from all its peers together, and by how many that grows.

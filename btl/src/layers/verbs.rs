@@ -68,6 +68,7 @@ pub fn settings(knobs: &Knobs) -> Settings {
         device: knobs.verbs_device.clone(),
         port: small(knobs.verbs_port),
         address: small(knobs.verbs_gid),
+        lanes_max: knobs.verbs_lanes,
         slot: knobs.verbs_slot,
         receives: knobs.verbs_receives,
         receives_max: knobs.verbs_receives_max,
@@ -106,6 +107,7 @@ pub fn sizes(knobs: &Knobs) -> Sizes {
         datagrams: number(knobs.verbs_ud_receives),
         sends: number(knobs.verbs_sends),
         depth: number(knobs.verbs_window),
+        lanes: number(knobs.verbs_lanes),
         ..Sizes::default()
     }
 }

@@ -17,6 +17,8 @@
 //! - A slot to send from is held only while the device reads it, or while there are others: what the peer does not take
 //!   is copied to memory that nobody pins. So a peer that takes nothing keeps no other one waiting.
 //! - Nothing waits: a connection that may take a second is made by a thread.
+//! - A rank has at most [`Settings::lanes_max`] lanes. For another one, that which was silent longest gives its place;
+//!   where none was silent for [`SILENT`], there is no further lane. So lanes that are in use are never exchanged.
 
 mod contract;
 mod head;
@@ -52,6 +54,8 @@ pub(crate) use pool::pinned;
 const GRANT_MIN: u32 = 4;
 /// Messages that a lane permits at most.
 const WINDOW_MAX: u32 = 1 << 12;
+/// How long a lane has carried nothing before it gives its place to another one.
+pub const SILENT: Duration = Duration::from_secs(1);
 /// Rounds in which a connection that fails may tell of what was under way.
 const FLUSH_ROUNDS: u32 = 256;
 /// Bytes that a request itself may carry.
@@ -95,6 +99,8 @@ pub struct Adapter<P: Provider> {
     /// The first packet's number of the next lane.
     first: u32,
     bytes: u64,
+    /// Lanes that gave their place to others.
+    displaced: u64,
     spare: Vec<Vec<u8>>,
     /// Slots that were read to their end: of use within a call only.
     read: Vec<Slot<P>>,
@@ -152,6 +158,7 @@ impl<P: Provider> Adapter<P> {
             down: None,
             first: std::process::id(),
             bytes: 0,
+            displaced: 0,
             spare: Vec::new(),
             read: Vec::new(),
             is_stale: false,
@@ -225,6 +232,43 @@ impl<P: Provider> Adapter<P> {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
             self.news.note(name, lane);
+        }
+    }
+
+    /// Has the lane that was silent longest give its place, where there are as many as there may be.
+    fn make_place(&mut self, now: Instant) -> std::result::Result<(), String> {
+        let names = self.lanes.names();
+        let mut count = 0;
+        let mut oldest: Option<(Instant, u64)> = None;
+        for name in names {
+            let Some(lane) = self
+                .lanes
+                .get_mut(name)
+                .filter(|lane| lane.failed.is_none())
+            else {
+                continue;
+            };
+            count += 1;
+            lane.look_at_use(now);
+            if lane.is_silent() && oldest.is_none_or(|(used, _)| lane.used < used) {
+                oldest = Some((lane.used, name));
+            }
+        }
+        if count < self.settings.lanes_max {
+            return Ok(());
+        }
+        match oldest {
+            Some((used, name)) if now >= used + SILENT => {
+                self.displaced += 1;
+                self.fail(
+                    name,
+                    "another rank's lane needs its place (ONECOPY_VERBS_LANES)".to_owned(),
+                );
+                Ok(())
+            }
+            _ => Err(format!(
+                "all {count} lanes that a rank may have are in use; raise ONECOPY_VERBS_LANES"
+            )),
         }
     }
 
@@ -420,6 +464,7 @@ fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
 impl<P: Provider> Lanes for Adapter<P> {
     fn make(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String> {
         self.look_at_port()?;
+        self.make_place(Instant::now())?;
         while self.posted < self.promised + GRANT_MIN as usize {
             if !self.grow() {
                 return Err(format!(
@@ -860,6 +905,7 @@ impl<P: Provider> Lanes for Adapter<P> {
                     lane.window = (lane.window / 2).max(GRANT_MIN);
                 }
                 lane.seen = lane.arrived;
+                lane.look_at_use(now);
             }
         }
         self.spare.truncate(SPARE_MAX / 4);
@@ -874,6 +920,7 @@ impl<P: Provider> Lanes for Adapter<P> {
             bytes: self.bytes,
             receives: self.parts.iter().map(Region::count).sum::<usize>() as u64,
             registered: self.reads.registered(),
+            displaced: self.displaced,
             ..Figures::default()
         }
     }

@@ -67,6 +67,8 @@ pub struct Sizes {
     pub sends: u32,
     /// Sends under way in a pair.
     pub depth: u32,
+    /// Connections that a rank keeps, at most.
+    pub lanes: u32,
 }
 
 impl Default for Sizes {
@@ -80,6 +82,7 @@ impl Default for Sizes {
             datagrams: 160,
             sends: 64,
             depth: 32,
+            lanes: 1024,
         }
     }
 }
@@ -111,7 +114,7 @@ impl Need {
         let remote = others.saturating_mul(job.per_node);
         let peers = job.peers.min(remote);
         let (pairs, slot, receives) = match mode {
-            Mode::Connections => (peers, sizes.slot, sizes.receives),
+            Mode::Connections => (peers.min(sizes.lanes), sizes.slot, sizes.receives),
             // By one it sends to a node; of those that come to its own node it has a fair part.
             Mode::Extended => {
                 let sent = others.min(peers);
@@ -153,12 +156,22 @@ pub fn choose(job: &Job, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, 
     let mode = Mode::Connections;
     let need = Need::of(mode, job, sizes);
     let (bytes, pairs) = (need.bytes(), need.pairs);
-    if pairs <= limits.pairs && bytes <= budget {
+    let everyone = Sizes {
+        lanes: u32::MAX,
+        ..*sizes
+    };
+    let wanted = Need::of(mode, job, &everyone).pairs;
+    if pairs <= limits.pairs && wanted <= sizes.lanes && bytes <= budget {
         reasons.push(format!("{mode:?}: {bytes} bytes for {pairs} pairs"));
         return (mode, reasons);
     }
     let why = if pairs > limits.pairs {
         format!("{pairs} pairs, and the device has {}", limits.pairs)
+    } else if wanted > sizes.lanes {
+        format!(
+            "{wanted} peers, and a rank keeps {} connections (ONECOPY_VERBS_LANES)",
+            sizes.lanes
+        )
     } else {
         format!("{bytes} bytes for {pairs} pairs, of {budget} that a rank may take")
     };
@@ -186,6 +199,7 @@ mod tests {
         datagrams: 160,
         sends: 64,
         depth: 32,
+        lanes: u32::MAX,
     };
 
     #[test]
@@ -243,6 +257,12 @@ mod tests {
         let (mode, reasons) = chosen(&few, 1 << 30);
         assert_eq!(mode, Mode::Datagrams);
         assert!(reasons[0].ends_with("the device has 9"), "{reasons:?}");
+        let capped = Sizes { lanes: 16, ..SIZES };
+        assert_eq!(Need::of(Mode::Connections, &job, &capped).pairs, 16);
+        let small = Job { peers: 17, ..job };
+        let (mode, reasons) = choose(&small, &capped, &limits, 1 << 30);
+        assert_eq!(mode, Mode::Datagrams);
+        assert!(reasons[0].contains("keeps 16 connections"), "{reasons:?}");
     }
 
     #[test]

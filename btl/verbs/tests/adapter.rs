@@ -17,6 +17,7 @@ fn settings() -> Settings {
         device: None,
         port: None,
         address: None,
+        lanes_max: 64,
         slot: SLOT,
         receives: 32,
         receives_max: 128,

@@ -432,6 +432,7 @@ fn connections_and_datagrams_do_not_mix() {
         device: Some("m1".to_owned()),
         port: None,
         address: None,
+        lanes_max: 64,
         slot: 1024,
         receives: 16,
         receives_max: 16,

@@ -630,6 +630,7 @@ fn what_is_pinned_is_what_the_formula_says() {
             datagrams: 37,
             sends: 11,
             depth: 16,
+            lanes: 1024,
         };
         let need = Need::of(mode, &job, &sizes);
         let fabric = Fabric::default();

@@ -17,7 +17,7 @@ use super::output::Output;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
-/// How long after its failure a lane is tried again; twice as long after each further one.
+/// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(64);
 
@@ -64,6 +64,8 @@ pub(super) struct Beside {
     /// When a lane is tried again, and how long after its next failure.
     again: Option<Instant>,
     patience: Duration,
+    /// Whether this rank has sent something since a lane was last tried: nobody needs one who does not.
+    pub(super) talked: bool,
     pub(super) taken_over: u64,
     pub(super) given_back: u64,
 }
@@ -93,6 +95,7 @@ impl Beside {
             since: None,
             again: None,
             patience: AGAIN,
+            talked: false,
             taken_over: 0,
             given_back: 0,
         }
@@ -111,22 +114,25 @@ impl Beside {
             }
             Err(reason) => {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
-                self.try_again();
+                self.ask_again(AGAIN);
                 false
             }
         }
     }
 
-    /// Has a lane tried again in a while, if one has carried something before: then it may again.
+    /// Has a lane tried again in a while.
     fn try_again(&mut self) {
         let now = Instant::now();
-        if let Some(since) = self.since {
-            if now > since + AGAIN_MAX {
-                self.patience = AGAIN;
-            }
-            self.again = Some(now + self.patience);
-            self.patience = (2 * self.patience).min(AGAIN_MAX);
+        if self.since.is_some_and(|since| now > since + AGAIN_MAX) {
+            self.patience = AGAIN;
         }
+        self.ask_again(self.patience);
+        self.patience = (2 * self.patience).min(AGAIN_MAX);
+    }
+
+    fn ask_again(&mut self, after: Duration) {
+        self.again = Some(Instant::now() + after);
+        self.talked = false;
     }
 
     /// The peer offers a lane.
@@ -263,10 +269,16 @@ impl Beside {
         }
         self.takes = false;
         self.early.add(&std::mem::take(&mut self.control));
+        let had_none = self.lane.is_none();
         self.close();
         (self.ends, self.unpushed) = ((0, None), false);
         (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
-        self.try_again();
+        if had_none {
+            // This side refused it, for a reason that may pass.
+            self.ask_again(AGAIN);
+        } else {
+            self.try_again();
+        }
         Ok(())
     }
 
@@ -290,7 +302,10 @@ impl Beside {
 
     /// Whether a lane is to be tried again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.lane.is_none() && !self.said_end && self.again.is_some_and(|again| now >= again)
+        self.lane.is_none()
+            && !self.said_end
+            && self.talked
+            && self.again.is_some_and(|again| now >= again)
     }
 
     /// Forgets the lane.

@@ -15,6 +15,8 @@ pub struct Settings {
     pub port: Option<u8>,
     /// The place of the own address; the best if none.
     pub address: Option<u8>,
+    /// Lanes at most.
+    pub lanes_max: usize,
     /// Bytes of a message.
     pub slot: usize,
     /// Receives at first, and by how many their number grows.
@@ -46,6 +48,8 @@ pub struct Figures {
     pub receives: u64,
     /// Bytes of the program's memory that are registered.
     pub registered: u64,
+    /// Lanes that gave their place to others.
+    pub displaced: u64,
     /// Datagrams that were sent again.
     pub again: u64,
     /// Datagrams of no lane that came.

@@ -102,6 +102,9 @@ pub(super) struct Lane<P: Provider> {
     pub(super) window: u32,
     /// `arrived`, when it was last looked at.
     pub(super) seen: u32,
+    /// When it was last seen to have carried something, and what it had carried then.
+    pub(super) used: Instant,
+    carried: (u32, u32, u32),
     /// Operations whose end the device has told, ever, and since when it has told of none though some are under way.
     pub(super) ended: u32,
     pub(super) still: Option<(Instant, u32)>,
@@ -156,6 +159,8 @@ impl<P: Provider> Lane<P> {
             reads: 0,
             window: GRANT_MIN,
             seen: 0,
+            used: Instant::now(),
+            carried: (0, 0, 0),
             ended: 0,
             still: None,
         }
@@ -281,6 +286,26 @@ impl<P: Provider> Lane<P> {
             _ => None,
         };
         self.still.map(|(since, _)| since)
+    }
+
+    /// Learns whether it has carried something since this was last called.
+    pub(super) fn look_at_use(&mut self, now: Instant) {
+        let carried = (self.sent, self.arrived, self.reads);
+        if std::mem::replace(&mut self.carried, carried) != carried {
+            self.used = now;
+        }
+    }
+
+    /// Whether its device does nothing for it. What was not read, here or by the peer, does not count: when the lane
+    /// ends, it is kept for its reader or sent again.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.stage, Stage::Ready(_))
+            && self.building.is_none()
+            && self.asked.is_empty()
+            && !self
+                .kept
+                .iter()
+                .any(|kept| matches!(kept.bytes, Bytes::Posted))
     }
 
     /// The place in `kept` of the message of that number.

@@ -315,6 +315,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     fn figures(&self) -> Figures {
         let regions = [&self.receives, &self.sends].into_iter();
         Figures {
+            displaced: 0,
             pinned: regions.map(Region::bytes).sum::<usize>() as u64,
             bytes: self.bytes,
             receives: self.receives.count() as u64,
