@@ -38,6 +38,27 @@ pub enum Mechanism {
     Rdma,
 }
 
+impl Mechanism {
+    /// As people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CmaRead => "cma-read",
+            Self::CmaWrite => "cma-write",
+            Self::XpmemAttach => "xpmem-attach",
+            Self::XpmemFault => "xpmem-fault",
+            Self::Knem => "knem",
+            Self::Xpmem => "xpmem",
+            Self::Heap => "heap",
+            Self::Cma => "cma",
+            Self::Cico => "cico",
+            Self::Verbs => "verbs",
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
 /// The other process of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
@@ -204,4 +225,72 @@ pub struct Observed {
     pub overhead: Overhead,
     /// Counters of the runtime's own ranks, per process, by name.
     pub counters: BTreeMap<u32, Vec<(&'static str, u64)>>,
+}
+
+impl Observed {
+    /// Adds what another collector has seen of the same time.
+    pub fn join(&mut self, other: Self) {
+        self.elapsed = self.elapsed.max(other.elapsed);
+        for (pid, theirs) in other.tasks {
+            let task = self.tasks.entry(pid).or_default();
+            if task.comm.is_empty() {
+                task.comm = theirs.comm;
+            }
+            if task.namespace == 0 {
+                (task.namespace, task.local_pid) = (theirs.namespace, theirs.local_pid);
+            }
+            task.rank = task.rank.or(theirs.rank);
+            task.job = task.job.take().or(theirs.job);
+            task.container = task.container.take().or(theirs.container);
+            task.ended |= theirs.ended;
+        }
+        self.pairs.extend(other.pairs);
+        self.waits.extend(other.waits);
+        self.faults.extend(other.faults);
+        self.counters.extend(other.counters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mechanism_is_written_as_its_json_is() {
+        for mechanism in [
+            Mechanism::CmaRead,
+            Mechanism::CmaWrite,
+            Mechanism::XpmemAttach,
+            Mechanism::XpmemFault,
+            Mechanism::Knem,
+            Mechanism::Xpmem,
+            Mechanism::Heap,
+            Mechanism::Cma,
+            Mechanism::Cico,
+            Mechanism::Verbs,
+            Mechanism::Tcp,
+            Mechanism::Rdma,
+        ] {
+            let json = serde_json::to_string(&mechanism).expect("text");
+            assert_eq!(json, format!("\"{}\"", mechanism.name()));
+        }
+    }
+
+    #[test]
+    fn what_one_collector_lacks_the_other_gives() {
+        let task = |comm: &str, rank| Task {
+            comm: comm.to_owned(),
+            rank,
+            ..Task::default()
+        };
+        let mut kernel = Observed::default();
+        kernel.tasks.insert(1, task("seen", None));
+        let mut own = Observed::default();
+        own.tasks.insert(1, task("other", Some(3)));
+        own.tasks.insert(2, task("b", Some(4)));
+        kernel.join(own);
+        assert_eq!(kernel.tasks[&1].comm, "seen");
+        assert_eq!(kernel.tasks[&1].rank, Some(3));
+        assert_eq!(kernel.tasks.len(), 2);
+    }
 }

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a person or a program reads: the JSON of `onecopy trace` and `onecopy top`.
 
+mod build;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::observed::{Mechanism, Overhead};
+pub use build::{build, who};
+
+/// The version of the form of a report.
+pub const VERSION: u32 = 1;
 
 /// One report. Its JSON form is stable: fields are added, never renamed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
