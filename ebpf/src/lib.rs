@@ -7,8 +7,11 @@
 //!
 //! Nothing here starts a program or draws on a terminal; that is the command's.
 
+pub mod diff;
 pub mod histogram;
 pub mod observed;
+pub mod perfetto;
+pub mod prometheus;
 pub mod report;
 
 pub use observed::Observed;

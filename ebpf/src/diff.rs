@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two reports beside each other. Process ids change from run to run: pairs are found by ranks and commands.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::observed::Mechanism;
+use crate::report::{Pair, Report, Who};
+
+/// Two reports, pair by pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Diff {
+    /// Most bytes first.
+    pub changes: Vec<Change>,
+}
+
+/// What one report says of a pair, and the other one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Whose memory was read; without ids, which differ.
+    pub source: Who,
+    /// Whose memory was written.
+    pub sink: Who,
+    /// How.
+    pub mechanism: Mechanism,
+    /// In the first report, if it is there.
+    pub a: Option<Pair>,
+    /// In the second one.
+    pub b: Option<Pair>,
+}
+
+type Key = (Who, Who, &'static str, usize);
+
+/// What stays the same from run to run: the rank, else the command.
+fn stable(who: &Who) -> Who {
+    Who {
+        rank: who.rank,
+        comm: who.comm.clone(),
+        ..Who::default()
+    }
+}
+
+/// Pairs that cannot be told apart are numbered, most bytes first, as reports have them.
+fn by_key(report: &Report) -> BTreeMap<Key, &Pair> {
+    let mut found = BTreeMap::new();
+    for pair in &report.pairs {
+        let (source, sink) = (stable(&pair.source), stable(&pair.sink));
+        let mut number = 0;
+        while found.contains_key(&(source.clone(), sink.clone(), pair.mechanism.name(), number)) {
+            number += 1;
+        }
+        found.insert((source, sink, pair.mechanism.name(), number), pair);
+    }
+    found
+}
+
+/// Compares two reports.
+#[must_use]
+pub fn diff(a: &Report, b: &Report) -> Diff {
+    let (before, mut after) = (by_key(a), by_key(b));
+    let mut changes: Vec<Change> = Vec::new();
+    for (key, pair) in before {
+        let other = after.remove(&key);
+        changes.push(Change {
+            source: key.0,
+            sink: key.1,
+            mechanism: pair.mechanism,
+            a: Some(pair.clone()),
+            b: other.cloned(),
+        });
+    }
+    for (key, pair) in after {
+        changes.push(Change {
+            source: key.0,
+            sink: key.1,
+            mechanism: pair.mechanism,
+            a: None,
+            b: Some(pair.clone()),
+        });
+    }
+    let bytes = |change: &Change| {
+        let of = |pair: &Option<Pair>| pair.as_ref().map_or(0, |pair| pair.bytes);
+        of(&change.a).max(of(&change.b))
+    };
+    changes.sort_by_key(|change| std::cmp::Reverse(bytes(change)));
+    Diff { changes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(pid: u32, rank: u32, mechanism: Mechanism, bytes: u64) -> Pair {
+        let who = |pid, rank| Who {
+            pid: Some(pid),
+            rank: Some(rank),
+            comm: Some("prog".to_owned()),
+            ..Who::default()
+        };
+        Pair {
+            source: who(pid, rank),
+            sink: who(pid + 1, rank + 1),
+            mechanism,
+            calls: 1,
+            bytes,
+            errors: BTreeMap::new(),
+            latency_us: None,
+            gb_per_s: None,
+            copy_gb_per_s: None,
+            sizes: Vec::new(),
+            faults: 0,
+            wait_us: 0.0,
+            flushes: 0,
+        }
+    }
+
+    #[test]
+    fn pairs_are_found_again_under_other_ids() {
+        let report = |pairs| Report {
+            pairs,
+            ..Report::default()
+        };
+        let a = report(vec![
+            pair(10, 0, Mechanism::CmaRead, 100),
+            pair(10, 0, Mechanism::Cico, 7),
+        ]);
+        let b = report(vec![
+            pair(90, 0, Mechanism::CmaRead, 200),
+            pair(90, 4, Mechanism::Heap, 5),
+        ]);
+        let changes = diff(&a, &b).changes;
+        let of = |change: &Change| {
+            let bytes = |pair: &Option<Pair>| pair.as_ref().map(|pair| pair.bytes);
+            (change.mechanism, bytes(&change.a), bytes(&change.b))
+        };
+        assert_eq!(of(&changes[0]), (Mechanism::CmaRead, Some(100), Some(200)));
+        assert_eq!(of(&changes[1]), (Mechanism::Cico, Some(7), None));
+        assert_eq!(of(&changes[2]), (Mechanism::Heap, None, Some(5)));
+    }
+
+    #[test]
+    fn pairs_that_look_alike_stay_apart() {
+        let report = Report {
+            pairs: vec![
+                pair(10, 0, Mechanism::CmaRead, 9),
+                pair(20, 0, Mechanism::CmaRead, 5),
+            ],
+            ..Report::default()
+        };
+        let changes = diff(&report, &report).changes;
+        assert_eq!(changes.len(), 2);
+        assert!(changes.iter().all(|change| change.a == change.b));
+    }
+}
