@@ -9,6 +9,8 @@
 
 pub mod diff;
 pub mod histogram;
+pub mod identity;
+pub mod missed;
 pub mod observed;
 pub mod perfetto;
 pub mod prometheus;

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names of processes: command, rank, job and container. What cannot be read stays unknown; nothing is guessed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::observed::{Observed, Task};
+
+/// What a process is, told apart from an earlier one of the same id and from itself before it became another program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Version {
+    started: u64,
+    comm: String,
+}
+
+/// Names of processes, which are kept when these have ended.
+#[derive(Debug)]
+pub struct Names {
+    root: PathBuf,
+    known: HashMap<u32, (Version, Task)>,
+}
+
+impl Names {
+    /// Names from a proc file system: `/proc`, or another one of the same form.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// What is known of a process; none: it is not there, and never was when it was asked for.
+    pub fn of(&mut self, pid: u32) -> Option<Task> {
+        let folder = self.root.join(pid.to_string());
+        let Some(version) = version(&folder) else {
+            return self.known.get(&pid).map(|(_, task)| Task {
+                ended: true,
+                ..task.clone()
+            });
+        };
+        match self.known.get(&pid) {
+            // An environment that was not readable, as while a program begins, is read again.
+            Some((known, task)) if *known == version && task.rank.is_some() => {
+                return Some(task.clone());
+            }
+            _ => {}
+        }
+        let task = read(&folder, &version.comm);
+        self.known.insert(pid, (version, task.clone()));
+        Some(task)
+    }
+
+    /// Completes what collectors know of processes. A process of another name than the one that was observed is
+    /// another one, and gives none of its names.
+    pub fn complete(&mut self, observed: &mut Observed) {
+        let mut pids: Vec<u32> = observed.tasks.keys().copied().collect();
+        for (key, _) in observed.pairs.iter() {
+            pids.push(key.caller);
+            if let crate::observed::Peer::Process(pid) = key.peer {
+                pids.push(pid);
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        for pid in pids {
+            let seen = observed.tasks.get(&pid);
+            if seen.is_some_and(|task| task.ended && !self.known.contains_key(&pid)) {
+                continue;
+            }
+            let Some(found) = self.of(pid) else { continue };
+            let task = observed.tasks.entry(pid).or_default();
+            if !task.comm.is_empty() && task.comm != found.comm {
+                continue;
+            }
+            task.comm = found.comm;
+            task.rank = task.rank.or(found.rank);
+            task.job = task.job.take().or(found.job);
+            task.container = task.container.take().or(found.container);
+            if task.namespace == 0 {
+                (task.namespace, task.local_pid) = (found.namespace, found.local_pid);
+            }
+        }
+    }
+}
+
+fn version(folder: &Path) -> Option<Version> {
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
+    // A name may hold brackets and blanks.
+    let (front, rest) = stat.rsplit_once(") ")?;
+    let (_, comm) = front.split_once(" (")?;
+    Some(Version {
+        started: rest.split(' ').nth(19)?.trim().parse().ok()?,
+        comm: comm.to_owned(),
+    })
+}
+
+fn read(folder: &Path, comm: &str) -> Task {
+    let environment = fs::read(folder.join("environ")).unwrap_or_default();
+    let of_job = Environment(&environment);
+    let (rank, job) = of_job.place();
+    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let local_pid = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .and_then(|pids| pids.split_whitespace().last()?.parse().ok())
+        .unwrap_or(0);
+    let namespace = fs::read_link(folder.join("ns/pid"))
+        .ok()
+        .and_then(|link| {
+            let text = link.to_str()?;
+            text.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+        })
+        .unwrap_or(0);
+    let cgroup = fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+    Task {
+        comm: comm.to_owned(),
+        namespace,
+        local_pid,
+        rank,
+        job,
+        container: container(&cgroup),
+        ended: false,
+    }
+}
+
+/// The variables of a process.
+struct Environment<'a>(&'a [u8]);
+
+impl Environment<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        self.0
+            .split(|byte| *byte == 0)
+            .find_map(|entry| {
+                entry
+                    .strip_prefix(name.as_bytes())
+                    .and_then(|rest| rest.strip_prefix(b"="))
+            })
+            .map(|value| String::from_utf8_lossy(value).into_owned())
+            .filter(|value| !value.is_empty())
+    }
+
+    /// Rank and job, as launchers say them.
+    fn place(&self) -> (Option<u32>, Option<String>) {
+        /// Launchers that start others come last: a step of Slurm may hold an mpirun.
+        const LAUNCHERS: [(&str, &[&str]); 6] = [
+            ("PMIX_RANK", &["PMIX_NAMESPACE"]),
+            (
+                "OMPI_COMM_WORLD_RANK",
+                &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
+            ),
+            ("PMI_RANK", &["PMI_JOBID", "HYDI_CONTROL_FD"]),
+            ("PMI_ID", &["PMI_JOBID"]),
+            ("MV2_COMM_WORLD_RANK", &["PMI_JOBID"]),
+            ("SLURM_PROCID", &[]),
+        ];
+        let found = LAUNCHERS.iter().find_map(|(rank, jobs)| {
+            let rank = self.get(rank)?.parse().ok()?;
+            Some((rank, jobs.iter().find_map(|name| self.get(name))))
+        });
+        let slurm = self.get("SLURM_JOB_ID").map(|job| {
+            let step = self.get("SLURM_STEP_ID");
+            step.map_or_else(|| job.clone(), |step| format!("{job}.{step}"))
+        });
+        match found {
+            Some((rank, job)) => (Some(rank), job.or(slurm)),
+            None => (None, slurm),
+        }
+    }
+}
+
+/// The container that a control group is of, as its engine names it.
+fn container(cgroup: &str) -> Option<String> {
+    /// What stands before an identifier, and in front of which name it is shown.
+    const ENGINES: [(&str, &str); 7] = [
+        ("docker-", "docker"),
+        ("docker/", "docker"),
+        ("libpod-", "podman"),
+        ("cri-containerd-", "containerd"),
+        ("crio-", "crio"),
+        ("lxc.payload.", "lxc"),
+        ("machine-", "machine"),
+    ];
+    let path = cgroup.lines().find_map(|line| line.splitn(3, ':').nth(2))?;
+    ENGINES.iter().find_map(|(prefix, engine)| {
+        let (_, rest) = path.split_once(prefix)?;
+        let id = rest.split('/').next()?;
+        let id = id.strip_suffix(".scope").unwrap_or(id);
+        let is_hash = id.len() >= 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let named = matches!(*engine, "lxc" | "machine") && !id.is_empty();
+        if is_hash {
+            Some(format!("{engine}:{}", &id[..12]))
+        } else {
+            named.then(|| format!("{engine}:{id}"))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Proc(tempfile::TempDir);
+
+    impl Proc {
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("a folder"))
+        }
+
+        fn put(&self, pid: u32, started: u64, comm: &str, environment: &[&str]) {
+            let folder = self.0.path().join(pid.to_string());
+            fs::create_dir_all(folder.join("ns")).expect("a folder");
+            let fields = vec!["0"; 18].join(" ");
+            let stat = format!("{pid} ({comm}) S {fields} {started} 0");
+            fs::write(folder.join("stat"), stat).expect("stat");
+            fs::write(folder.join("environ"), environment.join("\0")).expect("environ");
+            let _ = fs::remove_file(folder.join("ns/pid"));
+            std::os::unix::fs::symlink("pid:[77]", folder.join("ns/pid")).expect("ns");
+            fs::write(folder.join("status"), format!("NSpid:\t{pid}\t5\n")).expect("status");
+        }
+
+        fn names(&self) -> Names {
+            Names::new(self.0.path())
+        }
+    }
+
+    #[test]
+    fn launchers_say_rank_and_job() {
+        let proc = Proc::new();
+        let cases: [(&[&str], Option<u32>, Option<&str>); 6] = [
+            (&["PMIX_RANK=3", "PMIX_NAMESPACE=a.1"], Some(3), Some("a.1")),
+            (
+                &["OMPI_COMM_WORLD_RANK=1", "OMPI_MCA_ess_base_jobid=9"],
+                Some(1),
+                Some("9"),
+            ),
+            (&["XPMI_RANK=8", "PMI_RANK=4"], Some(4), None),
+            (
+                &["SLURM_PROCID=6", "SLURM_JOB_ID=12", "SLURM_STEP_ID=0"],
+                Some(6),
+                Some("12.0"),
+            ),
+            (&["PMI_RANK=x"], None, None),
+            (&["HOME=/"], None, None),
+        ];
+        for (index, (environment, rank, job)) in cases.into_iter().enumerate() {
+            let pid = 100 + index as u32;
+            proc.put(pid, 5, "prog", environment);
+            let task = proc.names().of(pid).expect("there");
+            assert_eq!((task.rank, task.job.as_deref()), (rank, job));
+            assert_eq!((task.namespace, task.local_pid), (77, 5));
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_has_new_names() {
+        let proc = Proc::new();
+        let mut names = proc.names();
+        proc.put(9, 5, "one", &["PMI_RANK=1"]);
+        assert_eq!(names.of(9).expect("there").rank, Some(1));
+        proc.put(9, 6, "one", &[]);
+        assert_eq!(names.of(9).expect("there").rank, None);
+        proc.put(9, 6, "a) (b", &["PMI_RANK=2"]);
+        let task = names.of(9).expect("there");
+        assert_eq!((task.comm.as_str(), task.rank), ("a) (b", Some(2)));
+        fs::remove_dir_all(proc.0.path().join("9")).expect("removed");
+        let task = names.of(9).expect("known");
+        assert!(task.ended);
+        assert_eq!(task.rank, Some(2));
+        assert!(names.of(10).is_none());
+    }
+
+    #[test]
+    fn another_process_gives_no_name() {
+        let proc = Proc::new();
+        proc.put(9, 5, "new", &["PMI_RANK=1"]);
+        proc.put(8, 5, "same", &["PMI_RANK=2"]);
+        let mut observed = Observed::default();
+        for (pid, comm, ended) in [(9, "old", false), (8, "same", false), (7, "gone", true)] {
+            let task = Task {
+                comm: comm.to_owned(),
+                ended,
+                ..Task::default()
+            };
+            observed.tasks.insert(pid, task);
+        }
+        proc.names().complete(&mut observed);
+        assert_eq!(observed.tasks[&9].rank, None);
+        assert_eq!(observed.tasks[&9].comm, "old");
+        assert_eq!(observed.tasks[&8].rank, Some(2));
+        assert_eq!(observed.tasks[&7].rank, None);
+    }
+
+    #[test]
+    fn control_groups_name_containers() {
+        let hash = "0123456789abcdef0123456789abcdef";
+        for (path, name) in [
+            (
+                format!("0::/system.slice/docker-{hash}.scope"),
+                "docker:0123456789ab",
+            ),
+            (format!("0::/docker/{hash}"), "docker:0123456789ab"),
+            (
+                format!("0::/kubepods.slice/pod1/cri-containerd-{hash}.scope"),
+                "containerd:0123456789ab",
+            ),
+            ("0::/lxc.payload.web/x".to_owned(), "lxc:web"),
+        ] {
+            assert_eq!(container(&path).as_deref(), Some(name), "{path}");
+        }
+        assert_eq!(container("0::/user.slice/docker-compose.service"), None);
+        assert_eq!(container(""), None);
+    }
+}

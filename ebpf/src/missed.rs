@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Single copies that were missed: what was seen, why, and what to do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use crate::report::{Missed, Who};
+
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
+const EFAULT: i32 = 14;
+const ENOSYS: i32 = 38;
+
+/// Calls below this many are no habit.
+const CALLS_MIN: u64 = 64;
+/// Bytes of a call below which two copies through shared memory are faster than one by the kernel.
+const SMALL: f64 = 4096.0;
+/// Bytes from which a message is worth a single copy.
+const LARGE: u64 = 64 << 10;
+
+/// What the system permits.
+#[derive(Clone, Debug, Default)]
+pub struct System {
+    root: PathBuf,
+    /// Yama's mode; none if there is no Yama.
+    pub ptrace_scope: Option<u32>,
+}
+
+impl System {
+    /// What a proc file system says.
+    #[must_use]
+    pub fn read(root: &Path) -> Self {
+        let scope = fs::read_to_string(root.join("sys/kernel/yama/ptrace_scope"));
+        Self {
+            root: root.to_owned(),
+            ptrace_scope: scope.ok().and_then(|text| text.trim().parse().ok()),
+        }
+    }
+
+    fn user(&self, pid: u32) -> Option<u32> {
+        let status = fs::read_to_string(self.root.join(pid.to_string()).join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    }
+
+    fn user_namespace(&self, pid: u32) -> Option<PathBuf> {
+        fs::read_link(self.root.join(pid.to_string()).join("ns/user")).ok()
+    }
+
+    /// Why one process may not reach the memory of another one, and what would permit it.
+    fn refusal(&self, caller: u32, peer: Peer) -> (String, String) {
+        let Peer::Process(peer) = peer else {
+            return (
+                "the kernel does not permit the caller to reach that process".to_owned(),
+                "run both in one pid namespace and as one user".to_owned(),
+            );
+        };
+        let both = |a, b| (self.user(a), self.user(b));
+        if let (Some(a), Some(b)) = both(caller, peer)
+            && a != b
+        {
+            return (
+                format!("the processes have different users ({a} and {b})"),
+                "run both as one user, or give the caller CAP_SYS_PTRACE".to_owned(),
+            );
+        }
+        if let (Some(a), Some(b)) = (self.user_namespace(caller), self.user_namespace(peer))
+            && a != b
+        {
+            return (
+                "the processes are in different user namespaces, as rootless containers are"
+                    .to_owned(),
+                "start both in one user namespace, or share memory through a kernel module (layers xpmem, knem)"
+                    .to_owned(),
+            );
+        }
+        match self.ptrace_scope {
+            Some(1) => (
+                "Yama permits it for descendants only (kernel.yama.ptrace_scope = 1)".to_owned(),
+                "sysctl kernel.yama.ptrace_scope=0, or have each process permit its peers by \
+                 prctl(PR_SET_PTRACER), as onecopy's ranks do"
+                    .to_owned(),
+            ),
+            Some(scope @ 2..) => (
+                format!("Yama permits it for administrators only (kernel.yama.ptrace_scope = {scope})"),
+                "sysctl kernel.yama.ptrace_scope=0".to_owned(),
+            ),
+            _ => (
+                "the peer is not dumpable (set-user-id, or prctl(PR_SET_DUMPABLE, 0)), or a filter of system calls or \
+                 a security module forbids it"
+                    .to_owned(),
+                "look at the peer's /proc/PID/status (Seccomp) and at the log of the security module; allow \
+                 process_vm_readv and process_vm_writev in the container's seccomp profile"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+fn is_cma(mechanism: Mechanism) -> bool {
+    matches!(mechanism, Mechanism::CmaRead | Mechanism::CmaWrite)
+}
+
+/// Looks for single copies that were missed; `name` says who a process is. Most bytes first.
+#[must_use]
+pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: &System) -> Vec<Missed> {
+    let mut found = Vec::new();
+    for (key, counts) in &observed.pairs {
+        let mut who = vec![name(key.caller)];
+        if let Peer::Process(pid) = key.peer {
+            who.push(name(pid));
+        }
+        let mut add = |what: String, why: String, remedy: String, bytes| {
+            found.push(Missed {
+                what,
+                why,
+                remedy,
+                bytes,
+                who: who.clone(),
+            });
+        };
+        if is_cma(key.mechanism) {
+            of_errors(key, counts, system, &mut add);
+            of_sizes(key, counts, &mut add);
+        } else if key.mechanism == Mechanism::Cico {
+            of_two_copies(counts, &mut add);
+        }
+    }
+    for (pid, counters) in &observed.counters {
+        let value = |wanted: &str| {
+            let mut all = counters.iter();
+            all.find(|(name, _)| *name == wanted)
+                .map_or(0, |(_, value)| *value)
+        };
+        of_rank(value, name(*pid), &mut found);
+    }
+    found.sort_by_key(|missed| std::cmp::Reverse(missed.bytes));
+    found
+}
+
+fn of_errors(
+    key: &PairKey,
+    counts: &PairCounts,
+    system: &System,
+    add: &mut impl FnMut(String, String, String, u64),
+) {
+    let call = if key.mechanism == Mechanism::CmaRead {
+        "process_vm_readv"
+    } else {
+        "process_vm_writev"
+    };
+    for (errno, times) in &counts.errors {
+        let bytes = counts.missing_bytes;
+        match *errno {
+            EPERM => {
+                let (why, remedy) = system.refusal(key.caller, key.peer);
+                add(format!("{call} was refused {times} times (EPERM)"), why, remedy, bytes);
+            }
+            ENOSYS => add(
+                format!("{call} is not there ({times} calls, ENOSYS)"),
+                "the kernel was built without cross-memory attach, or a filter of system calls hides it".to_owned(),
+                "use a kernel with CONFIG_CROSS_MEMORY_ATTACH, or allow the call in the container's seccomp profile"
+                    .to_owned(),
+                bytes,
+            ),
+            EFAULT => add(
+                format!("{call} found no memory {times} times (EFAULT)"),
+                "a buffer was unmapped, or is memory of a device or of an attachment, which the kernel does not read \
+                 so"
+                    .to_owned(),
+                "keep buffers mapped until the peer has read them; for memory of a device use that device's own copies"
+                    .to_owned(),
+                bytes,
+            ),
+            ESRCH => add(
+                format!("{call} found no process {times} times (ESRCH)"),
+                "the peer has ended, or is in another pid namespace, where it has another id".to_owned(),
+                "run both in one pid namespace (docker run --pid=host, or --pid=container:NAME)".to_owned(),
+                bytes,
+            ),
+            _ => {}
+        }
+    }
+}
+
+fn of_sizes(key: &PairKey, counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) {
+    let good = counts.calls - counts.errors.values().sum::<u64>().min(counts.calls);
+    if good < CALLS_MIN {
+        return;
+    }
+    let (calls, pieces) = counts.vectored;
+    if calls >= CALLS_MIN && counts.bytes / pieces.max(1) < SMALL as u64 {
+        add(
+            format!(
+                "{calls} calls of {} name {pieces} pieces of memory, of {} bytes each",
+                key.mechanism.name(),
+                counts.bytes / pieces.max(1)
+            ),
+            "the kernel looks each piece up for itself, which costs more than copying it"
+                .to_owned(),
+            "send contiguous data, or pack small pieces before sending".to_owned(),
+            counts.bytes,
+        );
+    } else if counts
+        .sizes
+        .percentile(0.5)
+        .is_some_and(|median| median < SMALL)
+    {
+        add(
+            format!("half of {good} calls of {} copy less than 4 KiB", key.mechanism.name()),
+            "a system call costs more than a second copy of so little".to_owned(),
+            "raise the size from which this library copies singly (onecopy: ONECOPY_CMA_MIN; UCX: UCX_ZCOPY_THRESH or \
+             UCX_RNDV_THRESH; Open MPI: btl_vader_eager_limit; MPICH: MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD)"
+                .to_owned(),
+            counts.bytes,
+        );
+    }
+}
+
+fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) {
+    let Some(each) = counts.bytes.checked_div(counts.calls) else {
+        return;
+    };
+    if each >= LARGE {
+        add(
+            format!("messages of {each} bytes on average went through shared memory, by two copies"),
+            "no layer with a single copy was usable, or two copies were measured to be faster for this pair".to_owned(),
+            "'onecopy info' says which layers are refused and why; 'onecopy info protocols --peer R' which size goes \
+             how"
+                .to_owned(),
+            counts.bytes,
+        );
+    }
+}
+
+fn of_rank(value: impl Fn(&str) -> u64, who: Who, found: &mut Vec<Missed>) {
+    let mut add = |what: String, why: &str, remedy: &str, bytes| {
+        found.push(Missed {
+            what,
+            why: why.to_owned(),
+            remedy: remedy.to_owned(),
+            bytes,
+            who: vec![who.clone()],
+        });
+    };
+    let demotions = value("demotions");
+    if demotions > 0 {
+        add(
+            format!("{demotions} layers were given up after a failure"),
+            "a copy by them failed while the job ran",
+            "set ONECOPY_LOG=debug to see which, for which peer, and the error",
+            0,
+        );
+    }
+    let pipeline = value("pipeline_bytes");
+    if pipeline >= 16 * LARGE {
+        add(
+            format!("{pipeline} bytes of announced messages came through chunks, by two copies"),
+            "no single copy was permitted between the pair, or the pair's own times were better so",
+            "'onecopy info' says which layers are refused and why",
+            pipeline,
+        );
+    }
+    let unearned = value("attach_unearned");
+    if unearned >= CALLS_MIN {
+        add(
+            format!(
+                "{unearned} transfers found their memory not attached, and too small to attach it"
+            ),
+            "memory is attached for messages of ONECOPY_ATTACH_MIN bytes, or when it is asked for again",
+            "reuse buffers, or lower ONECOPY_ATTACH_MIN",
+            0,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(scope: Option<u32>, users: &[(u32, u32, &str)]) -> (tempfile::TempDir, System) {
+        let root = tempfile::tempdir().expect("a folder");
+        if let Some(scope) = scope {
+            let folder = root.path().join("sys/kernel/yama");
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join("ptrace_scope"), format!("{scope}\n")).expect("written");
+        }
+        for (pid, user, namespace) in users {
+            let folder = root.path().join(pid.to_string());
+            fs::create_dir_all(folder.join("ns")).expect("a folder");
+            fs::write(
+                folder.join("status"),
+                format!("Name:\tx\nUid:\t{user}\t0\t0\t0\n"),
+            )
+            .expect("written");
+            std::os::unix::fs::symlink(namespace, folder.join("ns/user")).expect("linked");
+        }
+        let system = System::read(root.path());
+        (root, system)
+    }
+
+    fn look(mechanism: Mechanism, counts: PairCounts, system: &System) -> Vec<Missed> {
+        let mut observed = Observed::default();
+        let key = PairKey {
+            caller: 1,
+            peer: Peer::Process(2),
+            mechanism,
+        };
+        observed.pairs.insert(key, counts);
+        let name = |pid| Who {
+            pid: Some(pid),
+            ..Who::default()
+        };
+        missed(&observed, name, system)
+    }
+
+    fn refused(errno: i32) -> PairCounts {
+        let mut counts = PairCounts {
+            calls: 3,
+            missing_bytes: 300,
+            ..PairCounts::default()
+        };
+        counts.errors.insert(errno, 3);
+        counts
+    }
+
+    #[test]
+    fn a_refusal_names_its_reason() {
+        let same: &[(u32, u32, &str)] = &[(1, 5, "user:[1]"), (2, 5, "user:[1]")];
+        let users: &[(u32, u32, &str)] = &[(1, 5, "user:[1]"), (2, 6, "user:[1]")];
+        let spaces: &[(u32, u32, &str)] = &[(1, 5, "user:[1]"), (2, 5, "user:[2]")];
+        for (scope, processes, why) in [
+            (Some(1), same, "ptrace_scope = 1"),
+            (Some(2), same, "administrators only"),
+            (Some(0), same, "not dumpable"),
+            (None, same, "not dumpable"),
+            (Some(1), users, "different users (5 and 6)"),
+            (Some(1), spaces, "different user namespaces"),
+        ] {
+            let (_root, system) = system(scope, processes);
+            let found = look(Mechanism::CmaRead, refused(EPERM), &system);
+            assert_eq!(found.len(), 1);
+            assert!(found[0].why.contains(why), "{:?}", found[0]);
+            assert_eq!(found[0].bytes, 300);
+        }
+    }
+
+    #[test]
+    fn each_errno_has_its_words() {
+        let (_root, system) = system(None, &[]);
+        for (errno, what) in [
+            (ENOSYS, "not there"),
+            (EFAULT, "no memory"),
+            (ESRCH, "no process"),
+        ] {
+            let found = look(Mechanism::CmaWrite, refused(errno), &system);
+            assert!(found[0].what.contains(what), "{:?}", found[0]);
+        }
+        assert!(look(Mechanism::CmaRead, refused(4), &system).is_empty());
+    }
+
+    #[test]
+    fn small_calls_and_many_pieces_are_told_apart() {
+        let (_root, system) = system(None, &[]);
+        let mut small = PairCounts {
+            calls: 100,
+            bytes: 100 * 512,
+            ..PairCounts::default()
+        };
+        small.sizes.add(512, 100);
+        let found = look(Mechanism::CmaRead, small.clone(), &system);
+        assert!(found[0].what.contains("less than 4 KiB"), "{found:?}");
+        small.vectored = (100, 800);
+        let found = look(Mechanism::CmaRead, small.clone(), &system);
+        assert!(found[0].what.contains("800 pieces"), "{found:?}");
+        small.calls = 10;
+        assert!(look(Mechanism::CmaRead, small, &system).is_empty());
+        let mut large = PairCounts {
+            calls: 100,
+            bytes: 100 << 20,
+            ..PairCounts::default()
+        };
+        large.sizes.add(1 << 20, 100);
+        assert!(look(Mechanism::CmaRead, large.clone(), &system).is_empty());
+        let found = look(Mechanism::Cico, large, &system);
+        assert!(found[0].what.contains("two copies"), "{found:?}");
+    }
+
+    #[test]
+    fn counters_of_ranks_are_looked_at() {
+        let mut observed = Observed::default();
+        let counters = vec![
+            ("demotions", 2),
+            ("pipeline_bytes", 1 << 30),
+            ("attach_unearned", 1000),
+        ];
+        observed.counters.insert(1, counters);
+        let found = missed(&observed, |_| Who::default(), &System::default());
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[0].bytes, 1 << 30);
+    }
+}
