@@ -7,6 +7,7 @@
 //!
 //! Nothing here starts a program or draws on a terminal; that is the command's.
 
+pub mod bpf;
 pub mod histogram;
 pub mod observed;
 pub mod report;
