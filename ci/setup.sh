@@ -10,6 +10,9 @@ need() { # program, package
 need cc gcc
 need git git
 need unshare util-linux
+# Builds the programs that observe in the kernel anew, to compare them.
+need clang clang
+need llvm-strip llvm
 need valgrind valgrind
 # Virtual machines with other kernels. (What builds the debug kernels is not here: tests do without them.)
 need make make

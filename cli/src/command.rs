@@ -12,6 +12,8 @@ mod pair;
 mod profile;
 mod run;
 mod text;
+mod top;
+mod trace;
 mod tune;
 mod vm;
 
@@ -72,6 +74,13 @@ enum Command {
     /// A rank of 'bench net'
     #[command(name = bench::NET_RANK, hide = true)]
     NetRank(bench::NetRankArgs),
+    /// Show which process copied how much from which, by which mechanism, and why it was slow, for any program
+    Trace(trace::Args),
+    /// Show the same live, on a full screen
+    Top(top::Args),
+    /// Becomes the program of 'trace' once that observes it
+    #[command(name = trace::GATE, hide = true)]
+    Gate(trace::GateArgs),
     /// Boot a virtual machine with another kernel, the module and these tools, for a person or for one command
     Vm(vm::Args),
     /// Write the completions for a shell to standard output
@@ -95,6 +104,9 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Bench(args) => bench::run(args),
         Command::BenchRank => bench::run_rank(),
         Command::NetRank(args) => bench::run_net_rank(&args),
+        Command::Trace(args) => trace::run(args),
+        Command::Top(args) => top::run(&args),
+        Command::Gate(args) => trace::run_gate(args),
         Command::Vm(args) => vm::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
@@ -106,7 +118,12 @@ impl Command {
     const fn ignores_knobs(&self) -> bool {
         matches!(
             self,
-            Self::Env(_) | Self::Vm(_) | Self::Completions(_) | Self::Man(_) | Self::OnNode(_)
+            Self::Env(_)
+                | Self::Gate(_)
+                | Self::Vm(_)
+                | Self::Completions(_)
+                | Self::Man(_)
+                | Self::OnNode(_)
         )
     }
 

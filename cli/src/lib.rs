@@ -8,3 +8,4 @@ pub mod command;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod observe;

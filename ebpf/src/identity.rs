@@ -144,7 +144,8 @@ impl Environment<'_> {
     /// Rank and job, as launchers say them.
     fn place(&self) -> (Option<u32>, Option<String>) {
         /// Launchers that start others come last: a step of Slurm may hold an mpirun.
-        const LAUNCHERS: [(&str, &[&str]); 6] = [
+        const LAUNCHERS: [(&str, &[&str]); 7] = [
+            ("ONECOPY_JOB_RANK", &[]),
             ("PMIX_RANK", &["PMIX_NAMESPACE"]),
             (
                 "OMPI_COMM_WORLD_RANK",

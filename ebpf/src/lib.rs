@@ -7,11 +7,13 @@
 //!
 //! Nothing here starts a program or draws on a terminal; that is the command's.
 
+pub mod bpf;
 pub mod diff;
 pub mod histogram;
 pub mod identity;
 pub mod missed;
 pub mod observed;
+pub mod own;
 pub mod perfetto;
 pub mod prometheus;
 pub mod report;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod apps;
+mod bpf;
 mod docs;
 mod install;
 mod mpi4py;
@@ -43,6 +44,8 @@ enum Task {
     Vm(vm::Args),
     /// Measure onecopy and other MPI libraries, which it installs into a cache, side by side in one run
     Peers(peers::Args),
+    /// Build the programs that observe in the kernel, or compare them with what is committed
+    Bpf(bpf::Args),
     /// Write the pages under docs/ that come from tables
     Docs(docs::Args),
     /// Run mpi4py's own tests on the MPI library, and write where each of their modules stands
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Task::Soak(args) => soak::run(&args),
         Task::Vm(args) => vm::run(&args),
         Task::Peers(args) => peers::run(&args),
+        Task::Bpf(args) => bpf::run(&args, &root()),
         Task::Docs(args) => docs::run(&args, &root()),
         Task::Mpi4py(args) => mpi4py::run(&args),
         Task::Apps(args) => apps::run(&args),

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::steps::{Steps, cargo, count, show};
-use crate::{Failure, root, tidy, verify, vm};
+use crate::{Failure, bpf, root, tidy, verify, vm};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -18,11 +18,12 @@ pub(crate) struct Args {
 const FEATURES: &str = "fault-points";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut steps = Steps::new(if args.quick { 4 } else { 11 });
+    let mut steps = Steps::new(if args.quick { 5 } else { 12 });
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
     });
     steps.check("tidy", || tidy::run(&root()));
+    steps.tests("the observing programs", || bpf::check(&root()));
     steps.check("clippy", || {
         let lint = [
             "clippy",

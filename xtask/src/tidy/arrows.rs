@@ -37,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["onecopy-obs", "onecopy-shm", "onecopy-btl", "pmix-sys"],
     ),
     ("onecopy-launch", &["onecopy", "onecopy-shm"]),
+    ("onecopy-trace", &["onecopy-obs"]),
     (
         "onecopy-cli",
         &[
@@ -87,6 +88,7 @@ const RESERVED: &[(&str, &[&str])] = &[
             "onecopy-heap",
             "onecopy-kmod-tests",
             "onecopy-mpi",
+            "onecopy-trace",
             "onecopy-verbs",
             "knem-sys",
             "onecopy-sys",
@@ -96,6 +98,8 @@ const RESERVED: &[(&str, &[&str])] = &[
         ],
     ),
     ("memmap2", &["onecopy-shm"]),
+    ("aya", &["onecopy-trace"]),
+    ("object", &["onecopy-trace"]),
     (
         "clap",
         &[
@@ -201,7 +205,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and onecopy-verbs and knem-sys and onecopy-sys and pmix-sys and verbs-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and onecopy-trace and onecopy-verbs and knem-sys and onecopy-sys and pmix-sys and verbs-sys and xpmem-sys may use libc"
             ]
         );
     }

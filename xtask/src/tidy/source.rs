@@ -26,6 +26,7 @@ const MAY_ALLOW_UNSAFE: &[&str] = &[
     "btl/src/",
     "btl/shm/",
     "btl/verbs/",
+    "ebpf/",
     "heap/",
     "kmod/tests/",
     "mpi/src/",
@@ -36,7 +37,13 @@ const MAY_ALLOW_UNSAFE: &[&str] = &[
 /// The one place in which tests start processes.
 const LIMIT: &str = "tests/harness/limit.rs";
 /// Where tests start processes.
-const PROCESS_TESTS: &[&str] = &["tests/", "cli/tests/", "mpi/tests/", "heap/tests/"];
+const PROCESS_TESTS: &[&str] = &[
+    "tests/",
+    "cli/tests/",
+    "ebpf/tests/",
+    "heap/tests/",
+    "mpi/tests/",
+];
 
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let path = file.path.as_str();
@@ -74,7 +81,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
         {
             findings.error(
                 path,
-                "opts in to unsafe code outside btl/, heap/, mpi/src/, sys/ and kmod/tests/",
+                "opts in to unsafe code outside btl/, ebpf/, heap/, mpi/src/, sys/ and kmod/tests/",
             );
         } else if !file.text.contains("# Safety") {
             findings.error(

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy top`: the matrix of copies, live.
+
+mod draw;
+mod screen;
+mod state;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::trace::table;
+use super::{CliError, print, text};
+use crate::observe::{Source, Wanted};
+
+/// Show live which process copies how much from which, by which mechanism.
+///
+/// A full screen: sorted, filtered, with the details of a pair; press ? there for the keys. Where output is no terminal,
+/// prints one table.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Print one table after one interval, and end
+    #[arg(long)]
+    once: bool,
+
+    /// Print one JSON object an interval, each on a line
+    #[arg(long)]
+    json: bool,
+
+    /// Show only onecopy's own ranks, by their statistics pages: needs no privilege and costs them nothing
+    #[arg(long)]
+    own: bool,
+
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let value: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    if (0.05..=3600.0).contains(&value) {
+        Ok(Duration::from_secs_f64(value))
+    } else {
+        Err("not between 0.05 and 3600 seconds".to_owned())
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    let mut source = Source::open(&Wanted {
+        own: args.own,
+        ..Wanted::default()
+    });
+    if !args.json && !args.once && std::io::stdout().is_terminal() {
+        screen::run(&mut source, args.interval)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let before = source.observe();
+    loop {
+        std::thread::sleep(args.interval);
+        let observed = source.observe();
+        let mut report = source.report(&observed, &[]);
+        if args.json {
+            let line = text::json_line(&report)?;
+            print(|out| writeln!(out, "{line}"))?;
+        } else {
+            // What ranks had copied before is shown as well: it is what their pages say.
+            let _ = &before;
+            report.limits.dedup();
+            print(|out| write!(out, "{}", table::report(&report)))?;
+        }
+        if args.once || !args.json {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}

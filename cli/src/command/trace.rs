@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `onecopy trace`: what is copied between processes, by which mechanism, and why it was slow.
+
+mod check;
+mod diff;
+mod outputs;
+mod program;
+pub(super) mod table;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{CliError, print};
+use crate::observe::{Source, Wanted};
+use outputs::Outputs;
+use program::{Program, Signals};
+
+pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
+
+/// Show which process copied how much from which, by which mechanism, and why it was slow.
+///
+/// Observes any program of this node, by programs in the kernel: nothing is linked, restarted or set. With PROG, starts
+/// it, follows it and all that it starts, and prints a report at its end; ends with its code. Without, observes the
+/// whole node until Ctrl-C. Without the privilege for that, shows onecopy's own ranks by their statistics pages.
+#[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Sub>,
+
+    /// Write the report as JSON; - is standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write a timeline for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+
+    /// Write the figures as metrics in Prometheus's text form
+    #[arg(long, value_name = "FILE")]
+    prometheus: Option<PathBuf>,
+
+    /// The largest part of the callers' time that observing may take; it gives up detail beyond: first the timeline,
+    /// then causes, then latencies
+    #[arg(long, value_name = "P%", value_parser = percent)]
+    max_overhead: Option<f64>,
+
+    /// End after so long
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+
+    /// Try every probe, say what is lost without it and what would permit it, and end
+    #[arg(long)]
+    check: bool,
+
+    /// The program to start, and its arguments: any program, under any launcher
+    #[arg(last = true, value_name = "PROG ARGS")]
+    program: Vec<OsString>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Sub {
+    /// Compare two reports that were written by --json
+    Diff(diff::Args),
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text
+        .trim_end_matches('%')
+        .parse()
+        .map_err(|_| "not a number of percent".to_owned())?;
+    if value > 0.0 && value <= 100.0 {
+        Ok(value)
+    } else {
+        Err("not between 0 and 100 percent".to_owned())
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(value) {
+        Ok(time) if !time.is_zero() && value <= 1e9 => Ok(time),
+        _ => Err("not between 0 and 1e9 seconds".to_owned()),
+    }
+}
+
+/// How often statistics pages are looked for and events are taken.
+const PERIOD: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
+    if let Some(Sub::Diff(args)) = &args.command {
+        return diff::run(args);
+    }
+    if args.check {
+        return check::run(args.json.as_deref());
+    }
+    // Before anything is started: a file that cannot be written is known now.
+    let mut outputs = Outputs::open(&args.json, &args.perfetto, &args.prometheus)?;
+    let signals = Signals::catch()?;
+    let mut program = if args.program.is_empty() {
+        None
+    } else {
+        Some(Program::prepare(&args.program)?)
+    };
+    let mut source = Source::open(&Wanted {
+        own: false,
+        follow: program.as_ref().map(Program::pid),
+        events: args.perfetto.is_some(),
+        max_overhead: args.max_overhead,
+    });
+    if let Some(program) = &mut program {
+        program.go()?;
+    }
+    let code = watch(
+        &mut source,
+        &mut outputs,
+        program.as_mut(),
+        &signals,
+        args.seconds,
+    )?;
+    let words: Vec<String> = args
+        .program
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let observed = source.observe();
+    outputs.events(source.events());
+    let mut report = source.report(&observed, &words);
+    outputs.finish(&mut report, &observed)?;
+    if !outputs.json_is_stdout() {
+        print(|out| write!(out, "{}", table::report(&report)))?;
+    }
+    Ok(code)
+}
+
+/// Until the program has ended, the time is over, or somebody asks for the end.
+fn watch(
+    source: &mut Source,
+    outputs: &mut Outputs,
+    mut program: Option<&mut Program>,
+    signals: &Signals,
+    limit: Option<Duration>,
+) -> Result<ExitCode, CliError> {
+    let begun = Instant::now();
+    loop {
+        let until = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        let wait = until.map_or(PERIOD, |left| left.min(PERIOD));
+        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
+        // An interrupted wait is as good as one that is over.
+        let _ = poll(&mut fds, timeout);
+        let mut asked = false;
+        while let Some(signal) = signals.next() {
+            match &program {
+                Some(program) => program.pass_on(&signal),
+                None => asked = true,
+            }
+        }
+        if let Some(program) = &mut program
+            && let Some(code) = program.ended()?
+        {
+            return Ok(code);
+        }
+        // Statistics pages are found while their ranks live.
+        source.observe();
+        outputs.events(source.events());
+        if asked || until.is_some_and(|left| left.is_zero()) {
+            if let Some(program) = &mut program {
+                return program.stop();
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_and_times_are_checked() {
+        assert_eq!(percent("2%"), Ok(2.0));
+        assert_eq!(percent("0.5"), Ok(0.5));
+        assert!(percent("0").is_err());
+        assert!(percent("x%").is_err());
+        assert!(seconds("0").is_err());
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
+    }
+}

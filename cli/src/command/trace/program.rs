@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program that is followed: started stopped, so that nothing of it is missed; its signals and its end.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::command::CliError;
+
+/// The hidden subcommand that stops itself before it becomes the program.
+pub(crate) const COMMAND: &str = "__gate";
+
+/// What becomes the program.
+#[derive(clap::Args, Debug)]
+pub(crate) struct GateArgs {
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+/// Stops; goes on as the program once it is observed.
+pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
+    raise(Signal::SIGSTOP).map_err(|errno| CliError::io("stopping")(errno.into()))?;
+    let mut words = args.program.into_iter();
+    let program = words.next().unwrap_or_default();
+    let error = Command::new(&program).args(words).exec();
+    let code = if error.kind() == std::io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    };
+    crate::command::complain(&format!("{}: {error}", program.to_string_lossy()));
+    Ok(ExitCode::from(code))
+}
+
+/// A started program.
+#[derive(Debug)]
+pub(super) struct Program {
+    child: Child,
+    is_over: bool,
+}
+
+impl Program {
+    /// Starts it, and has it wait.
+    pub(super) fn prepare(words: &[OsString]) -> Result<Self, CliError> {
+        let own = std::env::current_exe().map_err(CliError::io("/proc/self/exe"))?;
+        let child = Command::new(own)
+            .arg(COMMAND)
+            .arg("--")
+            .args(words)
+            .spawn()
+            .map_err(CliError::io("starting the program"))?;
+        let program = Self {
+            child,
+            is_over: false,
+        };
+        loop {
+            match waitpid(program.nix_pid(), Some(WaitPidFlag::WUNTRACED)) {
+                Ok(WaitStatus::Stopped(..)) => return Ok(program),
+                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
+                    return Err(CliError::Failed("the program ended before it began".into()));
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(CliError::io("waiting for the program")(errno.into())),
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn nix_pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Lets it begin.
+    pub(super) fn go(&mut self) -> Result<(), CliError> {
+        kill(self.nix_pid(), Signal::SIGCONT)
+            .map_err(|errno| CliError::io("continuing the program")(errno.into()))
+    }
+
+    /// Its code, once it has ended: 128 + number if a signal ended it.
+    pub(super) fn ended(&mut self) -> Result<Option<ExitCode>, CliError> {
+        let status = self
+            .child
+            .try_wait()
+            .map_err(CliError::io("waiting for the program"))?;
+        Ok(status.map(|status| {
+            self.is_over = true;
+            let code = status
+                .code()
+                .or_else(|| status.signal().map(|signal| 128 + signal));
+            ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        }))
+    }
+
+    /// Gives it a signal that this command got. The terminal gives its own ones to both.
+    pub(super) fn pass_on(&self, got: &Got) {
+        if !got.by_terminal {
+            // One that has ended needs none.
+            let _ = kill(self.nix_pid(), got.signal);
+        }
+    }
+
+    /// Asks it to end, and waits for that.
+    pub(super) fn stop(&mut self) -> Result<ExitCode, CliError> {
+        let _ = kill(self.nix_pid(), Signal::SIGTERM);
+        for _ in 0..100 {
+            if let Some(code) = self.ended()? {
+                return Ok(code);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.is_over = true;
+        Ok(ExitCode::from(137))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // This command has failed: nothing of it stays.
+            let _ = kill(self.nix_pid(), Signal::SIGTERM);
+            let _ = kill(self.nix_pid(), Signal::SIGCONT);
+        }
+    }
+}
+
+/// A signal that came.
+#[derive(Debug)]
+pub(super) struct Got {
+    signal: Signal,
+    by_terminal: bool,
+}
+
+impl Got {
+    fn of(info: &siginfo) -> Option<Self> {
+        /// Who sends the signals of a terminal, as `siginfo` says it.
+        const SI_KERNEL: i32 = 0x80;
+        let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok()?;
+        Some(Self {
+            signal,
+            by_terminal: info.ssi_code == SI_KERNEL,
+        })
+    }
+}
+
+/// Signals that ask for an end, as a descriptor. Children begin with none held back.
+#[derive(Debug)]
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    pub(super) fn catch() -> Result<Self, CliError> {
+        let fail = |errno: Errno| CliError::io("signalfd")(errno.into());
+        let set: SigSet = [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+        ]
+        .into_iter()
+        .collect();
+        set.thread_block().map_err(fail)?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        SignalFd::with_flags(&set, flags).map(Self).map_err(fail)
+    }
+
+    pub(super) fn next(&self) -> Option<Got> {
+        let info = self.0.read_signal().ok().flatten()?;
+        Got::of(&info)
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A report as text for people.
+
+use std::fmt::Write;
+
+use onecopy_trace::report::{Pair, Report, Who};
+use tabled::builder::Builder;
+use tabled::settings::object::Columns;
+use tabled::settings::{Alignment, Style};
+
+use crate::command::text;
+
+/// A process: rank, command, id; what is known of them.
+pub(crate) fn name(who: &Who) -> String {
+    let mut name = String::new();
+    if let Some(rank) = who.rank {
+        let _ = write!(name, "{rank}");
+    }
+    if let Some(comm) = &who.comm {
+        if !name.is_empty() {
+            name.push(':');
+        }
+        // A program may call itself anything.
+        name.extend(comm.chars().map(|c| if c.is_control() { '?' } else { c }));
+    }
+    if let Some(pid) = who.pid {
+        let _ = write!(name, "[{pid}]");
+    } else if let Some(local) = &who.in_namespace {
+        let _ = write!(name, "ns:{local}");
+    } else if name.is_empty() {
+        name.push('?');
+    }
+    name
+}
+
+/// A whole number in groups of three digits.
+pub(crate) fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// The errors of a pair, as `EPERM 3, EFAULT 1`.
+pub(crate) fn errors(pair: &Pair) -> String {
+    let each = pair.errors.iter();
+    let each: Vec<String> = each
+        .map(|(name, times)| format!("{name} {times}"))
+        .collect();
+    each.join(", ")
+}
+
+/// A rate in 10⁹ bytes per second.
+pub(crate) fn rate(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |rate| format!("{rate:.2}"))
+}
+
+fn pairs(report: &Report) -> String {
+    let mut table = Builder::default();
+    table.push_record([
+        "source",
+        "sink",
+        "mechanism",
+        "calls",
+        "bytes",
+        "p50 us",
+        "p99 us",
+        "GB/s",
+        "copying",
+        "faults",
+        "errors",
+    ]);
+    for pair in &report.pairs {
+        let latency = |get: fn(&onecopy_trace::report::Latency) -> f64| {
+            pair.latency_us
+                .as_ref()
+                .map_or_else(String::new, |latency| text::micros(get(latency)))
+        };
+        table.push_record([
+            name(&pair.source),
+            name(&pair.sink),
+            pair.mechanism.name().to_owned(),
+            number(pair.calls),
+            text::size(pair.bytes),
+            latency(|latency| latency.p50),
+            latency(|latency| latency.p99),
+            rate(pair.gb_per_s),
+            rate(pair.copy_gb_per_s),
+            if pair.faults > 0 {
+                number(pair.faults)
+            } else {
+                String::new()
+            },
+            errors(pair),
+        ]);
+    }
+    table
+        .build()
+        .with(Style::sharp())
+        .modify(Columns::new(3..10), Alignment::right())
+        .to_string()
+}
+
+/// All of a report.
+pub(crate) fn report(report: &Report) -> String {
+    let mut out = String::new();
+    let what = if report.program.is_empty() {
+        "the whole node".to_owned()
+    } else {
+        report.program.join(" ")
+    };
+    let _ = writeln!(out, "{what}: {:.1} s", report.seconds);
+    if report.pairs.is_empty() {
+        let _ = writeln!(out, "no copy between processes was seen");
+    } else {
+        let _ = writeln!(out, "{}", pairs(report));
+        let _ = writeln!(
+            out,
+            "GB/s: bytes over the time of calls. copying: less page faults and waits, where they are known."
+        );
+    }
+    for wait in report.waits.iter().filter(|wait| wait.waits > 0).take(10) {
+        let _ = writeln!(
+            out,
+            "{} waited {} times for the address space of {}: {} us in all, {} at most",
+            name(&wait.who),
+            number(wait.waits),
+            name(&wait.owner),
+            text::micros(wait.total_us),
+            text::micros(wait.longest_us)
+        );
+    }
+    if !report.missed.is_empty() {
+        let _ = writeln!(out, "\nsingle copies that were missed:");
+    }
+    for missed in &report.missed {
+        let bytes = if missed.bytes > 0 {
+            format!(" ({})", text::size(missed.bytes))
+        } else {
+            String::new()
+        };
+        let words = format!(
+            "- {}{bytes}: {}. {}",
+            missed.what, missed.why, missed.remedy
+        );
+        let _ = writeln!(out, "{}", text::wrap(&words, 110).replace('\n', "\n  "));
+    }
+    let cost = &report.overhead;
+    if cost.events > 0 || cost.ns_per_event > 0.0 {
+        let _ = writeln!(
+            out,
+            "\nobserving: {} events of {:.0} ns each; every other system call of the node takes {:.0} ns longer; {} \
+             records of the timeline lost, {} calls not counted",
+            number(cost.events),
+            cost.ns_per_event,
+            cost.ns_per_other_call,
+            number(cost.dropped),
+            number(cost.not_counted)
+        );
+        for given_up in &cost.given_up {
+            let _ = writeln!(out, "given up for --max-overhead: {given_up}");
+        }
+    }
+    for limit in &report.limits {
+        let _ = writeln!(
+            out,
+            "{}",
+            text::wrap(&format!("note: {limit}"), 110).replace('\n', "\n  ")
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_is_known() {
+        let who = Who {
+            pid: Some(10),
+            rank: Some(3),
+            comm: Some("a\u{1b}b".to_owned()),
+            ..Who::default()
+        };
+        assert_eq!(name(&who), "3:a?b[10]");
+        let local = Who {
+            in_namespace: Some("77:42".to_owned()),
+            ..Who::default()
+        };
+        assert_eq!(name(&local), "ns:77:42");
+        assert_eq!(name(&Who::default()), "?");
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        for (value, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1 000"),
+            (1_234_567, "1 234 567"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

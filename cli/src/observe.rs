@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `trace` and `top` observe with: the kernel's programs where they are permitted, the statistics pages of
+//! onecopy's own ranks everywhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use onecopy_trace::identity::Names;
+use onecopy_trace::missed::{System, missed};
+use onecopy_trace::observed::Event;
+use onecopy_trace::report::{self, Report};
+use onecopy_trace::{Observed, bpf, own};
+
+/// What to observe.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Only the statistics pages.
+    pub(crate) own: bool,
+    /// This process and its descendants; the whole node if none.
+    pub(crate) follow: Option<u32>,
+    /// Whether events of a timeline are kept.
+    pub(crate) events: bool,
+    /// The largest part of its callers' time that observing may take, in percent.
+    pub(crate) max_overhead: Option<f64>,
+}
+
+/// The collectors, and names for what they see.
+#[derive(Debug)]
+pub(crate) struct Source {
+    kernel: Option<bpf::Collector>,
+    own: own::Collector,
+    names: Names,
+    system: System,
+    max_overhead: Option<f64>,
+    follow: Option<u32>,
+    followed: BTreeSet<u32>,
+    limits: Vec<String>,
+}
+
+impl Source {
+    /// Begins to observe. What is not permitted is said in the report's `limits`.
+    pub(crate) fn open(wanted: &Wanted) -> Self {
+        let mut limits = Vec::new();
+        let kernel = if wanted.own {
+            None
+        } else {
+            let options = bpf::Options {
+                follow: wanted.follow,
+                events: wanted.events,
+                ..bpf::Options::default()
+            };
+            match bpf::Collector::start(&options) {
+                Ok((mut collector, probes)) => {
+                    if wanted.events {
+                        for library in libraries() {
+                            collector.watch_runtime(&library);
+                        }
+                    }
+                    limits.extend(probes.iter().filter_map(limit_of));
+                    Some(collector)
+                }
+                Err(error) => {
+                    limits.push(format!(
+                        "only onecopy's own ranks are seen, by their statistics pages: {error}"
+                    ));
+                    None
+                }
+            }
+        };
+        Self {
+            kernel,
+            own: own::Collector::new(),
+            names: Names::new(Path::new("/proc")),
+            system: System::read(Path::new("/proc")),
+            max_overhead: wanted.max_overhead,
+            follow: wanted.follow,
+            followed: wanted.follow.into_iter().collect(),
+            limits,
+        }
+    }
+
+    /// The figures since the start.
+    pub(crate) fn observe(&mut self) -> Observed {
+        if let Some(root) = self.follow {
+            follow(root, &mut self.followed);
+        }
+        let mut observed = Observed::default();
+        if let Some(kernel) = &mut self.kernel {
+            if let Some(percent) = self.max_overhead {
+                kernel.limit(percent);
+            }
+            observed = kernel.observe();
+        }
+        match self.own.observe() {
+            Ok(mut own) => {
+                if self.follow.is_some() {
+                    let followed = &self.followed;
+                    own.pairs.retain(|key, _| followed.contains(&key.caller));
+                    own.counters.retain(|pid, _| followed.contains(pid));
+                }
+                observed.join(own);
+            }
+            Err(error) => self.limit(format!("statistics pages: {error}")),
+        }
+        self.names.complete(&mut observed);
+        observed
+    }
+
+    fn limit(&mut self, text: String) {
+        if !self.limits.contains(&text) {
+            self.limits.push(text);
+        }
+    }
+
+    /// Events since the last call.
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        self.kernel
+            .as_mut()
+            .map_or_else(Vec::new, bpf::Collector::events)
+    }
+
+    /// The figures as a report.
+    pub(crate) fn report(&mut self, observed: &Observed, program: &[String]) -> Report {
+        let name = |pid| report::who(observed, pid);
+        let missed = missed(observed, name, &self.system);
+        let mut limits = self.limits.clone();
+        limits.extend(self.own.refused.iter().cloned());
+        report::build(observed, program, missed, limits)
+    }
+}
+
+/// What is lost by a probe that refused.
+fn limit_of(probe: &bpf::Probe) -> Option<String> {
+    if probe.name.starts_with("onecopy_") && !Path::new("/sys/module/onecopy").exists() {
+        // Nothing is lost of a module that is not there.
+        return None;
+    }
+    match probe.state {
+        bpf::State::Refused { errno } if !probe.lost.is_empty() => {
+            let mut text = format!("without {}: {}", probe.name, probe.lost);
+            if errno != 0 {
+                text.push_str(&format!(" ({})", nix::errno::Errno::from_raw(errno).desc()));
+            }
+            if !probe.remedy.is_empty() {
+                text.push_str(&format!("; {}", probe.remedy));
+            }
+            Some(text)
+        }
+        _ => None,
+    }
+}
+
+/// Where the runtime's probe points are: this command, and the libraries that were installed with it.
+fn libraries() -> Vec<std::path::PathBuf> {
+    let Ok(own) = std::env::current_exe() else {
+        return Vec::new();
+    };
+    let folder = own.parent().unwrap_or(Path::new("/")).to_owned();
+    let mut all = vec![own];
+    for name in ["libmpi_abi.so.1", "libmpi_abi.so"] {
+        let places = [folder.with_file_name("lib").join(name), folder.join(name)];
+        if let Some(place) = places.into_iter().find(|place| place.exists()) {
+            all.push(place);
+            break;
+        }
+    }
+    all
+}
+
+/// Adds the descendants of a process that are there now.
+fn follow(root: u32, followed: &mut BTreeSet<u32>) {
+    followed.insert(root);
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return;
+    };
+    let mut parents: Vec<(u32, u32)> = processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let rest = stat.rsplit_once(") ")?.1;
+            Some((pid, rest.split(' ').nth(1)?.parse().ok()?))
+        })
+        .collect();
+    // A child may have a smaller id than its parent: until nothing is added.
+    loop {
+        let before = parents.len();
+        parents.retain(|(pid, parent)| {
+            let child = followed.contains(parent);
+            if child {
+                followed.insert(*pid);
+            }
+            !child
+        });
+        if parents.len() == before {
+            break;
+        }
+    }
+}

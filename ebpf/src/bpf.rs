@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, what made them slow, and
+//! what kernel modules and onecopy's runtime tell of theirs.
+//!
+//! The kernel's programs only count. Nothing is pinned: all that they are hangs on descriptors of this process, and ends
+//! with it, however it ends.
+
+mod attach;
+mod check;
+mod cost;
+mod layout;
+mod limit;
+mod names;
+mod probe;
+mod read;
+mod sys;
+mod usdt;
+
+use std::path::Path;
+use std::time::Instant;
+
+use aya::Ebpf;
+use aya::maps::{Array, MapData, RingBuf};
+use onecopy_obs::tracepoints::TracepointInfo;
+
+use crate::observed::{Event, Observed, What};
+use attach::{Group, Link};
+use layout::{Count, Record, SiteWords, WANT_EVENTS, WANT_LATENCY};
+use limit::Budget;
+use names::Names;
+use probe::errno_of;
+
+pub use check::check;
+pub use cost::{Calibration, Times, calibrate};
+pub use probe::{Error, Probe, State};
+pub use usdt::{Site, sites};
+
+/// How much is observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detail {
+    /// Calls, bytes, sizes and errors.
+    Counts,
+    /// And how long calls take.
+    Latencies,
+    /// And why: faults, flushes, waits for address spaces.
+    #[default]
+    Causes,
+}
+
+/// What to observe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Only this process, and what it starts from now on or has started already. Without one, the whole node.
+    pub follow: Option<u32>,
+    /// Whether events of a timeline are kept for [`Collector::events`].
+    pub events: bool,
+    /// How much is counted.
+    pub detail: Detail,
+    /// How many pairs have room: 2.9 KiB of the kernel's memory each.
+    pub pairs: u32,
+    /// The size of the ring of events: a power of two, and at least a page.
+    pub ring_bytes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            follow: None,
+            events: false,
+            detail: Detail::default(),
+            pairs: 16384,
+            ring_bytes: 8 << 20,
+        }
+    }
+}
+
+/// The programs in the kernel, and what they found so far.
+pub struct Collector {
+    // First, so that they are detached first.
+    links: Vec<Link>,
+    ring: RingBuf<MapData>,
+    ebpf: Ebpf,
+    names: Names,
+    started: Instant,
+    wants: u32,
+    budget: Budget,
+    /// The tracepoint of each site that is watched.
+    sites: Vec<&'static TracepointInfo>,
+}
+
+impl std::fmt::Debug for Collector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let links = self.links.len();
+        f.debug_struct("Collector")
+            .field("links", &links)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Collector {
+    /// Begins to observe, and says how each probe went. Measures what observing costs, which takes some milliseconds.
+    ///
+    /// # Errors
+    /// Not even system calls can be observed: says what is missing.
+    pub fn start(options: &Options) -> Result<(Self, Vec<Probe>), Error> {
+        let before = cost::measure();
+        let (mut collector, probes) = Self::start_unmeasured(options)?;
+        let after = collector.measure_self();
+        collector.budget.calibration = Calibration { before, after };
+        Ok((collector, probes))
+    }
+
+    fn start_unmeasured(options: &Options) -> Result<(Self, Vec<Probe>), Error> {
+        check::permitted(options)?;
+        let (mut ebpf, has_btf) = attach::load(options)?;
+        let mut probes = Vec::new();
+        if !has_btf {
+            probes.push(check::without_btf());
+        }
+        let ring = ebpf
+            .take_map("ring")
+            .and_then(|map| RingBuf::try_from(map).ok());
+        let Some(ring) = ring else {
+            return Err(Error {
+                call: "mapping",
+                object: "the ring of events".to_owned(),
+                reason: "the kernel gave none".to_owned(),
+                remedy: String::new(),
+            });
+        };
+        let mut wants = 0;
+        if options.detail >= Detail::Latencies {
+            wants |= WANT_LATENCY;
+        }
+        if options.events {
+            wants |= WANT_EVENTS;
+        }
+        let asked = |error| Error::new("asking", "the observing programs", &error);
+        read::want(&mut ebpf, wants).map_err(asked)?;
+        let mut links = attach::group(&mut ebpf, Group::Tasks, &mut probes);
+        if let Some(root) = options.follow {
+            // Twice, so that what is started meanwhile is not missed.
+            for _ in 0..2 {
+                for tgid in names::descendants(root) {
+                    read::follow(&mut ebpf, tgid, true).map_err(asked)?;
+                }
+            }
+        }
+        if options.detail >= Detail::Causes {
+            links.extend(attach::group(&mut ebpf, Group::Causes, &mut probes));
+        }
+        links.extend(attach::group(&mut ebpf, Group::Module, &mut probes));
+        links.extend(attach::copies(&mut ebpf, &mut probes)?);
+        let collector = Self {
+            links,
+            ring,
+            ebpf,
+            names: Names::new(),
+            started: Instant::now(),
+            wants,
+            budget: Budget::new(options.follow.is_some()),
+            sites: Vec::new(),
+        };
+        Ok((collector, probes))
+    }
+
+    /// Watches the probe points of onecopy's runtime in a program or library, in all processes that use this file. The
+    /// path of a file in a container begins with `/proc/PID/root`.
+    pub fn watch_runtime(&mut self, path: &Path) -> Vec<Probe> {
+        const LOST: &str = "events of onecopy's runtime";
+        let shown = path.display().to_string();
+        let found = match sites(path) {
+            Ok(found) => found,
+            Err(reason) => return vec![Probe::refused(reason, 0, LOST, "")],
+        };
+        if found.is_empty() {
+            let remedy = "the file is not onecopy's, or was built without probe points";
+            return vec![Probe::refused(shown, libc::ENOENT, LOST, remedy)];
+        }
+        let mut probes = Vec::new();
+        for site in &found {
+            let name = format!("{} in {shown}", site.name);
+            let probe = match self.watch_site(path, site) {
+                Ok(()) => Probe::attached(name),
+                Err(errno) => {
+                    let remedy = check::uprobe_remedy(errno);
+                    Probe::refused(name, errno, LOST, remedy)
+                }
+            };
+            // The same site was inlined in several places.
+            if !probes.contains(&probe) {
+                probes.push(probe);
+            }
+        }
+        probes
+    }
+
+    fn watch_site(&mut self, path: &Path, site: &Site) -> Result<(), i32> {
+        let info = site.tracepoint().ok_or(libc::ENOENT)?;
+        let number = u32::try_from(self.sites.len()).map_err(|_| libc::ENOSPC)?;
+        let map = self.ebpf.map_mut("sites").ok_or(libc::ENOENT)?;
+        let set = Array::<_, SiteWords>::try_from(map)
+            .and_then(|mut map| map.set(number, site.words(), 0));
+        set.map_err(|error| errno_of(&error))?;
+        let link = attach::runtime(&mut self.ebpf, path, site, number);
+        self.links.push(link.map_err(|error| errno_of(&error))?);
+        self.sites.push(info);
+        Ok(())
+    }
+
+    /// The figures since observing began.
+    pub fn observe(&mut self) -> Observed {
+        let mut observed = Observed {
+            elapsed: self.started.elapsed(),
+            ..Observed::default()
+        };
+        self.names.refresh();
+        read::pairs(&self.ebpf, &mut self.names, &mut observed);
+        observed.waits = read::waits(&self.ebpf);
+        observed.overhead = self.budget.overhead();
+        observed.overhead.events =
+            read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
+        observed.overhead.dropped = read::count(&self.ebpf, Count::Dropped);
+        observed.overhead.not_counted = read::count(&self.ebpf, Count::NotCounted);
+        observed
+    }
+
+    /// The events of the timeline since the last call. Whoever wants all of them calls often: the ring has room for a
+    /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`].
+    pub fn events(&mut self) -> Vec<Event> {
+        let mut records = Vec::new();
+        while let Some(item) = self.ring.next() {
+            records.extend(Record::of(&item));
+        }
+        let mut own = None;
+        let mut events = Vec::with_capacity(records.len());
+        for record in records {
+            if let Record::Copy { key, .. } = &record
+                && key.peer.pid.cast_unsigned() == std::process::id()
+            {
+                let seen = own.get_or_insert_with(|| read::seen(&self.ebpf));
+                if read::is_own(key, seen) {
+                    continue;
+                }
+            }
+            events.extend(self.event(record));
+        }
+        events
+    }
+
+    fn event(&self, record: Record) -> Option<Event> {
+        Some(match record {
+            Record::Copy {
+                key,
+                tid,
+                start_ns,
+                duration_ns,
+                asked,
+                result,
+                faults,
+            } => Event {
+                start_ns,
+                duration_ns: Some(duration_ns),
+                pid: key.caller,
+                tid,
+                what: What::Copy {
+                    mechanism: key.mechanism,
+                    peer: self.names.known(key.peer),
+                    asked,
+                    result,
+                    faults,
+                },
+            },
+            Record::Runtime {
+                tgid,
+                tid,
+                site,
+                start_ns,
+                args,
+            } => {
+                let info = self.sites.get(usize::try_from(site).ok()?)?;
+                let names = info.args.iter().map(|(name, _)| *name);
+                Event {
+                    start_ns,
+                    duration_ns: None,
+                    pid: tgid,
+                    tid,
+                    what: What::Runtime {
+                        name: info.name,
+                        args: names.zip(args).collect(),
+                    },
+                }
+            }
+        })
+    }
+
+    /// What a call costs while it is observed, by calls of this process on itself, which no figure shows.
+    fn measure_self(&mut self) -> Times {
+        let before = read::count(&self.ebpf, Count::Events);
+        let own = std::process::id();
+        if self.budget.follows {
+            // Where it fails the figures are those of a process that is not looked at: less.
+            let _ = read::follow(&mut self.ebpf, own, true);
+        }
+        let times = cost::measure();
+        if self.budget.follows {
+            let _ = read::follow(&mut self.ebpf, own, false);
+        }
+        let made = read::count(&self.ebpf, Count::Events).saturating_sub(before);
+        self.budget.own_events += made;
+        times
+    }
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loads the programs and attaches what the kernel permits.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use aya::programs::raw_trace_point::RawTracePointLink;
+use aya::programs::trace_point::TracePointLink;
+use aya::programs::{ProgramError, RawTracePoint, TracePoint, UProbe};
+use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
+
+use super::probe::{Error, Privileges, Probe, errno_of, remedy, tracefs};
+use super::usdt::Site;
+use super::{Options, sys};
+
+/// The programs, as `cargo xtask bpf` built them.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../prebuilt/onecopy.bpf.o");
+
+/// What is attached together and given up together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    Tasks,
+    Copies,
+    Causes,
+    Module,
+    Runtime,
+}
+
+/// What is attached for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) group: Group,
+    _held: Held,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "they are only kept")]
+enum Held {
+    Raw(RawTracePointLink),
+    Trace(TracePointLink),
+    Watch(OwnedFd, OwnedFd),
+}
+
+/// A raw tracepoint: its program, its name, and what is lost without it.
+struct Raw {
+    group: Group,
+    program: &'static str,
+    event: &'static str,
+    lost: &'static str,
+}
+
+const fn raw(group: Group, program: &'static str, event: &'static str, lost: &'static str) -> Raw {
+    Raw {
+        group,
+        program,
+        event,
+        lost,
+    }
+}
+
+/// Raw tracepoints need no tracefs, and cost less than others. Their arguments are those of the kernel's source.
+const RAW: [Raw; 10] = [
+    raw(
+        Group::Tasks,
+        "task_exec",
+        "sched_process_exec",
+        "names after exec",
+    ),
+    raw(
+        Group::Tasks,
+        "task_fork",
+        "sched_process_fork",
+        "descendants of the program that is followed",
+    ),
+    raw(
+        Group::Tasks,
+        "task_exit",
+        "sched_process_exit",
+        "names of peers that end soon",
+    ),
+    raw(
+        Group::Causes,
+        "fault",
+        "page_fault_kernel",
+        "page faults in calls",
+    ),
+    raw(
+        Group::Causes,
+        "flush",
+        "tlb_flush",
+        "flushes of translations in calls",
+    ),
+    raw(
+        Group::Causes,
+        "lock_had",
+        "mmap_lock_acquire_returned",
+        "waits for address spaces",
+    ),
+    raw(
+        Group::Causes,
+        "lock_start",
+        "mmap_lock_start_locking",
+        "waits for address spaces",
+    ),
+    raw(
+        Group::Module,
+        "module_attach",
+        "onecopy_attach",
+        "attachments of memory",
+    ),
+    raw(
+        Group::Module,
+        "module_fault",
+        "onecopy_fault",
+        "faults in attached memory",
+    ),
+    raw(
+        Group::Module,
+        "module_copy",
+        "onecopy_copy",
+        "copies by /dev/knem",
+    ),
+];
+
+/// System calls: exits before entries, so that a call under way is not taken for a short one.
+const SYSCALLS: [(&str, &str); 4] = [
+    ("readv_exit", "sys_exit_process_vm_readv"),
+    ("writev_exit", "sys_exit_process_vm_writev"),
+    ("readv_enter", "sys_enter_process_vm_readv"),
+    ("writev_enter", "sys_enter_process_vm_writev"),
+];
+const RAW_SYSCALLS: [(&str, &str); 2] = [("raw_exit", "sys_exit"), ("raw_enter", "sys_enter")];
+const SLOWER: &str = "nothing; other system calls of the node get slower by twice as much";
+
+/// Loads maps and programs into the kernel. Nothing runs yet.
+pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
+    let btf = Btf::from_sys_fs().ok();
+    let (dev, ino) = initial_namespace();
+    let registers = registers();
+    let has_btf = u32::from(btf.is_some());
+    let follows = u32::from(options.follow.is_some());
+    let (readv, writev) = (
+        number(libc::SYS_process_vm_readv),
+        number(libc::SYS_process_vm_writev),
+    );
+    let mut loader = EbpfLoader::new();
+    loader
+        .btf(btf.as_ref())
+        .verifier_log_level(VerifierLogLevel::DISABLE)
+        .map_max_entries("pairs", options.pairs)
+        .map_max_entries("ring", options.ring_bytes)
+        .override_global("has_btf", &has_btf, true)
+        .override_global("follows", &follows, true)
+        .override_global("nr_readv", &readv, true)
+        .override_global("nr_writev", &writev, true)
+        .override_global("register_offsets", &registers.0, true)
+        .override_global("number_offset", &registers.1, true)
+        .override_global("initial_dev", &dev, true)
+        .override_global("initial_ino", &ino, true);
+    let ebpf = loader
+        .load(OBJECT)
+        .map_err(|error| Error::new("loading", "the observing programs", &error))?;
+    Ok((ebpf, btf.is_some()))
+}
+
+fn number(call: libc::c_long) -> u32 {
+    u32::try_from(call).unwrap_or(u32::MAX)
+}
+
+/// The device and inode of the outermost pid namespace, if this process lives there.
+fn initial_namespace() -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::metadata("/proc/self/ns/pid");
+    found.map_or((0, 0), |found| match found.ino() {
+        super::names::INITIAL => (found.dev(), found.ino()),
+        _ => (0, 0),
+    })
+}
+
+/// Where the kernel saves the arguments of a system call, and its number.
+const fn registers() -> ([u32; 6], u32) {
+    if cfg!(target_arch = "aarch64") {
+        ([0, 8, 16, 24, 32, 40], 280)
+    } else {
+        ([112, 104, 96, 56, 72, 64], 120)
+    }
+}
+
+fn attach_raw(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
+    let program: &mut RawTracePoint = program_of(ebpf, program)?.try_into()?;
+    load_once(program.load())?;
+    let id = program.attach(event)?;
+    Ok(Held::Raw(program.take_link(id)?))
+}
+
+fn attach_trace(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
+    let program: &mut TracePoint = program_of(ebpf, program)?.try_into()?;
+    load_once(program.load())?;
+    let id = program.attach("syscalls", event)?;
+    Ok(Held::Trace(program.take_link(id)?))
+}
+
+fn program_of<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &str,
+) -> Result<&'a mut aya::programs::Program, ProgramError> {
+    ebpf.program_mut(name).ok_or(ProgramError::NotLoaded)
+}
+
+fn load_once(loaded: Result<(), ProgramError>) -> Result<(), ProgramError> {
+    match loaded {
+        Err(ProgramError::AlreadyLoaded) => Ok(()),
+        other => other,
+    }
+}
+
+/// Attaches to system calls, by tracefs or without it.
+///
+/// # Errors
+/// Neither is permitted: then nothing can be observed.
+pub(super) fn copies(ebpf: &mut Ebpf, probes: &mut Vec<Probe>) -> Result<Vec<Link>, Error> {
+    const NAME: &str = "process_vm_readv, process_vm_writev";
+    let privileges = Privileges::own();
+    let (errno, advice) = match tracefs(&privileges) {
+        Ok(_) => match all(ebpf, &SYSCALLS, attach_trace) {
+            Ok(links) => {
+                probes.push(Probe::attached(NAME));
+                return Ok(links);
+            }
+            Err(error) => {
+                let errno = errno_of(&error);
+                (errno, remedy(errno, &privileges))
+            }
+        },
+        Err(refusal) => refusal,
+    };
+    let links = all(ebpf, &RAW_SYSCALLS, attach_raw)
+        .map_err(|error| Error::new("attaching", NAME, &error))?;
+    probes.push(Probe::fallback(NAME, errno, SLOWER, advice));
+    Ok(links)
+}
+
+fn all(
+    ebpf: &mut Ebpf,
+    wanted: &[(&str, &str)],
+    attach: impl Fn(&mut Ebpf, &str, &str) -> Result<Held, ProgramError>,
+) -> Result<Vec<Link>, ProgramError> {
+    let mut links = Vec::new();
+    for (program, event) in wanted {
+        links.push(Link {
+            group: Group::Copies,
+            _held: attach(ebpf, program, event)?,
+        });
+    }
+    Ok(links)
+}
+
+/// Attaches the raw tracepoints of a group. What is refused is told, and the rest goes on.
+pub(super) fn group(ebpf: &mut Ebpf, group: Group, probes: &mut Vec<Probe>) -> Vec<Link> {
+    let privileges = Privileges::own();
+    let mut links = Vec::new();
+    for wish in RAW.iter().filter(|wish| wish.group == group) {
+        match attach_raw(ebpf, wish.program, wish.event) {
+            Ok(held) => {
+                probes.push(Probe::attached(wish.event));
+                links.push(Link { group, _held: held });
+            }
+            Err(error) => {
+                let errno = errno_of(&error);
+                let advice = match (group, errno) {
+                    (Group::Module, libc::ENOENT) => {
+                        "load onecopy's module, if it is to be used".to_owned()
+                    }
+                    (_, libc::ENOENT) => "this kernel does not have it".to_owned(),
+                    _ => remedy(errno, &privileges),
+                };
+                probes.push(Probe::refused(wish.event, errno, wish.lost, advice));
+            }
+        }
+    }
+    links
+}
+
+/// Watches a probe point of the runtime. The program is told the number of the site.
+pub(super) fn runtime(
+    ebpf: &mut Ebpf,
+    path: &Path,
+    site: &Site,
+    number: u32,
+) -> Result<Link, ProgramError> {
+    use std::os::fd::AsFd;
+    let program: &mut UProbe = program_of(ebpf, "runtime_probe")?.try_into()?;
+    load_once(program.load())?;
+    let event = sys::watch(path, site.offset, site.semaphore)?;
+    let link = sys::link(program.fd()?.as_fd(), &event, u64::from(number))?;
+    Ok(Link {
+        group: Group::Runtime,
+        _held: Held::Watch(link, event),
+    })
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose an id is that a call gave. It is an id in the caller's pid namespace, of a process or of one of its threads.
+//!
+//! Never a wrong name: a process is accepted only if it was there at the first call and at the last one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::layout::{LocalId, RawTask};
+use crate::observed::{Peer, Task};
+
+/// The inode of the outermost pid namespace, which is the same on every kernel.
+pub(super) const INITIAL: u64 = 0xefff_fffc;
+
+/// What the kernel's programs saw of processes.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Those that made calls, by id and by which of several with this id.
+    pub(super) callers: BTreeMap<(u32, u32), RawTask>,
+    /// Those that ended and had an id that a call had given.
+    pub(super) ended: HashMap<LocalId, RawTask>,
+}
+
+/// Translates ids.
+pub(super) struct Names {
+    /// Whether `/proc` has the node's own ids.
+    outermost: bool,
+    /// Live processes of inner namespaces, by their ids there: filled at most once for each look at the figures.
+    inner: Option<HashMap<LocalId, u32>>,
+    found: HashMap<LocalId, u32>,
+}
+
+impl Names {
+    pub(super) fn new() -> Self {
+        Self {
+            outermost: outermost(),
+            inner: None,
+            found: HashMap::new(),
+        }
+    }
+
+    /// Forgets what was seen of live processes.
+    pub(super) fn refresh(&mut self) {
+        self.inner = None;
+        self.found.clear();
+    }
+
+    /// The process that had an id all the time from the first call to the last, with its name if that is known.
+    pub(super) fn resolve(
+        &mut self,
+        id: LocalId,
+        there: (u64, u64),
+        seen: &Seen,
+    ) -> (Peer, Option<Task>) {
+        let unknown = match id.namespace {
+            0 if id.pid == 0 => Peer::Unknown,
+            0 => Peer::Process(id.pid.cast_unsigned()),
+            1 => Peer::InNamespace {
+                namespace: 0,
+                pid: id.pid,
+            },
+            namespace => Peer::InNamespace {
+                namespace: u64::from(namespace),
+                pid: id.pid,
+            },
+        };
+        // Nobody ever answered to the id.
+        if there.0 == 0 || id.namespace == 1 || id.pid <= 0 {
+            return (unknown, nameless(unknown));
+        }
+        let lived = |task: &RawTask| {
+            task.start_ns <= there.0 && (task.end_ns == 0 || there.1 <= task.end_ns)
+        };
+        if let Some(ended) = seen.ended.get(&id).filter(|task| lived(task)) {
+            return (Peer::Process(ended.tgid), Some(task_of(ended)));
+        }
+        let by_node = id.namespace == 0;
+        let mut callers = seen.callers.values();
+        let caller = callers.find(|task| {
+            let same = if by_node {
+                task.tgid == id.pid.cast_unsigned()
+            } else {
+                task.local == id
+            };
+            same && lived(task)
+        });
+        if let Some(caller) = caller {
+            self.found.insert(id, caller.tgid);
+            return (Peer::Process(caller.tgid), Some(task_of(caller)));
+        }
+        match self.alive(id) {
+            Some((tgid, start_ns)) if start_ns <= there.0 => {
+                self.found.insert(id, tgid);
+                (Peer::Process(tgid), described(tgid))
+            }
+            _ => (unknown, nameless(unknown)),
+        }
+    }
+
+    /// What the last look at the figures found; for events, which have no figures of their own.
+    pub(super) fn known(&self, id: LocalId) -> Peer {
+        match (self.found.get(&id), id.namespace) {
+            (Some(tgid), _) => Peer::Process(*tgid),
+            (None, 0) if id.pid > 0 => Peer::Process(id.pid.cast_unsigned()),
+            (None, 0) => Peer::Unknown,
+            (None, namespace) => Peer::InNamespace {
+                namespace: u64::from(namespace),
+                pid: id.pid,
+            },
+        }
+    }
+
+    /// A live process by one of its ids, and when it began.
+    fn alive(&mut self, id: LocalId) -> Option<(u32, u64)> {
+        if !self.outermost {
+            return None;
+        }
+        let tgid = if id.namespace == 0 {
+            // The file is there for threads too.
+            let status = std::fs::read_to_string(format!("/proc/{}/status", id.pid)).ok()?;
+            field(&status, "Tgid:")?.parse().ok()?
+        } else {
+            *self.inner.get_or_insert_with(inner).get(&id)?
+        };
+        Some((tgid, start_ns(tgid)?))
+    }
+}
+
+/// Whether this process lives in the outermost pid namespace.
+pub(super) fn outermost() -> bool {
+    namespace_of(Path::new("/proc/self")) == Some(INITIAL)
+}
+
+/// A process as others know it. Its namespace is 0 where it is not known.
+pub(super) fn task_of(task: &RawTask) -> Task {
+    Task {
+        comm: task.comm.clone(),
+        namespace: match task.local.namespace {
+            0 => INITIAL,
+            1 => 0,
+            namespace => u64::from(namespace),
+        },
+        local_pid: task.local.pid,
+        ended: task.end_ns != 0,
+        ..Task::default()
+    }
+}
+
+/// A process of which nothing is known; whoever has its id now is another one.
+fn nameless(peer: Peer) -> Option<Task> {
+    matches!(peer, Peer::Process(_)).then(|| Task {
+        ended: true,
+        ..Task::default()
+    })
+}
+
+/// A live process, from `/proc`.
+fn described(tgid: u32) -> Option<Task> {
+    let place = format!("/proc/{tgid}");
+    let comm = std::fs::read_to_string(format!("{place}/comm")).ok()?;
+    let status = std::fs::read_to_string(format!("{place}/status")).ok()?;
+    let local =
+        field(&status, "NSpid:").and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+    Some(Task {
+        comm: comm.trim_end_matches('\n').to_owned(),
+        namespace: namespace_of(Path::new(&place)).unwrap_or(0),
+        local_pid: local.unwrap_or(0),
+        ..Task::default()
+    })
+}
+
+fn namespace_of(process: &Path) -> Option<u64> {
+    Some(std::fs::metadata(process.join("ns/pid")).ok()?.ino())
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    lines
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+/// All threads of inner namespaces, by their ids there.
+fn inner() -> HashMap<LocalId, u32> {
+    let mut found = HashMap::new();
+    for tgid in numbers("/proc") {
+        let place = format!("/proc/{tgid}");
+        let Some(namespace) = namespace_of(Path::new(&place)) else {
+            continue;
+        };
+        let Ok(namespace) = u32::try_from(namespace) else {
+            continue;
+        };
+        if u64::from(namespace) == INITIAL {
+            continue;
+        }
+        for tid in numbers(&format!("{place}/task")) {
+            let status = std::fs::read_to_string(format!("{place}/task/{tid}/status"));
+            let status = status.unwrap_or_default();
+            let pids = field(&status, "NSpid:");
+            let last = pids.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+            if let Some(pid) = last {
+                found.insert(LocalId { namespace, pid }, tgid);
+            }
+        }
+    }
+    found
+}
+
+fn numbers(folder: &str) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}
+
+/// When a live process began, by the monotonic clock, up to a hundredth of a second early.
+fn start_ns(tgid: u32) -> Option<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    let stat = std::fs::read_to_string(format!("/proc/{tgid}/stat")).ok()?;
+    // The name is in brackets and may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let ticks: u64 = rest.split_whitespace().nth(19)?.parse().ok()?;
+    let now = |clock| {
+        let now = clock_gettime(clock).ok()?;
+        let seconds = u64::try_from(now.tv_sec()).ok()?;
+        Some(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec()).ok()?)
+    };
+    // The file counts the time that the machine slept, too.
+    let slept = now(ClockId::CLOCK_BOOTTIME)?.saturating_sub(now(ClockId::CLOCK_MONOTONIC)?);
+    Some((ticks * TICK_NS).saturating_sub(slept))
+}
+
+/// A process and all below it that live now.
+pub(super) fn descendants(root: u32) -> Vec<u32> {
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(at) = found.get(next).copied() {
+        next += 1;
+        for tid in numbers(&format!("/proc/{at}/task")) {
+            let children = format!("/proc/{at}/task/{tid}/children");
+            let children = std::fs::read_to_string(children).unwrap_or_default();
+            let children = children.split_whitespace();
+            found.extend(children.filter_map(|text| text.parse::<u32>().ok()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(tgid: u32, local: (u32, i32), times: (u64, u64)) -> RawTask {
+        RawTask {
+            start_ns: times.0,
+            end_ns: times.1,
+            tgid,
+            generation: 0,
+            local: LocalId {
+                namespace: local.0,
+                pid: local.1,
+            },
+            comm: format!("p{tgid}"),
+        }
+    }
+
+    #[test]
+    fn who_came_later_is_not_taken_for_the_peer() {
+        let id = LocalId {
+            namespace: 4_026_532_999,
+            pid: 7,
+        };
+        let mut seen = Seen::default();
+        seen.callers
+            .insert((900, 0), raw(900, (id.namespace, 7), (500, 0)));
+        let mut names = Names::new();
+        let (peer, task) = names.resolve(id, (600, 700), &seen);
+        assert_eq!(peer, Peer::Process(900));
+        assert_eq!(task.expect("known").comm, "p900");
+        let (peer, task) = names.resolve(id, (400, 700), &seen);
+        assert!(matches!(peer, Peer::InNamespace { pid: 7, .. }));
+        assert!(task.is_none());
+        seen.ended
+            .insert(id, raw(800, (id.namespace, 7), (100, 450)));
+        assert_eq!(names.resolve(id, (200, 300), &seen).0, Peer::Process(800));
+        let (peer, _) = names.resolve(id, (200, 460), &seen);
+        assert!(matches!(peer, Peer::InNamespace { .. }));
+    }
+
+    #[test]
+    fn a_live_process_is_found_by_a_thread_and_not_before_it_began() {
+        let own = std::process::id();
+        if !outermost() {
+            println!("skipped: not in the outermost pid namespace");
+            return;
+        }
+        let mut names = Names::new();
+        let id = LocalId {
+            namespace: 0,
+            pid: nix::unistd::gettid().as_raw(),
+        };
+        let began = start_ns(own).expect("own start");
+        let (peer, task) = names.resolve(id, (began + 1, began + 2), &Seen::default());
+        assert_eq!(peer, Peer::Process(own));
+        assert!(!task.expect("known").comm.is_empty());
+        let (_, task) = names.resolve(id, (1, 2), &Seen::default());
+        assert_eq!(task.expect("without a name").comm, "");
+    }
+}

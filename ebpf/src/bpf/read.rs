@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads the maps.
+
+use std::collections::BTreeMap;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+
+use super::layout::{
+    Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TaskWords,
+};
+use super::names::{Names, Seen, task_of};
+use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
+
+/// The entries of a map. One that goes away while it is read is left out.
+fn entries<K: aya::Pod, V: aya::Pod>(ebpf: &Ebpf, name: &str) -> Vec<(K, V)> {
+    let Some(map) = ebpf.map(name) else {
+        return Vec::new();
+    };
+    let Ok(map) = HashMap::<&MapData, K, V>::try_from(map) else {
+        return Vec::new();
+    };
+    map.iter().filter_map(Result::ok).collect()
+}
+
+/// A counter of the programs, of all processors together.
+pub(super) fn count(ebpf: &Ebpf, which: Count) -> u64 {
+    let map = ebpf.map("counts");
+    let map = map.and_then(|map| PerCpuArray::<&MapData, u64>::try_from(map).ok());
+    let values = map.and_then(|map| map.get(&(which as u32), 0).ok());
+    values.map_or(0, |values| values.iter().sum())
+}
+
+/// Says what is wanted from now on.
+pub(super) fn want(ebpf: &mut Ebpf, bits: u32) -> Result<(), aya::maps::MapError> {
+    let map = ebpf
+        .map_mut("config")
+        .ok_or(aya::maps::MapError::KeyNotFound)?;
+    let mut map = Array::<_, [u32; 2]>::try_from(map)?;
+    map.set(0, [bits, 0], 0)
+}
+
+/// Adds a process to the job that is followed, or takes it out.
+pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32, on: bool) -> Result<(), aya::maps::MapError> {
+    let map = ebpf
+        .map_mut("followed")
+        .ok_or(aya::maps::MapError::KeyNotFound)?;
+    let mut map = HashMap::<_, u32, u32>::try_from(map)?;
+    if on {
+        map.insert(tgid, 1, 0)
+    } else {
+        map.remove(&tgid)
+    }
+}
+
+/// What was seen of processes.
+pub(super) fn seen(ebpf: &Ebpf) -> Seen {
+    let mut seen = Seen::default();
+    let callers = entries::<u32, TaskWords>(ebpf, "tasks").into_iter();
+    let past = entries::<[u32; 2], TaskWords>(ebpf, "past").into_iter();
+    let all = callers
+        .map(|(_, words)| words)
+        .chain(past.map(|(_, words)| words));
+    for task in all.map(|words| RawTask::of(&words)) {
+        seen.callers.insert((task.tgid, task.generation), task);
+    }
+    for (id, words) in entries::<[u32; 2], TaskWords>(ebpf, "peers") {
+        let task = RawTask::of(&words);
+        if task.end_ns != 0 {
+            seen.ended.insert(LocalId::of(id), task);
+        }
+    }
+    seen
+}
+
+/// Whether a call is one by which the tracer measures itself.
+pub(super) fn is_own(key: &RawKey, seen: &Seen) -> bool {
+    let caller = seen.callers.get(&(key.caller, key.generation));
+    caller.is_some_and(|task| {
+        task.end_ns == 0
+            && task.local == key.peer
+            && task.local.pid.cast_unsigned() == std::process::id()
+    })
+}
+
+/// The matrix, with the processes that occur in it.
+pub(super) fn pairs(ebpf: &Ebpf, names: &mut Names, into: &mut Observed) {
+    let seen = seen(ebpf);
+    let mut errors: BTreeMap<RawKey, BTreeMap<i32, u64>> = BTreeMap::new();
+    for (words, times) in entries::<ErrorKeyWords, u64>(ebpf, "errors") {
+        if let Some(key) = RawKey::of(&words) {
+            errors
+                .entry(key)
+                .or_default()
+                .insert(words[6].cast_signed(), times);
+        }
+    }
+    for task in seen.callers.values() {
+        merge_task(&mut into.tasks, task.tgid, task_of(task));
+    }
+    let mut called = std::collections::BTreeSet::new();
+    for (words, pair) in entries::<PairKeyWords, PairWords>(ebpf, "pairs") {
+        let Some(key) = RawKey::of(&words) else {
+            continue;
+        };
+        if is_own(&key, &seen) {
+            continue;
+        }
+        let pair = RawPair::of(&pair);
+        let (peer, task) = names.resolve(key.peer, pair.there, &seen);
+        called.insert(key.caller);
+        if let (Peer::Process(tgid), Some(task)) = (peer, task) {
+            called.insert(tgid);
+            into.tasks.entry(tgid).or_insert(task);
+        }
+        *into.faults.entry(key.caller).or_default() += pair.faults;
+        let key = (
+            PairKey {
+                caller: key.caller,
+                peer,
+                mechanism: key.mechanism,
+            },
+            errors.remove(&key).unwrap_or_default(),
+        );
+        add(into.pairs.entry(key.0).or_default(), &pair, &key.1);
+    }
+    into.tasks.retain(|tgid, _| called.contains(tgid));
+    into.faults.retain(|_, faults| *faults > 0);
+}
+
+/// Two processes that had the same id, one after the other, are told by both names.
+fn merge_task(tasks: &mut BTreeMap<u32, Task>, tgid: u32, task: Task) {
+    let Some(before) = tasks.get_mut(&tgid) else {
+        tasks.insert(tgid, task);
+        return;
+    };
+    let comm = if before.comm == task.comm {
+        task.comm.clone()
+    } else {
+        format!("{}, then {}", before.comm, task.comm)
+    };
+    *before = Task { comm, ..task };
+}
+
+fn add(counts: &mut PairCounts, pair: &RawPair, errors: &BTreeMap<i32, u64>) {
+    counts.calls += pair.sizes.total();
+    counts.bytes += pair.bytes;
+    counts.short += pair.short;
+    counts.missing_bytes += pair.missing_bytes;
+    counts.time_ns += pair.time_ns;
+    counts.faults += pair.faults;
+    counts.vectored.0 += pair.vectored.0;
+    counts.vectored.1 += pair.vectored.1;
+    counts.wait_ns += pair.wait_ns;
+    counts.flushes += pair.flushes;
+    counts.latency_ns.merge(&pair.latency);
+    counts.sizes.merge(&pair.sizes);
+    for (errno, times) in errors {
+        *counts.errors.entry(*errno).or_default() += times;
+    }
+}
+
+/// Who waited for whose address space.
+pub(super) fn waits(ebpf: &Ebpf) -> Vec<Wait> {
+    let found = entries::<[u32; 2], [u64; 3]>(ebpf, "waits");
+    let mut waits: Vec<Wait> = found
+        .into_iter()
+        .map(|([waiter, owner], [waits, total_ns, longest_ns])| Wait {
+            waiter,
+            owner: (owner != 0).then_some(owner),
+            waits,
+            total_ns,
+            longest_ns,
+        })
+        .collect();
+    waits.sort_by_key(|wait| std::cmp::Reverse(wait.total_ns));
+    waits
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! System calls that no library has: a perf event on a place in a file, with a counter that says that it is watched, and
+//! its link to a program.
+//!
+//! # Safety
+//! Both calls read structures that live on the stack for their duration. What they return are new descriptors, which
+//! nobody else owns.
+#![allow(unsafe_code, reason = "system calls that no library has")]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The first version of `perf_event_attr` that has both words of configuration.
+#[repr(C)]
+struct PerfAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint: u32,
+    config1: u64,
+    config2: u64,
+}
+
+#[repr(C)]
+struct LinkAttr {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    cookie: u64,
+}
+
+const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_PERF_EVENT: u32 = 41;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+
+/// Watches a place in a file, in all processes that map it. The kernel adds to the counter at `semaphore` in each of
+/// them, if it is not 0.
+pub(super) fn watch(path: &Path, offset: u64, semaphore: u64) -> io::Result<OwnedFd> {
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+    let kind = kind.trim().parse().map_err(io::Error::other)?;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let attr = PerfAttr {
+        kind,
+        size: u32::try_from(size_of::<PerfAttr>()).map_err(io::Error::other)?,
+        config: semaphore << 32,
+        sample: 0,
+        sample_type: 0,
+        read_format: 0,
+        flags: 0,
+        wakeup: 0,
+        breakpoint: 0,
+        config1: path.as_ptr() as u64,
+        config2: offset,
+    };
+    // SAFETY: the structure has the size that it says, and the path ends with a zero and lives until the call returns.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attr,
+            -1_i32,
+            0_i32,
+            -1_i32,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    owned(fd)
+}
+
+/// Runs a program whenever the event happens. It is told the cookie.
+pub(super) fn link(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io::Result<OwnedFd> {
+    let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(io::Error::other);
+    let attr = LinkAttr {
+        program: number(program)?,
+        target: number(event.as_fd())?,
+        attach_type: BPF_PERF_EVENT,
+        flags: 0,
+        cookie,
+    };
+    // SAFETY: the structure lives until the call returns, and has the size that is said.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_LINK_CREATE,
+            &raw const attr,
+            size_of::<LinkAttr>(),
+        )
+    };
+    owned(fd)
+}
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
