@@ -56,11 +56,15 @@ impl Names {
     /// another one, and gives none of its names.
     pub fn complete(&mut self, observed: &mut Observed) {
         let mut pids: Vec<u32> = observed.tasks.keys().copied().collect();
-        for (key, _) in observed.pairs.iter() {
+        for key in observed.pairs.keys() {
             pids.push(key.caller);
             if let crate::observed::Peer::Process(pid) = key.peer {
                 pids.push(pid);
             }
+        }
+        for wait in &observed.waits {
+            pids.push(wait.waiter);
+            pids.extend(wait.owner);
         }
         pids.sort_unstable();
         pids.dedup();

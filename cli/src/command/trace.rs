@@ -102,12 +102,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     }
     // Before anything is started: a file that cannot be written is known now.
     let mut outputs = Outputs::open(&args.json, &args.perfetto, &args.prometheus)?;
-    let signals = Signals::catch()?;
     let mut program = if args.program.is_empty() {
         None
     } else {
         Some(Program::prepare(&args.program)?)
     };
+    // After the program was started, which would begin with these held back otherwise.
+    let signals = Signals::catch()?;
     let mut source = Source::open(&Wanted {
         own: false,
         follow: program.as_ref().map(Program::pid),

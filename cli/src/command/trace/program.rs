@@ -7,6 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode};
 
 use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -26,7 +27,11 @@ pub(crate) struct GateArgs {
 
 /// Stops; goes on as the program once it is observed.
 pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
-    raise(Signal::SIGSTOP).map_err(|errno| CliError::io("stopping")(errno.into()))?;
+    let fail = |errno: Errno| CliError::io("waiting to be observed")(errno.into());
+    // Whoever is to continue it may be killed before. Later the program outlives that.
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(fail)?;
+    raise(Signal::SIGSTOP).map_err(fail)?;
+    prctl::set_pdeathsig(None).map_err(fail)?;
     let mut words = args.program.into_iter();
     let program = words.next().unwrap_or_default();
     let error = Command::new(&program).args(words).exec();
@@ -154,7 +159,7 @@ impl Got {
     }
 }
 
-/// Signals that ask for an end, as a descriptor. Children begin with none held back.
+/// Signals that ask for an end, as a descriptor. Children that are started later begin with them held back.
 #[derive(Debug)]
 pub(super) struct Signals(SignalFd);
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use onecopy_trace::report::{Pair, Report, Who};
+use onecopy_trace::report::{Pair, Report, Waits, Who};
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Style};
@@ -124,7 +124,9 @@ pub(crate) fn report(report: &Report) -> String {
             "GB/s: bytes over the time of calls. copying: less page faults and waits, where they are known."
         );
     }
-    for wait in report.waits.iter().filter(|wait| wait.waits > 0).take(10) {
+    // A process waits for its own address space when its threads change it: that is its own matter.
+    let of_others = |wait: &&Waits| wait.waits > 0 && wait.who != wait.owner;
+    for wait in report.waits.iter().filter(of_others).take(10) {
         let _ = writeln!(
             out,
             "{} waited {} times for the address space of {}: {} us in all, {} at most",

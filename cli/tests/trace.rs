@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `trace` and `top`: known traffic is shown as it was, files are written whole or not at all, and the program's code
+//! and signals pass.
+
+#[path = "../../tests/harness/command.rs"]
+mod command;
+
+use command::{limit, onecopy, text};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::io::IoSliceMut;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Calls of the reader, and bytes of each.
+const CALLS: usize = 50;
+const BYTES: usize = 4096;
+
+/// Not a test by itself: a program that reads so often from the memory of another one.
+#[test]
+fn reader() {
+    if std::env::var_os("READER").is_none() {
+        return;
+    }
+    let mut source = limit::start(
+        Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped()),
+    );
+    // It answers: so it is `cat` by now.
+    let mut answer = [0];
+    std::io::Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
+    std::io::Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", source.id())).expect("maps");
+    let stack = maps
+        .lines()
+        .find(|line| line.ends_with("[stack]"))
+        .expect("a stack");
+    let (_, rest) = stack.split_once('-').expect("a range");
+    let end = usize::from_str_radix(rest.split(' ').next().expect("an end"), 16).expect("a number");
+    let pid = Pid::from_raw(source.id().cast_signed());
+    let mut buffer = [0; BYTES];
+    let from = [RemoteIoVec {
+        base: end - BYTES,
+        len: BYTES,
+    }];
+    for _ in 0..CALLS {
+        let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut buffer)], &from);
+        assert_eq!(read, Ok(BYTES));
+    }
+    let nowhere = [RemoteIoVec { base: 8, len: 8 }];
+    assert!(process_vm_readv(pid, &mut [IoSliceMut::new(&mut buffer)], &nowhere).is_err());
+    drop(source.stdin.take());
+    assert!(source.finish().status.success());
+    std::process::exit(5);
+}
+
+/// Traces the reader, with these options.
+fn trace_reader(options: &[&str]) -> std::process::Output {
+    let own = std::env::current_exe().expect("a path");
+    let own = own.to_str().expect("text");
+    let mut args = vec!["trace"];
+    args.extend(options);
+    args.extend(["--", own, "--exact", "reader", "--nocapture"]);
+    onecopy(&args, &[("READER", "1")])
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+}
+
+/// Whether the kernel observes for this user here.
+fn is_permitted(report: &Value) -> bool {
+    let limits = report["limits"].as_array().expect("a list");
+    let refused = limits
+        .iter()
+        .filter_map(Value::as_str)
+        .find(|limit| limit.starts_with("only onecopy's own ranks"));
+    if let Some(why) = refused {
+        eprintln!("skipped: {why}");
+    }
+    refused.is_none()
+}
+
+#[test]
+fn known_traffic_is_shown_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |name: &str| folder.path().join(name);
+    let [json, timeline, metrics] = [of("a.json"), of("a.trace"), of("a.prom")];
+    let name = |path: &Path| path.to_str().expect("text").to_owned();
+    let output = trace_reader(&[
+        "--json",
+        &name(&json),
+        "--perfetto",
+        &name(&timeline),
+        "--prometheus",
+        &name(&metrics),
+    ]);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    let report = read(&json);
+    assert_eq!(report["version"], 1);
+    assert!(report["overhead"]["ns_per_event"].is_number());
+    if !is_permitted(&report) {
+        return;
+    }
+    let pairs = report["pairs"].as_array().expect("a list");
+    let pair = pairs
+        .iter()
+        .find(|pair| pair["source"]["comm"] == "cat")
+        .expect("the pair");
+    assert_eq!(pair["mechanism"], "cma-read");
+    assert_eq!(pair["calls"], CALLS + 1);
+    assert_eq!(pair["bytes"], CALLS * BYTES);
+    assert_eq!(pair["errors"], serde_json::json!({"EFAULT": 1}));
+    let sizes: u64 = pair["sizes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|bin| bin["calls"].as_u64().expect("a number"))
+        .sum();
+    assert_eq!(sizes, CALLS as u64 + 1);
+    assert!(pair["latency_us"]["p999"].as_f64().expect("a number") > 0.0);
+    let missed = report["missed"].as_array().expect("a list");
+    assert!(missed.iter().any(|missed| {
+        missed["what"]
+            .as_str()
+            .is_some_and(|what| what.contains("EFAULT"))
+            && missed["remedy"].is_string()
+    }));
+
+    let events = read(&timeline);
+    let events = events["traceEvents"].as_array().expect("a list");
+    let copies = events.iter().filter(|event| event["ph"] == "X");
+    let bytes: u64 = copies
+        .clone()
+        .filter_map(|event| event["args"]["bytes"].as_u64())
+        .sum();
+    assert_eq!((copies.count(), bytes), (CALLS + 1, (CALLS * BYTES) as u64));
+    let metrics = fs::read_to_string(metrics).expect("metrics");
+    assert!(metrics.contains("onecopy_copy_bytes_total{mechanism=\"cma-read\""));
+
+    let table = text(&output.stdout);
+    assert!(
+        table.contains("cma-read") && table.contains("EFAULT 1"),
+        "{table}"
+    );
+    let diff = onecopy(
+        &["trace", "diff", "--json", &name(&json), &name(&json)],
+        &[],
+    );
+    assert_eq!(diff.status.code(), Some(0));
+    let diff: Value = serde_json::from_slice(&diff.stdout).expect("JSON");
+    let changes = diff["changes"].as_array().expect("a list");
+    assert_eq!(changes.len(), pairs.len());
+    assert!(changes.iter().all(|change| change["a"] == change["b"]));
+}
+
+#[test]
+fn codes_of_the_program_pass() {
+    for (program, code) in [
+        (&["sh", "-c", "exit 7"][..], 7),
+        (&["sh", "-c", "kill -KILL $$"], 137),
+        (&["sh", "-c", "kill -TERM $$"], 143),
+        (&["/nonexistent/program"], 127),
+        (&["/"], 126),
+    ] {
+        let mut args = vec!["trace", "--"];
+        args.extend(program);
+        let output = onecopy(&args, &[]);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{program:?}: {}",
+            text(&output.stderr)
+        );
+    }
+}
+
+/// A file that cannot be written is known before the program begins; one that is there stays as it was.
+#[test]
+fn files_are_known_before_the_program_begins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mark = folder.path().join("mark");
+    let touch = format!("touch {}", mark.display());
+    for (option, file) in [
+        ("--json", "/nonexistent/a"),
+        ("--perfetto", "/"),
+        ("--prometheus", "/dev/null/a"),
+    ] {
+        let output = onecopy(&["trace", option, file, "--", "sh", "-c", &touch], &[]);
+        assert_eq!(output.status.code(), Some(1), "{option} {file}");
+        assert!(
+            text(&output.stderr).contains(file),
+            "{}",
+            text(&output.stderr)
+        );
+        assert!(!mark.exists(), "{option} {file}");
+    }
+    let full = onecopy(&["trace", "--json", "/dev/full", "--", "true"], &[]);
+    assert_eq!(full.status.code(), Some(1));
+    assert!(
+        text(&full.stderr).contains("/dev/full"),
+        "{}",
+        text(&full.stderr)
+    );
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wrong = folder.path().join("wrong.json");
+    fs::write(&wrong, "{\"version\": 99}").expect("written");
+    let wrong = wrong.to_str().expect("text");
+    for (args, code, word) in [
+        (
+            &["trace", "--max-overhead", "0%", "--", "true"][..],
+            2,
+            "percent",
+        ),
+        (&["trace", "--seconds=-1"], 2, "seconds"),
+        (&["trace", "true"], 2, "unexpected"),
+        (&["top", "--interval", "0"], 2, "seconds"),
+        (&["trace", "diff", wrong, wrong], 1, "no report"),
+        (
+            &["trace", "diff", "/nonexistent/a", wrong],
+            1,
+            "/nonexistent/a",
+        ),
+    ] {
+        let output = onecopy(args, &[]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(word), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_check_names_every_probe() {
+    let output = onecopy(&["trace", "--check", "--json", "-"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let probes: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let probes = probes.as_array().expect("a list");
+    assert!(!probes.is_empty());
+    for probe in probes {
+        match probe["state"].as_str() {
+            Some("works") => {}
+            Some("other" | "refused") => {
+                assert!(
+                    probe["lost"].as_str().is_some_and(|lost| !lost.is_empty()),
+                    "{probe}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn top_without_a_terminal_prints_one_table_or_lines() {
+    let table = onecopy(&["top", "--own", "--interval", "0.1"], &[]);
+    assert_eq!(table.status.code(), Some(0), "{}", text(&table.stderr));
+    assert!(text(&table.stdout).starts_with("the whole node:"));
+    let json = onecopy(
+        &["top", "--own", "--once", "--json", "--interval", "0.1"],
+        &[],
+    );
+    let report: Value = serde_json::from_slice(&json.stdout).expect("one object");
+    assert!(report["pairs"].is_array());
+}
