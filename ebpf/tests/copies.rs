@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is observed of known traffic is that traffic, on this kernel.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "what is skipped is told, and tests talk to what they start"
+)]
+
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 #[path = "support/roles.rs"]
