@@ -226,7 +226,8 @@ impl Collector {
     }
 
     /// The events of the timeline since the last call. Whoever wants all of them calls often: the ring has room for a
-    /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`].
+    /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`]. Threads and ids
+    /// of inner namespaces are translated as far as the last [`Self::observe`] did.
     pub fn events(&mut self) -> Vec<Event> {
         let mut records = Vec::new();
         while let Some(item) = self.ring.next() {

@@ -311,10 +311,7 @@ fn waits_for_an_address_space_are_waits_for_its_process() {
         // Its own, its peer's, and before it began to be this program, that of who started it.
         let known = [caller, owner, std::process::id()];
         for wait in waits.iter().filter(|wait| wait.waiter == caller) {
-            assert!(
-                wait.owner.is_none_or(|of| of == caller || of == owner),
-                "{wait:?}"
-            );
+            assert!(wait.owner.is_none_or(|of| known.contains(&of)), "{wait:?}");
         }
         let of = |wait: &&onecopy_trace::observed::Wait| {
             wait.waiter == caller && wait.owner == Some(owner)

@@ -75,6 +75,7 @@ impl Names {
             task.start_ns <= there.0 && (task.end_ns == 0 || there.1 <= task.end_ns)
         };
         if let Some(ended) = seen.ended.get(&id).filter(|task| lived(task)) {
+            self.found.insert(id, ended.tgid);
             return (Peer::Process(ended.tgid), Some(task_of(ended)));
         }
         let by_node = id.namespace == 0;
