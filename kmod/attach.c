@@ -35,7 +35,7 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	vma->vm_ops = &oc_vm_ops;
 	oc_count(OC_ATTACHES, 1);
 	trace_onecopy_attach(seg, vma->vm_start, vma->vm_end - vma->vm_start, seg->start + off,
-			     view->write);
+			     view->write, pid_nr(seg->owner));
 	return 0;
 }
 

@@ -168,6 +168,14 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 	return err ?: n;
 }
 
+/* The process that the caller copies from or to; the source's, if neither is the caller. */
+static pid_t oc_copy_peer(const struct oc_side *dst, const struct oc_side *src)
+{
+	bool own = src->seg->owner == task_tgid(current);
+
+	return pid_nr(own ? dst->seg->owner : src->seg->owner);
+}
+
 /* The caller checked rights and bounds. *done bytes were copied, whatever is returned. */
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done)
 {
@@ -189,6 +197,6 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 	oc_count(OC_COPIES, 1);
 	oc_count(OC_COPIED_BYTES, *done);
 	err = min_t(s64, n, 0);
-	trace_onecopy_copy(dst->addr, src->addr, length, *done, err);
+	trace_onecopy_copy(dst->addr, src->addr, length, *done, err, oc_copy_peer(dst, src));
 	return err;
 }

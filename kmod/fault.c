@@ -442,7 +442,8 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 	oc_snap_free(in.fresh);
 	oc_snap_free(in.old);
 	trace_onecopy_fault(seg, vmf->address, owner, oc_install_writes(&in),
-			    in.fill.filled + (in.large ? OC_WINDOW_PAGES : 0), in.err);
+			    in.fill.filled + (in.large ? OC_WINDOW_PAGES : 0), in.err,
+			    pid_nr(seg->owner));
 	return in.err;
 }
 

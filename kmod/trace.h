@@ -9,6 +9,10 @@
 
 #include "core.h"
 
+/*
+ * What observes by raw tracepoints takes arguments by their place: new ones come last. A tgid, or a peer, is the id of
+ * a process in the outermost namespace.
+ */
 TRACE_EVENT(onecopy_make,
 	TP_PROTO(struct oc_seg *seg),
 	TP_ARGS(seg),
@@ -46,14 +50,15 @@ TRACE_EVENT(onecopy_get,
 
 TRACE_EVENT(onecopy_attach,
 	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long len, unsigned long owner,
-		 bool write),
-	TP_ARGS(seg, addr, len, owner, write),
+		 bool write, pid_t tgid),
+	TP_ARGS(seg, addr, len, owner, write, tgid),
 	TP_STRUCT__entry(
 		__field(const void *, seg)
 		__field(unsigned long, addr)
 		__field(unsigned long, len)
 		__field(unsigned long, owner)
 		__field(bool, write)
+		__field(pid_t, tgid)
 	),
 	TP_fast_assign(
 		__entry->seg = seg;
@@ -61,9 +66,10 @@ TRACE_EVENT(onecopy_attach,
 		__entry->len = len;
 		__entry->owner = owner;
 		__entry->write = write;
+		__entry->tgid = tgid;
 	),
-	TP_printk("seg=%p addr=%#lx len=%#lx owner=%#lx write=%d", __entry->seg, __entry->addr,
-		  __entry->len, __entry->owner, __entry->write)
+	TP_printk("seg=%p addr=%#lx len=%#lx owner=%#lx write=%d tgid=%d", __entry->seg,
+		  __entry->addr, __entry->len, __entry->owner, __entry->write, __entry->tgid)
 );
 
 TRACE_EVENT(onecopy_detach,
@@ -82,8 +88,8 @@ TRACE_EVENT(onecopy_detach,
 
 TRACE_EVENT(onecopy_fault,
 	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long owner, bool write,
-		 unsigned int pages, int err),
-	TP_ARGS(seg, addr, owner, write, pages, err),
+		 unsigned int pages, int err, pid_t tgid),
+	TP_ARGS(seg, addr, owner, write, pages, err, tgid),
 	TP_STRUCT__entry(
 		__field(const void *, seg)
 		__field(unsigned long, addr)
@@ -91,6 +97,7 @@ TRACE_EVENT(onecopy_fault,
 		__field(bool, write)
 		__field(unsigned int, pages)
 		__field(int, err)
+		__field(pid_t, tgid)
 	),
 	TP_fast_assign(
 		__entry->seg = seg;
@@ -99,9 +106,11 @@ TRACE_EVENT(onecopy_fault,
 		__entry->write = write;
 		__entry->pages = pages;
 		__entry->err = err;
+		__entry->tgid = tgid;
 	),
-	TP_printk("seg=%p addr=%#lx owner=%#lx write=%d pages=%u err=%d", __entry->seg,
-		  __entry->addr, __entry->owner, __entry->write, __entry->pages, __entry->err)
+	TP_printk("seg=%p addr=%#lx owner=%#lx write=%d pages=%u err=%d tgid=%d", __entry->seg,
+		  __entry->addr, __entry->owner, __entry->write, __entry->pages, __entry->err,
+		  __entry->tgid)
 );
 
 TRACE_EVENT(onecopy_invalidate,
@@ -125,14 +134,15 @@ TRACE_EVENT(onecopy_invalidate,
 
 TRACE_EVENT(onecopy_copy,
 	TP_PROTO(unsigned long dst, unsigned long src, unsigned long len, unsigned long done,
-		 int err),
-	TP_ARGS(dst, src, len, done, err),
+		 int err, pid_t peer),
+	TP_ARGS(dst, src, len, done, err, peer),
 	TP_STRUCT__entry(
 		__field(unsigned long, dst)
 		__field(unsigned long, src)
 		__field(unsigned long, len)
 		__field(unsigned long, done)
 		__field(int, err)
+		__field(pid_t, peer)
 	),
 	TP_fast_assign(
 		__entry->dst = dst;
@@ -140,9 +150,10 @@ TRACE_EVENT(onecopy_copy,
 		__entry->len = len;
 		__entry->done = done;
 		__entry->err = err;
+		__entry->peer = peer;
 	),
-	TP_printk("dst=%#lx src=%#lx len=%lu done=%lu err=%d", __entry->dst, __entry->src,
-		  __entry->len, __entry->done, __entry->err)
+	TP_printk("dst=%#lx src=%#lx len=%lu done=%lu err=%d peer=%d", __entry->dst,
+		  __entry->src, __entry->len, __entry->done, __entry->err, __entry->peer)
 );
 
 #endif

@@ -8,8 +8,9 @@
 ALWAYS struct call *call_under_way(void)
 {
 	u64 id = bpf_get_current_pid_tgid();
+	struct call *call = bpf_map_lookup_elem(&calls, &id);
 
-	return bpf_map_lookup_elem(&calls, &id);
+	return call && call->under_way ? call : 0;
 }
 
 /* A thread that is in a call runs in the kernel, and faults there. */
@@ -37,12 +38,20 @@ SEC("raw_tp/mmap_lock_start_locking")
 int lock_start(struct raw_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
+	struct waiting *from = bpf_map_lookup_elem(&waiting, &id);
 	struct waiting now = { .mm = ctx->args[0] };
 
+	/* It stays until the thread ends, like a call. */
+	if (from) {
+		from->mm = now.mm;
+		from->start_ns = bpf_ktime_get_ns();
+		return 0;
+	}
 	if (!is_followed(id >> 32))
 		return 0;
 	now.start_ns = bpf_ktime_get_ns();
-	bpf_map_update_elem(&waiting, &id, &now, BPF_ANY);
+	if (bpf_map_update_elem(&waiting, &id, &now, BPF_ANY))
+		count(NOT_COUNTED);
 	return 0;
 }
 
@@ -69,8 +78,8 @@ int lock_had(struct raw_args *ctx)
 		return 0;
 	took = bpf_ktime_get_ns() - from->start_ns;
 	if (from->mm != ctx->args[0] || took < wait_floor_ns)
-		goto out;
-	call = bpf_map_lookup_elem(&calls, &id);
+		goto over;
+	call = call_under_way();
 	if (call)
 		call->wait_ns += took;
 	key.owner = owner_of((void *)from->mm);
@@ -88,8 +97,9 @@ int lock_had(struct raw_args *ctx)
 	} else {
 		count(NOT_COUNTED);
 	}
-out:
-	bpf_map_delete_elem(&waiting, &id);
+over:
+	/* A lock that is had without waiting has no start. */
+	from->mm = 0;
 	return 0;
 }
 

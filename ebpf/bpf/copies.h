@@ -99,36 +99,49 @@ static __attribute__((noinline)) void count_error(struct pair_key *key, s32 errn
 	}
 }
 
-ALWAYS void enter(enum mechanism mechanism, s32 peer, struct vector local, struct vector remote)
+/* The first call of a thread finds out whose it is. Null if it is not looked at. */
+static __attribute__((noinline)) struct call *first_call(u64 id)
 {
-	u64 id = bpf_get_current_pid_tgid();
 	u32 tgid = id >> 32;
 	struct call call = {};
 	struct task *task;
-	u64 there;
 
 	if (!is_followed(tgid))
-		return;
+		return 0;
 	task = current_process(tgid);
-	if (!task) {
-		count(NOT_COUNTED);
-		return;
+	if (task) {
+		call.peer.namespace = task->local.namespace;
+		call.generation = task->generation;
+		if (!bpf_map_update_elem(&calls, &id, &call, BPF_ANY))
+			return bpf_map_lookup_elem(&calls, &id);
 	}
-	call.mechanism = mechanism;
-	call.peer.namespace = task->local.namespace;
-	call.peer.pid = peer;
-	call.generation = task->generation;
-	call.pieces = remote.pieces;
-	call.asked = bytes_in(&local);
+	count(NOT_COUNTED);
+	return 0;
+}
+
+ALWAYS void enter(enum mechanism mechanism, s32 peer, struct vector local, struct vector remote)
+{
+	u64 id = bpf_get_current_pid_tgid(), here, there;
+	struct call *call = bpf_map_lookup_elem(&calls, &id);
+
+	if (!call)
+		call = first_call(id);
+	if (!call)
+		return;
+	call->mechanism = mechanism;
+	call->peer.pid = peer;
+	call->pieces = remote.pieces;
+	call->wait_ns = 0;
+	call->faults = 0;
+	call->flushes = 0;
+	here = bytes_in(&local);
 	there = bytes_in(&remote);
-	if (there != UNREADABLE && call.asked != UNREADABLE && there < call.asked)
-		call.asked = there;
-	if (there == UNREADABLE)
-		call.asked = UNREADABLE;
-	if (wanted() & (WANT_LATENCY | WANT_EVENTS))
-		call.start_ns = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&calls, &id, &call, BPF_ANY))
-		count(NOT_COUNTED);
+	if (here == UNREADABLE || there == UNREADABLE)
+		call->asked = UNREADABLE;
+	else
+		call->asked = there < here ? there : here;
+	call->under_way = 1;
+	call->start_ns = wanted() & (WANT_LATENCY | WANT_EVENTS) ? bpf_ktime_get_ns() : 0;
 }
 
 #define ESRCH 3
@@ -216,10 +229,10 @@ ALWAYS void leave(s64 result)
 	u64 id = bpf_get_current_pid_tgid();
 	struct call *call = bpf_map_lookup_elem(&calls, &id);
 
-	if (!call)
+	if (!call || !call->under_way)
 		return;
+	call->under_way = 0;
 	add(call, id, result);
-	bpf_map_delete_elem(&calls, &id);
 }
 
 /* What tracepoints of system calls hand over. It has been so since there are any. */

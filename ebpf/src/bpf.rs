@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, what made them slow, and
-//! what kernel modules and onecopy's runtime tell of theirs.
+//! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, what made them slow,
+//! and what kernel modules and onecopy's runtime tell of theirs.
 //!
-//! The kernel's programs only count. Nothing is pinned: all that they are hangs on descriptors of this process, and ends
-//! with it, however it ends.
+//! The kernel's programs only count. Nothing is pinned: all that they are hangs on descriptors of this process, and
+//! ends with it, however it ends.
 
 mod attach;
 mod check;
@@ -226,7 +226,8 @@ impl Collector {
     }
 
     /// The events of the timeline since the last call. Whoever wants all of them calls often: the ring has room for a
-    /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`].
+    /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`]. Threads and ids
+    /// of inner namespaces are translated as far as the last [`Self::observe`] did.
     pub fn events(&mut self) -> Vec<Event> {
         let mut records = Vec::new();
         while let Some(item) = self.ring.next() {

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is observed of known traffic is that traffic, on this kernel.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "what is skipped is told, and tests talk to what they start"
+)]
+
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 #[path = "support/roles.rs"]
@@ -277,6 +282,58 @@ fn what_a_followed_process_starts_is_followed() {
     assert_ne!(key.caller, a.pid);
     assert_eq!((key.peer, counts.calls), (Peer::Process(b.pid), 6));
     assert!(observed.tasks[&key.caller].ended);
+}
+
+#[test]
+fn waits_for_an_address_space_are_waits_for_its_process() {
+    let Some((mut collector, probes)) = observe(&Options::default()) else {
+        return;
+    };
+    let locks = |probe: &&onecopy_trace::bpf::Probe| probe.name.starts_with("mmap_lock");
+    if let Some(refused) = probes
+        .iter()
+        .filter(locks)
+        .find(|probe| !probe.lost.is_empty())
+    {
+        println!("skipped: {refused:?}");
+        return;
+    }
+    let (mut a, mut b) = (Actor::start(&[]), Actor::start(&[]));
+    let (caller, owner) = (a.pid, b.pid);
+    let line = format!("read {} {} 65536 2000", b.pid, b.memory);
+    let mut found = None;
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| b.tell("churn 0 0 262144 2000"));
+            scope.spawn(|| a.tell(&line));
+        });
+        let waits = collector.observe().waits;
+        // Its own, its peer's, and before it began to be this program, that of who started it.
+        let known = [caller, owner, std::process::id()];
+        for wait in waits.iter().filter(|wait| wait.waiter == caller) {
+            assert!(wait.owner.is_none_or(|of| known.contains(&of)), "{wait:?}");
+        }
+        let of = |wait: &&onecopy_trace::observed::Wait| {
+            wait.waiter == caller && wait.owner == Some(owner)
+        };
+        found = waits.iter().find(of).copied();
+        if found.is_some() {
+            break;
+        }
+    }
+    let Some(wait) = found else {
+        println!("skipped: nobody had to wait for long");
+        return;
+    };
+    assert!(wait.total_ns >= 5000 * wait.waits, "{wait:?}");
+    assert!(
+        (5000..=wait.total_ns).contains(&wait.longest_ns),
+        "{wait:?}"
+    );
+    let observed = collector.observe();
+    let pair = counts(&observed, caller, Peer::Process(owner), Mechanism::CmaRead);
+    assert!(pair.wait_ns >= wait.total_ns, "{pair:?} {wait:?}");
+    println!("{wait:?}");
 }
 
 #[test]

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Nothing stays in the kernel when the tracer ends, however it ends.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "what is skipped is told, and tests talk to what they start"
+)]
+
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 

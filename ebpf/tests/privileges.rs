@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! With each set of capabilities there is the right message, and no panic.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "what is skipped is told, and tests talk to what they start"
+)]
+
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 

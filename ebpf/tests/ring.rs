@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! No event is lost without being counted, and counts are exact whatever the ring loses.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "what is skipped is told, and tests talk to what they start"
+)]
+
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 #[path = "support/roles.rs"]
@@ -18,10 +23,10 @@ fn acts_if_it_is_told_to() {
     act();
 }
 
-/// How many events are made: a million, or what `TEST_EVENTS` says.
+/// How many events are made: a million, or what `TEST_RING_EVENTS` says.
 fn wanted() -> u64 {
-    let text = std::env::var("TEST_EVENTS").ok();
-    text.map_or(1_000_000, |text| text.parse().expect("TEST_EVENTS"))
+    let text = std::env::var("TEST_RING_EVENTS").ok();
+    text.map_or(1_000_000, |text| text.parse().expect("TEST_RING_EVENTS"))
 }
 
 /// Makes events while they are taken now and then, and checks that none is missing. Returns how many were dropped.

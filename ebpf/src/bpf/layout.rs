@@ -7,12 +7,14 @@ use crate::observed::Mechanism;
 /// How many bins the kernel's programs have; they count larger values in the last one.
 pub(super) const KERNEL_BINS: usize = 176;
 const FIGURES: usize = 11;
+/// How many arguments of a probe point are read.
+pub(super) const ARGS: usize = 6;
 
 pub(super) type PairKeyWords = [u32; 6];
 pub(super) type PairWords = [u64; FIGURES + 2 * KERNEL_BINS];
 pub(super) type ErrorKeyWords = [u32; 8];
 pub(super) type TaskWords = [u64; 7];
-pub(super) type SiteWords = [u64; 1 + 2 * super::usdt::ARGS];
+pub(super) type SiteWords = [u64; 1 + 2 * ARGS];
 
 /// The counters of the programs themselves, by their place in the map.
 #[derive(Clone, Copy)]
@@ -201,7 +203,7 @@ pub(super) enum Record {
         tid: u32,
         site: u32,
         start_ns: u64,
-        args: [i64; super::usdt::ARGS],
+        args: [i64; ARGS],
     },
 }
 
@@ -213,7 +215,7 @@ impl Record {
         let (caller, tid, fourth) = (from.u32()?, from.u32()?, from.u32()?);
         let start_ns = from.u64()?;
         if kind == 1 {
-            let mut args = [0; super::usdt::ARGS];
+            let mut args = [0; ARGS];
             for arg in &mut args {
                 *arg = from.u64()?.cast_signed();
             }

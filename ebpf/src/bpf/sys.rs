@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! System calls that no library has: a perf event on a place in a file, with a counter that says that it is watched, and
-//! its link to a program.
+//! System calls that no library has: a perf event on a place in a file, with a counter that says that it is watched,
+//! and its link to a program.
 //!
 //! # Safety
 //! Both calls read structures that live on the stack for their duration. What they return are new descriptors, which

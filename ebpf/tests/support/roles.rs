@@ -138,7 +138,7 @@ pub(crate) fn act() {
     }
 }
 
-/// `read PID ADDRESS LENGTH TIMES`; `write`, `fresh` and `child` likewise; `pieces PID ADDRESS LENGTH COUNT`.
+/// `read PID ADDRESS LENGTH TIMES`; `write`, `fresh`, `churn` and `child` likewise; `pieces PID ADDRESS LENGTH COUNT`.
 /// Answers the sum of what was copied, or the last errno.
 fn carry_out(verb: &str, numbers: &[usize], sink: &mut [u8]) -> String {
     let &[pid, base, len, times] = numbers else {
@@ -184,6 +184,16 @@ fn carry_out(verb: &str, numbers: &[usize], sink: &mut [u8]) -> String {
                 &remote,
             ));
         }
+        // Its address space changes all the time, by several threads.
+        "churn" => std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..times {
+                        drop(std::hint::black_box(vec![3_u8; len]));
+                    }
+                });
+            }
+        }),
         // Memory that was never touched: the allocator takes it from the kernel.
         // A process that it starts does it.
         "child" => {

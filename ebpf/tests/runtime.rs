@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Probe points of the runtime are found in a file, and their events come with their arguments.
+#![allow(
+    clippy::print_stdout,
+    reason = "a process that a test starts answers there"
+)]
+
+#[path = "../../tests/harness/limit.rs"]
+mod limit;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use onecopy_trace::bpf::{Collector, Options, State, sites};
+use onecopy_trace::observed::What;
+use probe::{probe, probe_lazy};
+
+const ROLE: &str = "TEST_ROLE";
+
+/// Two places of one probe point, and one that computes its argument only while somebody watches.
+#[inline(never)]
+fn events() -> u32 {
+    let mut computed = 0;
+    for at in 0..10_u64 {
+        probe!(onecopy, sleep, at * 1000);
+        probe_lazy!(onecopy, wake, {
+            computed += 1;
+            at & 1
+        });
+    }
+    probe!(onecopy, sleep, std::hint::black_box(u64::MAX));
+    probe!(
+        onecopy,
+        rendezvous_done,
+        3_usize,
+        std::hint::black_box(1_u64 << 40)
+    );
+    computed
+}
+
+#[test]
+fn has_events_if_it_is_told_to() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    println!("role: ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("a line");
+    let computed = events();
+    println!("role: {computed}");
+    std::io::stdout().flush().expect("a pipe");
+}
+
+#[test]
+fn events_come_with_their_arguments() {
+    let exe = std::env::current_exe().expect("own path");
+    let found = sites(&exe).expect("a program");
+    let mut names: Vec<&str> = found.iter().map(|site| site.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names, ["rendezvous_done", "sleep", "wake"]);
+    let options = Options {
+        events: true,
+        ..Options::default()
+    };
+    let mut collector = match Collector::start(&options) {
+        Ok((collector, _)) => collector,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let probes = collector.watch_runtime(&exe);
+    if let Some(refused) = probes.iter().find(|probe| probe.state != State::Attached) {
+        println!("skipped: {refused:?}");
+        return;
+    }
+    let mut command = Command::new(&exe);
+    command.args(["--exact", "has_events_if_it_is_told_to", "--nocapture"]);
+    command
+        .env(ROLE, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = limit::start(&mut command);
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut lines = output.lines().map(|line| line.expect("a line"));
+    let mut answer = || lines.find_map(|line| Some(line.split_once("role: ")?.1.to_owned()));
+    assert_eq!(answer().as_deref(), Some("ready"));
+    writeln!(child.stdin.as_mut().expect("a pipe"), "go").expect("it reads");
+    // The kernel told it that somebody watches.
+    assert_eq!(answer().as_deref(), Some("10"));
+    let mut seen = Vec::new();
+    for event in collector.events() {
+        if event.pid == child.id()
+            && let What::Runtime { name, args } = event.what
+        {
+            seen.push((name, args));
+        }
+    }
+    let mut expected = Vec::new();
+    for at in 0..10 {
+        expected.push(("sleep", vec![("timeout_us", at * 1000)]));
+        expected.push(("wake", vec![("rung", at & 1)]));
+    }
+    expected.push(("sleep", vec![("timeout_us", -1)]));
+    expected.push(("rendezvous_done", vec![("peer", 3), ("bytes", 1 << 40)]));
+    assert_eq!(seen, expected);
+}
