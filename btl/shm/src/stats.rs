@@ -23,15 +23,15 @@
 pub mod shown;
 
 use crate::mapping::Mapping;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use crate::segment::set_size;
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::ftruncate;
 use onecopy_obs::Counters;
 use onecopy_obs::stats::{MECHANISMS, Row, names};
 use std::io;
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// The name of the memfd.
@@ -142,11 +142,12 @@ impl StatsPage {
         if size > MAX_RANKS {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        crate::failing::attempt("stats.create")?;
         let bytes = bytes_of(size);
         let fd = memfd_create(NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-        ftruncate(&fd, bytes.cast_signed())?;
-        let map = Mapping::new_own(fd.as_fd(), 0, bytes, true)?;
+        set_size(fd.as_fd(), bytes)?;
+        // Without room a store would end the process: better no page.
+        fallocate(&fd, FallocateFlags::empty(), 0, bytes.cast_signed())?;
+        let map = Mapping::of_file(fd.as_fd(), bytes, true)?;
         let head = Head {
             magic: MAGIC,
             version: VERSION,
@@ -163,8 +164,6 @@ impl StatsPage {
         let base = map.base();
         // SAFETY: a mapping begins with a page of memory, which is longer than a head, aligned, and ours alone.
         unsafe { base.cast::<Head>().write(head) };
-        // A file without room faults at the first touch: better here than in the engine.
-        populate(&map)?;
         let seals = SealFlag::F_SEAL_SHRINK
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_FUTURE_WRITE
@@ -176,4 +175,51 @@ impl StatsPage {
             memory: Memory::Shared { fd, _map: map },
         })
     }
+
+    /// The descriptor of the page, if tools can find it.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memory {
+            Memory::Shared { fd, .. } => Some(fd.as_fd()),
+            Memory::Private { .. } => None,
+        }
+    }
+
+    /// What came from `peer`; none if the job has no such rank.
+    #[inline(always)]
+    pub fn row(&mut self, peer: u32) -> Option<&mut Row> {
+        if peer >= self.size {
+            return None;
+        }
+        // SAFETY: rows of all ranks lie in the memory (`bytes_of`), from `ROWS_AT` on.
+        let at = unsafe { self.base.add(ROWS_AT + peer as usize * size_of::<Row>()) };
+        // SAFETY: aligned, as its place and its size are; every bit pattern is a row; ours alone (see above).
+        Some(unsafe { at.cast::<Row>().as_mut() })
+    }
+
+    #[inline(always)]
+    fn counters(&self) -> NonNull<Counters> {
+        // SAFETY: they lie behind the head, in the memory.
+        unsafe { self.base.add(COUNTERS_AT) }.cast()
+    }
 }
+
+impl Deref for StatsPage {
+    type Target = Counters;
+    #[inline(always)]
+    fn deref(&self) -> &Counters {
+        // SAFETY: in the memory, aligned, every bit pattern is valid; nobody writes but through `&mut self`.
+        unsafe { self.counters().as_ref() }
+    }
+}
+
+impl DerefMut for StatsPage {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Counters {
+        // SAFETY: as above; nobody else has a reference into this process's only mapping.
+        unsafe { self.counters().as_mut() }
+    }
+}
+
+#[cfg(test)]
+mod tests;
