@@ -59,7 +59,11 @@ fn nobody_else_can_write_a_page() {
     let fd = page.fd().expect("a page");
     let again = open(path(fd).as_str(), OFlag::O_RDWR, Mode::empty()).expect("opens");
     let len = bytes_of(2);
-    assert!(File::from(again.try_clone().expect("copies")).write_at(&[1], 0).is_err());
+    assert!(
+        File::from(again.try_clone().expect("copies"))
+            .write_at(&[1], 0)
+            .is_err()
+    );
     assert!(Mapping::of_file(again.as_fd(), len, true).is_err());
     assert!(nix::unistd::ftruncate(&again, 0).is_err());
     let more = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
@@ -105,12 +109,33 @@ fn what_is_no_page_is_refused_with_its_reason() {
     assert_eq!(refused(head), "nothing");
     assert!(refused(Head { magic: 7, ..head }).contains("does not begin"));
     let version = refused(Head { version: 9, ..head });
-    assert!(version.contains("version 9") && version.contains("reads version 1"), "{version}");
+    assert!(
+        version.contains("version 9") && version.contains("reads version 1"),
+        "{version}"
+    );
     assert!(refused(Head { names: 0, ..head }).contains("counters"));
-    assert!(refused(Head { counters: 1 << 29, ..head }).contains("counters"));
-    assert!(refused(Head { mechanisms: 9, ..head }).contains("counters"));
+    assert!(
+        refused(Head {
+            counters: 1 << 29,
+            ..head
+        })
+        .contains("counters")
+    );
+    assert!(
+        refused(Head {
+            mechanisms: 9,
+            ..head
+        })
+        .contains("counters")
+    );
     assert!(refused(Head { rank: 4, ..head }).contains("rank 4 of 4"));
-    assert!(refused(Head { size: u32::MAX, ..head }).contains("which cannot be"));
+    assert!(
+        refused(Head {
+            size: u32::MAX,
+            ..head
+        })
+        .contains("which cannot be")
+    );
     assert!(refused(Head { size: 5, ..head }).contains("which cannot be"));
     assert!(refused(Head { bytes: 1, ..head }).contains("which cannot be"));
 
