@@ -9,6 +9,7 @@
 
 pub mod histogram;
 pub mod observed;
+pub mod own;
 pub mod report;
 
 pub use observed::Observed;
