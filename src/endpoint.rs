@@ -31,6 +31,7 @@ pub(crate) use socket::{
 };
 
 use crate::error::Result;
+use onecopy_btl::LayerId;
 use onecopy_btl::lanes::Shown;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
@@ -442,6 +443,16 @@ impl Endpoint {
     #[inline]
     pub(crate) fn shares_memory(&self) -> bool {
         matches!(self, Self::SharedMemory(_))
+    }
+
+    /// The layer that carries records and chunks from the peer.
+    #[inline(always)]
+    pub(crate) fn carrier(&self) -> LayerId {
+        match self {
+            Self::SharedMemory(_) => LayerId::CHUNKS,
+            Self::Socket(of) if of.is_by_lane() => LayerId::LANE,
+            Self::Socket(_) => LayerId::WIRE,
+        }
     }
 
     /// The block of transfers to this rank. Nobody opens it where no memory is shared.

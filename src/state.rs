@@ -25,10 +25,12 @@ use crate::request::Requests;
 use crate::select::chunks::Chunks;
 use crate::select::rewritten::Rewritten;
 use numbered::{NumberedReceives, Waiting};
+use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
-use onecopy_obs::{Counters, Knobs};
+use onecopy_obs::Knobs;
 use onecopy_shm::heap::Heap;
 use onecopy_shm::loan::LoanTable;
+use onecopy_shm::stats::StatsPage;
 use std::sync::Arc;
 use transfer::Transfers;
 
@@ -61,7 +63,8 @@ pub(crate) struct Core {
     pub(crate) starved: bool,
     /// Which buffers have changed since they were last sent.
     pub(crate) rewritten: Rewritten,
-    pub(crate) counters: Counters,
+    /// What this rank counts, where tools can read it.
+    pub(crate) counters: StatsPage,
     /// Short buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,
     /// Ranks that have output or announced messages to look after.
@@ -85,6 +88,16 @@ impl Core {
     pub(crate) fn make_busy(&mut self, rank: u32) {
         if !self.busy.contains(&rank) {
             self.busy.push(rank);
+        }
+    }
+
+    /// Counts a message from `rank` whose bytes came by `layer`.
+    #[inline(always)]
+    pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {
+        self.counters.bytes_received += bytes;
+        if let Some(row) = self.counters.row(rank) {
+            row.add_message(layer as usize);
+            row.add_bytes(layer as usize, bytes);
         }
     }
 

@@ -49,6 +49,8 @@ pub const ENV_FD: &str = "ONECOPY_JOB_FD";
 pub const ENV_RANK: &str = "ONECOPY_JOB_RANK";
 /// Environment variable with the number of ranks.
 pub const ENV_SIZE: &str = "ONECOPY_JOB_SIZE";
+/// Environment variable with a number that only the ranks of one job share.
+pub const ENV_JOB: &str = "ONECOPY_JOB_ID";
 
 /// What a rank tells all others about itself when it joins.
 #[derive(Clone, Debug, PartialEq)]
@@ -401,6 +403,11 @@ pub trait Wireup: Send {
 
     /// Ranks in the job.
     fn size(&self) -> usize;
+
+    /// A number that only the ranks of this job on this node share, for tools that observe; 0 if there is none.
+    fn job(&self) -> u64 {
+        0
+    }
 
     /// Keeps the descriptor by which this rank grants its memory to peers, to be published with the next
     /// [`join`](Wireup::join). A wire-up that cannot pass it on leaves it: peers then do without.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts the processes of a job.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ use onecopy_shm::fdpass::{self, FdPassError};
 use onecopy_shm::process::{self, Setup};
 
 use super::{Input, Job, LaunchError, Output, pmi, system};
-use onecopy::wireup::{self, Death, ENV_FD, ENV_RANK, ENV_SIZE};
+use onecopy::wireup::{self, Death, ENV_FD, ENV_JOB, ENV_RANK, ENV_SIZE};
 
 /// A process of the job.
 #[derive(Debug)]
@@ -92,6 +93,10 @@ pub(super) fn start(
     command.env(ENV_FD, theirs.as_raw_fd().to_string());
     command.env(ENV_RANK, rank.to_string());
     command.env(ENV_SIZE, ranks.to_string());
+    // As long as it runs no other job of this process lies there.
+    let place = (std::process::id(), std::ptr::from_ref(&*job).addr());
+    let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(place);
+    command.env(ENV_JOB, id.to_string());
     for name in FOREIGN {
         command.env_remove(name);
     }

@@ -200,6 +200,12 @@ impl Socket {
         std::mem::take(&mut self.bytes_in)
     }
 
+    /// Whether a lane carries the frames from the peer.
+    #[inline]
+    pub(crate) fn is_by_lane(&self) -> bool {
+        self.beside.as_ref().is_some_and(|beside| beside.takes)
+    }
+
     /// Writes what can be written.
     #[inline]
     fn flush(&mut self) {

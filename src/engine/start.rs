@@ -23,6 +23,7 @@ use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
 use onecopy_shm::layout::Geometry;
+use onecopy_shm::stats::StatsPage;
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -129,7 +130,7 @@ fn core(
     threads: Threads,
     home: Home,
     patience: Patience,
-    (me, size): (u32, usize),
+    (job, me, size): (u64, u32, usize),
 ) -> Core {
     let heap = home.heap();
     Core {
@@ -149,7 +150,7 @@ fn core(
         rounds: 0,
         starved: false,
         rewritten: Default::default(),
-        counters: Default::default(),
+        counters: StatsPage::new(job, me, size as u32),
         spare: Vec::new(),
         busy: Vec::new(),
         unacknowledged: Vec::new(),
@@ -208,7 +209,14 @@ impl Engine {
         let place = here.iter().position(|&rank| rank == me as usize);
         let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
         let patience = Patience::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
-        let core = core(knobs, costs, threads, home, patience, (me, size));
+        let core = core(
+            knobs,
+            costs,
+            threads,
+            home,
+            patience,
+            (wireup.job(), me, size),
+        );
         let none = || (0..size).map(|_| None);
         let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
         let mut engine = Self {

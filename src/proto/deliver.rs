@@ -8,6 +8,7 @@ use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::state::Core;
 use crate::state::numbered::Waiting;
+use onecopy_btl::LayerId;
 
 /// What a message leaves to be done when all of its bytes have come.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,12 +19,15 @@ pub(crate) struct Ended {
     pub(crate) credit: u64,
     /// The sender's request that waits to hear of it.
     pub(crate) fin: Option<u64>,
+    /// The layer by which its last bytes came; none: what carries records.
+    pub(crate) layer: Option<LayerId>,
 }
 
 /// Ends a message whose receive is complete.
 #[inline(always)]
 pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
-    core.counters.bytes_received += ended.bytes;
+    let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
+    core.count_from(peer.rank, layer, ended.bytes);
     give_credit(core, peer, ended.credit);
     if let Some(request) = ended.fin {
         send_fin(core, peer, request);

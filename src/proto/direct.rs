@@ -227,6 +227,7 @@ impl MediumOp for Next<'_> {
             bytes,
             credit: charge(bytes),
             fin: None,
+            layer: None,
         };
         received(core, peer, tag, ended)
     }
@@ -353,6 +354,7 @@ fn receive_chunks(
         bytes: total,
         credit: charge(total),
         fin: None,
+        layer: None,
     };
     received(core, peer, envelope.tag, ended)
 }
@@ -411,6 +413,7 @@ fn receive_mapped(
         bytes: len,
         credit: 0,
         fin: Some(request),
+        layer: Some(LayerId::MAP),
     };
     received(core, peer, envelope.tag, ended)
 }

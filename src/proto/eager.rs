@@ -200,6 +200,7 @@ pub(crate) fn arrive(
             bytes: len as u64,
             credit: charge(len as u64),
             fin: sync,
+            layer: None,
         };
         end(core, peer, ended);
         return Ok(());
@@ -240,6 +241,7 @@ pub(crate) fn accept_whole(
         bytes: len,
         credit: charge(len),
         fin: sync,
+        layer: None,
     };
     let receive = Waiting::Request(id);
     deliver(core, peer, receive, (envelope, len), written, ended);

@@ -8,6 +8,7 @@ use crate::matching::Envelope;
 use crate::request::{Piece, RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::numbered::Waiting;
+use onecopy_btl::LayerId;
 use onecopy_shm::loan::LoanTable;
 
 /// Longer messages wait for their receive where they are, so that they are copied once.
@@ -70,7 +71,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     match message {
         Message::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
-            core.counters.bytes_received += len;
+            core.count_from(core.me, LayerId::OWN, len);
             core.complete_receive(Waiting::Request(receive), envelope, len, written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
@@ -94,7 +95,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
         false => Err(Error::withdrawn(core.me)),
     };
     core.counters.bytes_sent += total;
-    core.counters.bytes_received += total;
+    core.count_from(core.me, LayerId::OWN, total);
     core.complete_receive(Waiting::Request(receive), envelope, total, written);
     complete_send(core, send);
 }

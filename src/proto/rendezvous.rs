@@ -59,6 +59,7 @@ pub(crate) fn start(
         len,
         remaining,
         mode: Mode::Choose,
+        layer: None,
         timed: None,
         asked: false,
         unread: false,
@@ -280,6 +281,7 @@ fn choose(
 ) {
     if let Some(fetching) = fetch::begin(peer, transfer, (offset, len)) {
         core.counters.lane_reads += u64::from(offset == 0);
+        transfer.layer = None;
         transfer.mode = Mode::Fetch(fetching);
         return;
     }
@@ -298,6 +300,7 @@ fn choose(
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
+    transfer.layer = by(protocol, &into);
     let asked = transfer.announcement.request;
     let ask = |core: &mut Core, peer: &mut Peer, wanted| {
         let cts = Cts {
@@ -349,6 +352,19 @@ impl Into {
     }
 }
 
+/// The layer by which bytes come; none: what carries records. A sender that copies stores into this rank's heap where it
+/// can.
+fn by(protocol: ReceiveProtocol, into: &Into) -> Option<LayerId> {
+    match protocol {
+        ReceiveProtocol::Get(layer) => Some(layer),
+        ReceiveProtocol::Together { reader, .. } => {
+            let sender = into.heap.map_or(LayerId::CALL, |_| LayerId::MAP);
+            into.loan.map(|_| reader.unwrap_or(sender))
+        }
+        ReceiveProtocol::Pipeline => None,
+    }
+}
+
 /// Which of the two that a pair compares a transfer is, if it is one.
 fn rival(protocol: ReceiveProtocol) -> Option<Rival> {
     match protocol {
@@ -382,6 +398,7 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
         bytes: transfer.len,
         credit: 0,
         fin: Some(transfer.announcement.request),
+        layer: transfer.layer,
     };
     tracepoints::rendezvous_done(peer.rank as usize, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);

@@ -68,6 +68,8 @@ pub(crate) struct Transfer {
     pub(crate) len: u64,
     pub(crate) remaining: Vec<(u64, u64)>,
     pub(crate) mode: Mode,
+    /// The layer by which its last bytes come; none: what carries records.
+    pub(crate) layer: Option<LayerId>,
     /// What is being timed: the way, its bytes, its beginning.
     pub(crate) timed: Option<(Rival, u64, Instant)>,
     /// The sender was asked to copy once already.

@@ -28,6 +28,10 @@ impl Wireup for Alone {
         1
     }
 
+    fn job(&self) -> u64 {
+        u64::from(std::process::id())
+    }
+
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError> {
         let copy = segment.try_clone_to_owned();
         self.segment = Some(copy.map_err(|source| WireupError::System {

@@ -254,6 +254,13 @@ impl Wireup for Foreign {
         }
     }
 
+    fn job(&self) -> u64 {
+        match &self.inner {
+            Inner::Alone(inner) => inner.job(),
+            Inner::Launched(inner) => inner.job(),
+        }
+    }
+
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
         self.wireup().grant(grant)
     }

@@ -21,7 +21,7 @@ use onecopy_shm::process;
 
 use super::message::{MAX_MESSAGE, MAX_RANKS, ToLauncher, ToRank};
 use super::{
-    Card, ENV_FD, ENV_RANK, ENV_SIZE, Emergency, Event, Introduction, Wireup, WireupError,
+    Card, ENV_FD, ENV_JOB, ENV_RANK, ENV_SIZE, Emergency, Event, Introduction, Wireup, WireupError,
     environment,
 };
 
@@ -37,6 +37,7 @@ pub struct Launched {
     socket: Arc<OwnedFd>,
     rank: usize,
     size: usize,
+    job: u64,
     pid_ns: u64,
     /// Events that arrived while an answer was awaited.
     aside: VecDeque<Event>,
@@ -105,7 +106,10 @@ impl Launched {
                 )),
             }
         })?;
-        Self::new(socket, rank as usize, size as usize).map(Some)
+        let mut this = Self::new(socket, rank as usize, size as usize)?;
+        let named = std::env::var(ENV_JOB).ok().and_then(|id| id.parse().ok());
+        this.job = named.unwrap_or(this.job);
+        Ok(Some(this))
     }
 
     /// A wire-up over `socket`, whose other end is the launcher's.
@@ -140,6 +144,7 @@ impl Launched {
             socket: Arc::new(socket),
             rank,
             size,
+            job: u64::from(peer.pid.unsigned_abs()),
             pid_ns: Card::of_this_process().pid_ns,
             aside: VecDeque::new(),
             bell,
@@ -380,6 +385,10 @@ impl Wireup for Launched {
 
     fn size(&self) -> usize {
         self.size
+    }
+
+    fn job(&self) -> u64 {
+        self.job
     }
 
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {

@@ -5,6 +5,7 @@
 //! as dead, so that no other rank waits for it.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -191,6 +192,11 @@ impl Wireup for Local {
 
     fn size(&self) -> usize {
         self.size
+    }
+
+    fn job(&self) -> u64 {
+        BuildHasherDefault::<DefaultHasher>::default()
+            .hash_one((std::process::id(), Arc::as_ptr(&self.world)))
     }
 
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {

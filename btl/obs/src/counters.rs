@@ -30,6 +30,9 @@ pub struct CounterInfo {
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident: $unit:literal $kind:ident;)+) => {
         /// The counters of one rank.
+        ///
+        /// Its form is that of as many `u64`, in the order of [`COUNTERS`].
+        #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $field: u64,)+
@@ -45,7 +48,19 @@ macro_rules! counters {
             },
         )+];
 
-        const COUNT: usize = [$(stringify!($field)),+].len();
+        /// How many counters there are.
+        pub const COUNT: usize = [$(stringify!($field)),+].len();
+
+        // A field lies where its name stands.
+        const _: () = {
+            let offsets = [$(std::mem::offset_of!(Counters, $field)),+];
+            let mut at = 0;
+            while at < COUNT {
+                assert!(offsets[at] == at * size_of::<u64>());
+                at += 1;
+            }
+            assert!(size_of::<Counters>() == COUNT * size_of::<u64>());
+        };
 
         impl Counters {
             const fn values(&self) -> [u64; COUNT] {

@@ -9,6 +9,7 @@
 //!   file.
 //! * [`machine`]: what a knob's `auto` stands for where the processor decides.
 //! * [`counters`]: [`Counters`], plain integers that a rank adds to.
+//! * [`stats`]: what a rank shows to tools: the counters, and what came from each peer.
 //! * [`tracepoints`]: one function per event, which costs one branch while nobody listens.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod docs;
 pub mod knobs;
 pub mod machine;
 pub mod seeds;
+pub mod stats;
 pub mod tracepoints;
 pub mod values;
 

@@ -48,6 +48,8 @@ pub mod reduce;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
+#[cfg(not(loom))]
+pub mod stats;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod thread;

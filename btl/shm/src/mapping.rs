@@ -45,8 +45,22 @@ impl Mapping {
         len: u64,
         writable: bool,
     ) -> io::Result<Self> {
-        let len = usize::try_from(len).map_err(io::Error::other)?;
         failing::attempt("segment.map")?;
+        Self::of(fd, offset, len, writable)
+    }
+
+    /// The whole of a file for [`crate::stats`], of a size that was checked and sealed. A child of a fork does not
+    /// inherit it; where the kernel refuses that, there is none.
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Self> {
+        let mapping = Self::of(fd, 0, len, writable)?;
+        if writable && !mapping.advise(0, len, Advice::DontFork) {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(mapping)
+    }
+
+    fn of(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
+        let len = usize::try_from(len).map_err(io::Error::other)?;
         // By number, which spares a second descriptor; `fd` is open for the whole call.
         let fd = fd.as_raw_fd();
         let mut options = MmapOptions::new();

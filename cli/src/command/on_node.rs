@@ -5,7 +5,7 @@
 //! others by the launcher's table, as under the launcher of another library.
 
 use super::CliError;
-use onecopy::wireup::{ENV_FD, ENV_RANK, ENV_SIZE};
+use onecopy::wireup::{ENV_FD, ENV_JOB, ENV_RANK, ENV_SIZE};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let mut words = args.command.into_iter();
     let program = words.next().unwrap_or_default();
     let mut command = Command::new(&program);
-    for name in [ENV_FD, ENV_RANK, ENV_SIZE] {
+    for name in [ENV_FD, ENV_JOB, ENV_RANK, ENV_SIZE] {
         command.env_remove(name);
     }
     command

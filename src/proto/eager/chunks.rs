@@ -255,6 +255,7 @@ pub(crate) fn first_chunk(
             bytes: body.total,
             credit: charge(body.total),
             fin: None,
+            layer: None,
         };
         end(core, peer, ended);
         return Ok(());
@@ -340,6 +341,7 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
                 bytes: incoming.total,
                 credit: charge(incoming.total),
                 fin: incoming.sync,
+                layer: None,
             };
             let message = (incoming.envelope, incoming.total);
             deliver(core, peer, Waiting::Request(id), message, Ok(()), ended);

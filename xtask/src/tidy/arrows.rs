@@ -69,6 +69,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("onecopy-verbs", &["onecopy-shm", "verbs-sys"]),
+    ("onecopy-trace", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy-vm", &[]),
     ("onecopy-peers", &["onecopy", "onecopy-cli", "onecopy-vm"]),
     ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank shows of itself to tools, defined once: its counters, and what it received from each peer.
+//!
+//! The values lie in one page of statistics per rank (`onecopy_shm::stats`). A reader knows by [`names`] whether the
+//! page has the names, in the order, that the reader was built with.
+
+use crate::counters::COUNTERS;
+
+/// How bytes come to a rank, in the order of a [`Row`]: the names of the layers.
+pub const MECHANISMS: [&str; 8] = [
+    "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
+];
+
+/// What came by one mechanism.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// Messages whose last bytes came so.
+    pub messages: u64,
+    /// Payload.
+    pub bytes: u64,
+}
+
+/// What came from one peer, by mechanism.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// In the order of [`MECHANISMS`].
+    pub by: [Came; MECHANISMS.len()],
+}
+
+impl Row {
+    /// Counts bytes that came.
+    #[inline(always)]
+    pub fn add_bytes(&mut self, mechanism: usize, bytes: u64) {
+        if let Some(came) = self.by.get_mut(mechanism) {
+            came.bytes = came.bytes.wrapping_add(bytes);
+        }
+    }
+
+    /// Counts the end of a message.
+    #[inline(always)]
+    pub fn add_message(&mut self, mechanism: usize) {
+        if let Some(came) = self.by.get_mut(mechanism) {
+            came.messages = came.messages.wrapping_add(1);
+        }
+    }
+
+    /// All payload.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.by.iter().map(|came| came.bytes).sum()
+    }
+}
+
+/// A hash of all names in their order: of the counters, then of the mechanisms.
+#[must_use]
+pub fn names() -> u64 {
+    let counters = COUNTERS.iter().map(|counter| counter.name);
+    hash(counters.chain(MECHANISMS))
+}
+
+/// FNV-1a, with an end after each name.
+fn hash(names: impl Iterator<Item = &'static str>) -> u64 {
+    let bytes = names.flat_map(|name| name.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_counts_by_mechanism() {
+        let mut row = Row::default();
+        row.add_bytes(1, 7);
+        row.add_bytes(5, 3);
+        row.add_message(5);
+        row.add_bytes(MECHANISMS.len(), 9);
+        assert_eq!(row.bytes(), 10);
+        let expected = Came {
+            messages: 1,
+            bytes: 3,
+        };
+        assert_eq!(row.by[5], expected);
+    }
+
+    #[test]
+    fn the_order_of_names_and_their_ends_matter() {
+        let of = |names: &[&'static str]| hash(names.iter().copied());
+        assert_ne!(of(&["a", "b"]), of(&["b", "a"]));
+        assert_ne!(of(&["ab"]), of(&["a", "b"]));
+        assert_ne!(names(), 0);
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pages of statistics as tools read them, from outside.
+//!
+//! The owner of a file is not trusted: all is checked that a mapping of it relies on, and nothing is followed that lies
+//! in it. Each value is loaded atomically, so it is torn from no other; values of one look may be of moments that
+//! differ.
+
+use super::{COUNTERS_AT, COUNTERS_LEN, Head, MAGIC, MAX_RANKS, ROWS_AT, VERSION, bytes_of, names};
+use crate::mapping::Mapping;
+use crate::sync::{AtomicU64, Ordering};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use onecopy_obs::COUNTERS;
+use onecopy_obs::stats::{Came, MECHANISMS, Row};
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+
+/// Why a file is no page that can be read here.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// It cannot be looked at.
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is not sealed as pages are.
+    #[error("it is not sealed as a page of statistics is")]
+    Unsealed,
+    /// It does not begin as a page does.
+    #[error("it does not begin as a page of statistics does")]
+    NoPage,
+    /// It is of another version.
+    #[error(
+        "its layout has version {0}, and this tool reads version {VERSION}; use the tool of the same release"
+    )]
+    Version(u32),
+    /// It has other names, or an order of its own.
+    #[error(
+        "its counters are not those that this tool knows, though its layout is; use the tool of the same build"
+    )]
+    Names,
+    /// It contradicts itself.
+    #[error("it says {0}, which cannot be")]
+    Absurd(String),
+}
+
+impl From<nix::errno::Errno> for Unfit {
+    fn from(errno: nix::errno::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// A page that was found fit.
+#[derive(Debug)]
+pub struct Shown {
+    map: Mapping,
+    head: Head,
+}
+
+impl Shown {
+    /// Takes a file for a page; it is open for reading.
+    pub fn of(file: &File) -> Result<Self, Unfit> {
+        let wanted =
+            SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL;
+        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| Unfit::Unsealed)?;
+        if !SealFlag::from_bits_truncate(seals).contains(wanted) {
+            return Err(Unfit::Unsealed);
+        }
+        // Sealed, it cannot become shorter.
+        let len = file.metadata()?.len();
+        if len < ROWS_AT as u64 {
+            return Err(Unfit::NoPage);
+        }
+        if len > bytes_of(MAX_RANKS) {
+            return Err(Unfit::Absurd(format!("that it has {len} bytes")));
+        }
+        let map = Mapping::of_file(file.as_fd(), len, false)?;
+        let head = check(load_head(&map), len)?;
+        Ok(Self { map, head })
+    }
+
+    /// What it begins with.
+    #[must_use]
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The counters at this moment, by name.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let values = (0..COUNTERS.len()).map(|at| load(&self.map, COUNTERS_AT + 8 * at));
+        COUNTERS.iter().map(|counter| counter.name).zip(values)
+    }
+
+    /// What came from each rank, at this moment.
+    pub fn rows(&self) -> impl Iterator<Item = (u32, Row)> + '_ {
+        (0..self.head.size).map(|peer| {
+            let at = ROWS_AT + peer as usize * size_of::<Row>();
+            let mut row = Row::default();
+            for (mechanism, came) in row.by.iter_mut().enumerate() {
+                let at = at + mechanism * size_of::<Came>();
+                came.messages = load(&self.map, at + offset_of!(Came, messages));
+                came.bytes = load(&self.map, at + offset_of!(Came, bytes));
+            }
+            (peer, row)
+        })
+    }
+}
+
+/// A word of the page.
+fn load(map: &Mapping, at: usize) -> u64 {
+    map.shared::<AtomicU64>(at as u64).load(Ordering::Relaxed)
+}
+
+/// What the page begins with, word by word.
+fn load_head(map: &Mapping) -> Head {
+    let word = |at: usize| load(map, at);
+    let halves = |at: usize| {
+        let bytes = word(at).to_ne_bytes();
+        let [a, b, c, d, e, f, g, h] = bytes;
+        let halves = [[a, b, c, d], [e, f, g, h]];
+        halves.map(u32::from_ne_bytes)
+    };
+    let [version, mechanisms] = halves(offset_of!(Head, version));
+    let [pid, rank] = halves(offset_of!(Head, pid));
+    let [size, counters] = halves(offset_of!(Head, size));
+    Head {
+        magic: word(offset_of!(Head, magic)),
+        version,
+        mechanisms,
+        bytes: word(offset_of!(Head, bytes)),
+        names: word(offset_of!(Head, names)),
+        job: word(offset_of!(Head, job)),
+        pid,
+        rank,
+        size,
+        counters,
+        spare: word(offset_of!(Head, spare)),
+    }
+}
+
+/// Whether a file of so many bytes can begin so.
+fn check(head: Head, len: u64) -> Result<Head, Unfit> {
+    if head.magic != MAGIC {
+        return Err(Unfit::NoPage);
+    }
+    if head.version != VERSION {
+        return Err(Unfit::Version(head.version));
+    }
+    let counted = head.counters as usize * 8 == COUNTERS_LEN;
+    if !counted || head.mechanisms as usize != MECHANISMS.len() || head.names != names() {
+        return Err(Unfit::Names);
+    }
+    if head.rank >= head.size || head.size > MAX_RANKS {
+        let said = format!("that it is of rank {} of {}", head.rank, head.size);
+        return Err(Unfit::Absurd(said));
+    }
+    if head.bytes != len || len != bytes_of(head.size) {
+        let said = format!(
+            "that a job of {} ranks takes {} bytes, in {len}",
+            head.size, head.bytes
+        );
+        return Err(Unfit::Absurd(said));
+    }
+    Ok(head)
+}

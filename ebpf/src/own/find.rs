@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finds pages of statistics among the descriptors of all processes.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use onecopy_shm::stats::NAME;
+use onecopy_shm::stats::shown::Shown;
+
+/// Files that are refused by name in one look; further ones are only counted.
+const SAID: usize = 32;
+/// Pages of one process that are looked at: ranks may be threads, but nobody has so many.
+const PAGES: usize = 1024;
+/// `O_NONBLOCK`: another file with this name may be one that waits.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// Which page: of which process, and which file. Neither number is used again while the page is mapped here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pid: u32,
+    device: u64,
+    inode: u64,
+}
+
+/// A page, and whose it is.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The process, as this tool's namespace numbers it.
+    pub(super) pid: u32,
+    /// Its command's name.
+    pub(super) comm: String,
+    pub(super) page: Shown,
+}
+
+/// Passes each page of each process to `take`. What is refused is said in `refused`.
+pub(super) fn each(refused: &mut Vec<String>, mut take: impl FnMut(Key, Found)) -> io::Result<()> {
+    let mut more = 0_usize;
+    for entry in fs::read_dir("/proc")? {
+        let Ok(entry) = entry else { continue };
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        of_process(&entry.path(), pid, &mut take, &mut |why| {
+            if refused.len() < SAID {
+                refused.push(why);
+            } else {
+                more += 1;
+            }
+        });
+    }
+    if more > 0 {
+        refused.push(format!("and {more} more"));
+    }
+    Ok(())
+}
+
+/// Those of one process. One that ends meanwhile, or may not be looked into, has none.
+fn of_process(
+    place: &Path,
+    pid: u32,
+    take: &mut impl FnMut(Key, Found),
+    refuse: &mut impl FnMut(String),
+) {
+    let target = format!("/memfd:{NAME} (deleted)");
+    let descriptors = fs::read_dir(place.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let named = descriptors
+        .map(|entry| entry.path())
+        .filter(|path| fs::read_link(path).is_ok_and(|link| link.as_os_str() == target.as_str()));
+    let mut seen = Vec::new();
+    for path in named.take(PAGES) {
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(O_NONBLOCK)
+            .open(&path);
+        let Ok(file) = opened else { continue };
+        let Ok(meta) = file.metadata() else { continue };
+        let key = Key {
+            pid,
+            device: meta.dev(),
+            inode: meta.ino(),
+        };
+        // A second descriptor of the same file.
+        if seen.contains(&key) {
+            continue;
+        }
+        seen.push(key);
+        match Shown::of(&file) {
+            Ok(page) if is_of(place, page.head().pid) => {
+                let comm = fs::read(place.join("comm")).unwrap_or_default();
+                let comm = String::from_utf8_lossy(&comm).trim_end().to_owned();
+                take(key, Found { pid, comm, page });
+            }
+            // A child of a rank's process has its descriptors, but is no rank.
+            Ok(_) => {}
+            Err(unfit) => {
+                refuse(format!(
+                    "process {pid} has a file {NAME} that is of no use here: {unfit}"
+                ));
+            }
+        }
+    }
+}
+
+/// Whether a process numbers itself so, in its own pid namespace.
+fn is_of(place: &Path, number: u32) -> bool {
+    let status = fs::read(place.join("status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    innermost(&status) == Some(number)
+}
+
+/// The innermost of the numbers of a process.
+fn innermost(status: &str) -> Option<u32> {
+    let mut lines = status.lines();
+    let numbers = lines.find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_number_counts() {
+        assert_eq!(
+            innermost("Name:\tx\nNSpid:\t4026\t17\t1\nFDSize:\t64\n"),
+            Some(1)
+        );
+        assert_eq!(innermost("Name:\tNSpid:\nNSpid:\t4026\n"), Some(4026));
+        assert_eq!(innermost("Name:\tx\n"), None);
+        assert!(is_of(Path::new("/proc/self"), std::process::id()));
+    }
+}
