@@ -8,7 +8,9 @@ mod command;
 use command::{limit, onecopy, text};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use onecopy_obs::tracepoints::TRACEPOINTS;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -155,6 +157,19 @@ fn known_traffic_is_shown_as_it_was() {
     let changes = diff["changes"].as_array().expect("a list");
     assert_eq!(changes.len(), pairs.len());
     assert!(changes.iter().all(|change| change["a"] == change["b"]));
+}
+
+/// Each tracepoint of the table is a probe point of a built program, with as many arguments, and there are no others.
+#[test]
+fn probe_points_are_those_of_the_table() {
+    let sites = onecopy_trace::bpf::sites(Path::new(env!("CARGO_BIN_EXE_onecopy"))).expect("notes");
+    let found: BTreeSet<&str> = sites.iter().map(|site| site.name.as_str()).collect();
+    let table: BTreeSet<&str> = TRACEPOINTS.iter().map(|info| info.name).collect();
+    assert_eq!(found, table);
+    for site in &sites {
+        let info = site.tracepoint().expect("in the table");
+        assert_eq!(site.arguments(), info.args.len(), "{}", info.name);
+    }
 }
 
 #[test]

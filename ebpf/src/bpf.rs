@@ -280,7 +280,6 @@ impl Collector {
                 args,
             } => {
                 let info = self.sites.get(usize::try_from(site).ok()?)?;
-                let names = info.args.iter().map(|(name, _)| *name);
                 Event {
                     start_ns,
                     duration_ns: None,
@@ -288,7 +287,10 @@ impl Collector {
                     tid,
                     what: What::Runtime {
                         name: info.name,
-                        args: names.zip(args).collect(),
+                        args: info
+                            .numbers()
+                            .filter_map(|(place, name)| Some((name, *args.get(place)?)))
+                            .collect(),
                     },
                 }
             }

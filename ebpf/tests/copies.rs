@@ -370,3 +370,22 @@ fn detail_is_given_up_in_order() {
     assert_eq!(pair.latency_ns.total(), 6000);
     assert_eq!(collector.events().len(), 2000);
 }
+
+#[test]
+fn without_tracefs_the_same_is_counted() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: only root can hide tracefs");
+        return;
+    }
+    let exe = std::env::current_exe().expect("own path");
+    let hide = "for at in /sys/kernel/tracing /sys/kernel/debug; do mount -t tmpfs none $at; done; \
+        exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", hide]).arg(exe);
+    command.args(["--exact", "counts_and_bytes_are_those_that_were_made"]);
+    command.args(["errors_are_told_apart", "--nocapture"]);
+    let output = limit::output(&mut command);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("2 passed"), "{text}");
+}

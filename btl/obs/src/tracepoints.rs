@@ -3,7 +3,8 @@
 //!
 //! An event goes to the `tracing` crate under the target [`TARGET`]. While nobody listens at its
 //! level a call is one load and one branch; the arguments are passed by value and nothing is
-//! formatted.
+//! formatted. Each event is also a probe point (USDT) of the provider `onecopy`, for tracers
+//! outside of the process: one more load and branch while there is none.
 
 /// The target of every event.
 pub const TARGET: &str = "onecopy";
@@ -19,6 +20,55 @@ pub struct TracepointInfo {
     pub args: &'static [(&'static str, &'static str)],
     /// What happened.
     pub doc: &'static str,
+}
+
+/// An argument as a probe point gives it: a number as it is, a text by its address.
+trait Word {
+    fn word(self) -> i64;
+}
+
+impl Word for usize {
+    #[inline(always)]
+    fn word(self) -> i64 {
+        self.cast_signed() as i64
+    }
+}
+
+impl Word for u64 {
+    #[inline(always)]
+    fn word(self) -> i64 {
+        self.cast_signed()
+    }
+}
+
+impl Word for i32 {
+    #[inline(always)]
+    fn word(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+impl Word for bool {
+    #[inline(always)]
+    fn word(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+impl Word for &str {
+    #[inline(always)]
+    fn word(self) -> i64 {
+        self.as_ptr().addr().word()
+    }
+}
+
+impl TracepointInfo {
+    /// The arguments that are numbers: their places and names. The others are texts.
+    pub fn numbers(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        let args = self.args.iter().enumerate();
+        args.filter(|(_, (_, kind))| *kind != "&str")
+            .map(|(place, (name, _))| (place, *name))
+    }
 }
 
 macro_rules! tracepoints {
@@ -37,6 +87,7 @@ macro_rules! tracepoints {
             $(#[doc = $doc])+
             #[inline(always)]
             pub fn $name($($arg: $ty),*) {
+                probe::probe_lazy!(onecopy, $name, $(Word::word($arg)),*);
                 tracing::event!(
                     target: TARGET,
                     tracing::Level::$level,

@@ -28,8 +28,15 @@ pub struct Site {
 }
 
 impl Site {
+    /// How many arguments it has.
+    #[must_use]
+    pub fn arguments(&self) -> usize {
+        self.arguments.len()
+    }
+
     /// The tracepoint of the runtime that has this name.
-    pub(super) fn tracepoint(&self) -> Option<&'static TracepointInfo> {
+    #[must_use]
+    pub fn tracepoint(&self) -> Option<&'static TracepointInfo> {
         TRACEPOINTS.iter().find(|info| info.name == self.name)
     }
 
