@@ -576,6 +576,12 @@ mod tests {
     }
 
     #[test]
+    fn tools_know_the_layers_by_their_places() {
+        let names: Vec<_> = LAYERS.iter().map(|layer| layer.name).collect();
+        assert_eq!(names, onecopy_obs::stats::MECHANISMS);
+    }
+
+    #[test]
     fn every_curve_is_found_by_its_name_alone() {
         let names: Vec<_> = Costs::names().collect();
         for (at, name) in names.iter().enumerate() {

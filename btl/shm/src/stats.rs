@@ -41,7 +41,7 @@ pub const MAGIC: u64 = u64::from_ne_bytes(*b"1copstat");
 /// The version of the layout.
 pub const VERSION: u32 = 1;
 /// The most ranks that a page may say a job has.
-pub const MAX_RANKS: u32 = 1 << 20;
+pub const MAX_RANKS: u32 = 1 << 16;
 
 /// What a page begins with.
 #[repr(C)]

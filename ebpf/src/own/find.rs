@@ -12,7 +12,7 @@ use onecopy_shm::stats::shown::Shown;
 /// Files that are refused by name in one look; further ones are only counted.
 const SAID: usize = 32;
 /// Pages of one process that are looked at: ranks may be threads, but nobody has so many.
-const PAGES: usize = 1024;
+const PAGES: usize = 256;
 /// `O_NONBLOCK`: another file with this name may be one that waits.
 const O_NONBLOCK: i32 = 0o4000;
 

@@ -1,1 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pages of this very process, found as those of any other.
 
+use super::*;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use onecopy_shm::stats::{NAME, StatsPage};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// What a look finds of one job.
+fn of_job(collector: &mut Collector, number: u64) -> Vec<(u32, Vec<(u32, Row)>, bool)> {
+    collector.observe().expect("looks");
+    let ranks = collector.ranks.values();
+    let ranks = ranks.filter(|rank| rank.found.page.head().job == number);
+    let shown = ranks.map(|rank| (rank.found.page.head().rank, rank.rows.clone(), rank.ended));
+    shown.collect()
+}
+
+#[test]
+fn ranks_are_found_and_keep_their_last_figures() {
+    const JOB: u64 = 0x1234_5678_0000_0001;
+    let mut collector = Collector::new();
+    let mut page = StatsPage::new(JOB, 1, 3);
+    page.sends_inline = 3;
+    page.row(0).expect("a rank").add_bytes(3, 100);
+    page.row(0).expect("a rank").add_message(3);
+    let found = of_job(&mut collector, JOB);
+    assert_eq!(found.len(), 1);
+    let (rank, rows, ended) = &found[0];
+    assert_eq!((*rank, rows.len(), *ended), (1, 1, false));
+    page.row(0).expect("a rank").add_bytes(3, 11);
+    drop(page);
+    let found = of_job(&mut collector, JOB);
+    let (_, rows, ended) = &found[0];
+    assert_eq!((rows[0].1.bytes(), *ended), (111, true));
+}
+
+#[test]
+fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
+    const JOB: u64 = 0x1234_5678_0000_0002;
+    let mut collector = Collector::new();
+    let mut page = StatsPage::new(JOB, 0, 3);
+    page.sends_eager = 9;
+    for (peer, mechanism) in [(0, 0), (1, 1), (2, 5)] {
+        let row = page.row(peer).expect("a rank");
+        row.add_bytes(mechanism, 1 << 40);
+        row.add_message(mechanism);
+    }
+    let _second = StatsPage::new(JOB, 1, 3);
+    let observed = collector.observe().expect("looks");
+    let pid = std::process::id();
+    let key = |peer, mechanism| PairKey {
+        caller: pid,
+        peer,
+        mechanism,
+    };
+    // Rank 1 is of this process, too; nobody knows the process of rank 2.
+    let heap = &observed.pairs[&key(Peer::Process(pid), Mechanism::Heap)];
+    assert!(heap.bytes >= 1 << 40 && heap.calls >= 1);
+    let cico = &observed.pairs[&key(Peer::Rank(2), Mechanism::Cico)];
+    assert!(cico.bytes >= 1 << 40);
+    let task = &observed.tasks[&pid];
+    assert_eq!((task.rank, task.ended), (None, false));
+    let counters = &observed.counters[&pid];
+    assert!(
+        counters
+            .iter()
+            .any(|(name, value)| *name == "sends_eager" && *value >= 9)
+    );
+}
+
+#[test]
+fn rubbish_is_refused_with_a_sentence() {
+    let file = |bytes: &[u8], seals| {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(NAME, flags).expect("memfd"));
+        file.set_len(1 << 16).expect("size");
+        file.write_all_at(bytes, 0).expect("writes");
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).expect("seals");
+        file
+    };
+    let all = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL;
+    let mut version = onecopy_shm::stats::MAGIC.to_ne_bytes().to_vec();
+    version.extend(9_u32.to_ne_bytes());
+    let _files = [
+        file(&[0xff; 4096], all),
+        file(&[0; 64], SealFlag::empty()),
+        file(&version, all),
+    ];
+    let mut collector = Collector::new();
+    collector.observe().expect("looks");
+    for why in [
+        "does not begin",
+        "not sealed",
+        "version 9, and this tool reads version 1",
+    ] {
+        let said = |line: &String| line.contains(why) && line.contains("process ");
+        assert!(
+            collector.refused.iter().any(said),
+            "{:?}",
+            collector.refused
+        );
+    }
+}
