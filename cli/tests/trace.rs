@@ -4,11 +4,14 @@
 
 #[path = "../../tests/harness/command.rs"]
 mod command;
+#[path = "../../tests/harness/say.rs"]
+mod say;
 
 use command::{limit, onecopy, text};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use onecopy_obs::tracepoints::TRACEPOINTS;
+use say::say;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -81,7 +84,7 @@ fn is_permitted(report: &Value) -> bool {
         .filter_map(Value::as_str)
         .find(|limit| limit.starts_with("only onecopy's own ranks"));
     if let Some(why) = refused {
-        eprintln!("skipped: {why}");
+        say(&format!("skipped: {why}"));
     }
     refused.is_none()
 }

@@ -15,8 +15,8 @@ use crate::observe::{Source, Wanted};
 
 /// Show live which process copies how much from which, by which mechanism.
 ///
-/// A full screen: sorted, filtered, with the details of a pair; press ? there for the keys. Where output is no terminal,
-/// prints one table.
+/// A full screen: sorted, filtered, with the details of a pair; press ? there for the keys. Where output is no
+/// terminal, prints one table.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print one table after one interval, and end
@@ -56,18 +56,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         screen::run(&mut source, args.interval)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let before = source.observe();
+    source.observe();
     loop {
         std::thread::sleep(args.interval);
         let observed = source.observe();
-        let mut report = source.report(&observed, &[]);
+        let report = source.report(&observed, &[]);
         if args.json {
             let line = text::json_line(&report)?;
             print(|out| writeln!(out, "{line}"))?;
         } else {
-            // What ranks had copied before is shown as well: it is what their pages say.
-            let _ = &before;
-            report.limits.dedup();
             print(|out| write!(out, "{}", table::report(&report)))?;
         }
         if args.once || !args.json {

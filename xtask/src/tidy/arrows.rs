@@ -37,7 +37,6 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["onecopy-obs", "onecopy-shm", "onecopy-btl", "pmix-sys"],
     ),
     ("onecopy-launch", &["onecopy", "onecopy-shm"]),
-    ("onecopy-trace", &["onecopy-obs"]),
     (
         "onecopy-cli",
         &[
@@ -47,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "onecopy-shm",
             "onecopy-btl",
             "onecopy-mpi-abi",
+            "onecopy-trace",
             "onecopy-verbs",
             "onecopy-vm",
         ],
@@ -101,6 +101,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("memmap2", &["onecopy-shm"]),
     ("aya", &["onecopy-trace"]),
     ("object", &["onecopy-trace"]),
+    ("ratatui", &["onecopy-cli"]),
     (
         "clap",
         &[
