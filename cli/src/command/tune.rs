@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use onecopy::stores::{self, Stores};
+use onecopy::measure::{self, MeasuredStores};
 use onecopy::tune::{self, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_btl::registry::Power;
@@ -209,7 +209,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
     // First, as the curves through chunks depend on them.
     progress.set_message("stores");
-    let stores = stores::measure(STORES).map_err(|error| CliError::Failed(error.into()))?;
+    let stores = measure::stores(STORES).map_err(|error| CliError::Failed(error.into()))?;
     progress.inc(1);
     let mut knobs = stores.knobs();
     let mut found = Vec::new();
@@ -308,8 +308,8 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// What was found about the stores that fill chunks.
-fn text_of(stores: &Stores) -> String {
-    let Stores {
+fn text_of(stores: &MeasuredStores) -> String {
+    let MeasuredStores {
         rounds,
         ratio,
         faster,
