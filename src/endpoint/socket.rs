@@ -28,7 +28,7 @@ pub(crate) use output::most as stream_output;
 
 use super::home::Home;
 use super::hub::Set;
-use super::{BadRecord, CoopBlock, Endpoint, Medium, Naming, Part, Put, Record, Source};
+use super::{BadRecord, CoopBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
 use feed::{End, Feed};
 use frame::{HEAD, NAMING_MAX, What};
 use input::{Found, Input};
@@ -488,7 +488,7 @@ impl Socket {
         &mut self,
         naming: Naming,
         body: impl FnOnce(ChunkIndex) -> [u8; N],
-        source: &impl Source,
+        source: &impl Pack,
     ) -> Put {
         const { assert!(N <= NAMING_MAX) };
         self.flush();

@@ -4,7 +4,7 @@
 use super::super::deliver::{Ended, deliver, end};
 use super::super::{Message, broken, charge, notify, open, sent};
 use super::{Payload, copy_to, hold, sent_all};
-use crate::endpoint::{Naming, Put, Source};
+use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -74,7 +74,7 @@ struct Shown<'a, P: ?Sized> {
     len: usize,
 }
 
-impl<P: Payload + ?Sized> Source for Shown<'_, P> {
+impl<P: Payload + ?Sized> Pack for Shown<'_, P> {
     #[inline(always)]
     fn show(&self, to: impl FnMut(usize, &[u8])) -> Result<(), LoanError> {
         self.from.read(self.loans, self.offset, self.len, to)
