@@ -23,7 +23,7 @@ use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.

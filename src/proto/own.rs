@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{Piece, RequestId, RequestState, SendPlan};
 use crate::state::Core;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_shm::loan::LoanTable;
 
 /// Longer messages wait for their receive where they are, so that they are copied once.

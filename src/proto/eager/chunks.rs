@@ -12,7 +12,7 @@ use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most.
@@ -247,7 +247,7 @@ pub(crate) fn first_chunk(
     }
     let sync = (body.number != NONE).then_some(body.number);
     let waiting = core.match_posted(&envelope);
-    if let Some(Waiting::Numbered(slot)) = waiting
+    if let Some(Waiting::Lightweight(slot)) = waiting
         && sync.is_none()
         && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
     {
