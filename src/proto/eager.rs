@@ -129,7 +129,7 @@ pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: us
     if slots == 1 {
         core.counters.sends_inline += 1;
     } else {
-        core.counters.sends_eager += 1;
+        core.counters.sends_slots += 1;
     }
     core.counters.bytes_sent += len as u64;
 }
